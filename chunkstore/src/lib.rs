@@ -1,0 +1,30 @@
+//! `chunkstore`: content-addressed, compressed, encrypted, deduplicated chunks of volumes in an object store.
+//!
+//! It knows formats, keys, packs, volume maps, leases and the commit protocol. It knows no devices, starts no threads, has no
+//! command line and no unsafe code. `docs/format.md` describes every byte that it stores.
+#![forbid(unsafe_code)]
+
+mod chunk;
+mod dedup;
+mod error;
+mod fetch;
+mod format;
+mod ids;
+mod keys;
+pub mod limits;
+mod map;
+mod pack;
+mod protocol;
+mod repository;
+mod seal;
+mod store;
+mod units;
+
+pub use error::{Error, ErrorKind, Result};
+pub use ids::{
+    BackupId, ChunkId, DamageId, GenerationId, KeyId, LeaseId, PackId, PageId, RepositoryId,
+    SegmentId, VolumeName, random_bytes,
+};
+pub use units::{
+    ChunkNo, ChunkRef, ChunkSize, Geometry, Location, PageRef, map_depth, page_span,
+};

@@ -1,0 +1,14 @@
+//! `mover`: reads a block device or image, moves its changed chunks to a repository, and writes volumes back.
+//!
+//! The library behind the binary of the same name. `docs/architecture.md` has the code map.
+
+pub mod backup;
+pub mod changes;
+pub mod cli;
+pub mod control;
+pub mod device;
+pub mod diff;
+pub mod io;
+pub mod restore;
+pub mod scratch;
+pub mod verify;

@@ -1,0 +1,3 @@
+//! The `mover` binary.
+
+fn main() {}
