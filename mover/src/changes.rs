@@ -1,1 +1,81 @@
-//! (module under construction)
+//! Changed-block lists: what a storage system says about the blocks of a volume, and what a backup does with it.
+//!
+//! Every source ends in one form, [`ChangedBlocks`]: ascending, merged byte ranges within the volume, and a kind that says what
+//! an unlisted byte means. [`parse_changed_blocks`] reads the shapes that tools write (`docs/changed-blocks.md` shows each),
+//! [`plan_backup`] turns a list into chunks to read. Nothing here opens a device or a repository. Lists come from outside: what
+//! is wrong in one is an error that names the list and the place in it, never a guess, never a panic; memory is 16 bytes for each
+//! merged range, up to a limit.
+
+mod extents;
+mod plan;
+
+pub use extents::{Extents, Ranges};
+pub use plan::{BackupPlan, Changes, PlanInput, plan_backup};
+
+/// What a list says about the bytes that it does not name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ChangeKind {
+    /// They equal the base.
+    Delta,
+    /// They are zero.
+    Allocated,
+    /// There are none.
+    Whole,
+}
+
+/// Where a list came from, by its shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// Our own shape, as `mover diff` writes it.
+    Mover,
+    /// A bare array of ranges.
+    Extents,
+    /// Records of the CSI snapshot-metadata service.
+    Csi,
+    /// `rbd diff`.
+    Rbd,
+    /// `qemu-img map`.
+    Qemu,
+}
+
+impl Origin {
+    /// As it stands in a manifest.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Mover => "mover",
+            Self::Extents => "extents",
+            Self::Csi => "csi",
+            Self::Rbd => "rbd",
+            Self::Qemu => "qemu",
+        }
+    }
+}
+
+/// A changed-block list in its one internal form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangedBlocks {
+    /// What an unlisted byte means.
+    pub kind: ChangeKind,
+    /// Which tool's shape it had.
+    pub origin: Origin,
+    /// Size of the volume as the list states it.
+    pub volume_bytes: Option<u64>,
+    /// Byte ranges that must be read.
+    pub data: Extents,
+    /// Byte ranges that are known to be zero; disjoint from `data`.
+    pub zero: Extents,
+    /// What was tolerated while reading the list, for the user to see.
+    pub notes: Vec<String>,
+}
+
+impl ChangedBlocks {
+    /// Bytes that the list names, zero ones included.
+    pub fn listed_bytes(&self) -> u64 {
+        self.data.total() + self.zero.total()
+    }
+
+    /// Ranges that the list names after merging, zero ones included.
+    pub fn listed_extents(&self) -> u64 {
+        (self.data.count() + self.zero.count()) as u64
+    }
+}
