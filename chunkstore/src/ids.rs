@@ -155,13 +155,18 @@ impl VolumeName {
     /// Inverse of [`Self::to_key`]; what no name escapes to is refused.
     pub fn from_key(key: &str) -> Result<Self> {
         let bad = || {
-            Error::new(ErrorKind::Corrupt, format!("read volume name {key:?} of an object key"), "not an escaped name")
+            Error::new(
+                ErrorKind::Corrupt,
+                format!("read volume name {key:?} of an object key"),
+                "not an escaped name",
+            )
         };
         let mut bytes = Vec::with_capacity(key.len());
         let mut rest = key.as_bytes();
         while let Some((&b, tail)) = rest.split_first() {
             if b == b'=' {
-                let digits = tail.get(..2).and_then(|d| std::str::from_utf8(d).ok()).ok_or_else(bad)?;
+                let digits =
+                    tail.get(..2).and_then(|d| std::str::from_utf8(d).ok()).ok_or_else(bad)?;
                 bytes.push(u8::from_str_radix(digits, 16).map_err(|_| bad())?);
                 rest = &tail[2..];
             } else {
@@ -188,7 +193,8 @@ impl BackupId {
     /// Checks length and characters.
     pub fn new(id: impl Into<String>) -> Result<Self> {
         let id = id.into();
-        let fits = !id.is_empty() && id.len() <= BACKUP_ID_BYTES_MAX as usize && !id.starts_with('.');
+        let fits =
+            !id.is_empty() && id.len() <= BACKUP_ID_BYTES_MAX as usize && !id.starts_with('.');
         if fits && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) {
             return Ok(Self(id));
         }

@@ -25,6 +25,4 @@ pub use ids::{
     BackupId, ChunkId, DamageId, GenerationId, KeyId, LeaseId, PackId, PageId, RepositoryId,
     SegmentId, VolumeName, random_bytes,
 };
-pub use units::{
-    ChunkNo, ChunkRef, ChunkSize, Geometry, Location, PageRef, map_depth, page_span,
-};
+pub use units::{ChunkNo, ChunkRef, ChunkSize, Geometry, Location, PageRef, map_depth, page_span};

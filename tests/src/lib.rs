@@ -1,1 +1,32 @@
-//! x
+//! What the end-to-end tests share: real devices, real filesystems, real servers, and the built program.
+//!
+//! Helpers stop the test with a panic that says what went wrong; nothing here is used by the product.
+//! A test that cannot run here says so through [`require_root!`] or [`require_s3!`], which print a line
+//! `SKIP: reason` past the test harness' capture; `tests/run` fails on any such line. Everything that
+//! random data comes from prints its seed, and `MOVER_TEST_SEED` sets it.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "tests print seeds and read their own MOVER_TEST_* environment"
+)]
+
+mod binary;
+mod cgroup;
+mod devices;
+mod extents;
+mod filesystems;
+mod images;
+mod random;
+mod servers;
+mod skip;
+
+pub use binary::{Mover, MoverOutput, mover_bin, python, target_dir, work_dir};
+pub use cgroup::Cgroup;
+pub use devices::{LoopDevice, Mount, run, run_ok};
+pub use extents::{changed_extents, copy_image, extents_json, first_difference, write_extents};
+pub use filesystems::{Filesystem, TreeEntry, TreeListing};
+pub use images::{LiveVolume, VolumeState};
+pub use random::Rng;
+pub use servers::{S3Bucket, S3Server};
+pub use skip::{is_root, skip};
