@@ -25,4 +25,5 @@ pub use ids::{
     BackupId, ChunkId, DamageId, GenerationId, KeyId, LeaseId, PackId, PageId, RepositoryId,
     SegmentId, VolumeName, random_bytes,
 };
+pub use store::{Created, Listed, RequestCounts, Store, StoreOptions, open_url};
 pub use units::{ChunkNo, ChunkRef, ChunkSize, Geometry, Location, PageRef, map_depth, page_span};

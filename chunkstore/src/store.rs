@@ -1,1 +1,349 @@
-//! (module under construction)
+//! Access to the objects of one repository: names, counts and explains every request.
+//!
+//! A [`Store`] is an `ObjectStore` with a prefix. All other modules name objects by their key relative to the repository
+//! (`docs/format.md`, section 2) and get errors that say which object of which repository, of what kind, and what to do
+//! next. It caches nothing and decides nothing about the content of objects.
+//!
+//! - [`create`](Store::create) is the only primitive that coordination rests on; `store/create.rs` says what it makes of
+//!   lost answers.
+//! - `store/fault.rs` turns the errors of `object_store` into ours.
+//! - `store/url.rs` opens URLs. Such a store has two clients: an impatient one for small requests and one for packs and
+//!   large ranges, watched by `store/patience.rs`, so that a dead network is noticed but a slow one is not mistaken for it.
+
+mod create;
+mod fault;
+mod patience;
+mod url;
+
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use create::Created;
+pub use url::{StoreOptions, open_url};
+
+use crate::error::{Error, ErrorKind, Result};
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use fault::Fault;
+use futures::TryStreamExt;
+use object_store::path::Path;
+use object_store::{
+    GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Requests from this size on go through the patient client.
+const BULK_BYTES_MIN: u64 = 64 << 10;
+/// What a whole object of unknown size is taken to have when its deadline is set.
+const LARGE_OBJECT_BYTES: u64 = 64 << 20;
+/// Objects in one page of a listing, as all stores have it.
+const LIST_PAGE: u64 = 1000;
+
+/// Requests made so far, by kind. A listing counts as one request for each 1000 objects.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct RequestCounts {
+    /// Whole objects and ranges read.
+    pub gets: u64,
+    /// Objects written.
+    pub puts: u64,
+    /// Objects written only if absent; also counts the tries that found one.
+    pub creates: u64,
+    /// Look-ups of size and time.
+    pub heads: u64,
+    /// Pages of listings.
+    pub lists: u64,
+    /// Objects deleted.
+    pub deletes: u64,
+}
+
+impl RequestCounts {
+    /// All kinds together.
+    pub fn total(&self) -> u64 {
+        self.gets + self.puts + self.creates + self.heads + self.lists + self.deletes
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    gets: AtomicU64,
+    puts: AtomicU64,
+    creates: AtomicU64,
+    heads: AtomicU64,
+    lists: AtomicU64,
+    deletes: AtomicU64,
+}
+
+/// One object of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Relative to the repository.
+    pub key: String,
+    /// Size of the object.
+    pub size_bytes: u64,
+    /// By the store's clock.
+    pub last_modified: DateTime<Utc>,
+}
+
+/// The objects of one repository. Clones share the connections and the counts.
+#[derive(Clone)]
+pub struct Store {
+    /// For small requests: gives up and tries again quickly.
+    small: Arc<dyn ObjectStore>,
+    /// For packs and large ranges.
+    bulk: Arc<dyn ObjectStore>,
+    /// Whether long requests need watching (a network lies between).
+    watched: bool,
+    prefix: Path,
+    url: Arc<str>,
+    counters: Arc<Counters>,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Objects below `prefix` of `store`; `url` is what messages call it.
+    pub fn new(store: Arc<dyn ObjectStore>, prefix: Path, url: impl Into<String>) -> Self {
+        Self {
+            bulk: Arc::clone(&store),
+            small: store,
+            watched: false,
+            prefix,
+            url: url.into().into(),
+            counters: Arc::default(),
+        }
+    }
+
+    /// What messages call this place.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Requests made so far, by this and all clones.
+    pub fn counts(&self) -> RequestCounts {
+        let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        let c = &self.counters;
+        RequestCounts {
+            gets: get(&c.gets),
+            puts: get(&c.puts),
+            creates: get(&c.creates),
+            heads: get(&c.heads),
+            lists: get(&c.lists),
+            deletes: get(&c.deletes),
+        }
+    }
+
+    /// A whole object of any size. [`get_at_most`](Self::get_at_most) is for objects whose kind has a limit.
+    pub async fn get(&self, key: &str) -> Result<Bytes> {
+        self.get_at_most(key, u64::MAX).await
+    }
+
+    /// A whole object; one larger than `bytes_max` is refused before it is read.
+    pub async fn get_at_most(&self, key: &str, bytes_max: u64) -> Result<Bytes> {
+        self.get_opt_at_most(key, bytes_max).await?.ok_or_else(|| self.absent(key))
+    }
+
+    /// A whole object, `None` where there is none.
+    pub async fn get_opt(&self, key: &str) -> Result<Option<Bytes>> {
+        self.get_opt_at_most(key, u64::MAX).await
+    }
+
+    /// As [`get_at_most`](Self::get_at_most), `None` where there is no object.
+    pub async fn get_opt_at_most(&self, key: &str, bytes_max: u64) -> Result<Option<Bytes>> {
+        count(&self.counters.gets);
+        let path = self.path(key)?;
+        let fetch = |store: Arc<dyn ObjectStore>| {
+            let path = path.clone();
+            async move {
+                let result = store.get_opts(&path, GetOptions::default()).await?;
+                let size = result.meta.size;
+                if size > bytes_max {
+                    return Ok((size, Bytes::new()));
+                }
+                Ok((size, result.bytes().await?))
+            }
+        };
+        match self.patient(bytes_max.min(LARGE_OBJECT_BYTES), fetch).await {
+            Ok((size, _)) if size > bytes_max => {
+                let detail =
+                    format!("the object has {size} bytes, {bytes_max} are the most allowed");
+                Err(Error::new(ErrorKind::Corrupt, self.context("read", key), detail))
+            }
+            Ok((size, bytes)) if bytes.len() as u64 == size => Ok(Some(bytes)),
+            Ok((size, bytes)) => Err(self.cut_short(key, size, bytes.len() as u64)),
+            Err(e) => self.absent_or_err("read", key, e),
+        }
+    }
+
+    /// A byte range of an object: exactly that many bytes, or an error. An absent object is `NotFound`, one that ends
+    /// before the range does is `Corrupt`.
+    pub async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
+        let wanted = range.end.saturating_sub(range.start);
+        if wanted == 0 {
+            return Ok(Bytes::new());
+        }
+        count(&self.counters.gets);
+        let path = self.path(key)?;
+        let options =
+            GetOptions { range: Some(GetRange::Bounded(range.clone())), ..GetOptions::default() };
+        let fetch = |store: Arc<dyn ObjectStore>| {
+            let (path, options) = (path.clone(), options.clone());
+            async move { store.get_opts(&path, options).await?.bytes().await }
+        };
+        match self.patient(wanted, fetch).await {
+            Ok(bytes) if bytes.len() as u64 == wanted => Ok(bytes),
+            Ok(bytes) => Err(self.cut_short(key, range.end, range.start + bytes.len() as u64)),
+            Err(e) => {
+                let fault = Fault::of(&e);
+                // stores word "beyond the end" in as many ways as there are stores; the size tells
+                if fault.kind == ErrorKind::Unavailable
+                    && fault.answered
+                    && let Ok(Some(meta)) = self.head(key).await
+                    && meta.size < range.end
+                {
+                    return Err(self.cut_short(key, range.end, meta.size));
+                }
+                Err(fault.into_error(self.context("read", key), e))
+            }
+        }
+    }
+
+    /// Writes an object, over any that is there. For keys that only the caller uses.
+    pub async fn put(&self, key: &str, payload: impl Into<PutPayload>) -> Result<()> {
+        count(&self.counters.puts);
+        let path = self.path(key)?;
+        let payload = payload.into();
+        let send = |store: Arc<dyn ObjectStore>| {
+            let (path, payload) = (path.clone(), payload.clone());
+            async move { store.put_opts(&path, payload, PutOptions::default()).await }
+        };
+        match self.patient(payload.content_length() as u64, send).await {
+            Ok(_) => Ok(()),
+            Err(e) => Err(self.put_failed(key, e)),
+        }
+    }
+
+    /// Size and time of an object, `None` where there is none.
+    pub async fn head(&self, key: &str) -> Result<Option<ObjectMeta>> {
+        count(&self.counters.heads);
+        match self.small.head(&self.path(key)?).await {
+            Ok(meta) => Ok(Some(meta)),
+            Err(e) => self.absent_or_err("look up", key, e),
+        }
+    }
+
+    /// All objects below a prefix of whole path segments (`""` is the repository itself), in no certain order.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
+        let path = self.path(prefix)?;
+        let mut found = Vec::new();
+        let mut stream = self.small.list(Some(&path));
+        let result = loop {
+            match stream.try_next().await {
+                Ok(Some(meta)) => found.extend(self.listed(meta)),
+                Ok(None) => break Ok(()),
+                Err(e) => break Err(e),
+            }
+        };
+        let pages = (found.len() as u64).div_ceil(LIST_PAGE).max(1);
+        self.counters.lists.fetch_add(pages, Ordering::Relaxed);
+        match result {
+            Ok(()) => Ok(found),
+            Err(e) => Err(self.failed("list", &format!("{prefix}/"), e)),
+        }
+    }
+
+    /// Whether there is any object below a prefix; reads at most one page of the listing.
+    pub async fn any(&self, prefix: &str) -> Result<bool> {
+        count(&self.counters.lists);
+        let path = self.path(prefix)?;
+        match self.small.list(Some(&path)).try_next().await {
+            Ok(first) => Ok(first.is_some()),
+            Err(e) => Err(self.failed("list", &format!("{prefix}/"), e)),
+        }
+    }
+
+    /// Deletes an object; deleting none is fine.
+    pub async fn delete(&self, key: &str) -> Result<()> {
+        count(&self.counters.deletes);
+        match self.small.delete(&self.path(key)?).await {
+            Ok(()) => Ok(()),
+            Err(e) => self.absent_or_err::<()>("delete", key, e).map(|_| ()),
+        }
+    }
+
+    /// One create request, nothing made of its answer.
+    async fn create_once(&self, path: &Path, bytes: &Bytes) -> object_store::Result<()> {
+        count(&self.counters.creates);
+        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        self.small.put_opts(path, PutPayload::from(bytes.clone()), options).await.map(|_| ())
+    }
+
+    fn path(&self, key: &str) -> Result<Path> {
+        let whole = match (self.prefix.as_ref(), key) {
+            (prefix, "") => prefix.to_owned(),
+            ("", key) => key.to_owned(),
+            (prefix, key) => format!("{prefix}/{key}"),
+        };
+        Path::parse(&whole).map_err(|e| {
+            Error::new(ErrorKind::Usage, self.context("use", key), "not an object key").caused_by(e)
+        })
+    }
+
+    fn listed(&self, meta: ObjectMeta) -> Option<Listed> {
+        let whole = meta.location.as_ref();
+        let prefix = self.prefix.as_ref();
+        let key = if prefix.is_empty() {
+            whole
+        } else {
+            whole.strip_prefix(prefix)?.strip_prefix('/')?
+        };
+        Some(Listed {
+            key: key.to_owned(),
+            size_bytes: meta.size,
+            last_modified: meta.last_modified,
+        })
+    }
+
+    /// "read packs/ab/… in s3://bucket/prefix"
+    pub(crate) fn context(&self, verb: &str, key: &str) -> String {
+        format!("{verb} {key} in {}", self.url)
+    }
+
+    fn failed(&self, verb: &str, key: &str, e: object_store::Error) -> Error {
+        Fault::of(&e).into_error(self.context(verb, key), e)
+    }
+
+    /// For writes, where "not found" can only mean the place as a whole.
+    fn put_failed(&self, key: &str, e: object_store::Error) -> Error {
+        Fault::of(&e).of_place().into_error(self.context("write", key), e)
+    }
+
+    fn absent_or_err<T>(&self, verb: &str, key: &str, e: object_store::Error) -> Result<Option<T>> {
+        let fault = Fault::of(&e);
+        if fault.kind == ErrorKind::NotFound && !fault.place_absent {
+            return Ok(None);
+        }
+        Err(fault.into_error(self.context(verb, key), e))
+    }
+
+    fn absent(&self, key: &str) -> Error {
+        Error::new(ErrorKind::NotFound, self.context("read", key), "there is no such object")
+    }
+
+    fn cut_short(&self, key: &str, expected: u64, found: u64) -> Error {
+        let detail = format!("the object ends at byte {found}, expected at least {expected}");
+        Error::new(ErrorKind::Corrupt, self.context("read", key), detail)
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}

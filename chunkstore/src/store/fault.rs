@@ -1,0 +1,320 @@
+//! What an error of `object_store` means: class, plain words, next step, and whether a write may have happened.
+//!
+//! `object_store` 0.14 keeps HTTP statuses and the stores' error codes in types of its own that cannot be named from
+//! outside; their text is stable enough ("status code: 403 Forbidden: <Error><Code>…"). The text itself is not shown as it
+//! is: it repeats itself, holds raw XML, and its URLs may hold a signature.
+
+use crate::error::{Error, ErrorKind};
+use object_store::Error as StoreError;
+use object_store::client::{HttpError, HttpErrorKind};
+use std::error::Error as StdError;
+use std::io;
+
+/// Longest piece of a server's own words in a message.
+const QUOTE_CHARS_MAX: usize = 300;
+
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) kind: ErrorKind,
+    detail: String,
+    hint: Option<&'static str>,
+    /// Not the object is absent but the bucket, container or directory.
+    pub(super) place_absent: bool,
+    /// A write may have happened, or may still.
+    pub(super) outcome_unknown: bool,
+    /// The store did answer, or there is no network in between.
+    pub(super) answered: bool,
+    /// No connection could be made.
+    pub(super) unreachable: bool,
+}
+
+impl Fault {
+    pub(super) fn of(e: &StoreError) -> Self {
+        let chain = Chain::of(e);
+        let fault = match e {
+            StoreError::AlreadyExists { .. }
+            | StoreError::Precondition { .. }
+            | StoreError::NotModified { .. } => {
+                Self::new(ErrorKind::AlreadyExists, "the object exists already")
+            }
+            StoreError::NotSupported { .. } | StoreError::NotImplemented { .. } => {
+                Self::new(ErrorKind::Unsupported, e.to_string())
+            }
+            StoreError::InvalidPath { .. } | StoreError::UnknownConfigurationKey { .. } => {
+                Self::new(ErrorKind::Usage, e.to_string())
+            }
+            _ => chain.fault(e),
+        };
+        let unreachable = chain.http == Some(HttpErrorKind::Connect);
+        Self { answered: chain.http.is_none(), unreachable, ..fault }
+    }
+
+    fn new(kind: ErrorKind, detail: impl Into<String>) -> Self {
+        Self {
+            kind,
+            detail: detail.into(),
+            hint: None,
+            place_absent: false,
+            outcome_unknown: false,
+            answered: true,
+            unreachable: false,
+        }
+    }
+
+    fn hint(self, hint: &'static str) -> Self {
+        Self { hint: Some(hint), ..self }
+    }
+
+    fn place_absent(detail: impl Into<String>) -> Self {
+        let fault = Self { place_absent: true, ..Self::new(ErrorKind::NotFound, detail) };
+        fault.hint("create it first, or correct the repository's URL")
+    }
+
+    /// The fault of a write, where nothing but the place can be absent.
+    pub(super) fn of_place(self) -> Self {
+        if self.kind == ErrorKind::NotFound && !self.place_absent {
+            return Self::place_absent("the bucket, container or directory does not exist");
+        }
+        self
+    }
+
+    pub(super) fn into_error(self, context: String, e: StoreError) -> Error {
+        tracing::debug!(error = %e, context, "store request failed");
+        let error = Error::new(self.kind, context, self.detail);
+        match self.hint {
+            Some(hint) => error.hint(hint),
+            None => error,
+        }
+    }
+}
+
+/// What can be read off the chain of causes.
+struct Chain<'a> {
+    http: Option<HttpErrorKind>,
+    io: Option<&'a io::Error>,
+    /// The innermost cause's own words.
+    root: String,
+    /// Of the whole chain; `object_store` repeats causes in its own text.
+    text: String,
+    status: Option<u16>,
+}
+
+impl<'a> Chain<'a> {
+    fn of(e: &'a StoreError) -> Self {
+        let text = e.to_string();
+        let mut chain =
+            Self { http: None, io: None, root: String::new(), status: status_of(&text), text };
+        let mut next: Option<&(dyn StdError + 'static)> = Some(e);
+        while let Some(cause) = next {
+            if let Some(http) = cause.downcast_ref::<HttpError>() {
+                chain.http = Some(http.kind());
+            }
+            if let Some(io) = cause.downcast_ref::<io::Error>() {
+                chain.io = Some(io);
+            }
+            chain.root = cause.to_string();
+            next = cause.source();
+        }
+        chain
+    }
+
+    fn fault(&self, e: &StoreError) -> Fault {
+        if let Some(fault) = self.by_code() {
+            return fault;
+        }
+        if let Some(fault) = self.of_credentials() {
+            return fault;
+        }
+        match e {
+            StoreError::NotFound { .. } => {
+                return Fault::new(ErrorKind::NotFound, "there is no such object");
+            }
+            StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
+                return self.denied();
+            }
+            _ => {}
+        }
+        if let Some(fault) = self.by_status() {
+            return fault;
+        }
+        if self.http.is_none()
+            && let Some(io) = self.io
+        {
+            return from_io(io);
+        }
+        self.by_http()
+    }
+
+    /// By the error code that the store wrote into its answer.
+    fn by_code(&self) -> Option<Fault> {
+        let code = between(&self.text, "<Code>", "</Code>")?;
+        let said = self.said();
+        let denied = |hint| Some(Fault::new(ErrorKind::Denied, said.clone()).hint(hint));
+        match code {
+            "NoSuchBucket" | "ContainerNotFound" | "ContainerBeingDeleted" => {
+                Some(Fault::place_absent(format!("the bucket does not exist ({said})")))
+            }
+            "SignatureDoesNotMatch" => denied(
+                "the secret key does not fit the key id: check AWS_SECRET_ACCESS_KEY (and AWS_REGION)",
+            ),
+            "InvalidAccessKeyId" => {
+                denied("the store does not know this key: check AWS_ACCESS_KEY_ID")
+            }
+            "AuthenticationFailed" => denied("check the account's name and key"),
+            "ExpiredToken" | "TokenRefreshRequired" | "InvalidToken" => {
+                denied("get new temporary credentials and run it again")
+            }
+            "RequestTimeTooSkewed" => denied("set this machine's clock"),
+            "QuotaExceeded"
+            | "XMinioAdminBucketQuotaExceeded"
+            | "XMinioStorageFull"
+            | "InsufficientCapacity"
+            | "AccountLimitExceeded" => Some(
+                Fault::new(ErrorKind::NoSpace, said).hint("raise the quota or free space there"),
+            ),
+            "AuthorizationHeaderMalformed"
+            | "PermanentRedirect"
+            | "IllegalLocationConstraintException" => Some(
+                Fault::new(ErrorKind::Usage, said)
+                    .hint("the bucket is in another region: set AWS_REGION (and AWS_ENDPOINT)"),
+            ),
+            "InvalidBucketName" => {
+                Some(Fault::new(ErrorKind::Usage, said).hint("correct the repository's URL"))
+            }
+            "AccessDenied"
+            | "AllAccessDisabled"
+            | "AccountProblem"
+            | "AuthorizationFailure"
+            | "AuthorizationPermissionMismatch" => Some(self.denied()),
+            _ => None,
+        }
+    }
+
+    fn by_status(&self) -> Option<Fault> {
+        match self.status? {
+            401 | 403 => Some(self.denied()),
+            404 => Some(Fault::new(ErrorKind::NotFound, "there is no such object")),
+            409 => Some(Fault::new(ErrorKind::AlreadyExists, self.said())),
+            301 | 307 | 308 => Some(
+                Fault::new(ErrorKind::Usage, "the store points to another place")
+                    .hint("the bucket is in another region: set AWS_REGION (and AWS_ENDPOINT)"),
+            ),
+            507 => {
+                Some(Fault::new(ErrorKind::NoSpace, self.said()).hint("free space in the store"))
+            }
+            // a refusal of the last try may follow a try whose answer was lost, but then the next run finds the object
+            status @ 400..500 if status != 408 && status != 429 => {
+                Some(Fault::new(ErrorKind::Unavailable, self.said()))
+            }
+            _ => Some(Fault {
+                outcome_unknown: true,
+                ..Fault::new(ErrorKind::Unavailable, self.said()).hint("try again later")
+            }),
+        }
+    }
+
+    fn denied(&self) -> Fault {
+        Fault::new(ErrorKind::Denied, self.said()).hint(
+            "allow these credentials to read, write and list (without the right to list, absent objects look denied)",
+        )
+    }
+
+    /// No credentials were configured, and the machine's own metadata service gave none.
+    fn of_credentials(&self) -> Option<Fault> {
+        const ASKED: [&str; 5] = [
+            "169.254.169.254",
+            "169.254.170.2",
+            "metadata.google.internal",
+            "/latest/api/token",
+            "/metadata/identity",
+        ];
+        if !ASKED.iter().any(|place| self.text.contains(place)) {
+            return None;
+        }
+        let detail = "no credentials are set, and this machine's metadata service gives none";
+        Some(Fault::new(ErrorKind::Denied, detail).hint(
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, GOOGLE_SERVICE_ACCOUNT, or \
+             AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (profile files are not read)",
+        ))
+    }
+
+    fn by_http(&self) -> Fault {
+        if self.text.contains("redirect without LOCATION") {
+            return Fault::new(ErrorKind::Usage, "the store points to another place")
+                .hint("the bucket is in another region: set AWS_REGION (and AWS_ENDPOINT)");
+        }
+        if self.root.contains("scheme is not allowed") {
+            return Fault::new(ErrorKind::Usage, "the endpoint is plain http")
+                .hint("set AWS_ALLOW_HTTP=true if that is meant");
+        }
+        let (detail, hint) = match self.http {
+            Some(HttpErrorKind::Connect) => {
+                (format!("no connection: {}", self.root), "check the endpoint and the network")
+            }
+            Some(HttpErrorKind::Timeout) => {
+                ("no answer in time".to_owned(), "check the network, then run it again")
+            }
+            Some(_) => (format!("the connection broke: {}", self.root), "run it again"),
+            None => (quote(&self.root), "run it again"),
+        };
+        let fault = Fault::new(ErrorKind::Unavailable, detail).hint(hint);
+        Fault { outcome_unknown: true, ..fault }
+    }
+
+    /// The store's own words, short.
+    fn said(&self) -> String {
+        let code = between(&self.text, "<Code>", "</Code>");
+        let message = between(&self.text, "<Message>", "</Message>");
+        let request = between(&self.text, "<RequestId>", "</RequestId>");
+        let mut said = match (code, message) {
+            (Some(code), Some(message)) if !message.is_empty() => format!("{code}: {message}"),
+            (Some(code), _) => code.to_owned(),
+            _ => match self.text.split_once("status code: ") {
+                Some((_, status)) => status.trim_end_matches([':', ' ']).to_owned(),
+                None => self.root.clone(),
+            },
+        };
+        if let Some(request) = request {
+            said.push_str(&format!(" (request {request})"));
+        }
+        quote(&said)
+    }
+}
+
+fn from_io(e: &io::Error) -> Fault {
+    use io::ErrorKind as Io;
+    match e.kind() {
+        Io::PermissionDenied => Fault::new(ErrorKind::Denied, e.to_string())
+            .hint("give this user the right to read and write there"),
+        Io::ReadOnlyFilesystem => Fault::new(ErrorKind::Denied, e.to_string()),
+        Io::StorageFull | Io::QuotaExceeded => {
+            Fault::new(ErrorKind::NoSpace, e.to_string()).hint("free space there")
+        }
+        Io::NotFound => Fault::new(ErrorKind::NotFound, e.to_string()),
+        Io::AlreadyExists => Fault::new(ErrorKind::AlreadyExists, e.to_string()),
+        Io::NotADirectory => Fault::place_absent(e.to_string()),
+        // no answer can be lost on the way from a file system
+        _ => Fault::new(ErrorKind::Unavailable, e.to_string()),
+    }
+}
+
+/// The HTTP status in an error's text.
+fn status_of(text: &str) -> Option<u16> {
+    let (_, rest) = text.split_once("status code: ")?;
+    rest.get(..3)?.parse().ok()
+}
+
+fn between<'a>(text: &'a str, open: &str, close: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(open)?;
+    Some(rest.split_once(close)?.0)
+}
+
+/// A stranger's words on one line, of bounded length.
+fn quote(text: &str) -> String {
+    let clean = |c: char| if c.is_control() { ' ' } else { c };
+    let mut quoted: String = text.chars().take(QUOTE_CHARS_MAX).map(clean).collect();
+    if quoted.len() < text.len() {
+        quoted.push('…');
+    }
+    quoted
+}
