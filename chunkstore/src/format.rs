@@ -1,1 +1,33 @@
-//! (module under construction)
+//! The stored objects as pure functions over bytes: `docs/format.md` is the contract, byte for byte.
+//!
+//! Nothing here does I/O. Every decoder takes bytes from an untrusted store: it checks each length against the limits before it
+//! allocates, uses checked arithmetic, refuses what it does not know and what is left over, and never panics. Every encoder writes
+//! the one canonical form, so equal values give equal plaintext.
+
+pub(crate) mod fields;
+pub(crate) mod json;
+pub(crate) mod key;
+pub(crate) mod location;
+pub(crate) mod manifest;
+pub mod names;
+pub(crate) mod page;
+pub(crate) mod record;
+pub(crate) mod repository;
+
+use crate::error::{Error, ErrorKind};
+
+/// Bytes of a store that are not what they must be. `what` names the object: "manifest backups/…".
+pub(crate) fn corrupt(what: impl std::fmt::Display, detail: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("read {what}"), detail)
+}
+
+/// A version or feature of a later program.
+pub(crate) fn unsupported(what: impl std::fmt::Display, detail: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Unsupported, format!("read {what}"), detail)
+        .hint("a newer version of this program may read it")
+}
+
+/// Our own mistake: a value that no caller may hand to an encoder.
+pub(crate) fn bug(what: impl std::fmt::Display, detail: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Bug, format!("encode {what}"), detail)
+}

@@ -21,9 +21,20 @@ mod store;
 mod units;
 
 pub use error::{Error, ErrorKind, Result};
+pub use format::key::{
+    KeyInfo, KeyKind, Wrapping, read_key_info, unwrap_master_key, wrap_master_key,
+};
+pub use format::manifest::{
+    BackupStats, ChangeKind, Manifest, ManifestRecord, MapRoot, ParentRef, SnapshotInfo,
+    SourceInfo, check_labels,
+};
+pub use format::names;
+pub use format::page::{Child, Page};
+pub use format::repository::{RepositoryParams, UnverifiedParams};
 pub use ids::{
     BackupId, ChunkId, DamageId, GenerationId, KeyId, LeaseId, PackId, PageId, RepositoryId,
     SegmentId, VolumeName, random_bytes,
 };
+pub use keys::{Credential, Encryption, KdfCost, Keys, MasterKey, PackKey};
 pub use store::{Created, Listed, RequestCounts, Store, StoreOptions, open_url};
 pub use units::{ChunkNo, ChunkRef, ChunkSize, Geometry, Location, PageRef, map_depth, page_span};

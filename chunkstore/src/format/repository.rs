@@ -1,0 +1,217 @@
+//! `format`: the parameters of a repository. `docs/format.md`, section 5.
+//!
+//! It must be read before the keys are known, so its tag is checked in a second step: [`UnverifiedParams`] gives what is needed to
+//! find the master key, and [`UnverifiedParams::verify`] the parameters that may be used.
+
+use super::json::{self, Head, int63};
+use super::record::{RecordKind, RecordPlace, RecordSeal, Salt, seal_record, view_record};
+use super::{bug, corrupt, unsupported};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::names::FORMAT_KEY;
+use crate::ids::{RepositoryId, random_bytes};
+use crate::keys::{Encryption, Keys, MasterKey};
+use crate::limits::{
+    ENTRY_CHUNKS_MAX, ENTRY_PLAIN_BYTES_MAX, MAGIC_FORMAT, PAGE_FANOUT_MAX, PAGE_FANOUT_MIN,
+};
+use crate::units::ChunkSize;
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+const KIND: RecordKind = RecordKind {
+    name: "repository parameters",
+    magic: MAGIC_FORMAT,
+    body_bytes_max: 0,
+    clear: true,
+};
+/// The id is part of what is being read, so it cannot be part of what the tag is computed over beside it.
+const NO_REPOSITORY: RepositoryId = RepositoryId::from_bytes([0; 16]);
+const PLACE: RecordPlace<'_> = RecordPlace { repository: &NO_REPOSITORY, object_key: FORMAT_KEY };
+const TYPE: &str = "repository";
+
+/// Parameters of a repository; fixed when it is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RepositoryParams {
+    /// Random; binds every object to this repository.
+    pub repository_id: RepositoryId,
+    /// Chunk size of all its volumes.
+    pub chunk: ChunkSize,
+    /// G: most chunks in one entry.
+    pub entry_chunks: u16,
+    /// F: children of a page; a power of two.
+    pub page_fanout: u16,
+    /// How it is sealed.
+    pub encryption: Encryption,
+    /// When it was made.
+    pub created: DateTime<Utc>,
+    /// Program that made it.
+    pub created_by: String,
+    /// The master key, of a repository without encryption only.
+    pub clear_master_key: Option<MasterKey>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Body {
+    repository_id: RepositoryId,
+    #[serde(deserialize_with = "int63")]
+    required_features: u64,
+    chunk_bytes: u32,
+    entry_chunks: u16,
+    page_fanout: u16,
+    encryption: Encryption,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    clear_master_key: Option<String>,
+    created: DateTime<Utc>,
+    created_by: String,
+}
+
+/// Parameters whose tag was not checked yet: good for finding the keys, and for nothing else.
+#[derive(Debug)]
+pub struct UnverifiedParams<'a> {
+    params: RepositoryParams,
+    bytes: &'a [u8],
+}
+
+impl RepositoryParams {
+    /// What is wrong with the parameters, if something is.
+    fn problem(&self) -> Option<String> {
+        if !(1..=ENTRY_CHUNKS_MAX).contains(&self.entry_chunks) {
+            return Some(format!(
+                "{} chunks in an entry are not 1 to {ENTRY_CHUNKS_MAX}",
+                self.entry_chunks
+            ));
+        }
+        let entry_bytes = u64::from(self.chunk.bytes()) * u64::from(self.entry_chunks);
+        if entry_bytes > u64::from(ENTRY_PLAIN_BYTES_MAX) {
+            return Some(format!(
+                "an entry of {} chunks of {} bytes is longer than {ENTRY_PLAIN_BYTES_MAX}",
+                self.entry_chunks,
+                self.chunk.bytes()
+            ));
+        }
+        if !(PAGE_FANOUT_MIN..=PAGE_FANOUT_MAX).contains(&self.page_fanout)
+            || !self.page_fanout.is_power_of_two()
+        {
+            return Some(format!(
+                "{} children of a page are not a power of two from {PAGE_FANOUT_MIN} to {PAGE_FANOUT_MAX}",
+                self.page_fanout
+            ));
+        }
+        match (self.encryption, &self.clear_master_key) {
+            (Encryption::None, Some(_)) | (Encryption::Aes256Gcm, None) => None,
+            (Encryption::None, None) => Some("its master key is not in it".into()),
+            (Encryption::Aes256Gcm, Some(_)) => {
+                Some("it is encrypted, yet its key is in it".into())
+            }
+        }
+    }
+
+    /// Refuses parameters that are out of their limits: for one who makes a repository.
+    pub fn check(&self) -> Result<()> {
+        match self.problem() {
+            None => Ok(()),
+            Some(problem) => {
+                Err(Error::new(ErrorKind::Usage, "use these repository parameters", problem))
+            }
+        }
+    }
+
+    /// Bytes of `format`. The keys are those of this repository's master key.
+    pub fn encode(&self, keys: &Keys) -> Result<Vec<u8>> {
+        self.encode_with_salt(keys, &random_bytes())
+    }
+
+    pub(crate) fn encode_with_salt(&self, keys: &Keys, salt: &Salt) -> Result<Vec<u8>> {
+        self.check()?;
+        if keys.encryption() != self.encryption {
+            return Err(bug(KIND.name, "the keys are for another encryption"));
+        }
+        let body = Body {
+            repository_id: self.repository_id,
+            required_features: 0,
+            chunk_bytes: self.chunk.bytes(),
+            entry_chunks: self.entry_chunks,
+            page_fanout: self.page_fanout,
+            encryption: self.encryption,
+            clear_master_key: self.clear_master_key.as_ref().map(|k| hex::encode(k.as_bytes())),
+            created: self.created,
+            created_by: self.created_by.clone(),
+        };
+        let clear = json::write(KIND.name, TYPE, &body)?;
+        let with = RecordSeal { key: keys.format(), seal: Encryption::None };
+        seal_record(&KIND, PLACE, with, salt, &clear, &[])
+    }
+
+    /// Reads `format`; see [`UnverifiedParams`].
+    pub fn decode(bytes: &[u8]) -> Result<UnverifiedParams<'_>> {
+        let view = view_record(&KIND, FORMAT_KEY, bytes)?;
+        if view.seal != Encryption::None {
+            return Err(corrupt(KIND.name, "its seal is not a checksum"));
+        }
+        Head::expect(KIND.name, view.clear, TYPE)?;
+        // features first: what follows may look different with one that is unknown here
+        let features: Features = json::parse(KIND.name, view.clear)?;
+        if features.required_features != 0 {
+            let detail = format!("it needs features {:#x}", features.required_features);
+            return Err(unsupported(KIND.name, detail));
+        }
+        let body: Body = json::parse(KIND.name, view.clear)?;
+        let chunk = ChunkSize::new(body.chunk_bytes)
+            .map_err(|_| corrupt(KIND.name, format!("{} is no chunk size", body.chunk_bytes)))?;
+        let clear_master_key = body.clear_master_key.as_deref().map(read_master_key).transpose()?;
+        let params = Self {
+            repository_id: body.repository_id,
+            chunk,
+            entry_chunks: body.entry_chunks,
+            page_fanout: body.page_fanout,
+            encryption: body.encryption,
+            created: body.created,
+            created_by: body.created_by,
+            clear_master_key,
+        };
+        match params.problem() {
+            None => Ok(UnverifiedParams { params, bytes }),
+            Some(problem) => Err(corrupt(KIND.name, problem)),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Features {
+    #[serde(deserialize_with = "int63")]
+    required_features: u64,
+}
+
+fn read_master_key(text: &str) -> Result<MasterKey> {
+    let mut bytes = [0; 32];
+    if text.bytes().any(|b| b.is_ascii_uppercase())
+        || hex::decode_to_slice(text, &mut bytes).is_err()
+    {
+        return Err(corrupt(KIND.name, "its master key is not 64 lowercase hex digits"));
+    }
+    Ok(MasterKey::from_bytes(bytes))
+}
+
+impl UnverifiedParams<'_> {
+    /// The parameters as they stand there: an attacker may have written them.
+    pub fn unverified(&self) -> &RepositoryParams {
+        &self.params
+    }
+
+    /// Checks the tag. Keys that do not fit: the object was changed, or they are of another repository.
+    pub fn verify(self, keys: &Keys) -> Result<RepositoryParams> {
+        let view = view_record(&KIND, FORMAT_KEY, self.bytes)?;
+        if keys.encryption() != self.params.encryption {
+            return Err(bug(KIND.name, "the keys are for another encryption"));
+        }
+        match view.open(PLACE, keys.format())? {
+            Some(_) => Ok(self.params),
+            None => Err(corrupt(
+                KIND.name,
+                "its authentication tag does not fit: it was changed after the repository was made",
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
