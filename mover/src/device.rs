@@ -1,1 +1,21 @@
-//! (module under construction)
+//! Volumes as devices and files: what they are, whether they may be read or overwritten, and their zeros.
+//!
+//! A [`Source`] is opened for reading, a [`Target`] for writing; both hand an [`IoFile`](crate::io::IoFile) to an engine, which
+//! moves the bytes. All that can destroy data is decided in [`Target::open`]: a target that is too small, in use, the source
+//! itself, or holds something that is recognised (without `force`) is refused before a byte is written.
+//!
+//! Owns: the descriptors. Must not: read or write volume data other than superblocks and zeros.
+
+mod geometry;
+mod mounts;
+mod open;
+mod signatures;
+mod source;
+mod target;
+mod zero;
+
+pub use geometry::DeviceKind;
+pub use open::DirectIo;
+pub use source::{Source, SourceOptions};
+pub use target::{Target, TargetOptions};
+pub use zero::ZeroMethod;

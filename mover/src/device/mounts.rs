@@ -1,0 +1,227 @@
+//! Who uses a device or file: mounts, swap, loop devices, and devices built on it. From `/proc` and `/sys`; nothing is opened.
+//!
+//! The kernel's own exclusive claim (`O_EXCL`) is the last word for block devices. This is for what that cannot see (a file
+//! behind a mounted loop device, a volume that is its own source) and for messages that say what is in the way.
+
+use super::geometry::{DeviceNo, Identity};
+use chunkstore::{Error, ErrorKind, Result};
+use std::collections::HashSet;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// A mounted file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Mount {
+    /// As the file system reports it; not the device's number for some (btrfs).
+    pub(super) device: Option<DeviceNo>,
+    /// What was mounted, usually a device's path.
+    pub(super) source: PathBuf,
+    pub(super) at: PathBuf,
+    /// Whether the file system itself (not only this mount of it) may be written.
+    pub(super) read_write: bool,
+}
+
+/// Who uses a device or file, directly or through partitions, loop devices and what is built on them.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct InUse {
+    pub(super) mounts: Vec<Mount>,
+    pub(super) swap: Vec<PathBuf>,
+    /// Names of devices built on it (`dm-0`, `md1`).
+    pub(super) holders: Vec<String>,
+}
+
+impl InUse {
+    pub(super) fn of(identity: Identity) -> Result<Self> {
+        System::default().users_of(identity)
+    }
+
+    /// In the user's words; `None` if nobody uses it.
+    pub(super) fn describe(&self) -> Option<String> {
+        let mount = self.mounts.first().map(|m| {
+            format!("a file system on it ({}) is mounted at {}", m.source.display(), m.at.display())
+        });
+        let swap = self.swap.first().map(|s| format!("it is swap ({})", s.display()));
+        let holder = self.holders.first().map(|h| format!("the device {h} is built on it"));
+        mount.or(swap).or(holder)
+    }
+}
+
+/// Whether two are the same, or one is a part of the other or lies on it: a partition and its disk, a loop device and its file.
+pub(super) fn overlap(a: Identity, b: Identity) -> bool {
+    let system = System::default();
+    system.below(a).contains(&b) || system.below(b).contains(&a)
+}
+
+/// Where the kernel tells about itself.
+#[derive(Debug)]
+struct System {
+    proc: PathBuf,
+    sys: PathBuf,
+}
+
+impl Default for System {
+    fn default() -> Self {
+        Self { proc: "/proc".into(), sys: "/sys".into() }
+    }
+}
+
+impl System {
+    fn users_of(&self, identity: Identity) -> Result<InUse> {
+        let mut used = InUse::default();
+        let family = self.above(identity, &mut used.holders);
+        let text = |name: &str| {
+            std::fs::read(self.proc.join(name)).map_err(|e| {
+                let what = format!("read {}", self.proc.join(name).display());
+                Error::new(ErrorKind::Unsupported, what, "")
+                    .caused_by(e)
+                    .hint("what is mounted must be known before a device is written: mount /proc")
+            })
+        };
+        let is_ours = |path: &Path| Identity::of_path(path).is_some_and(|i| family.contains(&i));
+        for mount in parse_mountinfo(&text("self/mountinfo")?) {
+            let by_number = mount.device.is_some_and(|d| family.contains(&Identity::Block(d)));
+            if by_number || (mount.source.starts_with("/dev") && is_ours(&mount.source)) {
+                used.mounts.push(mount);
+            }
+        }
+        // a kernel without swap has no such file
+        let swaps = std::fs::read(self.proc.join("swaps")).unwrap_or_default();
+        used.swap = parse_swaps(&swaps).into_iter().filter(|p| is_ours(p)).collect();
+        Ok(used)
+    }
+
+    /// It, and all devices that lie on it: partitions, loop devices, what holds it.
+    fn above(&self, identity: Identity, holders: &mut Vec<String>) -> HashSet<Identity> {
+        let loops = self.loops();
+        let mut family = HashSet::new();
+        let mut todo = vec![identity];
+        while let Some(one) = todo.pop() {
+            if !family.insert(one) {
+                continue;
+            }
+            todo.extend(loops.iter().filter(|l| l.1 == one).map(|l| Identity::Block(l.0)));
+            let Identity::Block(no) = one else { continue };
+            for entry in self.entries(&self.block(no)) {
+                if entry.join("partition").exists() {
+                    todo.extend(device_no(&entry).map(Identity::Block));
+                }
+            }
+            for holder in self.entries(&self.block(no).join("holders")) {
+                holders.extend(holder.file_name().map(|n| n.to_string_lossy().into_owned()));
+                todo.extend(device_no(&holder).map(Identity::Block));
+            }
+        }
+        family
+    }
+
+    /// It, and all that it lies on: its disk, a loop device's file, what it is built of.
+    fn below(&self, identity: Identity) -> HashSet<Identity> {
+        let loops = self.loops();
+        let mut family = HashSet::new();
+        let mut todo = vec![identity];
+        while let Some(one) = todo.pop() {
+            if !family.insert(one) {
+                continue;
+            }
+            let Identity::Block(no) = one else { continue };
+            todo.extend(loops.iter().filter(|l| l.0 == no).map(|l| l.1));
+            let here = self.block(no);
+            if here.join("partition").exists()
+                && let Ok(full) = here.canonicalize()
+                && let Some(disk) = full.parent().and_then(device_no)
+            {
+                todo.push(Identity::Block(disk));
+            }
+            for slave in self.entries(&here.join("slaves")) {
+                todo.extend(device_no(&slave).map(Identity::Block));
+            }
+        }
+        family
+    }
+
+    fn block(&self, no: DeviceNo) -> PathBuf {
+        self.sys.join("dev/block").join(no.to_string())
+    }
+
+    /// All loop devices with what is behind them, as far as their paths can be resolved here.
+    fn loops(&self) -> Vec<(DeviceNo, Identity)> {
+        let mut loops = Vec::new();
+        for device in self.entries(&self.sys.join("block")) {
+            let Ok(backing) = std::fs::read(device.join("loop/backing_file")) else { continue };
+            let backing = backing.strip_suffix(b"\n").unwrap_or(&backing);
+            let backing = PathBuf::from(std::ffi::OsString::from_vec(backing.to_vec()));
+            if let (Some(no), Some(identity)) = (device_no(&device), Identity::of_path(&backing)) {
+                loops.push((no, identity));
+            }
+        }
+        loops
+    }
+
+    /// Of a directory; none if it is not there.
+    fn entries(&self, dir: &Path) -> Vec<PathBuf> {
+        let listed = std::fs::read_dir(dir).and_then(|d| {
+            d.map(|entry| entry.map(|e| e.path())).collect::<io::Result<Vec<PathBuf>>>()
+        });
+        listed.unwrap_or_default()
+    }
+}
+
+/// The number in a device's directory in `/sys`.
+fn device_no(dir: &Path) -> Option<DeviceNo> {
+    DeviceNo::parse(&std::fs::read_to_string(dir.join("dev")).ok()?)
+}
+
+/// `/proc/self/mountinfo`, see proc_pid_mountinfo(5). Lines that are not understood are left out.
+fn parse_mountinfo(text: &[u8]) -> Vec<Mount> {
+    text.split(|b| *b == b'\n').filter_map(parse_mount).collect()
+}
+
+fn parse_mount(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|b| *b == b' ');
+    let number = fields.nth(2)?;
+    let at = unescape(fields.nth(1)?);
+    // optional fields end with a dash; then come the type, the source and the file system's options
+    fields.find(|f| *f == b"-")?;
+    let source = unescape(fields.nth(1)?);
+    let options = fields.next()?;
+    Some(Mount {
+        device: std::str::from_utf8(number).ok().and_then(DeviceNo::parse),
+        source,
+        at,
+        read_write: options.split(|b| *b == b',').any(|o| o == b"rw"),
+    })
+}
+
+/// The paths in `/proc/swaps`.
+fn parse_swaps(text: &[u8]) -> Vec<PathBuf> {
+    let lines = text.split(|b| *b == b'\n').skip(1);
+    lines
+        .filter_map(|line| line.split(|b| b.is_ascii_whitespace()).next())
+        .filter(|path| !path.is_empty())
+        .map(unescape)
+        .collect()
+}
+
+/// Undoes the kernel's `\040` for characters that would break a line into wrong fields.
+fn unescape(text: &[u8]) -> PathBuf {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&b, tail)) = rest.split_first() {
+        let octal = tail.get(..3).and_then(|d| std::str::from_utf8(d).ok());
+        match octal.and_then(|d| u8::from_str_radix(d, 8).ok()) {
+            Some(code) if b == b'\\' => {
+                out.push(code);
+                rest = tail.get(3..).unwrap_or_default();
+            }
+            _ => {
+                out.push(b);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(out))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+//! What the first and last bytes of a device say about what is on it. Pure, apart from the two reads.
+//!
+//! Offsets and magics are those of libblkid's probes and of the formats' own documents. A signature that is missed lets someone
+//! overwrite data; one that is seen wrongly costs a `--force`: so these lean to the second.
+
+use crate::io::{Direction, IoFile, transfer_error};
+use chunkstore::Result;
+
+/// Enough for every signature below (ZFS has the last).
+const HEAD_BYTES: u64 = 264 << 10;
+/// Enough for the signatures at a device's end: a GPT's second header, the metadata of older md arrays.
+const TAIL_BYTES: u64 = 128 << 10;
+
+struct Magic {
+    what: &'static str,
+    offset: usize,
+    magic: &'static [u8],
+}
+
+const fn magic(what: &'static str, offset: usize, magic: &'static [u8]) -> Magic {
+    Magic { what, offset, magic }
+}
+
+/// What is recognised by bytes at one place.
+const MAGICS: &[Magic] = &[
+    magic("an XFS file system", 0, b"XFSB"),
+    magic("a btrfs file system", (64 << 10) + 64, b"_BHRfS_M"),
+    magic("an NTFS file system", 3, b"NTFS    "),
+    magic("an exFAT file system", 3, b"EXFAT   "),
+    magic("a ReFS file system", 3, b"ReFS\0\0\0\0"),
+    magic("a FAT file system", 54, b"FAT12   "),
+    magic("a FAT file system", 54, b"FAT16   "),
+    magic("a FAT file system", 82, b"FAT32   "),
+    magic("an F2FS file system", 1024, b"\x10\x20\xf5\xf2"),
+    magic("a bcache device", 4096 + 24, BCACHE_MAGIC),
+    magic("a bcachefs file system", 4096 + 24, BCACHEFS_MAGIC),
+    magic("an EROFS file system", 1024, b"\xe2\xe1\xf5\xe0"),
+    magic("a squashfs file system", 0, b"hsqs"),
+    magic("an ISO 9660 file system", 32769, b"CD001"),
+    magic("a UDF file system", 32769, b"BEA01"),
+    magic("a GFS2 file system", 65536, b"\x01\x16\x19\x70\x00\x00\x00\x01"),
+    magic("an OCFS2 file system", 8192, b"OCFSV2"),
+    magic("a JFS file system", 32768, b"JFS1"),
+    magic("a ReiserFS file system", 65536 + 52, b"ReIsEr"),
+    magic("a LUKS container", 0, b"LUKS\xba\xbe"),
+    magic("a BitLocker volume", 3, b"-FVE-FS-"),
+    magic("Ceph BlueStore data", 0, b"bluestore block device"),
+    magic("a member of a Linux RAID array", 0, b"\xfc\x4e\x2b\xa9"),
+    magic("a member of a Linux RAID array", 4096, b"\xfc\x4e\x2b\xa9"),
+    magic("swap space", 4096 - 10, b"SWAPSPACE2"),
+    magic("swap space", 4096 - 10, b"SWAP-SPACE"),
+    magic("swap space", 16384 - 10, b"SWAPSPACE2"),
+    magic("swap space", 65536 - 10, b"SWAPSPACE2"),
+    magic("a hibernation image", 4096 - 10, b"S1SUSPEND"),
+    magic("an LVM physical volume", 0, b"LABELONE"),
+    magic("an LVM physical volume", 512, b"LABELONE"),
+    magic("an LVM physical volume", 1024, b"LABELONE"),
+    magic("an LVM physical volume", 1536, b"LABELONE"),
+    magic("a GPT partition table", 512, b"EFI PART"),
+    magic("a GPT partition table", 4096, b"EFI PART"),
+    magic("a qcow2 image", 0, b"QFI\xfb"),
+    magic("a VMDK image", 0, b"KDMV"),
+    magic("a VHDX image", 0, b"vhdxfile"),
+];
+
+const BCACHE_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
+const BCACHEFS_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
+
+/// What is on a device that begins and ends with these bytes; `None` if nothing is recognised.
+pub(super) fn detect(head: &[u8], tail: &[u8]) -> Option<&'static str> {
+    let at = |m: &&Magic| head.get(m.offset..).is_some_and(|b| b.starts_with(m.magic));
+    MAGICS
+        .iter()
+        .find(at)
+        .map(|m| m.what)
+        .or_else(|| is_ext(head).then_some("an ext2, ext3 or ext4 file system"))
+        .or_else(|| zfs(head))
+        .or_else(|| mbr(head))
+        .or_else(|| at_the_end(tail))
+}
+
+/// Its magic is only two bytes, so a block size and a revision that exist are asked for too.
+fn is_ext(head: &[u8]) -> bool {
+    let Some(sb) = head.get(1024..1024 + 256) else { return false };
+    let word = |at: usize| sb.get(at..at + 4).map(|b| [b[0], b[1], b[2], b[3]]);
+    let small = |at: usize, most: u32| word(at).is_some_and(|w| u32::from_le_bytes(w) <= most);
+    sb.get(56..58) == Some(b"\x53\xef") && small(24, 6) && small(76, 1)
+}
+
+/// An uberblock in the first label: they start at 128 KiB and are at least 1 KiB apart.
+fn zfs(head: &[u8]) -> Option<&'static str> {
+    let rings = head.get(128 << 10..256 << 10)?;
+    rings
+        .chunks(1024)
+        .any(|b| {
+            b.starts_with(b"\x0c\xb1\xba\x00\0\0\0\0") || b.starts_with(b"\0\0\0\0\x00\xba\xb1\x0c")
+        })
+        .then_some("a member of a ZFS pool")
+}
+
+/// A boot sector with a partition that has a type, a size and a sane boot flag.
+fn mbr(head: &[u8]) -> Option<&'static str> {
+    let sector = head.get(..512)?;
+    if sector.get(510..)? != b"\x55\xaa" {
+        return None;
+    }
+    let entries = sector.get(446..510)?.chunks_exact(16);
+    let sane = entries.clone().all(|e| e[0] & 0x7f == 0);
+    let used = entries.clone().any(|e| e[4] != 0 && e[12..16] != [0; 4]);
+    (sane && used).then_some("an MBR partition table")
+}
+
+fn at_the_end(tail: &[u8]) -> Option<&'static str> {
+    let from_end = |n: usize| tail.len().checked_sub(n).and_then(|at| tail.get(at..));
+    for sector in [512, 4096] {
+        if from_end(sector).is_some_and(|b| b.starts_with(b"EFI PART")) {
+            return Some("a GPT partition table (its second header)");
+        }
+    }
+    // md 1.0 is 8 to 12 KiB before the end, md 0.90 64 to 128 KiB, both at a multiple of 4 KiB from the device's start
+    let md = tail.chunks(512).any(|b| b.starts_with(b"\xfc\x4e\x2b\xa9"));
+    md.then_some("a member of a Linux RAID array")
+}
+
+/// UUID of the file system or encrypted container that begins with these bytes, in its usual spelling.
+pub(super) fn filesystem_uuid(head: &[u8]) -> Option<String> {
+    let has =
+        |offset: usize, magic: &[u8]| head.get(offset..).is_some_and(|b| b.starts_with(magic));
+    let uuid_at = |offset: usize| head.get(offset..offset + 16).and_then(format_uuid);
+    if is_ext(head) {
+        return uuid_at(1024 + 104);
+    }
+    if has(0, b"XFSB") {
+        return uuid_at(32);
+    }
+    if has((64 << 10) + 64, b"_BHRfS_M") {
+        return uuid_at((64 << 10) + 32);
+    }
+    if has(1024, b"\x10\x20\xf5\xf2") {
+        return uuid_at(1024 + 108);
+    }
+    if has(0, b"LUKS\xba\xbe") {
+        // text, filled up with zeros
+        let field = head.get(168..208)?;
+        let text = field.split(|b| *b == 0).next()?;
+        let plain = text.iter().all(|b| b.is_ascii_hexdigit() || *b == b'-');
+        return (text.len() == 36 && plain)
+            .then(|| String::from_utf8_lossy(text).to_ascii_lowercase());
+    }
+    None
+}
+
+/// `None` for all zeros: a file system that was given no UUID.
+fn format_uuid(bytes: &[u8]) -> Option<String> {
+    if bytes.iter().all(|b| *b == 0) {
+        return None;
+    }
+    let hex = hex::encode(bytes);
+    let part = |from: usize, to: usize| hex.get(from..to).unwrap_or_default();
+    Some(format!(
+        "{}-{}-{}-{}-{}",
+        part(0, 8),
+        part(8, 12),
+        part(12, 16),
+        part(16, 20),
+        part(20, 32)
+    ))
+}
+
+/// The first bytes of a device, where the signatures are.
+pub(super) fn read_head(io: &IoFile, size_bytes: u64) -> Result<Vec<u8>> {
+    read(io, 0, size_bytes.min(HEAD_BYTES))
+}
+
+/// What is on a device, by its first and last bytes.
+pub(super) fn look(io: &IoFile, size_bytes: u64) -> Result<Option<&'static str>> {
+    let head = read_head(io, size_bytes)?;
+    let tail_bytes = size_bytes.min(TAIL_BYTES);
+    let tail = read(io, size_bytes - tail_bytes, tail_bytes)?;
+    Ok(detect(&head, &tail))
+}
+
+fn read(io: &IoFile, offset: u64, len: u64) -> Result<Vec<u8>> {
+    let mut buf = vec![0; usize::try_from(len).unwrap_or(0)];
+    io.read_exact_at(&mut buf, offset).map_err(|e| {
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        transfer_error(Direction::Read, io.path(), offset, len, e)
+    })?;
+    Ok(buf)
+}
+
+#[cfg(test)]
+mod tests;

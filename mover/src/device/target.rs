@@ -1,0 +1,243 @@
+//! A volume that is written: everything that is refused, is refused here, before a byte changes.
+
+use super::geometry::{DeviceKind, Facts, Identity, examine};
+use super::mounts::{InUse, overlap};
+use super::open::{Access, DirectIo, Opened, open_buffered, open_error, with_direct};
+use super::signatures;
+use super::zero::ZeroState;
+use crate::io::{Direction, IoFile, transfer_error};
+use chunkstore::{Error, ErrorKind, Result};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How to open a target.
+#[derive(Debug, Clone)]
+pub struct TargetOptions {
+    /// Size of the volume that will be written.
+    pub size_bytes: u64,
+    /// Overwrite what is recognised on it (a file system, a partition table). A device that is in use is refused all the same.
+    pub force: bool,
+    /// Whether to bypass the page cache.
+    pub direct: DirectIo,
+    /// Devices and files that must not be written, nor a part of them, nor what they lie on: where the data comes from.
+    pub source_paths: Vec<PathBuf>,
+}
+
+impl TargetOptions {
+    /// For a volume of this size: no force, direct I/O where possible, nothing else to keep off.
+    pub fn new(size_bytes: u64) -> Self {
+        Self { size_bytes, force: false, direct: DirectIo::Auto, source_paths: Vec::new() }
+    }
+}
+
+/// An open volume to write to. What lies behind the volume's size is never touched.
+#[derive(Debug)]
+pub struct Target {
+    io: Arc<IoFile>,
+    facts: Facts,
+    size_bytes: u64,
+    created: bool,
+    pub(super) zero: ZeroState,
+}
+
+impl Target {
+    /// Opens a block device or a regular file for writing; a file that does not exist is created, one that is shorter than the
+    /// volume is extended. A block device is claimed, so that it cannot be mounted meanwhile.
+    ///
+    /// Refused: what is smaller than the volume, read-only, in use, one of `source_paths` (or overlaps one), or, without
+    /// `force`, holds something that is recognised.
+    pub fn open(path: impl AsRef<Path>, options: &TargetOptions) -> Result<Self> {
+        let path = path.as_ref();
+        match std::fs::metadata(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Self::create(path, options),
+            Err(e) => return Err(open_error(path, Access::Write, e)),
+            Ok(meta) => {
+                if let Some(identity) = Identity::of(&meta) {
+                    check_free(path, identity, &options.source_paths)?;
+                }
+            }
+        }
+        let (buffered, facts) = open_buffered(path, Access::Write)?;
+        check_room(path, &facts, options.size_bytes)?;
+        let mut this = Self::with(path, buffered, facts, options)?;
+        this.check_content(options.force)?;
+        this.extend()?;
+        Ok(this)
+    }
+
+    fn create(path: &Path, options: &TargetOptions) -> Result<Self> {
+        // A path of /dev that does not exist is a typing mistake: a file there would fill the memory.
+        if path.starts_with("/dev") && !path.starts_with("/dev/shm") {
+            return Err(open_error(path, Access::Write, io::ErrorKind::NotFound.into())
+                .hint("check the path; no files are created in /dev"));
+        }
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(|e| open_error(path, Access::Write, e))?;
+        let made = examine(&file, path)
+            .and_then(|facts| Self::with(path, file, facts, options))
+            .and_then(|mut this| {
+                this.created = true;
+                this.extend()?;
+                Ok(this)
+            });
+        if made.is_err() {
+            // It is ours and empty. If it cannot be removed, the error that matters is the one above.
+            let _ = std::fs::remove_file(path);
+        }
+        made
+    }
+
+    fn with(path: &Path, buffered: File, facts: Facts, options: &TargetOptions) -> Result<Self> {
+        let Opened { io, facts } =
+            with_direct(path, Access::Write, options.direct, buffered, facts)?;
+        let zero = ZeroState::default();
+        Ok(Self { io, facts, size_bytes: options.size_bytes, created: false, zero })
+    }
+
+    fn check_content(&self, force: bool) -> Result<()> {
+        if force {
+            return Ok(());
+        }
+        match signatures::look(&self.io, self.facts.size_bytes)? {
+            None => Ok(()),
+            Some(what) => {
+                let context = format!("write to {}", self.path().display());
+                Err(Error::new(ErrorKind::Usage, context, format!("it holds {what}"))
+                    .hint("if it may be overwritten, add --force"))
+            }
+        }
+    }
+
+    /// Makes a file at least as long as the volume.
+    fn extend(&mut self) -> Result<()> {
+        if self.facts.kind == DeviceKind::Block || self.facts.size_bytes >= self.size_bytes {
+            return Ok(());
+        }
+        self.io.unaligned().set_len(self.size_bytes).map_err(|e| {
+            let kind = match e.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::FileTooLarge => ErrorKind::NoSpace,
+                _ => ErrorKind::Device,
+            };
+            let place = self.path().display();
+            Error::new(kind, format!("extend {place} to {} bytes", self.size_bytes), "")
+                .caused_by(e)
+                .hint("choose a file system that takes files of this size")
+        })?;
+        self.facts.size_bytes = self.size_bytes;
+        Ok(())
+    }
+
+    /// Size of the volume; the device or file may be larger.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// Size of the device or file.
+    pub fn device_bytes(&self) -> u64 {
+        self.facts.size_bytes
+    }
+
+    /// Smallest unit of the device; 512 for files.
+    pub fn logical_block_bytes(&self) -> u32 {
+        self.facts.logical_block_bytes
+    }
+
+    /// Device or file.
+    pub fn kind(&self) -> DeviceKind {
+        self.facts.kind
+    }
+
+    /// Whether it is a file that did not exist before: all of it reads as zeros.
+    pub fn created(&self) -> bool {
+        self.created
+    }
+
+    /// Whether the page cache is bypassed.
+    pub fn direct(&self) -> bool {
+        self.io.is_direct()
+    }
+
+    /// As the user named it.
+    pub fn path(&self) -> &Path {
+        self.io.path()
+    }
+
+    /// For an engine. It can read, too.
+    pub fn io_file(&self) -> &Arc<IoFile> {
+        &self.io
+    }
+
+    /// Writes `buf` on the caller's thread: for small writes beside an engine's.
+    pub fn write_all_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+        self.io.write_all_at(buf, offset).map_err(|e| {
+            let len = u32::try_from(buf.len()).unwrap_or(u32::MAX);
+            transfer_error(Direction::Write, self.path(), offset, len, e)
+        })
+    }
+
+    /// Makes all that was written durable. No write may be in flight.
+    pub fn flush(&self) -> Result<()> {
+        let fail = |e: io::Error| {
+            let kind = match e.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
+                _ => ErrorKind::Device,
+            };
+            Error::new(kind, format!("flush {}", self.path().display()), "")
+                .caused_by(e)
+                .hint("what was written may be lost: restore again")
+        };
+        self.io.sync().map_err(fail)?;
+        if self.created {
+            // the file's name must last as long as its content
+            let dir = match self.path().parent() {
+                Some(dir) if !dir.as_os_str().is_empty() => dir,
+                _ => Path::new("."),
+            };
+            File::open(dir).and_then(|d| d.sync_all()).map_err(fail)?;
+        }
+        Ok(())
+    }
+}
+
+/// Refuses what is in use, and what the data comes from.
+fn check_free(path: &Path, identity: Identity, source_paths: &[PathBuf]) -> Result<()> {
+    let refuse = |why: String, hint: &str| {
+        Err(Error::new(ErrorKind::Usage, format!("write to {}", path.display()), why).hint(hint))
+    };
+    for source in source_paths {
+        if Identity::of_path(source).is_some_and(|s| overlap(s, identity)) {
+            let why = format!("it is, or shares bytes with, the source {}", source.display());
+            return refuse(why, "choose another target");
+        }
+    }
+    match InUse::of(identity)?.describe() {
+        Some(why) => refuse(why, "unmount or detach it first"),
+        None => Ok(()),
+    }
+}
+
+fn check_room(path: &Path, facts: &Facts, size_bytes: u64) -> Result<()> {
+    let context = || format!("write to {}", path.display());
+    if facts.read_only {
+        return Err(Error::new(ErrorKind::Denied, context(), "the device is read-only")
+            .hint("make it writable (blockdev --setrw), or choose another target"));
+    }
+    if facts.kind == DeviceKind::Block && facts.size_bytes < size_bytes {
+        let why = format!("it has {} bytes, the volume has {size_bytes}", facts.size_bytes);
+        return Err(
+            Error::new(ErrorKind::Usage, context(), why).hint("choose a target of that size")
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

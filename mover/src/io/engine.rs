@@ -1,0 +1,384 @@
+//! The engine that its user sees: which kinds there are, how one is chosen, what goes in and what comes out.
+//!
+//! Must not: know how the kernel is asked; that is in `uring.rs` and `blocking.rs`.
+
+use super::arena::{Arena, Slot};
+use super::blocking::Blocking;
+use super::file::IoFile;
+use super::transfer::Transfer;
+use super::uring::Uring;
+use chunkstore::{Error, ErrorKind, Result};
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{fmt, io};
+
+/// More in flight has never been faster, and each costs a slot.
+const DEPTH_MAX: usize = 1024;
+
+/// Which engine moves the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EngineChoice {
+    /// The best that works here: io_uring for `O_DIRECT`, registered if possible; else blocking.
+    #[default]
+    Auto,
+    /// io_uring with registered buffers and files.
+    Uring,
+    /// io_uring without registering anything.
+    UringPlain,
+    /// `pread` and `pwrite` on worker threads.
+    Blocking,
+}
+
+impl EngineChoice {
+    /// As it is written on the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Uring => "uring",
+            Self::UringPlain => "uring-plain",
+            Self::Blocking => "blocking",
+        }
+    }
+}
+
+impl fmt::Display for EngineChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for EngineChoice {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        [Self::Auto, Self::Uring, Self::UringPlain, Self::Blocking]
+            .into_iter()
+            .find(|c| c.as_str() == text)
+            .ok_or_else(|| {
+                Error::new(ErrorKind::Usage, "choose an I/O engine", format!("{text:?} is none"))
+                    .hint("use auto, uring, uring-plain or blocking")
+            })
+    }
+}
+
+/// Which way bytes move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From the device into a slot.
+    Read,
+    /// From a slot to the device.
+    Write,
+}
+
+/// One transfer to do. Transfers that are in flight together must not touch the same 4096-byte block of the device unless all
+/// of them are reads: a block that is written in part is rewritten as a whole.
+#[derive(Debug)]
+pub struct Op {
+    /// Read or write.
+    pub dir: Direction,
+    /// Where in memory.
+    pub slot: Slot,
+    /// First byte in the slot; what is not aligned as the file wants goes through the page cache.
+    pub slot_offset: u32,
+    /// First byte on the device.
+    pub offset: u64,
+    /// Bytes; at least 1.
+    pub len: u32,
+    /// The caller's own; comes back with the completion.
+    pub tag: u64,
+}
+
+impl Op {
+    /// Fills the slot's first `len` bytes.
+    pub fn read(slot: Slot, offset: u64, len: u32, tag: u64) -> Self {
+        Self { dir: Direction::Read, slot, slot_offset: 0, offset, len, tag }
+    }
+
+    /// Writes the slot's first `len` bytes.
+    pub fn write(slot: Slot, offset: u64, len: u32, tag: u64) -> Self {
+        Self { dir: Direction::Write, slot, slot_offset: 0, offset, len, tag }
+    }
+
+    /// The same, but from this byte of the slot on.
+    #[must_use]
+    pub fn from_slot_offset(mut self, slot_offset: u32) -> Self {
+        self.slot_offset = slot_offset;
+        self
+    }
+}
+
+/// An operation that was not taken, with its slot.
+#[derive(Debug)]
+pub struct Rejected {
+    /// The operation's slot.
+    pub slot: Slot,
+    /// Why: a mistake of the caller, or no room in the engine.
+    pub error: Error,
+}
+
+/// An operation that ended, well or not, with its slot.
+#[derive(Debug)]
+pub struct Completion {
+    /// The operation's slot.
+    pub slot: Slot,
+    /// The operation's tag.
+    pub tag: u64,
+    /// The operation's direction.
+    pub dir: Direction,
+    /// First byte in the slot.
+    pub slot_offset: u32,
+    /// First byte on the device.
+    pub offset: u64,
+    /// Bytes asked for; all were moved if `result` is `Ok`.
+    pub len: u32,
+    /// What the device said. An error keeps the system's number (`raw_os_error`).
+    pub result: io::Result<()>,
+}
+
+impl Completion {
+    /// The slot of a transfer that worked; of one that failed an error that names the device and the place (the slot goes home).
+    pub fn into_slot(self, path: &Path) -> Result<Slot> {
+        let Self { slot, dir, offset, len, result, .. } = self;
+        match result {
+            Ok(()) => Ok(slot),
+            Err(e) => Err(transfer_error(dir, path, offset, len, e)),
+        }
+    }
+}
+
+/// The error of a failed transfer: names the device and the place, keeps the system's error as its source.
+pub(crate) fn transfer_error(
+    dir: Direction,
+    path: &Path,
+    offset: u64,
+    len: u32,
+    e: io::Error,
+) -> Error {
+    let kind = match e.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
+        _ => ErrorKind::Device,
+    };
+    let (verb, hint) = match (dir, e.kind(), e.raw_os_error()) {
+        (Direction::Read, io::ErrorKind::UnexpectedEof, _) => {
+            ("read", "was it shrunk while it was read?")
+        }
+        (Direction::Read, ..) => {
+            ("read", "look into the kernel's log for what the device reported")
+        }
+        (Direction::Write, _, Some(libc::ENOSPC | libc::EDQUOT)) => {
+            ("write", "make room on the target's file system or in its storage pool")
+        }
+        (Direction::Write, ..) => {
+            ("write", "look into the kernel's log for what the device reported")
+        }
+    };
+    let place = path.display();
+    Error::new(kind, format!("{verb} {len} bytes at offset {offset} of {place}"), "")
+        .caused_by(e)
+        .hint(hint)
+}
+
+/// An operation inside an engine.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    pub(super) slot: Slot,
+    pub(super) slot_offset: u32,
+    pub(super) tag: u64,
+    pub(super) transfer: Transfer,
+}
+
+impl InFlight {
+    pub(super) fn complete(self, result: io::Result<()>) -> Completion {
+        Completion {
+            tag: self.tag,
+            dir: self.transfer.dir(),
+            slot_offset: self.slot_offset,
+            offset: self.transfer.offset(),
+            len: self.transfer.len(),
+            result,
+            slot: self.slot,
+        }
+    }
+}
+
+/// How long to wait for a completion.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Patience {
+    /// Only look.
+    None,
+    Until(Instant),
+    Forever,
+}
+
+/// Moves bytes between one file and the slots of one arena, many transfers at a time. Owned by one thread at a time.
+///
+/// Transfers may be handed to the kernel in batches: they surely have been when any of the waiting calls or
+/// [`Engine::kick`] returns. Completions come in any order. Dropping an engine with transfers in flight waits a few seconds
+/// for them; whether such a write reached the device is not known. What does not end by then keeps its slot for ever.
+#[derive(Debug)]
+pub struct Engine {
+    kind: Kind,
+    arena: Arc<Arena>,
+    depth: usize,
+    in_flight: usize,
+    notes: Vec<String>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Uring(Box<Uring>),
+    Blocking(Blocking),
+}
+
+impl Engine {
+    /// Starts an engine for `file` with room for `depth` transfers. With a choice other than `Auto` it is that engine or an
+    /// error.
+    pub fn start(
+        choice: EngineChoice,
+        arena: &Arc<Arena>,
+        file: &Arc<IoFile>,
+        depth: usize,
+    ) -> Result<Self> {
+        let depth = depth.clamp(1, DEPTH_MAX).min(arena.slots());
+        let mut notes = Vec::new();
+        let mut kind = None;
+        // Buffered transfers are copies by the CPU: on a ring they would all run on the thread that submits them.
+        let candidates: &[EngineChoice] = match choice {
+            EngineChoice::Auto if file.is_direct() => {
+                &[EngineChoice::Uring, EngineChoice::UringPlain, EngineChoice::Blocking]
+            }
+            EngineChoice::Auto => &[EngineChoice::Blocking],
+            ref one => std::slice::from_ref(one),
+        };
+        for candidate in candidates {
+            let started = match candidate {
+                EngineChoice::Uring => Uring::start(true, arena, file, depth),
+                EngineChoice::UringPlain => Uring::start(false, arena, file, depth),
+                _ => match Blocking::start(arena, file, depth) {
+                    Ok(b) => {
+                        kind = Some(Kind::Blocking(b));
+                        break;
+                    }
+                    Err(e) => Err(e),
+                },
+            };
+            match started {
+                Ok(ring) => {
+                    kind = Some(Kind::Uring(Box::new(ring)));
+                    break;
+                }
+                Err(e) => notes.push(format!("{candidate}: {e}")),
+            }
+        }
+        let Some(kind) = kind else {
+            let what = format!("start an I/O engine for {}", file.path().display());
+            return Err(Error::new(ErrorKind::Unsupported, what, notes.join("; "))
+                .hint("let the program choose: --engine auto"));
+        };
+        Ok(Self { kind, arena: Arc::clone(arena), depth, in_flight: 0, notes })
+    }
+
+    /// `io_uring registered`, `io_uring` or `blocking`.
+    pub fn name(&self) -> &'static str {
+        match &self.kind {
+            Kind::Uring(ring) if ring.is_registered() => "io_uring registered",
+            Kind::Uring(_) => "io_uring",
+            Kind::Blocking(_) => "blocking",
+        }
+    }
+
+    /// Why better engines were not taken, one line each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Most transfers at a time.
+    pub fn capacity(&self) -> usize {
+        self.depth
+    }
+
+    /// Transfers that were taken and have not been returned yet.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Whether another transfer would be taken.
+    pub fn has_room(&self) -> bool {
+        self.in_flight < self.depth
+    }
+
+    /// Takes a transfer. It does not block. The slot is in the error if the engine is full, the slot is of another arena, or
+    /// the length is 0 or does not fit.
+    pub fn submit(&mut self, op: Op) -> Result<(), Box<Rejected>> {
+        let reject = |slot, why: String| {
+            let error = Error::new(ErrorKind::Bug, "submit a transfer to an I/O engine", why);
+            Err(Box::new(Rejected { slot, error }))
+        };
+        let Op { dir, slot, slot_offset, offset, len, tag } = op;
+        if !self.has_room() {
+            return reject(slot, format!("all {} places are taken", self.depth));
+        }
+        if !Arc::ptr_eq(slot.arena(), &self.arena) {
+            return reject(slot, "the slot is of another arena".into());
+        }
+        let (start, bytes) = (slot_offset as usize, len as usize);
+        if bytes == 0 || start.checked_add(bytes).is_none_or(|end| end > slot.len()) {
+            let why = format!("{len} bytes from {slot_offset} on in a slot of {}", slot.len());
+            return reject(slot, why);
+        }
+        // slots begin at a page, so the offset has all that matters of the address
+        let transfer = match Transfer::new(dir, offset, u64::from(slot_offset), bytes) {
+            Ok(t) => t,
+            Err(e) => return reject(slot, format!("{len} bytes at offset {offset}: {e}")),
+        };
+        let item = InFlight { slot, slot_offset, tag, transfer };
+        self.in_flight += 1;
+        match &mut self.kind {
+            Kind::Uring(ring) => ring.submit(item),
+            Kind::Blocking(b) => b.submit(item),
+        }
+        Ok(())
+    }
+
+    /// Hands what was submitted to the kernel now, without waiting for anything.
+    pub fn kick(&mut self) -> Result<()> {
+        match &mut self.kind {
+            Kind::Uring(ring) => ring.kick(),
+            Kind::Blocking(_) => Ok(()),
+        }
+    }
+
+    /// The next transfer that ends. An error means that the engine itself failed, or that nothing is in flight.
+    pub fn wait(&mut self) -> Result<Completion> {
+        self.next(Patience::Forever)?.ok_or_else(|| {
+            Error::new(ErrorKind::Bug, "wait for a transfer", "none is in flight".to_owned())
+        })
+    }
+
+    /// The next transfer that ends within this time; `None` if none does, or nothing is in flight.
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Option<Completion>> {
+        match Instant::now().checked_add(timeout) {
+            Some(end) => self.next(Patience::Until(end)),
+            None => self.next(Patience::Forever),
+        }
+    }
+
+    /// A transfer that has ended already, if there is one.
+    pub fn try_wait(&mut self) -> Result<Option<Completion>> {
+        self.next(Patience::None)
+    }
+
+    fn next(&mut self, patience: Patience) -> Result<Option<Completion>> {
+        if self.in_flight == 0 {
+            return Ok(None);
+        }
+        let done = match &mut self.kind {
+            Kind::Uring(ring) => ring.next(patience)?,
+            Kind::Blocking(b) => b.next(patience)?,
+        };
+        self.in_flight -= usize::from(done.is_some());
+        Ok(done)
+    }
+}

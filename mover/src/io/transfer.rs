@@ -1,0 +1,232 @@
+//! One transfer as a sequence of steps: which bytes next, through which descriptor, and when it is done or has failed.
+//!
+//! Pure, and used by every engine, so that short transfers, odd ends and interrupted calls are handled the same everywhere.
+//! The aligned front of a transfer goes through the main descriptor, an unaligned rest through the buffered one, strictly one
+//! after the other: both may touch the same page, and a buffered write rewrites its whole page.
+
+use super::engine::Direction;
+use std::io;
+use std::ops::Range;
+
+/// After so many refusals in a row (`EAGAIN`, `ECANCELED`) of one step the device is taken to be failing.
+const RETRIES_MAX: u16 = 1000;
+
+/// Which descriptor of an `IoFile`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Via {
+    Main,
+    Buffered,
+}
+
+/// The next system call of a transfer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub(crate) via: Via,
+    /// In the file.
+    pub(crate) offset: u64,
+    /// In the transfer's buffer.
+    pub(crate) start: u32,
+    pub(crate) len: u32,
+}
+
+impl Step {
+    pub(crate) fn buffer(&self) -> Range<usize> {
+        self.start as usize..self.start as usize + self.len as usize
+    }
+}
+
+/// What one system call's result means for its transfer.
+#[derive(Debug)]
+pub(crate) enum Progress {
+    /// Ask for the next step.
+    More,
+    Done,
+    Failed(io::Error),
+}
+
+/// How far a transfer is.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    dir: Direction,
+    offset: u64,
+    /// Of the buffer's first byte in memory; only its alignment matters.
+    address: u64,
+    len: u32,
+    done: u32,
+    retries: u16,
+}
+
+impl Transfer {
+    /// Refuses what ends behind the largest file offset.
+    pub(crate) fn new(dir: Direction, offset: u64, address: u64, len: usize) -> io::Result<Self> {
+        let bad = || io::Error::from_raw_os_error(libc::EINVAL);
+        // one system call moves at most 2 GiB less a page
+        let len = u32::try_from(len).ok().filter(|l| *l <= 1 << 30).ok_or_else(bad)?;
+        let end = offset.checked_add(u64::from(len)).ok_or_else(bad)?;
+        i64::try_from(end).map_err(|_| bad())?;
+        Ok(Self { dir, offset, address, len, done: 0, retries: 0 })
+    }
+
+    pub(crate) fn dir(&self) -> Direction {
+        self.dir
+    }
+
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// What to do next; `None` when all is done.
+    pub(crate) fn step(&self, align: u32) -> Option<Step> {
+        let rest = self.len - self.done;
+        if rest == 0 {
+            return None;
+        }
+        let (offset, start) = (self.offset + u64::from(self.done), self.done);
+        let misaligned = (offset | (self.address + u64::from(start))) & (u64::from(align) - 1);
+        let aligned = rest & !(align - 1);
+        let (via, len) = if misaligned == 0 && aligned > 0 {
+            (Via::Main, aligned)
+        } else {
+            (Via::Buffered, rest)
+        };
+        Some(Step { via, offset, start, len })
+    }
+
+    /// Takes the result of the call that `step` asked for.
+    pub(crate) fn advance(&mut self, result: io::Result<usize>) -> Progress {
+        let n = match result {
+            Ok(n) => n,
+            Err(e) => return self.refused(e),
+        };
+        self.retries = 0;
+        if n == 0 {
+            return Progress::Failed(match self.dir {
+                Direction::Read => io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    format!("it ends at offset {}", self.offset + u64::from(self.done)),
+                ),
+                Direction::Write => io::Error::new(
+                    io::ErrorKind::WriteZero,
+                    format!("it takes nothing at offset {}", self.offset + u64::from(self.done)),
+                ),
+            });
+        }
+        // The kernel never moves more than asked; should it claim so, the rest is what was asked.
+        let n = u32::try_from(n).unwrap_or(u32::MAX).min(self.len - self.done);
+        self.done += n;
+        if self.done == self.len { Progress::Done } else { Progress::More }
+    }
+
+    fn refused(&mut self, e: io::Error) -> Progress {
+        match e.raw_os_error() {
+            Some(libc::EINTR) => Progress::More,
+            // The kernel cancels requests of a thread that ends before they are done: the engine may have moved on to another.
+            Some(libc::EAGAIN | libc::ECANCELED) if self.retries < RETRIES_MAX => {
+                self.retries += 1;
+                Progress::More
+            }
+            _ => Progress::Failed(e),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(offset: u64, address: u64, len: usize) -> Transfer {
+        Transfer::new(Direction::Read, offset, address, len).unwrap()
+    }
+
+    #[test]
+    fn the_odd_end_goes_through_the_buffered_descriptor() {
+        let mut t = read(1 << 20, 0, 4096 + 700);
+        let first = t.step(512).unwrap();
+        assert_eq!((first.via, first.len), (Via::Main, 4096 + 512));
+        assert!(matches!(t.advance(Ok(4096 + 512)), Progress::More));
+        let second = t.step(512).unwrap();
+        assert_eq!((second.via, second.len, second.start), (Via::Buffered, 188, 4608));
+        assert!(matches!(t.advance(Ok(188)), Progress::Done));
+        assert_eq!(t.step(512), None);
+    }
+
+    #[test]
+    fn unaligned_offsets_and_memory_are_never_direct() {
+        assert_eq!(read(513, 0, 4096).step(512).unwrap().via, Via::Buffered);
+        assert_eq!(read(512, 8, 4096).step(512).unwrap().via, Via::Buffered);
+        assert_eq!(read(512, 0, 511).step(512).unwrap().via, Via::Buffered);
+        assert_eq!(read(513, 8, 4096).step(1).unwrap().via, Via::Main);
+    }
+
+    #[test]
+    fn refusals_are_retried_but_not_for_ever() {
+        let mut t = read(0, 0, 4096);
+        let errno = |n| Err(io::Error::from_raw_os_error(n));
+        for _ in 0..10_000 {
+            assert!(matches!(t.advance(errno(libc::EINTR)), Progress::More));
+        }
+        let mut tries = 0;
+        loop {
+            match t.advance(errno(libc::EAGAIN)) {
+                Progress::More => tries += 1,
+                Progress::Failed(e) => {
+                    assert_eq!(e.raw_os_error(), Some(libc::EAGAIN));
+                    break;
+                }
+                Progress::Done => panic!("nothing was moved"),
+            }
+        }
+        assert_eq!(tries, RETRIES_MAX);
+        let mut t = read(0, 0, 4096);
+        let Progress::Failed(e) = t.advance(errno(libc::EIO)) else { panic!("EIO is final") };
+        assert_eq!(e.raw_os_error(), Some(libc::EIO));
+    }
+
+    #[test]
+    fn nothing_moved_is_an_error() {
+        let Progress::Failed(e) = read(0, 0, 10).advance(Ok(0)) else { panic!() };
+        assert_eq!(e.kind(), io::ErrorKind::UnexpectedEof);
+        let mut t = Transfer::new(Direction::Write, 0, 0, 10).unwrap();
+        let Progress::Failed(e) = t.advance(Ok(0)) else { panic!() };
+        assert_eq!(e.kind(), io::ErrorKind::WriteZero);
+    }
+
+    #[test]
+    fn offsets_that_no_file_has_are_refused() {
+        assert!(Transfer::new(Direction::Read, u64::MAX, 0, 1).is_err());
+        assert!(Transfer::new(Direction::Read, i64::MAX as u64, 0, 1).is_err());
+        assert!(Transfer::new(Direction::Read, 0, 0, usize::MAX).is_err());
+    }
+
+    proptest! {
+        /// However short each call is, every byte is moved once, in order, and direct steps are aligned.
+        #[test]
+        fn every_byte_is_moved_once(
+            offset in 0u64..20_000, address in 0u64..5000, len in 1usize..50_000,
+            align_log in 9u32..13, shorts in proptest::collection::vec(1usize..9000, 1..20),
+        ) {
+            let align = 1u32 << align_log;
+            let mut t = read(offset, address, len);
+            let (mut at, mut shorts) = (0usize, shorts.into_iter().cycle());
+            while let Some(step) = t.step(align) {
+                prop_assert_eq!(step.start as usize, at);
+                prop_assert_eq!(step.offset, offset + at as u64);
+                if step.via == Via::Main {
+                    let a = u64::from(align);
+                    prop_assert!(step.offset % a == 0 && u64::from(step.len) % a == 0);
+                    prop_assert!((address + u64::from(step.start)) % a == 0);
+                }
+                let n = (step.len as usize).min(shorts.next().unwrap());
+                at += n;
+                let done = matches!(t.advance(Ok(n)), Progress::Done);
+                prop_assert_eq!(done, at == len);
+            }
+            prop_assert_eq!(at, len);
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! The io_uring engine, with or without registered buffers and files.
+//!
+//! Owns: the ring and the in-flight table, indexed by slot: an operation is in the table before the kernel hears of it, and
+//! leaves it only when its last completion was seen, so its buffer cannot be freed or read meanwhile.
+//!
+//! Each operation has at most one entry in the ring at a time, and the ring has room for `depth`, so a push never fails and
+//! completions never overflow. Entries are handed over a quarter of the depth at a time, so the device never runs dry while
+//! the owner works, and one system call serves several.
+//!
+//! The ring is set up for any thread (no `SINGLE_ISSUER`): an engine may be moved. It has no thread of its own and waits only
+//! for the kernel, so it cannot deadlock.
+
+use super::arena::Arena;
+use super::engine::{Completion, Direction, InFlight, Patience};
+use super::file::IoFile;
+use super::transfer::{Progress, Step, Transfer, Via};
+use chunkstore::{Error, ErrorKind, Result};
+use io_uring::types::{Fd, Fixed, SubmitArgs, Timespec};
+use io_uring::{IoUring, Probe, opcode, squeue};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{fmt, io};
+
+/// How long dropping waits for transfers that hang in the device.
+const DROP_PATIENCE: Duration = Duration::from_secs(5);
+/// Older kernels take no more buffers at once.
+const BUFFERS_MAX: usize = 1024;
+/// The kernel takes no larger buffer.
+const BUFFER_BYTES_MAX: usize = 1 << 30;
+
+pub(super) struct Uring {
+    /// Dropped first: after that the kernel knows no address of ours, unless `drop` leaked it.
+    ring: IoUring,
+    table: Vec<Option<InFlight>>,
+    /// Entries in the ring that the kernel has not taken yet.
+    queued: usize,
+    /// Entries that are handed over together.
+    batch: usize,
+    in_flight: usize,
+    /// Slots of one registered buffer; `None` if nothing is registered.
+    registered: Option<usize>,
+    drop_patience: Duration,
+    file: Arc<IoFile>,
+    _arena: Arc<Arena>,
+}
+
+impl Uring {
+    /// Sets up a ring, and tries it on the file's first bytes when a slot is free for that.
+    pub(super) fn start(
+        register: bool,
+        arena: &Arc<Arena>,
+        file: &Arc<IoFile>,
+        depth: usize,
+    ) -> io::Result<Self> {
+        let ring = build_ring(u32::try_from(depth).unwrap_or(u32::MAX))?;
+        let registered = if register { Some(register_all(&ring, arena, file)?) } else { None };
+        let mut this = Self {
+            ring,
+            table: (0..arena.slots()).map(|_| None).collect(),
+            queued: 0,
+            batch: (depth / 4).max(1),
+            in_flight: 0,
+            registered,
+            drop_patience: DROP_PATIENCE,
+            file: Arc::clone(file),
+            _arena: Arc::clone(arena),
+        };
+        this.try_out(arena)?;
+        Ok(this)
+    }
+
+    pub(super) fn is_registered(&self) -> bool {
+        self.registered.is_some()
+    }
+
+    /// Shortens what `drop` waits, for tests of what it does then.
+    #[cfg(test)]
+    pub(super) fn set_drop_patience(&mut self, patience: Duration) {
+        self.drop_patience = patience;
+    }
+
+    /// One real read. Only an error that says "not this way" counts: a device that fails here fails every engine.
+    fn try_out(&mut self, arena: &Arc<Arena>) -> io::Result<()> {
+        let Some(slot) = arena.take() else { return Ok(()) };
+        let len = self.file.align().max(512) as usize;
+        let transfer = Transfer::new(Direction::Read, 0, 0, len)?;
+        self.submit(InFlight { slot, slot_offset: 0, tag: 0, transfer });
+        let done = self.next(Patience::Forever).map_err(io::Error::other)?;
+        match done.map(|c| c.result) {
+            Some(Err(e)) if is_no_way(&e) => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// The owner checked that there is room.
+    pub(super) fn submit(&mut self, item: InFlight) {
+        let index = item.slot.index();
+        self.table[index] = Some(item);
+        self.in_flight += 1;
+        self.push(index);
+        if self.queued >= self.batch {
+            // Should it fail, the entries stay queued, and the next wait meets the same error and reports it.
+            let _ = self.enter(None);
+        }
+    }
+
+    pub(super) fn kick(&mut self) -> Result<()> {
+        while self.queued > 0 {
+            self.enter(None).map_err(|e| self.failed(e))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn next(&mut self, patience: Patience) -> Result<Option<Completion>> {
+        let mut looked = false;
+        loop {
+            if let Some(done) = self.reap() {
+                if self.queued >= self.batch {
+                    self.enter(None).map_err(|e| self.failed(e))?;
+                }
+                return Ok(Some(done));
+            }
+            let wait = match patience {
+                Patience::None if looked => return Ok(None),
+                Patience::None => None,
+                Patience::Forever => Some(None),
+                Patience::Until(end) => {
+                    let left = end.saturating_duration_since(Instant::now());
+                    if looked && left.is_zero() {
+                        return Ok(None);
+                    }
+                    Some(Some(left))
+                }
+            };
+            self.enter(wait).map_err(|e| self.failed(e))?;
+            looked = true;
+        }
+    }
+
+    fn failed(&self, e: io::Error) -> Error {
+        let what = format!("hand transfers of {} to io_uring", self.file.path().display());
+        Error::new(ErrorKind::Device, what, "").caused_by(e).hint("try --engine blocking")
+    }
+
+    /// Puts the next step of an operation in the table into the ring.
+    fn push(&mut self, index: usize) {
+        let Some(item) = self.table[index].as_mut() else { return };
+        let Some(step) = item.transfer.step(self.file.align()) else { return };
+        let first = item.slot_offset as usize + step.start as usize;
+        let address = item.slot.as_ptr().wrapping_add(first);
+        let entry = self.entry(index, &step, address).user_data(index as u64);
+        // SAFETY: the entry reads or writes `step.len` bytes from `address` on, which lie within the slot (checked by
+        // `Engine::submit`). The slot is in `self.table` and nobody looks at its bytes until `reap` takes it out, after the
+        // entry's only completion; if that never comes, `drop` forgets the slot, which keeps the arena's memory for ever. The
+        // descriptors are open as long as `self.file` is, and the kernel holds its own reference to files in use.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        assert!(pushed.is_ok(), "the ring has an entry for each of at most `depth` operations");
+        self.queued += 1;
+    }
+
+    fn entry(&self, index: usize, step: &Step, address: *mut u8) -> squeue::Entry {
+        let dir = self.table[index].as_ref().map_or(Direction::Read, |i| i.transfer.dir());
+        let (len, offset) = (step.len, step.offset);
+        let Some(per_buffer) = self.registered else {
+            let fd = Fd(self.file.via(step.via).as_raw_fd());
+            return match dir {
+                Direction::Read => opcode::Read::new(fd, address, len).offset(offset).build(),
+                Direction::Write => opcode::Write::new(fd, address, len).offset(offset).build(),
+            };
+        };
+        let fd = Fixed(if step.via == Via::Main { 0 } else { 1 });
+        let buffer = u16::try_from(index / per_buffer).unwrap_or(u16::MAX);
+        match dir {
+            Direction::Read => {
+                opcode::ReadFixed::new(fd, address, len, buffer).offset(offset).build()
+            }
+            Direction::Write => {
+                opcode::WriteFixed::new(fd, address, len, buffer).offset(offset).build()
+            }
+        }
+    }
+
+    /// Takes completions until an operation has ended; continues those that were cut short.
+    fn reap(&mut self) -> Option<Completion> {
+        loop {
+            let (index, result) = self.pop()?;
+            let mut item = self.table.get_mut(index)?.take()?;
+            let result = match item.transfer.advance(result) {
+                Progress::Done => Ok(()),
+                Progress::Failed(e) => Err(e),
+                Progress::More => {
+                    self.table[index] = Some(item);
+                    self.push(index);
+                    continue;
+                }
+            };
+            self.in_flight -= 1;
+            return Some(item.complete(result));
+        }
+    }
+
+    fn pop(&mut self) -> Option<(usize, io::Result<usize>)> {
+        let entry = self.ring.completion().next()?;
+        let index = usize::try_from(entry.user_data()).unwrap_or(usize::MAX);
+        let result = usize::try_from(entry.result())
+            .map_err(|_| io::Error::from_raw_os_error(entry.result().wrapping_neg()));
+        Some((index, result))
+    }
+
+    /// One system call: hands over what is queued, and waits for a completion: not at all, for some time, or for ever.
+    fn enter(&mut self, wait: Option<Option<Duration>>) -> io::Result<()> {
+        let submitter = self.ring.submitter();
+        let entered = match wait {
+            None => submitter.submit(),
+            Some(None) => submitter.submit_and_wait(1),
+            Some(Some(time)) => {
+                let time = Timespec::from(time);
+                submitter.submit_with_args(1, &SubmitArgs::new().timespec(&time))
+            }
+        };
+        self.queued = self.ring.submission().len();
+        match entered {
+            Ok(_) => Ok(()),
+            Err(e) => match e.raw_os_error() {
+                // the time is up, a signal came, or the kernel wants completions taken first
+                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
+                _ => Err(e),
+            },
+        }
+    }
+}
+
+/// A ring with what this engine needs; an error where the kernel, seccomp or a limit forbids it.
+fn build_ring(depth: u32) -> io::Result<IoUring> {
+    // Completions are then processed when we ask for them, instead of by an interrupt of this thread.
+    let ring = IoUring::builder().dontfork().setup_coop_taskrun().setup_taskrun_flag().build(depth);
+    let ring = match ring {
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+            IoUring::builder().dontfork().build(depth)
+        }
+        other => other,
+    }?;
+    let mut probe = Probe::new();
+    ring.submitter().register_probe(&mut probe)?;
+    let codes = [
+        opcode::Read::CODE,
+        opcode::Write::CODE,
+        opcode::ReadFixed::CODE,
+        opcode::WriteFixed::CODE,
+    ];
+    let params = ring.params();
+    if !params.is_feature_ext_arg()
+        || !params.is_feature_nodrop()
+        || codes.iter().any(|c| !probe.is_supported(*c))
+    {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel is older than 5.11"));
+    }
+    Ok(ring)
+}
+
+/// Registers the files and the arena; returns how many slots one registered buffer has.
+fn register_all(ring: &IoUring, arena: &Arc<Arena>, file: &IoFile) -> io::Result<usize> {
+    let per_buffer = arena.slots().div_ceil(BUFFERS_MAX);
+    if per_buffer * arena.slot_bytes() > BUFFER_BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "the buffers are too large"));
+    }
+    let buffers: Vec<libc::iovec> = (0..arena.slots())
+        .step_by(per_buffer)
+        .map(|index| {
+            let (base, len) = arena.region(index, per_buffer);
+            libc::iovec { iov_base: base.cast(), iov_len: len }
+        })
+        .collect();
+    let submitter = ring.submitter();
+    // SAFETY: the buffers are parts of the arena's mapping, which the engine holds until after the ring is gone, and for ever
+    // if it had to leak a slot.
+    unsafe { submitter.register_buffers(&buffers) }.map_err(|e| match e.raw_os_error() {
+        Some(libc::ENOMEM | libc::EPERM) => io::Error::new(
+            e.kind(),
+            format!("registering {} bytes of buffers: {e} (see RLIMIT_MEMLOCK)", arena.bytes()),
+        ),
+        _ => e,
+    })?;
+    let files = [Via::Main, Via::Buffered].map(|via| file.via(via).as_raw_fd());
+    submitter.register_files(&files)?;
+    Ok(per_buffer)
+}
+
+/// Whether an error says that this way of asking is not possible, rather than that the device failed.
+fn is_no_way(e: &io::Error) -> bool {
+    matches!(
+        e.raw_os_error(),
+        Some(
+            libc::EINVAL
+                | libc::EFAULT
+                | libc::EOPNOTSUPP
+                | libc::ENOSYS
+                | libc::EPERM
+                | libc::EACCES
+                | libc::EBADF
+        )
+    )
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        let end = Instant::now() + self.drop_patience;
+        while self.in_flight > 0 {
+            // Nothing is continued here: an operation ends with the completion of the step that it is in.
+            while let Some((index, _)) = self.pop() {
+                if self.table.get_mut(index).and_then(Option::take).is_some() {
+                    self.in_flight -= 1;
+                }
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if self.in_flight == 0 || left.is_zero() || self.enter(Some(Some(left))).is_err() {
+                break;
+            }
+        }
+        for item in self.table.drain(..).flatten() {
+            // The kernel may still write this memory whenever the device answers. A forgotten slot holds the arena for ever.
+            std::mem::forget(item);
+        }
+        if self.registered.is_some() && self.in_flight == 0 {
+            // Closing the ring does this too, but later, and the next engine may need what it counts against the limit.
+            let _ = self.ring.submitter().unregister_buffers();
+        }
+    }
+}
+
+impl fmt::Debug for Uring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Uring")
+            .field("registered", &self.registered.is_some())
+            .field("in_flight", &self.in_flight)
+            .field("queued", &self.queued)
+            .finish_non_exhaustive()
+    }
+}
