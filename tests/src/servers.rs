@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const REGION: &str = "us-east-1";
+const EMPTY_BODY: &str =
+    "x-amz-content-sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 /// A running S3 server and credentials for it.
 #[derive(Debug, Clone)]
@@ -135,6 +137,9 @@ impl S3Bucket {
                 &signature,
                 "--user",
                 &user,
+                // Ceph refuses a signature that does not cover the (empty) body.
+                "--header",
+                EMPTY_BODY,
                 "--request",
                 method,
                 &url,
