@@ -6,10 +6,14 @@
 //! is wrong in one is an error that names the list and the place in it, never a guess, never a panic; memory is 16 bytes for each
 //! merged range, up to a limit.
 
+mod csi;
 mod extents;
+mod parse;
 mod plan;
+mod write;
 
 pub use extents::{Extents, Ranges};
+pub use parse::{ParseOptions, RANGES_MAX_DEFAULT, parse_changed_blocks};
 pub use plan::{BackupPlan, Changes, PlanInput, plan_backup};
 
 /// What a list says about the bytes that it does not name.
@@ -77,5 +81,14 @@ impl ChangedBlocks {
     /// Ranges that the list names after merging, zero ones included.
     pub fn listed_extents(&self) -> u64 {
         (self.data.count() + self.zero.count()) as u64
+    }
+}
+
+/// As it stands in a list and in a manifest.
+fn kind_name(kind: ChangeKind) -> &'static str {
+    match kind {
+        ChangeKind::Delta => "delta",
+        ChangeKind::Allocated => "allocated",
+        ChangeKind::Whole => "whole",
     }
 }

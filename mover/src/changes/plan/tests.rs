@@ -1,3 +1,5 @@
+#![allow(clippy::single_range_in_vec_init)]
+
 use super::*;
 use crate::changes::Origin;
 use chunkstore::ChunkSize;
