@@ -12,20 +12,10 @@ mod parse;
 mod plan;
 mod write;
 
+pub use chunkstore::ChangeKind;
 pub use extents::{Extents, Ranges};
 pub use parse::{ParseOptions, RANGES_MAX_DEFAULT, parse_changed_blocks};
 pub use plan::{BackupPlan, Changes, PlanInput, plan_backup};
-
-/// What a list says about the bytes that it does not name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ChangeKind {
-    /// They equal the base.
-    Delta,
-    /// They are zero.
-    Allocated,
-    /// There are none.
-    Whole,
-}
 
 /// Where a list came from, by its shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,14 +71,5 @@ impl ChangedBlocks {
     /// Ranges that the list names after merging, zero ones included.
     pub fn listed_extents(&self) -> u64 {
         (self.data.count() + self.zero.count()) as u64
-    }
-}
-
-/// As it stands in a list and in a manifest.
-fn kind_name(kind: ChangeKind) -> &'static str {
-    match kind {
-        ChangeKind::Delta => "delta",
-        ChangeKind::Allocated => "allocated",
-        ChangeKind::Whole => "whole",
     }
 }

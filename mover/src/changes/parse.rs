@@ -11,7 +11,7 @@ mod shapes;
 
 use super::csi::CsiStream;
 use super::extents::{ExtentsBuilder, sweep};
-use super::{ChangeKind, ChangedBlocks, Extents, Origin, kind_name};
+use super::{ChangeKind, ChangedBlocks, Extents, Origin};
 use chunkstore::{Error, ErrorKind, Result};
 use guard::Guard;
 use serde::de;
@@ -292,7 +292,7 @@ impl<'a> List<'a> {
             (Some(stated), Some(asked)) if stated != asked => Err(self
                 .error(
                     ErrorKind::Usage,
-                    format!("it is {}, not {}, as asked for", kind_name(stated), kind_name(asked)),
+                    format!("it is {}, not {}, as asked for", stated.as_str(), asked.as_str()),
                 )
                 .hint("leave the kind out, or give a list of the kind that is wanted")),
             (stated, asked) => Ok(stated.or(asked).unwrap_or(ChangeKind::Delta)),

@@ -1,6 +1,6 @@
 //! Writes a list in our own shape, one range a line, so that people and line tools can read it too.
 
-use super::{ChangedBlocks, Extents, kind_name};
+use super::{ChangedBlocks, Extents};
 use std::io::{self, Write};
 
 impl ChangedBlocks {
@@ -10,7 +10,7 @@ impl ChangedBlocks {
         if let Some(bytes) = self.volume_bytes {
             write!(out, "\"volume_size\": {bytes}, ")?;
         }
-        write!(out, "\"kind\": \"{}\",\n\"extents\": ", kind_name(self.kind))?;
+        write!(out, "\"kind\": \"{}\",\n\"extents\": ", self.kind.as_str())?;
         write_ranges(&mut out, &self.data)?;
         if !self.zero.is_empty() {
             write!(out, ",\n\"zero\": ")?;

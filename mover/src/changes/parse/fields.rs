@@ -3,8 +3,8 @@
 //! A number is a whole one from 0 to 2^64-1, or the same in decimal digits in a string, as protocol-buffer JSON writes 64-bit
 //! numbers. Negative, fractional and larger ones are refused, never rounded.
 
+use super::super::ChangeKind;
 use super::super::csi::BlockMetadataType;
-use super::super::{ChangeKind, kind_name};
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, Unexpected, Visitor};
 use std::fmt;
 
@@ -181,7 +181,7 @@ impl Visitor<'_> for KindName {
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<ChangeKind, E> {
         let known = [ChangeKind::Delta, ChangeKind::Allocated, ChangeKind::Whole];
-        let kind = known.into_iter().find(|kind| kind_name(*kind) == text);
+        let kind = known.into_iter().find(|kind| kind.as_str() == text);
         kind.ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
     }
 }
