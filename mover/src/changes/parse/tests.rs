@@ -554,3 +554,30 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn examples_of_the_documentation() {
+    let page = include_str!("../../../../docs/changed-blocks.md");
+    let lists: Vec<_> = page
+        .split("```json\n")
+        .skip(1)
+        .map(|rest| parse(rest.split_once("```").expect("a fence ends").0))
+        .map(|list| (list.origin.as_str(), list.listed_extents()))
+        .collect();
+    assert_eq!(
+        lists,
+        [("mover", 3), ("extents", 2), ("csi", 3), ("csi", 2), ("rbd", 2), ("qemu", 2)]
+    );
+    for message in page.split("```text\n").nth(1).unwrap().lines().take(2) {
+        let list = if message.contains("record") {
+            let record = csi(r#"{"byte_offset":4096,"size_bytes":4096}"#);
+            format!("{record}\n{record}")
+        } else {
+            "[{\"offset\":0,\"len\":1},\n{\"offset\":-4096,\"len\":1}]".into()
+        };
+        let name = if message.contains("record") { "standard input" } else { "changes.json" };
+        let options = ParseOptions::new(name, VOLUME);
+        let error = parse_changed_blocks(list.as_bytes(), &options).unwrap_err();
+        assert_eq!(error.to_string(), message);
+    }
+}
