@@ -20,6 +20,7 @@ mod seal;
 mod store;
 mod units;
 
+pub use chunk::is_zero;
 pub use error::{Error, ErrorKind, Result};
 pub use format::key::{
     KeyInfo, KeyKind, Wrapping, read_key_info, unwrap_master_key, wrap_master_key,
@@ -36,5 +37,11 @@ pub use ids::{
     SegmentId, VolumeName, random_bytes,
 };
 pub use keys::{Credential, Encryption, KdfCost, Keys, MasterKey, PackKey};
+pub use pack::{
+    ClosedPack, Codec, DirectoryEntry, EntryHeader, EntryKind, FinishedPack, PackAllocator,
+    PackCollector, PackHeader, PackKind, PackSummary, PackTrailer, Place, check_pack,
+    decode_directory, decode_pack_header, decode_pack_trailer,
+};
+pub use seal::{Compression, Opener, SealedEntry, Sealer};
 pub use store::{Created, Listed, RequestCounts, Store, StoreOptions, open_url};
 pub use units::{ChunkNo, ChunkRef, ChunkSize, Geometry, Location, PageRef, map_depth, page_span};
