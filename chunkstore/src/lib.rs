@@ -42,6 +42,7 @@ pub use pack::{
     PackCollector, PackHeader, PackKind, PackSummary, PackTrailer, Place, check_pack,
     decode_directory, decode_pack_header, decode_pack_trailer,
 };
+pub use repository::{BackupEntry, CreateOnce, InitOptions, Repository};
 pub use seal::{Compression, Opener, SealedEntry, Sealer};
 pub use store::{Created, Listed, RequestCounts, Store, StoreOptions, open_url};
 pub use units::{ChunkNo, ChunkRef, ChunkSize, Geometry, Location, PageRef, map_depth, page_span};

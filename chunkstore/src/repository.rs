@@ -1,1 +1,128 @@
-//! (module under construction)
+//! An open repository: its parameters, its keys, and what is in it.
+//!
+//! [`Repository::open`] finds the master key and checks that `format` was made with it; nothing else is used before that.
+//! This module makes repositories, manages their keys and finds backups. It takes no leases: what a writer or reader must do
+//! so that nothing is deleted under it is in [`protocol`](crate::protocol).
+//!
+//! It holds no cache. Two values say the same of the store at any time, whoever changes it.
+
+mod backups;
+mod init;
+mod keyring;
+
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use backups::BackupEntry;
+pub use init::InitOptions;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::names::FORMAT_KEY;
+use crate::format::repository::RepositoryParams;
+use crate::ids::{KeyId, RepositoryId};
+use crate::keys::{Credential, Keys, MasterKey};
+use crate::limits::{RECORD_CLEAR_BYTES_MAX, RECORD_HEADER_BYTES, TAG_BYTES};
+use crate::store::{Probe, Store};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// Bytes of a record around its body, at most.
+pub(crate) const RECORD_OVERHEAD: u64 =
+    (RECORD_HEADER_BYTES + RECORD_CLEAR_BYTES_MAX + TAG_BYTES) as u64;
+
+/// Whether the store refuses to create what exists: what all coordination rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CreateOnce {
+    /// It does.
+    Holds,
+    /// It writes over it. Backups by one writer at a time are safe; garbage collection is not.
+    Ignored,
+    /// Credentials do not allow to find out.
+    Unknown,
+}
+
+/// An open repository.
+#[derive(Debug)]
+pub struct Repository {
+    store: Store,
+    params: RepositoryParams,
+    keys: Arc<Keys>,
+    master: MasterKey,
+    /// Which wrapping gave the master key; `None` without encryption.
+    opened_with: Option<KeyId>,
+    /// `format` as stored.
+    format: Bytes,
+}
+
+impl Repository {
+    /// Opens the repository at `store` with the first of the credentials that fits one of its keys.
+    ///
+    /// Errors: `NotFound` (nothing here), `Unsupported` (a newer format), `WrongKey`, `Corrupt` (`format` was changed).
+    /// With a passphrase this computes for a good part of a second without giving way to other tasks.
+    pub async fn open(store: Store, credentials: &[Credential]) -> Result<Arc<Self>> {
+        let format = store.get_opt_at_most(FORMAT_KEY, RECORD_OVERHEAD).await?;
+        let Some(format) = format else {
+            return Err(Self::nothing_here(&store).await?);
+        };
+        let within = |e: Error| e.within(format!("open repository {}", store.url()));
+        let found = RepositoryParams::decode(&format).map_err(within)?;
+        let (master, opened_with) = match &found.unverified().clear_master_key {
+            Some(master) => (master.clone(), None),
+            None => {
+                let id = found.unverified().repository_id;
+                let (master, key) = keyring::unlock(&store, &id, credentials).await?;
+                (master, Some(key))
+            }
+        };
+        let keys = Keys::derive(&master, found.unverified().encryption);
+        let params = found.verify(&keys).map_err(within)?;
+        Ok(Arc::new(Self { store, params, keys: Arc::new(keys), master, opened_with, format }))
+    }
+
+    async fn nothing_here(store: &Store) -> Result<Error> {
+        let context = format!("open repository {}", store.url());
+        if store.any("packs").await? {
+            return Ok(Error::new(
+                ErrorKind::Missing,
+                context,
+                "there are packs here, but the object `format` is gone",
+            )
+            .hint(
+                "bring `format` and `keys/` back from a copy or an older version of the objects",
+            ));
+        }
+        Ok(Error::new(ErrorKind::NotFound, context, "there is no repository here")
+            .hint("correct the URL, or make a repository with `init`"))
+    }
+
+    /// Its parameters.
+    pub fn params(&self) -> &RepositoryParams {
+        &self.params
+    }
+
+    /// Its keys.
+    pub fn keys(&self) -> &Arc<Keys> {
+        &self.keys
+    }
+
+    /// Its objects.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &RepositoryId {
+        &self.params.repository_id
+    }
+
+    /// Finds out whether the store refuses to create what exists, by creating `format` again with its very bytes.
+    pub async fn probe_create_once(&self) -> Result<CreateOnce> {
+        Ok(match self.store.probe_create(FORMAT_KEY, self.format.clone()).await? {
+            Probe::Refused => CreateOnce::Holds,
+            Probe::WroteOver => CreateOnce::Ignored,
+            Probe::Denied => CreateOnce::Unknown,
+        })
+    }
+}

@@ -21,6 +21,7 @@ pub(crate) mod testing;
 mod tests;
 
 pub use create::Created;
+pub(crate) use create::Probe;
 pub use url::{StoreOptions, open_url};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -256,7 +257,7 @@ impl Store {
         self.counters.lists.fetch_add(pages, Ordering::Relaxed);
         match result {
             Ok(()) => Ok(found),
-            Err(e) => Err(self.failed("list", &format!("{prefix}/"), e)),
+            Err(e) => Err(self.list_failed(prefix, e)),
         }
     }
 
@@ -266,7 +267,7 @@ impl Store {
         let path = self.path(prefix)?;
         match self.small.list(Some(&path)).try_next().await {
             Ok(first) => Ok(first.is_some()),
-            Err(e) => Err(self.failed("list", &format!("{prefix}/"), e)),
+            Err(e) => Err(self.list_failed(prefix, e)),
         }
     }
 
@@ -317,8 +318,9 @@ impl Store {
         format!("{verb} {key} in {}", self.url)
     }
 
-    fn failed(&self, verb: &str, key: &str, e: object_store::Error) -> Error {
-        Fault::of(&e).into_error(self.context(verb, key), e)
+    fn list_failed(&self, prefix: &str, e: object_store::Error) -> Error {
+        let context = self.context("list", &format!("{}/", prefix.trim_end_matches('/')));
+        Fault::of(&e).of_place().into_error(context, e)
     }
 
     /// For writes, where "not found" can only mean the place as a whole.

@@ -21,8 +21,9 @@ use std::time::Duration;
 
 /// Create requests for one object before giving up.
 const TRIES: u32 = 8;
-/// Pause after the first try that left nothing behind; doubles with each.
+/// Pause after the first try that left nothing behind; doubles with each, up to the longest.
 const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Largest object that is created once: a record of the garbage collection.
 const BYTES_MAX: u64 =
     (GC_BYTES_MAX + RECORD_CLEAR_BYTES_MAX + RECORD_HEADER_BYTES + TAG_BYTES) as u64;
@@ -38,7 +39,6 @@ pub enum Created {
     Taken(Bytes),
 }
 
-#[allow(dead_code)] // used when a repository is opened for writing
 /// What one bare create request says about the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Probe {
@@ -81,7 +81,9 @@ impl Store {
                     return Err(e.within(format!("find out whether {key} was created")));
                 }
             }
-            patience::pause(PAUSE * 2u32.saturating_pow(attempt)).await;
+            if attempt + 1 < TRIES {
+                patience::pause((PAUSE * 2u32.pow(attempt)).min(PAUSE_MAX)).await;
+            }
         }
         let last = last.unwrap_or_else(|| {
             Error::new(ErrorKind::Bug, self.context("create", key), "not tried at all")
@@ -94,7 +96,6 @@ impl Store {
         .caused_by(last))
     }
 
-    #[allow(dead_code)] // used when a repository is opened for writing
     /// One create request for an object that is known to exist, with its very bytes: harmless whatever the store does.
     pub(crate) async fn probe_create(&self, key: &str, bytes: Bytes) -> Result<Probe> {
         match self.create_once(&self.path(key)?, &bytes).await {

@@ -1,0 +1,256 @@
+//! Finding backups. A backup exists if its manifest has type `backup` and no forgotten record names the same attempt.
+//!
+//! Listing cost follows what is asked for: one volume's backups, or all. Manifests are read many at a time, and one that
+//! cannot be read never hides the others; where it could be the one that was asked for, it is an error.
+
+use super::{RECORD_OVERHEAD, Repository};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::manifest::{Manifest, ManifestRecord};
+use crate::format::names::{
+    AttemptName, BACKUPS_PREFIX, FORGOTTEN_PREFIX, forgotten_of, manifests_of, parse_forgotten_key,
+    parse_manifest_key,
+};
+use crate::ids::{BackupId, VolumeName};
+use crate::limits::MANIFEST_BYTES_MAX;
+use chrono::{DateTime, Utc};
+use futures::{StreamExt, stream};
+use std::collections::HashSet;
+
+/// Manifests read at a time.
+const IN_FLIGHT: usize = 32;
+/// Manifests read at a time where the first that fits ends the search.
+const STEP: usize = 8;
+/// Candidates named in an error.
+const NAMED_MAX: usize = 10;
+const MANIFEST_OBJECT_BYTES_MAX: u64 = MANIFEST_BYTES_MAX as u64 + RECORD_OVERHEAD;
+
+/// One backup of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackupEntry {
+    /// Its manifest.
+    pub manifest: Manifest,
+    /// When the manifest was stored, by the store's clock.
+    pub stored: DateTime<Utc>,
+}
+
+/// An attempt that was listed and is not forgotten; it may still be a fence.
+#[derive(Debug, Clone)]
+struct Attempt {
+    name: AttemptName,
+    stored: DateTime<Utc>,
+}
+
+impl Repository {
+    /// Backups of one volume or of all, by volume and then by time; forgotten and fenced ones are left out. What could not be
+    /// read is in the second list.
+    pub async fn list_backups(
+        &self,
+        volume: Option<&VolumeName>,
+    ) -> Result<(Vec<BackupEntry>, Vec<Error>)> {
+        let attempts = self.list_attempts(volume).await?;
+        let (mut backups, problems) = self.read_attempts(attempts).await?;
+        let order = |b: &BackupEntry| (b.manifest.volume.clone(), b.manifest.finished, b.stored);
+        backups.sort_by_cached_key(order);
+        Ok((backups, problems.into_iter().map(|(_, e)| e).collect()))
+    }
+
+    /// The backup that a user means: `VOLUME@latest`, `VOLUME@ID`, an id, or the unique beginning of one.
+    pub async fn find_backup(&self, spec: &str) -> Result<Manifest> {
+        let (volume, id) = match spec.rsplit_once('@') {
+            Some((volume, id)) => (Some(VolumeName::new(volume)?), id),
+            None => (None, spec),
+        };
+        match &volume {
+            Some(volume) if id == "latest" => self.latest_finished(spec, volume).await,
+            _ => self.find_by_id(spec, volume.as_ref(), id).await,
+        }
+    }
+
+    /// The newest backup of a volume by the time its manifest was stored: reads as few manifests as it can. Unreadable ones
+    /// are passed over with a warning.
+    pub async fn latest_backup_of(&self, volume: &VolumeName) -> Result<Option<Manifest>> {
+        Ok(self.recent_backups_of(volume, 1).await?.into_iter().next())
+    }
+
+    /// Up to `count` newest backups of a volume, the newest first: the parents that a new backup may have.
+    pub async fn recent_backups_of(
+        &self,
+        volume: &VolumeName,
+        count: usize,
+    ) -> Result<Vec<Manifest>> {
+        self.newest_first(volume, count, |_| true).await
+    }
+
+    /// The newest backup of a volume that was made of this CSI snapshot.
+    pub async fn backup_of_snapshot(
+        &self,
+        volume: &VolumeName,
+        snapshot_id: &str,
+    ) -> Result<Option<Manifest>> {
+        let fits = |m: &Manifest| m.snapshot.id.as_deref() == Some(snapshot_id);
+        Ok(self.newest_first(volume, 1, fits).await?.into_iter().next())
+    }
+
+    /// What stands at the key of an attempt.
+    pub(crate) async fn read_manifest(&self, name: &AttemptName) -> Result<Option<ManifestRecord>> {
+        let key = name.manifest_key();
+        let bytes = self.store.get_opt_at_most(&key, MANIFEST_OBJECT_BYTES_MAX).await?;
+        bytes.map(|bytes| self.decode_manifest(&key, &bytes)).transpose()
+    }
+
+    pub(crate) fn decode_manifest(&self, key: &str, bytes: &[u8]) -> Result<ManifestRecord> {
+        ManifestRecord::decode(&self.keys, self.id(), key, bytes)
+            .map_err(|e| e.within(format!("read {key} in {}", self.store.url())))
+    }
+
+    #[allow(dead_code)]
+    pub(crate) async fn is_forgotten(&self, name: &AttemptName) -> Result<bool> {
+        Ok(self.store.head(&name.forgotten_key()).await?.is_some())
+    }
+
+    fn no_such_backup(&self, spec: &str) -> Error {
+        let context = format!("find backup {spec} in {}", self.store.url());
+        Error::new(ErrorKind::NotFound, context, "there is no such backup")
+            .hint("`list` shows what there is")
+    }
+
+    /// Attempts with an object at their manifest key and no forgotten record. Foreign keys are passed over.
+    async fn list_attempts(&self, volume: Option<&VolumeName>) -> Result<Vec<Attempt>> {
+        let (backups, forgotten) = match volume {
+            Some(volume) => (manifests_of(volume), forgotten_of(volume)),
+            None => (BACKUPS_PREFIX.to_owned(), FORGOTTEN_PREFIX.to_owned()),
+        };
+        let (backups, forgotten) =
+            futures::try_join!(self.store.list(&backups), self.store.list(&forgotten))?;
+        let forgotten: HashSet<AttemptName> =
+            forgotten.iter().filter_map(|l| parse_forgotten_key(&l.key).ok()).collect();
+        let attempt = |l: &crate::store::Listed| {
+            let name = parse_manifest_key(&l.key).ok()?;
+            Some(Attempt { name, stored: l.last_modified })
+        };
+        Ok(backups.iter().filter_map(attempt).filter(|a| !forgotten.contains(&a.name)).collect())
+    }
+
+    /// Reads them all, many at a time. Only what no other manifest can make up for is an error of the whole.
+    async fn read_attempts(
+        &self,
+        attempts: Vec<Attempt>,
+    ) -> Result<(Vec<BackupEntry>, Vec<(Attempt, Error)>)> {
+        let read = |attempt: Attempt| async move {
+            let record = self.read_manifest(&attempt.name).await;
+            (attempt, record)
+        };
+        let mut results = stream::iter(attempts).map(read).buffered(IN_FLIGHT);
+        let (mut backups, mut problems) = (Vec::new(), Vec::new());
+        while let Some((attempt, record)) = results.next().await {
+            match record {
+                Ok(Some(ManifestRecord::Backup(manifest))) => {
+                    backups.push(BackupEntry { manifest: *manifest, stored: attempt.stored });
+                }
+                // a fence; or a collector removed it since it was listed
+                Ok(Some(ManifestRecord::Fence { .. }) | None) => {}
+                Err(e) if is_of_one_object(&e) => problems.push((attempt, e)),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok((backups, problems))
+    }
+
+    async fn newest_first(
+        &self,
+        volume: &VolumeName,
+        count: usize,
+        fits: impl Fn(&Manifest) -> bool,
+    ) -> Result<Vec<Manifest>> {
+        let mut attempts = self.list_attempts(Some(volume)).await?;
+        attempts.sort_by(|a, b| b.stored.cmp(&a.stored).then_with(|| b.name.cmp(&a.name)));
+        let mut found = Vec::new();
+        let mut step = count.clamp(1, IN_FLIGHT);
+        while found.len() < count && !attempts.is_empty() {
+            let rest = attempts.split_off(step.min(attempts.len()));
+            let (backups, problems) = self.read_attempts(attempts).await?;
+            for (_, problem) in problems {
+                tracing::warn!("{problem}");
+            }
+            found.extend(backups.into_iter().map(|b| b.manifest).filter(&fits));
+            attempts = rest;
+            step = STEP;
+        }
+        found.truncate(count);
+        Ok(found)
+    }
+
+    async fn latest_finished(&self, spec: &str, volume: &VolumeName) -> Result<Manifest> {
+        let attempts = self.list_attempts(Some(volume)).await?;
+        let (backups, problems) = self.read_attempts(attempts).await?;
+        let latest = backups.into_iter().max_by_key(|b| (b.manifest.finished, b.stored));
+        // one that cannot be read and was stored later may be the one that is meant
+        let stored = latest.as_ref().map(|b| b.stored);
+        let newer =
+            problems.into_iter().find(|(attempt, _)| stored.is_none_or(|s| attempt.stored >= s));
+        match (newer, latest) {
+            (Some((attempt, e)), _) => {
+                Err(e.within(format!("find the latest backup of {volume}")).hint(format!(
+                    "{} cannot be read; to use an older one name it by its id",
+                    attempt.name
+                )))
+            }
+            (None, Some(backup)) => Ok(backup.manifest),
+            (None, None) => Err(self.no_such_backup(spec)),
+        }
+    }
+
+    async fn find_by_id(
+        &self,
+        spec: &str,
+        volume: Option<&VolumeName>,
+        id: &str,
+    ) -> Result<Manifest> {
+        if BackupId::new(id).is_err() {
+            return Err(Error::new(
+                ErrorKind::Usage,
+                format!("find backup {spec:?}"),
+                "that is neither a backup id nor VOLUME@latest",
+            )
+            .hint("`list` shows the ids; the beginning of one is enough if no other starts so"));
+        }
+        let mut attempts = self.list_attempts(volume).await?;
+        let exact = |a: &Attempt| a.name.backup_id.as_str() == id;
+        if attempts.iter().any(exact) {
+            attempts.retain(exact);
+        } else {
+            attempts.retain(|a| a.name.backup_id.as_str().starts_with(id));
+        }
+        let (mut backups, problems) = self.read_attempts(attempts).await?;
+        backups.sort_by_cached_key(|b| b.manifest.name());
+        let mut problems = problems.into_iter();
+        match (backups.as_slice(), problems.next()) {
+            ([_, _, ..], _) => Err(ambiguous(spec, &backups)),
+            (_, Some((_, e))) => Err(e.within(format!("find backup {spec}"))),
+            ([backup], None) => Ok(backup.manifest.clone()),
+            ([], None) => Err(self.no_such_backup(spec)),
+        }
+    }
+}
+
+/// Bad bytes, a version or a permission of one object; not a store that is away.
+fn is_of_one_object(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported)
+}
+
+fn ambiguous(spec: &str, backups: &[BackupEntry]) -> Error {
+    let mut named: Vec<String> = backups
+        .iter()
+        .take(NAMED_MAX)
+        .map(|b| {
+            let m = &b.manifest;
+            format!("{}@{} of {}", m.volume, m.backup_id, m.finished.format("%Y-%m-%d %H:%M:%S"))
+        })
+        .collect();
+    if backups.len() > NAMED_MAX {
+        named.push(format!("{} more", backups.len() - NAMED_MAX));
+    }
+    let detail = format!("it fits {} backups: {}", backups.len(), named.join(", "));
+    Error::new(ErrorKind::Usage, format!("find backup {spec}"), detail)
+        .hint("write VOLUME@ID, or more of the id")
+}

@@ -1,0 +1,121 @@
+//! Repositories in memory, and manifests to put into them.
+
+#![allow(dead_code)]
+
+use super::{InitOptions, Repository};
+use crate::format::manifest::{
+    BackupStats, ChangeKind, Manifest, ManifestRecord, MapRoot, ParentRef, SnapshotInfo, SourceInfo,
+};
+use crate::ids::{BackupId, PackId, PageId, VolumeName};
+use crate::keys::{Credential, Encryption, KdfCost};
+use crate::store::Store;
+use crate::store::testing::FaultyStore;
+use crate::units::{ChunkSize, Location, PageRef};
+use chrono::{DateTime, TimeDelta, Utc};
+use object_store::ObjectStore;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub(crate) fn key_file(byte: u8) -> Credential {
+    Credential::from_key_file_bytes(&[byte; 32]).unwrap()
+}
+
+pub(crate) fn init_options(credential: Option<Credential>) -> InitOptions {
+    InitOptions {
+        chunk: ChunkSize::new(4096).unwrap(),
+        entry_chunks: 16,
+        page_fanout: 16,
+        encryption: if credential.is_some() { Encryption::Aes256Gcm } else { Encryption::None },
+        credential,
+        label: "first".into(),
+        kdf: KdfCost { memory_kib: 8, passes: 1, lanes: 1 },
+        created_by: "test".into(),
+    }
+}
+
+pub(crate) fn store_on(inner: Arc<dyn ObjectStore>) -> (Arc<FaultyStore>, Store) {
+    let faulty = FaultyStore::new(inner);
+    let store = Store::new(Arc::clone(&faulty) as _, Path::default(), "memory:///");
+    (faulty, store)
+}
+
+/// A new repository, the store that it is on, and the bare store behind that.
+pub(crate) async fn memory_repository() -> (Arc<Repository>, Arc<FaultyStore>, Arc<InMemory>) {
+    let inner = Arc::new(InMemory::new());
+    let (faulty, store) = store_on(Arc::clone(&inner) as _);
+    let repo = Repository::init(store, init_options(Some(key_file(1)))).await.unwrap();
+    (repo, faulty, inner)
+}
+
+pub(crate) fn volume(name: &str) -> VolumeName {
+    VolumeName::new(name).unwrap()
+}
+
+pub(crate) fn backup_id(id: &str) -> BackupId {
+    BackupId::new(id).unwrap()
+}
+
+/// The test's clock: minutes after some day.
+pub(crate) fn minute(minute: i64) -> DateTime<Utc> {
+    DateTime::UNIX_EPOCH + TimeDelta::days(20_000) + TimeDelta::minutes(minute)
+}
+
+/// A manifest of 1 MiB whose content is named by one byte.
+pub(crate) fn manifest(volume_name: &str, id: &str, content: u8) -> Manifest {
+    let location = Location {
+        pack: PackId::from_bytes([content; 32]),
+        entry: 0,
+        offset: 64,
+        stored_len: 100,
+        index: 0,
+    };
+    Manifest {
+        volume: volume(volume_name),
+        backup_id: backup_id(id),
+        attempt: 0,
+        size_bytes: 1 << 20,
+        map: MapRoot {
+            depth: 2,
+            root: Some(PageRef { id: PageId::from_bytes([content; 32]), location }),
+        },
+        parent: None,
+        snapshot: SnapshotInfo::default(),
+        source: SourceInfo {
+            path: "/dev/test".into(),
+            kind: ChangeKind::Whole,
+            origin: "test".into(),
+            listed_bytes: 0,
+            listed_extents: 0,
+        },
+        started: minute(0),
+        finished: minute(i64::from(content)),
+        stats: BackupStats::default(),
+        tool: "test".into(),
+        labels: BTreeMap::new(),
+        degraded: Vec::new(),
+    }
+}
+
+pub(crate) fn with_parent(mut child: Manifest, parent: &Manifest) -> Manifest {
+    child.parent = Some(ParentRef { backup_id: parent.backup_id.clone(), attempt: parent.attempt });
+    child
+}
+
+/// Puts a manifest there without any protocol.
+pub(crate) async fn put_manifest(repo: &Repository, manifest: &Manifest) {
+    put_record(repo, &manifest.object_key(), ManifestRecord::Backup(Box::new(manifest.clone())))
+        .await;
+}
+
+/// Puts a fence in the place of an attempt.
+pub(crate) async fn put_fence(repo: &Repository, manifest: &Manifest) {
+    let fence = ManifestRecord::Fence { by: "a collector".into(), time: minute(0) };
+    put_record(repo, &manifest.object_key(), fence).await;
+}
+
+async fn put_record(repo: &Repository, key: &str, record: ManifestRecord) {
+    let bytes = record.encode(repo.keys(), repo.id(), key).unwrap();
+    repo.store().put(key, bytes).await.unwrap();
+}

@@ -1,0 +1,258 @@
+use super::testing::*;
+use super::*;
+use crate::ids::PackId;
+use crate::keys::KdfCost;
+use crate::store::testing::Fault;
+use object_store::memory::InMemory;
+
+const CHEAP: KdfCost = KdfCost { memory_kib: 8, passes: 1, lanes: 1 };
+
+#[tokio::test]
+async fn a_repository_opens_with_each_of_its_keys() {
+    let (repo, _, inner) = memory_repository().await;
+    let passphrase = Credential::passphrase("correct horse");
+    let second = repo.add_key(&passphrase, "second", CHEAP).await.unwrap();
+    let store = || store_on(Arc::clone(&inner) as _).1;
+
+    let wrong = Credential::passphrase("wrong");
+    for (credentials, expected) in [
+        (vec![key_file(1)], repo.opened_with().copied()),
+        (vec![passphrase.clone()], Some(second)),
+        (vec![wrong.clone(), key_file(9), passphrase.clone()], Some(second)),
+    ] {
+        let again = Repository::open(store(), &credentials).await.unwrap();
+        assert_eq!(again.params(), repo.params());
+        assert_eq!(again.opened_with().copied(), expected);
+        assert_eq!(again.keys().chunk_id(b"x"), repo.keys().chunk_id(b"x"));
+    }
+    for credentials in [vec![], vec![wrong], vec![key_file(2)]] {
+        let e = Repository::open(store(), &credentials).await.unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::WrongKey, "{e}");
+        assert!(e.hint_text().is_some());
+    }
+    let labels: Vec<_> =
+        repo.list_keys().await.unwrap().into_iter().map(|k| (k.label, k.kind.as_str())).collect();
+    assert_eq!(labels, [("first".into(), "key-file"), ("second".into(), "passphrase")]);
+}
+
+#[tokio::test]
+async fn keys_are_removed_but_not_the_one_in_use() {
+    let (repo, _, inner) = memory_repository().await;
+    let first = *repo.opened_with().unwrap();
+    let e = repo.remove_key(&first).await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Usage, "{e}");
+    let e = repo.remove_key(&KeyId::random()).await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::NotFound, "{e}");
+
+    let second = repo.add_key(&key_file(2), "second", CHEAP).await.unwrap();
+    let store = || store_on(Arc::clone(&inner) as _).1;
+    let by_second = Repository::open(store(), &[key_file(2)]).await.unwrap();
+    by_second.remove_key(&first).await.unwrap();
+    assert!(Repository::open(store(), &[key_file(1)]).await.is_err());
+    let e = by_second.remove_key(&second).await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Usage, "{e}");
+}
+
+#[tokio::test]
+async fn without_encryption_no_key_is_needed_and_none_accepted() {
+    let inner = Arc::new(InMemory::new());
+    let (_, store) = store_on(inner);
+    let repo = Repository::init(store.clone(), init_options(None)).await.unwrap();
+    assert!(repo.list_keys().await.unwrap().is_empty());
+    let again = Repository::open(store, &[]).await.unwrap();
+    assert_eq!(again.params(), repo.params());
+    let e = repo.add_key(&key_file(1), "x", CHEAP).await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Usage, "{e}");
+}
+
+#[tokio::test]
+async fn init_refuses_a_place_in_use_and_opens_nothing_where_nothing_is() {
+    let (_, store) = store_on(Arc::new(InMemory::new()));
+    let e = Repository::open(store.clone(), &[key_file(1)]).await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::NotFound, "{e}");
+
+    let pack = crate::format::names::pack_key(&PackId::random());
+    store.put(&pack, "x").await.unwrap();
+    let e = Repository::init(store.clone(), init_options(None)).await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::AlreadyExists, "{e}");
+    let e = Repository::open(store.clone(), &[key_file(1)]).await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Missing, "{e}");
+    store.delete(&pack).await.unwrap();
+
+    Repository::init(store.clone(), init_options(None)).await.unwrap();
+    let e = Repository::init(store.clone(), init_options(None)).await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::AlreadyExists, "{e}");
+    Repository::open(store, &[]).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_init_that_stopped_can_be_repeated() {
+    for change in 0..2 {
+        for done in [false, true] {
+            let inner = Arc::new(InMemory::new());
+            let (faulty, store) = store_on(Arc::clone(&inner) as _);
+            faulty.stop_at(change, done);
+            Repository::init(store, init_options(Some(key_file(1)))).await.unwrap_err();
+            let (_, store) = store_on(Arc::clone(&inner) as _);
+            if (change, done) != (1, true) {
+                Repository::init(store.clone(), init_options(Some(key_file(1)))).await.unwrap();
+            }
+            Repository::open(store, &[key_file(1)]).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn of_racing_inits_one_wins() {
+    let (_, store) = store_on(Arc::new(InMemory::new()));
+    let tries = (0..16).map(|i| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            Repository::init(store, init_options(Some(key_file(i)))).await.map(|repo| (i, repo))
+        })
+    });
+    let mut won = Vec::new();
+    for result in futures::future::join_all(tries).await {
+        match result.unwrap() {
+            Ok(winner) => won.push(winner),
+            Err(e) => assert_eq!(e.kind(), ErrorKind::AlreadyExists, "{e}"),
+        }
+    }
+    let [(key, repo)] = won.as_slice() else { panic!("{} winners", won.len()) };
+    let again = Repository::open(store, &[key_file(*key)]).await.unwrap();
+    assert_eq!(again.id(), repo.id());
+}
+
+#[tokio::test]
+async fn a_changed_format_is_refused() {
+    let (repo, _, _) = memory_repository().await;
+    let store = repo.store();
+    let bytes = store.get("format").await.unwrap();
+    let open = async |at: usize, xor: u8| {
+        let mut changed = bytes.to_vec();
+        changed[at] ^= xor;
+        store.put("format", changed).await.unwrap();
+        Repository::open(store.clone(), &[key_file(1)]).await.unwrap_err()
+    };
+    assert_eq!(open(8, 2).await.kind(), ErrorKind::Unsupported);
+    assert_eq!(open(bytes.len() - 1, 1).await.kind(), ErrorKind::Corrupt);
+    let at = bytes.windows(4).position(|w| w == b"test").unwrap();
+    assert_eq!(open(at, 1).await.kind(), ErrorKind::Corrupt);
+}
+
+#[tokio::test]
+async fn the_probe_for_create_once() {
+    let (repo, faulty, _) = memory_repository().await;
+    assert_eq!(repo.probe_create_once().await.unwrap(), CreateOnce::Holds);
+    faulty.fault("create format", Fault::Denied);
+    assert_eq!(repo.probe_create_once().await.unwrap(), CreateOnce::Unknown);
+    faulty.ignore_create_once();
+    assert_eq!(repo.probe_create_once().await.unwrap(), CreateOnce::Ignored);
+}
+
+#[tokio::test]
+async fn backups_are_listed_without_fences_and_forgotten_ones() {
+    let (repo, _, _) = memory_repository().await;
+    for (v, id, content) in [("b", "b1", 3), ("a", "a2", 2), ("a", "a1", 1)] {
+        put_manifest(&repo, &manifest(v, id, content)).await;
+    }
+    put_fence(&repo, &manifest("a", "a4", 5)).await;
+    repo.store().put("backups/a/not-a-manifest", "x").await.unwrap();
+
+    let ids = async |v: Option<&str>| {
+        let (backups, problems) = repo.list_backups(v.map(volume).as_ref()).await.unwrap();
+        assert!(problems.is_empty());
+        backups.iter().map(|b| b.manifest.backup_id.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(None).await, ["a1", "a2", "b1"]);
+    assert_eq!(ids(Some("a")).await, ["a1", "a2"]);
+    assert_eq!(ids(Some("none")).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn an_unreadable_manifest_does_not_hide_the_others() {
+    let (repo, _, _) = memory_repository().await;
+    put_manifest(&repo, &manifest("v", "old", 1)).await;
+    repo.store().put("backups/v/bad/0", "garbage").await.unwrap();
+    let (backups, problems) = repo.list_backups(None).await.unwrap();
+    assert_eq!((backups.len(), problems.len()), (1, 1));
+    assert!(problems[0].to_string().contains("backups/v/bad/0"), "{}", problems[0]);
+    // it was stored later than the one that can be read, so it may be the latest
+    let e = repo.find_backup("v@latest").await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Corrupt, "{e}");
+    assert_eq!(repo.find_backup("old").await.unwrap().backup_id, backup_id("old"));
+    assert_eq!(repo.latest_backup_of(&volume("v")).await.unwrap().unwrap().finished, minute(1));
+
+    put_manifest(&repo, &manifest("v", "new", 2)).await;
+    assert_eq!(repo.find_backup("v@latest").await.unwrap().backup_id, backup_id("new"));
+}
+
+#[tokio::test]
+async fn backups_are_found_by_name_beginning_and_volume() {
+    let (repo, _, _) = memory_repository().await;
+    for (v, id, content) in
+        [("v", "abc1", 1), ("v", "abc2", 3), ("v", "abc", 2), ("w@x", "abc2", 4), ("w@x", "q", 5)]
+    {
+        put_manifest(&repo, &manifest(v, id, content)).await;
+    }
+    for (spec, expected) in [
+        ("abc1", Some(1)),
+        ("abc", Some(2)),
+        ("v@abc2", Some(3)),
+        ("w@x@abc", Some(4)),
+        ("w@x@latest", Some(5)),
+        ("v@latest", Some(3)),
+        ("q", Some(5)),
+        ("v@ab", None),
+        ("abc2", None),
+    ] {
+        match (repo.find_backup(spec).await, expected) {
+            (Ok(m), Some(content)) => assert_eq!(m.finished, minute(content), "{spec}"),
+            (Err(e), None) => {
+                assert_eq!(e.kind(), ErrorKind::Usage, "{spec}: {e}");
+                assert!(e.to_string().contains("abc2 of 2024-10-04"), "{e}");
+            }
+            (other, _) => panic!("{spec}: {other:?}"),
+        }
+    }
+    for (spec, kind) in [
+        ("none", ErrorKind::NotFound),
+        ("none@latest", ErrorKind::NotFound),
+        ("", ErrorKind::Usage),
+        ("v@", ErrorKind::Usage),
+        ("a b", ErrorKind::Usage),
+    ] {
+        let e = repo.find_backup(spec).await.unwrap_err();
+        assert_eq!(e.kind(), kind, "{spec}: {e}");
+    }
+}
+
+#[tokio::test]
+async fn the_backup_of_a_snapshot_is_found_among_many() {
+    let (repo, _, _) = memory_repository().await;
+    for i in 0..30 {
+        let mut m = manifest("v", &format!("b{i}"), i);
+        m.snapshot.id = Some(format!("snap-{}", i % 10));
+        put_manifest(&repo, &m).await;
+    }
+    let before = repo.store().counts();
+    let found = repo.backup_of_snapshot(&volume("v"), "snap-7").await.unwrap().unwrap();
+    assert_eq!(found.finished, minute(27));
+    let gets = repo.store().counts().gets - before.gets;
+    assert!(gets <= 9, "{gets} manifests read");
+    assert_eq!(repo.backup_of_snapshot(&volume("v"), "snap-x").await.unwrap(), None);
+
+    let before = repo.store().counts();
+    let latest = repo.latest_backup_of(&volume("v")).await.unwrap().unwrap();
+    assert_eq!(latest.finished, minute(29));
+    let counts = repo.store().counts();
+    assert_eq!((counts.gets - before.gets, counts.lists - before.lists), (1, 2));
+}
+
+#[tokio::test]
+async fn a_denied_listing_is_not_an_empty_one() {
+    let (repo, faulty, _) = memory_repository().await;
+    faulty.fault("list backups", Fault::Denied);
+    let e = repo.list_backups(None).await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Denied, "{e}");
+}
