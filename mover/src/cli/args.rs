@@ -1,0 +1,547 @@
+//! What can be typed. What is meant by it is decided in `settings`; nothing here has an effect.
+//!
+//! Every flag has an environment twin: `MOVER_` and its long name in capitals. A test walks all of them.
+
+use clap::builder::FalseyValueParser;
+use clap::{ArgAction, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+const ABOUT: &str = "\
+mover backs up block devices and raw images to a repository in a directory or an object store, again and again by \
+their changed blocks, and writes any of these states back, bit for bit.";
+
+const EXAMPLES: &str = "\
+Examples:
+  Back up a device into the embedded repository (made on first use), then see what there is:
+      mover backup /dev/vg0/db --volume db
+      mover list
+
+  The same in a bucket, with a key file:
+      export MOVER_REPO=s3://backups/prod MOVER_KEY_FILE=/etc/mover/key
+      mover init --new-key-file /etc/mover/key
+      mover backup /dev/vg0/db --volume db
+
+  Write the newest backup back onto a device:
+      mover restore db@latest /dev/vg0/db-new --verify
+
+Exit codes: 0 ok, 1 may work when tried again, 2 usage, 3 stored data damaged, 4 key or permission missing,
+5 degraded (with --fail-on-degraded), 70 a bug of mover, 143 stopped by a signal.";
+
+/// The command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "mover",
+    version,
+    about = "Backs up block devices to a deduplicating, encrypted repository and writes them back",
+    long_about = ABOUT,
+    after_help = EXAMPLES,
+    max_term_width = 100,
+    disable_help_subcommand = false
+)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Flags of every command.
+#[derive(Debug, clap::Args)]
+pub(crate) struct GlobalArgs {
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+    #[command(flatten)]
+    pub(crate) resources: ResourceArgs,
+}
+
+/// Which repository, and what opens it.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Repository")]
+pub(crate) struct RepositoryArgs {
+    /// Where the repository is: file:///path, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix.
+    ///
+    /// Without it the embedded repository is used, $XDG_DATA_HOME/mover/repository or
+    /// ~/.local/share/mover/repository; the first backup makes it, with a key file beside it.
+    #[arg(long, env = "MOVER_REPO", global = true, value_name = "URL")]
+    pub(crate) repo: Option<String>,
+    /// File with a key of the repository: 32 bytes, or 64 hex digits. May be repeated
+    #[arg(long, env = "MOVER_KEY_FILE", global = true, value_name = "FILE", action = ArgAction::Append)]
+    pub(crate) key_file: Vec<PathBuf>,
+    /// File whose first line is a passphrase of the repository
+    #[arg(long, env = "MOVER_PASSWORD_FILE", global = true, value_name = "FILE")]
+    pub(crate) password_file: Option<PathBuf>,
+    /// Shell command that prints a passphrase of the repository.
+    ///
+    /// The passphrase itself can stand in MOVER_PASSWORD; on a terminal it is asked for when nothing else was given.
+    #[arg(long, env = "MOVER_PASSWORD_COMMAND", global = true, value_name = "COMMAND")]
+    pub(crate) password_command: Option<String>,
+}
+
+/// What is shown, and how.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Output")]
+#[allow(clippy::struct_excessive_bools)]
+pub(crate) struct OutputArgs {
+    /// Print one JSON object a line instead of text: progress and summary, warnings and errors on stderr
+    #[arg(long, env = "MOVER_JSON", global = true, value_parser = FalseyValueParser::new())]
+    pub(crate) json: bool,
+    /// Print nothing but what was asked for, warnings and errors
+    #[arg(short, long, env = "MOVER_QUIET", global = true, value_parser = FalseyValueParser::new())]
+    pub(crate) quiet: bool,
+    /// Show no progress
+    #[arg(long, env = "MOVER_NO_PROGRESS", global = true, value_parser = FalseyValueParser::new())]
+    pub(crate) no_progress: bool,
+    /// When to use colours
+    #[arg(long, env = "MOVER_COLOR", global = true, value_name = "WHEN", default_value = "auto")]
+    pub(crate) color: ColorWhen,
+    /// Say on stderr what is done; twice or three times for more
+    #[arg(short, long, env = "MOVER_VERBOSE", global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+/// How much of the machine is used.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Resources")]
+pub(crate) struct ResourceArgs {
+    /// Memory to work in; every buffer, queue and cache is cut from it
+    #[arg(
+        long,
+        env = "MOVER_MEMORY",
+        global = true,
+        value_name = "SIZE",
+        default_value = "256MiB"
+    )]
+    pub(crate) memory: String,
+    /// How devices are read and written: probed, or one engine without fallback
+    #[arg(
+        long,
+        env = "MOVER_ENGINE",
+        global = true,
+        value_name = "ENGINE",
+        default_value = "auto"
+    )]
+    pub(crate) engine: EngineArg,
+    /// Whether to bypass the page cache (O_DIRECT); auto does where the device allows it
+    #[arg(
+        long,
+        env = "MOVER_DIRECT_IO",
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto"
+    )]
+    pub(crate) direct_io: DirectArg,
+    /// Directory for cached dedup segments, `none` for no cache [default: $XDG_CACHE_HOME/mover or ~/.cache/mover]
+    #[arg(long, env = "MOVER_SCRATCH", global = true, value_name = "DIR")]
+    pub(crate) scratch: Option<PathBuf>,
+    /// Threads that hash, compress and encrypt [default: one for each core]
+    #[arg(long, env = "MOVER_THREADS", global = true, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ColorWhen {
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum EngineArg {
+    Auto,
+    #[value(alias = "uring")]
+    IoUring,
+    #[value(name = "io_uring-plain", alias = "uring-plain")]
+    IoUringPlain,
+    Blocking,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DirectArg {
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KindArg {
+    /// What is not listed equals the base snapshot
+    Delta,
+    /// What is not listed is zero
+    Allocated,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EncryptionArg {
+    #[value(name = "aes-256-gcm")]
+    Aes256Gcm,
+    None,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Init(InitArgs),
+    Backup(Box<BackupArgs>),
+    Restore(RestoreArgs),
+    List(ListArgs),
+    Show(ShowArgs),
+    Verify(VerifyArgs),
+    Diff(DiffArgs),
+    Forget(ForgetArgs),
+    Key(KeyArgs),
+    Completions(CompletionsArgs),
+}
+
+/// Make a new repository.
+///
+/// Refuses a place that holds a repository or packs already, and deletes nothing. Without --repo it makes the embedded
+/// repository with a key file beside it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  mover init
+  mover init --repo file:///srv/backups --new-key-file /etc/mover/key
+  mover init --repo s3://bucket/prefix --password-file /run/secrets/passphrase")]
+pub(crate) struct InitArgs {
+    /// Key file of the new repository: made with a random key (mode 0600) where there is none
+    #[arg(long, env = "MOVER_NEW_KEY_FILE", value_name = "FILE")]
+    pub(crate) new_key_file: Option<PathBuf>,
+    /// How stored data is sealed; `none` is for those who encrypt below
+    #[arg(long, env = "MOVER_ENCRYPTION", value_name = "NAME", default_value = "aes-256-gcm")]
+    pub(crate) encryption: EncryptionArg,
+    /// Size of a chunk, 4KiB to 4MiB, a power of two: smaller ones make increments smaller and maps larger
+    #[arg(long, env = "MOVER_CHUNK_SIZE", value_name = "SIZE")]
+    pub(crate) chunk_size: Option<String>,
+    /// Most chunks that are sealed together
+    #[arg(long, env = "MOVER_ENTRY_CHUNKS", value_name = "N")]
+    pub(crate) entry_chunks: Option<u16>,
+    /// Children of a map page, a power of two
+    #[arg(long, env = "MOVER_PAGE_FANOUT", value_name = "N")]
+    pub(crate) page_fanout: Option<u16>,
+    /// Label of the first key, shown by `mover key list`
+    #[arg(long, env = "MOVER_KEY_LABEL", value_name = "TEXT")]
+    pub(crate) key_label: Option<String>,
+}
+
+/// Back up a block device or a raw image.
+///
+/// Looks for the newest backup of the same volume and stores only what differs from it. With a list of changed blocks
+/// only these are read at all.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  mover backup /dev/vg0/db --volume db
+  mover backup disk.img --volume db --changed-blocks changed.json --base-snapshot s1 --snapshot s2
+  rbd diff --format json pool/db@s2 --from-snap s1 | mover backup /dev/rbd0 --volume db --changed-blocks - \\
+      --changed-blocks-kind delta --base-snapshot s1 --snapshot s2")]
+pub(crate) struct BackupArgs {
+    /// Block device or raw image to read
+    #[arg(value_name = "SOURCE")]
+    pub(crate) source: PathBuf,
+    /// Name that joins the backups of one volume [default: UUID of its filesystem, or the file's name]
+    #[arg(long, env = "MOVER_VOLUME", value_name = "NAME")]
+    pub(crate) volume: Option<String>,
+    /// Backup to compare with: found by itself, `none`, or a backup of the same volume
+    #[arg(long, env = "MOVER_PARENT", value_name = "auto|none|BACKUP", default_value = "auto")]
+    pub(crate) parent: String,
+    /// Id of this backup; running it again with the same id changes nothing [default: random]
+    #[arg(long, env = "MOVER_BACKUP_ID", value_name = "ID")]
+    pub(crate) backup_id: Option<String>,
+    /// zstd:LEVEL (-7 to 19) or none
+    #[arg(long, env = "MOVER_COMPRESSION", value_name = "NAME", default_value = "zstd:1")]
+    pub(crate) compression: String,
+    /// Note on the backup, NAME=VALUE. May be repeated
+    #[arg(long, env = "MOVER_LABEL", value_name = "NAME=VALUE", action = ArgAction::Append)]
+    pub(crate) label: Vec<String>,
+    /// Exit with code 5 when the backup is good, but was not made as asked
+    #[arg(long, env = "MOVER_FAIL_ON_DEGRADED", value_parser = FalseyValueParser::new())]
+    pub(crate) fail_on_degraded: bool,
+    #[command(flatten)]
+    pub(crate) changes: ChangesArgs,
+    #[command(flatten)]
+    pub(crate) snapshot: SnapshotArgs,
+}
+
+/// Where the list of changed blocks comes from.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Changed blocks")]
+pub(crate) struct ChangesArgs {
+    /// List of changed blocks, `-` for stdin: output of `mover diff`, `rbd diff --format json`,
+    /// `qemu-img map --output=json`, the CSI snapshot-metadata lister, or [{"offset", "length"}]
+    #[arg(long, env = "MOVER_CHANGED_BLOCKS", value_name = "FILE")]
+    pub(crate) changed_blocks: Option<PathBuf>,
+    /// What the list means, where it does not say so itself
+    #[arg(long, env = "MOVER_CHANGED_BLOCKS_KIND", value_name = "KIND")]
+    pub(crate) changed_blocks_kind: Option<KindArg>,
+    /// Snapshot that the list starts from; the parent must be the backup of it
+    #[arg(long, env = "MOVER_BASE_SNAPSHOT", value_name = "ID")]
+    pub(crate) base_snapshot: Option<String>,
+}
+
+/// What the source is a snapshot of; recorded in the backup.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Snapshot")]
+pub(crate) struct SnapshotArgs {
+    /// Snapshot that is read; a later delta names it as its base
+    #[arg(long, env = "MOVER_SNAPSHOT", value_name = "ID")]
+    pub(crate) snapshot: Option<String>,
+    /// The CSI driver's handle of the snapshot
+    #[arg(long, env = "MOVER_SNAPSHOT_HANDLE", value_name = "HANDLE")]
+    pub(crate) snapshot_handle: Option<String>,
+    /// Name of the CSI driver
+    #[arg(long, env = "MOVER_CSI_DRIVER", value_name = "NAME")]
+    pub(crate) csi_driver: Option<String>,
+    /// The CSI driver's handle of the volume
+    #[arg(long, env = "MOVER_VOLUME_HANDLE", value_name = "HANDLE")]
+    pub(crate) volume_handle: Option<String>,
+    /// The storage system's id of the state that is read
+    #[arg(long, env = "MOVER_CHANGE_ID", value_name = "ID")]
+    pub(crate) change_id: Option<String>,
+}
+
+/// Write a backup onto a block device, into an image file or to stdout.
+///
+/// BACKUP is an id, a unique prefix of one, VOLUME@ID or VOLUME@latest. Zeros are given back to the device where it can
+/// (thin volumes stay thin) and written where it cannot; what was on the target before never shows through.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  mover restore db@latest /dev/vg0/db-new --verify
+  mover restore 3f2a disk.img
+  mover restore db@latest - --range 0..1MiB | file -")]
+pub(crate) struct RestoreArgs {
+    /// Backup to write back: an id, a unique prefix, VOLUME@ID or VOLUME@latest
+    #[arg(value_name = "BACKUP")]
+    pub(crate) backup: String,
+    /// Block device or image file to write to, `-` for stdout
+    #[arg(value_name = "TARGET")]
+    pub(crate) target: PathBuf,
+    /// Overwrite a target that holds a filesystem or a partition table
+    #[arg(long, env = "MOVER_FORCE", value_parser = FalseyValueParser::new())]
+    pub(crate) force: bool,
+    /// Read everything back afterwards and check it
+    #[arg(long, env = "MOVER_VERIFY", value_parser = FalseyValueParser::new())]
+    pub(crate) verify: bool,
+    /// Only these bytes of the volume, at the same place of the target (stdout: only these)
+    #[arg(long, env = "MOVER_RANGE", value_name = "OFFSET+LEN|START..END")]
+    pub(crate) range: Option<String>,
+    #[command(flatten)]
+    pub(crate) reading: ReadingArgs,
+}
+
+/// Flags of commands that read a backup.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReadingArgs {
+    /// Write nothing to the repository: for read-only credentials. Nobody may forget the backup meanwhile
+    #[arg(long, env = "MOVER_NO_LEASE", value_parser = FalseyValueParser::new())]
+    pub(crate) no_lease: bool,
+}
+
+/// List backups, oldest first.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  mover list
+  mover list --volume db --json | jq -r .backup_id")]
+pub(crate) struct ListArgs {
+    /// Only backups of this volume
+    #[arg(long, env = "MOVER_VOLUME", value_name = "NAME")]
+    pub(crate) volume: Option<String>,
+}
+
+/// Show all that is known about one backup.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  mover show db@latest
+  mover show 3f2a --json | jq .stats")]
+pub(crate) struct ShowArgs {
+    /// An id, a unique prefix, VOLUME@ID or VOLUME@latest
+    #[arg(value_name = "BACKUP")]
+    pub(crate) backup: String,
+}
+
+/// Check a backup: every byte of it in the repository, or against a device.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  mover verify db@latest
+  mover verify db@latest --device /dev/vg0/db-new")]
+pub(crate) struct VerifyArgs {
+    /// An id, a unique prefix, VOLUME@ID or VOLUME@latest
+    #[arg(value_name = "BACKUP")]
+    pub(crate) backup: String,
+    /// Compare with this device or image instead of reading the stored data
+    #[arg(long, env = "MOVER_DEVICE", value_name = "PATH")]
+    pub(crate) device: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) reading: ReadingArgs,
+}
+
+/// Print what changed from backup A to backup B, from their maps alone.
+///
+/// The output is a list that `mover backup --changed-blocks` accepts.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  mover diff db@3f2a db@latest > changed.json")]
+pub(crate) struct DiffArgs {
+    /// The earlier backup
+    #[arg(value_name = "A")]
+    pub(crate) a: String,
+    /// The later backup
+    #[arg(value_name = "B")]
+    pub(crate) b: String,
+}
+
+/// Forget a backup: it no longer exists for any command.
+///
+/// Nothing is deleted now; what only this backup needs is what a later garbage collection removes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  mover forget db@3f2a")]
+pub(crate) struct ForgetArgs {
+    /// An id, a unique prefix, VOLUME@ID or VOLUME@latest
+    #[arg(value_name = "BACKUP")]
+    pub(crate) backup: String,
+}
+
+/// Add, remove and list the keys that open the repository.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  mover key list
+  mover key add --new-key-file /etc/mover/key --key-label node-7
+  mover key remove 3f2a")]
+pub(crate) struct KeyArgs {
+    #[command(subcommand)]
+    pub(crate) command: KeyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeyCommand {
+    Add(KeyAddArgs),
+    Remove(KeyRemoveArgs),
+    List(KeyListArgs),
+}
+
+/// Add a key file or a passphrase.
+///
+/// The repository is opened with the keys given by --key-file or --password-…; the new one is named by --new-….
+/// Without a --new- flag a passphrase is asked for on the terminal.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  mover key add --key-file old.key --new-key-file new.key --key-label node-7
+  mover key add --key-file old.key --new-password-file passphrase.txt")]
+pub(crate) struct KeyAddArgs {
+    /// Key file to add: made with a random key (mode 0600) where there is none
+    #[arg(long, env = "MOVER_NEW_KEY_FILE", value_name = "FILE")]
+    pub(crate) new_key_file: Option<PathBuf>,
+    /// File whose first line is the passphrase to add
+    #[arg(long, env = "MOVER_NEW_PASSWORD_FILE", value_name = "FILE")]
+    pub(crate) new_password_file: Option<PathBuf>,
+    /// Label of the new key, shown by `mover key list`
+    #[arg(long, env = "MOVER_KEY_LABEL", value_name = "TEXT")]
+    pub(crate) key_label: Option<String>,
+}
+
+/// Remove a key; the last one stays.
+///
+/// Whoever had it and read the repository may have learnt the master key: removing it takes nothing back.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  mover key remove 3f2a")]
+pub(crate) struct KeyRemoveArgs {
+    /// Id of the key, or a unique prefix
+    #[arg(value_name = "KEY")]
+    pub(crate) key: String,
+}
+
+/// List the keys of the repository.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  mover key list --json")]
+pub(crate) struct KeyListArgs {}
+
+/// Print a completion script for a shell.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  mover completions bash > /etc/bash_completion.d/mover
+  mover completions zsh > ~/.zfunc/_mover
+  mover completions fish > ~/.config/fish/completions/mover.fish")]
+pub(crate) struct CompletionsArgs {
+    /// Shell to complete for
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// The command tree, with what holds for all flags.
+pub(crate) fn command() -> clap::Command {
+    hide_env_values(<Args as clap::CommandFactory>::command())
+}
+
+/// The help names the variables, never their values: some of them say where keys are.
+fn hide_env_values(command: clap::Command) -> clap::Command {
+    command.mut_args(|a| a.hide_env_values(true)).mut_subcommands(hide_env_values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn walk(command: &clap::Command, visit: &mut dyn FnMut(&clap::Command)) {
+        visit(command);
+        for sub in command.get_subcommands() {
+            walk(sub, visit);
+        }
+    }
+
+    #[test]
+    fn the_tree_is_sound() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_has_its_environment_twin() {
+        let mut flags = 0;
+        walk(&command(), &mut |c| {
+            for arg in c.get_arguments().filter(|a| !a.is_positional()) {
+                let long = arg.get_long().expect("a long name");
+                if ["help", "version"].contains(&long) {
+                    continue;
+                }
+                let twin = format!("MOVER_{}", long.to_uppercase().replace('-', "_"));
+                assert_eq!(arg.get_env().and_then(|e| e.to_str()), Some(twin.as_str()), "--{long}");
+                flags += 1;
+            }
+        });
+        assert!(flags > 40, "{flags}");
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        walk(&command(), &mut |c| {
+            let help = c.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Examples:") && help.contains("mover"), "{}", c.get_name());
+            assert!(c.get_about().is_some(), "{}", c.get_name());
+        });
+    }
+
+    #[test]
+    fn the_manual_names_every_twin() {
+        let manual = include_str!("../../../docs/operations.md");
+        walk(&command(), &mut |c| {
+            for twin in c.get_arguments().filter_map(|a| a.get_env().and_then(|e| e.to_str())) {
+                assert!(manual.contains(&format!("`{twin}`")), "{twin}");
+            }
+        });
+    }
+}

@@ -1,0 +1,289 @@
+//! Keys of a repository as users hold them: key files and passphrases, read, made and asked for.
+//!
+//! Key material comes from files, commands, `MOVER_PASSWORD` or the terminal, never from arguments; it is wiped when dropped
+//! and appears in no message. A key file that this program makes is complete, synced and of mode 0600 before it has its name.
+
+use super::settings::KeySources;
+use chunkstore::{Credential, Error, ErrorKind, Result, random_bytes};
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use zeroize::Zeroizing;
+
+/// A key file holds at most 66 bytes and a passphrase is no novel; whatever is longer is another file.
+const SECRET_BYTES_MAX: u64 = 4096;
+
+/// All that was given, in the order in which it is tried: key files cost nothing, passphrases cost Argon2id.
+pub(crate) fn credentials(sources: &KeySources) -> Result<Vec<Credential>> {
+    let mut found = Vec::new();
+    for path in sources.key_files.iter().filter(|p| !p.as_os_str().is_empty()) {
+        found.push(read_key_file(path)?);
+    }
+    if let Some(path) = sources.password_file.as_deref().filter(|p| !p.as_os_str().is_empty()) {
+        found.push(read_password_file(path)?);
+    }
+    if let Some(command) = sources.password_command.as_deref().filter(|c| !c.is_empty()) {
+        found.push(run_password_command(command)?);
+    }
+    if let Some(password) = &sources.password {
+        found.push(Credential::Passphrase(password.0.clone()));
+    }
+    Ok(found)
+}
+
+/// The key in a key file.
+pub(crate) fn read_key_file(path: &Path) -> Result<Credential> {
+    let what = || format!("read key file {}", path.display());
+    let bytes = read_secret(path).map_err(|e| read_failed(what(), e))?;
+    Credential::from_key_file_bytes(&bytes).map_err(|e| e.within(what()))
+}
+
+/// The passphrase on the first line of a file.
+pub(crate) fn read_password_file(path: &Path) -> Result<Credential> {
+    let what = || format!("read password file {}", path.display());
+    let bytes = read_secret(path).map_err(|e| read_failed(what(), e))?;
+    first_line(&bytes).map_err(|why| Error::new(ErrorKind::Usage, what(), why))
+}
+
+fn read_secret(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
+    secret_from(File::open(path)?)
+}
+
+fn secret_from(source: impl Read) -> io::Result<Zeroizing<Vec<u8>>> {
+    // one allocation, so that no copy stays behind in freed memory
+    let mut bytes = Zeroizing::new(Vec::with_capacity(8192));
+    source.take(SECRET_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > SECRET_BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is too long for a secret"));
+    }
+    Ok(bytes)
+}
+
+fn read_failed(what: String, e: io::Error) -> Error {
+    let kind = match e.kind() {
+        io::ErrorKind::NotFound => ErrorKind::NotFound,
+        io::ErrorKind::PermissionDenied => ErrorKind::Denied,
+        _ => ErrorKind::Usage,
+    };
+    Error::new(kind, what, "").caused_by(e)
+}
+
+fn first_line(bytes: &[u8]) -> Result<Credential, &'static str> {
+    let line = bytes.split(|b| *b == b'\n').next().unwrap_or_default();
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let text = std::str::from_utf8(line).map_err(|_| "its first line is not valid UTF-8")?;
+    if text.is_empty() {
+        return Err("its first line is empty");
+    }
+    Ok(Credential::Passphrase(Zeroizing::new(text.to_owned())))
+}
+
+fn run_password_command(command: &str) -> Result<Credential> {
+    // the command is the user's and may hold a token: it is not repeated
+    let what = "run the command of --password-command";
+    let failed = |e: io::Error| Error::new(ErrorKind::Usage, what, "").caused_by(e);
+    let mut child = Command::new("/bin/sh")
+        .args(["-c", command])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let bytes = child.stdout.take().map_or_else(|| Ok(Zeroizing::default()), secret_from);
+    let status = child.wait().map_err(failed)?;
+    let bytes = bytes.map_err(failed)?;
+    if !status.success() {
+        return Err(Error::new(ErrorKind::Usage, what, format!("it failed: {status}")));
+    }
+    first_line(&bytes).map_err(|why| Error::new(ErrorKind::Usage, what, why))
+}
+
+/// Asks for the passphrase of a repository on the terminal.
+pub(crate) fn ask_password(place: &str) -> Result<Credential> {
+    let text = prompt(&format!("passphrase of {place}: "))?;
+    if text.is_empty() {
+        return Err(Error::new(ErrorKind::Usage, "read the passphrase", "it is empty"));
+    }
+    Ok(Credential::Passphrase(text))
+}
+
+/// Asks for a new passphrase, twice.
+pub(crate) fn ask_new_password() -> Result<Credential> {
+    let text = prompt("new passphrase: ")?;
+    if text.is_empty() {
+        return Err(Error::new(ErrorKind::Usage, "read the new passphrase", "it is empty"));
+    }
+    if *prompt("new passphrase, again: ")? != *text {
+        return Err(Error::new(ErrorKind::Usage, "read the new passphrase", "the two differ"));
+    }
+    Ok(Credential::Passphrase(text))
+}
+
+fn prompt(question: &str) -> Result<Zeroizing<String>> {
+    rpassword::prompt_password(question).map(Zeroizing::new).map_err(|e| match e.kind() {
+        io::ErrorKind::Interrupted => {
+            Error::new(ErrorKind::Cancelled, "read a passphrase", "stopped")
+        }
+        _ => Error::new(ErrorKind::Usage, "read a passphrase from the terminal", "").caused_by(e),
+    })
+}
+
+/// Whether a key file was there or has been made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeyFile {
+    Found,
+    Made,
+}
+
+/// The key in `path`; where there is no such file, one with a random key is made. Two processes that do this at once get the same.
+pub(crate) fn read_or_make_key_file(path: &Path) -> Result<(Credential, KeyFile)> {
+    match read_key_file(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        found => return Ok((found?, KeyFile::Found)),
+    }
+    let what = || format!("make key file {}", path.display());
+    let made = make_key_file(path).map_err(|e| {
+        let kind = match e.kind() {
+            io::ErrorKind::NotFound => ErrorKind::NotFound,
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                ErrorKind::Denied
+            }
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
+            _ => ErrorKind::Device,
+        };
+        Error::new(kind, what(), "").caused_by(e)
+    })?;
+    Ok((read_key_file(path)?, made))
+}
+
+/// Writes the key under another name, then links it to its own: nobody ever sees half of it, nothing is overwritten.
+fn make_key_file(path: &Path) -> io::Result<KeyFile> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidFilename))?;
+    let mut draft_name = OsString::from(".");
+    draft_name.push(name);
+    draft_name.push(format!(".{}", hex::encode(random_bytes::<8>())));
+    let draft = directory.join(draft_name);
+    let key = Zeroizing::new(random_bytes::<32>());
+    let linked = write_key(&draft, &key).and_then(|()| std::fs::hard_link(&draft, path));
+    // whether it was linked or not, the draft has done its work
+    let _ = std::fs::remove_file(&draft);
+    let made = match linked {
+        Ok(()) => KeyFile::Made,
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => KeyFile::Found,
+        Err(e) => return Err(e),
+    };
+    File::open(directory)?.sync_all()?;
+    Ok(made)
+}
+
+fn write_key(path: &Path, key: &[u8; 32]) -> io::Result<()> {
+    let mut line = Zeroizing::new([0_u8; 65]);
+    hex::encode_to_slice(key, &mut line[..64]).map_err(io::Error::other)?;
+    line[64] = b'\n';
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(&*line)?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::settings::Secret;
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn none() -> KeySources {
+        KeySources {
+            key_files: Vec::new(),
+            password_file: None,
+            password_command: None,
+            password: None,
+            can_ask: false,
+        }
+    }
+
+    fn passphrase(credential: &Credential) -> &str {
+        match credential {
+            Credential::Passphrase(text) => text,
+            Credential::KeyFile(_) => panic!("a key file"),
+        }
+    }
+
+    #[test]
+    fn every_source_is_tried() {
+        let dir = tempfile::tempdir().unwrap();
+        let (key, password) = (dir.path().join("key"), dir.path().join("password"));
+        read_or_make_key_file(&key).unwrap();
+        std::fs::write(&password, "from file\r\nsecond line\n").unwrap();
+        let found = credentials(&KeySources {
+            key_files: vec![key],
+            password_file: Some(password),
+            password_command: Some("echo from command; echo more".into()),
+            password: Some(Secret(Zeroizing::new("from environment".into()))),
+            can_ask: false,
+        })
+        .unwrap();
+        assert!(matches!(found[0], Credential::KeyFile(_)));
+        let texts: Vec<_> = found[1..].iter().map(passphrase).collect();
+        assert_eq!(texts, ["from file", "from command", "from environment"]);
+        assert!(credentials(&none()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_key_file_is_made_once_and_for_its_owner_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        assert_eq!(read_or_make_key_file(&path).unwrap().1, KeyFile::Made);
+        let text = std::fs::read(&path).unwrap();
+        assert_eq!(text.len(), 65);
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(read_or_make_key_file(&path).unwrap().1, KeyFile::Found);
+        assert_eq!(std::fs::read(&path).unwrap(), text);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no draft stays");
+    }
+
+    #[test]
+    fn many_at_once_agree_on_one_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        let made = std::thread::scope(|s| {
+            let threads: Vec<_> =
+                (0..8).map(|_| s.spawn(|| read_or_make_key_file(&path).unwrap().1)).collect();
+            threads.into_iter().map(|t| t.join().unwrap()).filter(|m| *m == KeyFile::Made).count()
+        });
+        assert_eq!(made, 1);
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused_without_repeating_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        for bad in [&b""[..], b"short secret", &[b'x'; 5000]] {
+            std::fs::write(&path, bad).unwrap();
+            let e = read_key_file(&path).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Usage, "{e}");
+            assert!(!e.to_string().contains("secret") || bad.len() > 100, "{e}");
+        }
+        let e = read_key_file(&dir.path().join("absent")).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::NotFound);
+        let e = read_or_make_key_file(&dir.path().join("absent/key")).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn an_empty_passphrase_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("password");
+        std::fs::write(&path, "\nnot this line\n").unwrap();
+        assert_eq!(read_password_file(&path).unwrap_err().kind(), ErrorKind::Usage);
+        for command in ["true", "exit 3", "head -c 5000 /dev/zero"] {
+            let sources = KeySources { password_command: Some(command.into()), ..none() };
+            assert_eq!(credentials(&sources).unwrap_err().kind(), ErrorKind::Usage, "{command}");
+        }
+    }
+}

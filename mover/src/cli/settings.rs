@@ -1,0 +1,386 @@
+//! What is meant by what was typed: parsed once, checked, handed down as values.
+//!
+//! This file is the only one that reads the environment (clap does for the flags' twins). Nothing here has an effect on
+//! disk, terminal or network.
+
+use super::args::{ColorWhen, DirectArg, EngineArg, GlobalArgs, OutputArgs, ResourceArgs};
+use super::sizes::parse_size;
+use crate::control::MemoryBudget;
+use crate::device::DirectIo;
+use crate::io::EngineChoice;
+use chunkstore::{Compression, Error, ErrorKind, Result};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use zeroize::Zeroizing;
+
+/// Most threads that seal; beyond it the device or the store has long been the limit.
+const THREADS_MAX: usize = 256;
+/// Levels of zstd that are offered: above 19 its window alone outgrows the default memory budget.
+const ZSTD_LEVELS: std::ops::RangeInclusive<i32> = -7..=19;
+
+/// What the process finds around itself.
+#[derive(Debug, Default)]
+pub(crate) struct Environment {
+    pub(crate) home: Option<PathBuf>,
+    pub(crate) data_home: Option<PathBuf>,
+    pub(crate) cache_home: Option<PathBuf>,
+    pub(crate) password: Option<Result<Secret, NotText>>,
+    pub(crate) json: bool,
+    pub(crate) no_color: bool,
+    pub(crate) stdin_is_terminal: bool,
+    pub(crate) stdout_is_terminal: bool,
+    pub(crate) stderr_is_terminal: bool,
+}
+
+impl Environment {
+    /// Reads it.
+    pub(crate) fn capture() -> Self {
+        let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
+        // the base directory specification: a path that is not absolute is to be ignored
+        let dir = |name: &str| set(name).map(PathBuf::from).filter(|p| p.is_absolute());
+        let dumb = set("TERM").is_some_and(|term| term == "dumb");
+        let secret = |text: OsString| text.into_string().map(|t| Secret(Zeroizing::new(t)));
+        Self {
+            home: dir("HOME"),
+            data_home: dir("XDG_DATA_HOME"),
+            cache_home: dir("XDG_CACHE_HOME"),
+            password: set("MOVER_PASSWORD").map(|text| secret(text).map_err(|_| NotText)),
+            json: set("MOVER_JSON").is_some(),
+            no_color: set("NO_COLOR").is_some() || dumb,
+            stdin_is_terminal: std::io::stdin().is_terminal(),
+            stdout_is_terminal: std::io::stdout().is_terminal(),
+            stderr_is_terminal: std::io::stderr().is_terminal() && !dumb,
+        }
+    }
+}
+
+/// `MOVER_PASSWORD` is not UTF-8; what it is instead is not repeated.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NotText;
+
+/// A passphrase: wiped when dropped, not shown by `Debug`.
+pub(crate) struct Secret(pub(crate) Zeroizing<String>);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// What holds for every command.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) place: RepositoryPlace,
+    pub(crate) keys: KeySources,
+    pub(crate) output: OutputSettings,
+    pub(crate) resources: Resources,
+}
+
+/// Where the repository is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RepositoryPlace {
+    /// As the user said.
+    Url(String),
+    /// The embedded default: a directory, and a key file beside it.
+    Embedded { directory: PathBuf, key_file: PathBuf },
+    /// Nothing was said, and there is no user data directory.
+    Nowhere,
+}
+
+/// What may open it; all that is given is tried.
+#[derive(Debug)]
+pub(crate) struct KeySources {
+    pub(crate) key_files: Vec<PathBuf>,
+    pub(crate) password_file: Option<PathBuf>,
+    pub(crate) password_command: Option<String>,
+    pub(crate) password: Option<Secret>,
+    /// Whether a person can be asked.
+    pub(crate) can_ask: bool,
+}
+
+/// What is shown, and how.
+#[derive(Debug, Clone, Copy)]
+#[allow(clippy::struct_excessive_bools)]
+pub(crate) struct OutputSettings {
+    pub(crate) json: bool,
+    pub(crate) quiet: bool,
+    pub(crate) progress: ProgressStyle,
+    pub(crate) color_stdout: bool,
+    pub(crate) color_stderr: bool,
+    pub(crate) verbosity: u8,
+    pub(crate) stdout_is_terminal: bool,
+}
+
+/// How progress is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ProgressStyle {
+    /// Not at all.
+    None,
+    /// A bar on the terminal that stderr is.
+    Bar,
+    /// JSON lines.
+    Json,
+}
+
+/// How much of the machine an operation uses.
+#[derive(Debug, Clone)]
+pub(crate) struct Resources {
+    pub(crate) memory: MemoryBudget,
+    pub(crate) engine: EngineChoice,
+    pub(crate) direct: DirectIo,
+    pub(crate) scratch: Option<PathBuf>,
+    pub(crate) threads: Option<usize>,
+}
+
+impl Settings {
+    /// What `args` mean in `env`.
+    pub(crate) fn new(args: GlobalArgs, env: Environment) -> Result<Self> {
+        let place = match args.repository.repo.filter(|url| !url.is_empty()) {
+            Some(url) => RepositoryPlace::Url(url),
+            None => embedded(&env),
+        };
+        let output = output_settings(&args.output, &env);
+        let resources = resources(args.resources, &env)?;
+        let keys = KeySources {
+            key_files: args.repository.key_file,
+            password_file: args.repository.password_file,
+            password_command: args.repository.password_command,
+            can_ask: env.stdin_is_terminal && env.stderr_is_terminal,
+            password: env.password.transpose().map_err(|NotText| {
+                Error::new(ErrorKind::Usage, "read MOVER_PASSWORD", "it is not valid UTF-8")
+            })?,
+        };
+        Ok(Self { place, keys, output, resources })
+    }
+}
+
+fn embedded(env: &Environment) -> RepositoryPlace {
+    let data = env.data_home.clone().or_else(|| env.home.as_ref().map(|h| h.join(".local/share")));
+    data.map_or(RepositoryPlace::Nowhere, |data| RepositoryPlace::Embedded {
+        directory: data.join("mover/repository"),
+        key_file: data.join("mover/repository.key"),
+    })
+}
+
+/// How output looks; known before anything can fail.
+pub(crate) fn output_settings(args: &OutputArgs, env: &Environment) -> OutputSettings {
+    let progress = if args.quiet || args.no_progress {
+        ProgressStyle::None
+    } else if args.json {
+        ProgressStyle::Json
+    } else if env.stderr_is_terminal {
+        ProgressStyle::Bar
+    } else {
+        ProgressStyle::None
+    };
+    let color = |terminal: bool| match args.color {
+        ColorWhen::Always => true,
+        ColorWhen::Never => false,
+        ColorWhen::Auto => terminal && !env.no_color,
+    };
+    OutputSettings {
+        json: args.json,
+        quiet: args.quiet,
+        progress,
+        color_stdout: color(env.stdout_is_terminal) && !args.json,
+        color_stderr: color(env.stderr_is_terminal) && !args.json,
+        verbosity: args.verbose,
+        stdout_is_terminal: env.stdout_is_terminal,
+    }
+}
+
+/// For a command line that could not be understood, but asks for JSON.
+pub(crate) fn json_only(env: &Environment) -> OutputSettings {
+    OutputSettings {
+        json: true,
+        quiet: false,
+        progress: ProgressStyle::None,
+        color_stdout: false,
+        color_stderr: false,
+        verbosity: 0,
+        stdout_is_terminal: env.stdout_is_terminal,
+    }
+}
+
+fn resources(args: ResourceArgs, env: &Environment) -> Result<Resources> {
+    let total_bytes = parse_size(&args.memory).map_err(|e| e.within("use --memory"))?;
+    if args.threads.is_some_and(|n| n == 0 || n > THREADS_MAX) {
+        return Err(Error::new(
+            ErrorKind::Usage,
+            "use --threads",
+            format!("not within 1 to {THREADS_MAX}"),
+        ));
+    }
+    let cache = env.cache_home.clone().or_else(|| env.home.as_ref().map(|h| h.join(".cache")));
+    let scratch = match args.scratch {
+        Some(dir) if dir.as_os_str() == "none" => None,
+        Some(dir) if dir.as_os_str().is_empty() => cache.map(|c| c.join("mover")),
+        Some(dir) => Some(dir),
+        None => cache.map(|c| c.join("mover")),
+    };
+    Ok(Resources {
+        memory: MemoryBudget { total_bytes },
+        engine: match args.engine {
+            EngineArg::Auto => EngineChoice::Auto,
+            EngineArg::IoUring => EngineChoice::Uring,
+            EngineArg::IoUringPlain => EngineChoice::UringPlain,
+            EngineArg::Blocking => EngineChoice::Blocking,
+        },
+        direct: match args.direct_io {
+            DirectArg::Auto => DirectIo::Auto,
+            DirectArg::Always => DirectIo::Always,
+            DirectArg::Never => DirectIo::Never,
+        },
+        scratch,
+        threads: args.threads,
+    })
+}
+
+/// `none`, `zstd` or `zstd:LEVEL`.
+pub(crate) fn parse_compression(text: &str) -> Result<Compression> {
+    let bad = || {
+        Error::new(
+            ErrorKind::Usage,
+            format!("use --compression {text:?}"),
+            "there is no such thing",
+        )
+        .hint("use none, zstd or zstd:LEVEL with a level from -7 to 19")
+    };
+    match text.split_once(':') {
+        None if text == "none" => Ok(Compression::None),
+        None if text == "zstd" => Ok(Compression::Zstd(1)),
+        Some(("zstd", level)) => {
+            let level: i32 = level.parse().map_err(|_| bad())?;
+            // zstd itself takes 0 for its default of 3, which would surprise
+            if level == 0 || !ZSTD_LEVELS.contains(&level) {
+                return Err(bad());
+            }
+            Ok(Compression::Zstd(level))
+        }
+        _ => Err(bad()),
+    }
+}
+
+/// `NAME=VALUE` each; the limits of the format are the manifest's to check.
+pub(crate) fn parse_labels(texts: &[String]) -> Result<BTreeMap<String, String>> {
+    let mut labels = BTreeMap::new();
+    for text in texts.iter().filter(|t| !t.is_empty()) {
+        let bad = |why: &str| {
+            Error::new(ErrorKind::Usage, format!("use --label {text:?}"), why)
+                .hint("write it like team=storage")
+        };
+        let (name, value) = text.split_once('=').ok_or_else(|| bad("it has no ="))?;
+        if name.is_empty() {
+            return Err(bad("its name is empty"));
+        }
+        if labels.insert(name.to_owned(), value.to_owned()).is_some() {
+            return Err(bad("its name was given twice"));
+        }
+    }
+    Ok(labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::FromArgMatches;
+
+    fn settings(line: &[&str], env: Environment) -> Result<Settings> {
+        let matches =
+            super::super::args::command().get_matches_from([&["mover"], line, &["list"]].concat());
+        Settings::new(super::super::args::Args::from_arg_matches(&matches).unwrap().global, env)
+    }
+
+    fn at_home() -> Environment {
+        Environment { home: Some("/home/u".into()), ..Environment::default() }
+    }
+
+    #[test]
+    fn the_embedded_place_follows_the_data_home() {
+        let place = |env| settings(&[], env).unwrap().place;
+        let embedded = |data: &str| RepositoryPlace::Embedded {
+            directory: format!("{data}/mover/repository").into(),
+            key_file: format!("{data}/mover/repository.key").into(),
+        };
+        assert_eq!(place(Environment::default()), RepositoryPlace::Nowhere);
+        assert_eq!(place(at_home()), embedded("/home/u/.local/share"));
+        let data_home = Some("/data".into());
+        assert_eq!(place(Environment { data_home, ..at_home() }), embedded("/data"));
+        let url = settings(&["--repo", "s3://b/p"], at_home()).unwrap().place;
+        assert_eq!(url, RepositoryPlace::Url("s3://b/p".into()));
+    }
+
+    #[test]
+    fn the_scratch_directory_can_be_moved_and_switched_off() {
+        let scratch = |line: &[&str], env| settings(line, env).unwrap().resources.scratch;
+        assert_eq!(scratch(&[], Environment::default()), None);
+        assert_eq!(scratch(&[], at_home()), Some("/home/u/.cache/mover".into()));
+        assert_eq!(scratch(&["--scratch", "none"], at_home()), None);
+        assert_eq!(scratch(&["--scratch", "/s"], at_home()), Some("/s".into()));
+    }
+
+    #[test]
+    fn memory_and_threads_are_checked() {
+        let memory = |text: &str| {
+            settings(&["--memory", text], at_home()).map(|s| s.resources.memory.total_bytes)
+        };
+        assert_eq!(memory("1GiB").unwrap(), 1 << 30);
+        assert_eq!(memory("lots").unwrap_err().kind(), ErrorKind::Usage);
+        assert_eq!(settings(&["--threads", "0"], at_home()).unwrap_err().kind(), ErrorKind::Usage);
+    }
+
+    #[test]
+    fn progress_goes_where_it_can_be_read() {
+        let terminal = || Environment { stderr_is_terminal: true, ..at_home() };
+        let style = |line: &[&str], env| settings(line, env).unwrap().output.progress;
+        assert_eq!(style(&[], at_home()), ProgressStyle::None);
+        assert_eq!(style(&[], terminal()), ProgressStyle::Bar);
+        assert_eq!(style(&["--json"], terminal()), ProgressStyle::Json);
+        assert_eq!(style(&["--quiet"], terminal()), ProgressStyle::None);
+        assert_eq!(style(&["--no-progress", "--json"], terminal()), ProgressStyle::None);
+    }
+
+    #[test]
+    fn colours_respect_terminal_wish_and_no_color() {
+        let on = |line: &[&str], no_color| {
+            let env = Environment { stderr_is_terminal: true, no_color, ..at_home() };
+            settings(line, env).unwrap().output.color_stderr
+        };
+        assert!(on(&[], false) && !on(&[], true));
+        assert!(on(&["--color", "always"], true) && !on(&["--color", "never"], false));
+    }
+
+    #[test]
+    fn compression_by_name_and_level() {
+        assert!(matches!(parse_compression("none").unwrap(), Compression::None));
+        assert!(matches!(parse_compression("zstd").unwrap(), Compression::Zstd(1)));
+        assert!(matches!(parse_compression("zstd:-5").unwrap(), Compression::Zstd(-5)));
+        for text in ["", "lz4", "zstd:", "zstd:0", "zstd:20", "zstd:x", "none:1"] {
+            assert_eq!(parse_compression(text).expect_err(text).kind(), ErrorKind::Usage);
+        }
+    }
+
+    #[test]
+    fn labels_are_pairs_with_distinct_names() {
+        let parse = |texts: &[&str]| {
+            parse_labels(&texts.iter().map(|t| (*t).to_owned()).collect::<Vec<_>>())
+        };
+        let labels = parse(&["team=storage", "note=a=b", "empty="]).unwrap();
+        assert_eq!(labels["note"], "a=b");
+        assert_eq!(labels["empty"], "");
+        for texts in [&["team"][..], &["=x"], &["a=1", "a=2"]] {
+            assert_eq!(parse(texts).unwrap_err().kind(), ErrorKind::Usage);
+        }
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        let env = Environment {
+            password: Some(Ok(Secret(Zeroizing::new("hunter2".into())))),
+            ..at_home()
+        };
+        assert!(!format!("{:?}", settings(&[], env).unwrap()).contains("hunter2"));
+    }
+}
