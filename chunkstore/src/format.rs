@@ -4,15 +4,22 @@
 //! allocates, uses checked arithmetic, refuses what it does not know and what is left over, and never panics. Every encoder writes
 //! the one canonical form, so equal values give equal plaintext.
 
+pub(crate) mod damaged;
 pub(crate) mod fields;
+pub(crate) mod forgotten;
+pub(crate) mod gc;
 pub(crate) mod json;
 pub(crate) mod key;
+pub(crate) mod lease;
 pub(crate) mod location;
 pub(crate) mod manifest;
+pub(crate) mod moved;
 pub mod names;
 pub(crate) mod page;
 pub(crate) mod record;
 pub(crate) mod repository;
+#[cfg(test)]
+pub(crate) mod test_kit;
 
 use crate::error::{Error, ErrorKind};
 

@@ -22,13 +22,18 @@ mod units;
 
 pub use chunk::is_zero;
 pub use error::{Error, ErrorKind, Result};
+pub use format::damaged::Damaged;
+pub use format::forgotten::Forgotten;
+pub use format::gc::{Blocker, Blockers, Condemned, CondemnedList, Verdict};
 pub use format::key::{
     KeyInfo, KeyKind, Wrapping, read_key_info, unwrap_master_key, wrap_master_key,
 };
+pub use format::lease::{Checkpoint, FrontierPage, Lease, LeaseRole};
 pub use format::manifest::{
     BackupStats, ChangeKind, Manifest, ManifestRecord, MapRoot, ParentRef, SnapshotInfo,
     SourceInfo, check_labels,
 };
+pub use format::moved::{Moved, OldPlace};
 pub use format::names;
 pub use format::page::{Child, Page};
 pub use format::repository::{RepositoryParams, UnverifiedParams};
