@@ -6,6 +6,7 @@
 
 pub(crate) mod damaged;
 pub(crate) mod fields;
+pub(crate) mod filter;
 pub(crate) mod forgotten;
 pub(crate) mod gc;
 pub(crate) mod json;
@@ -18,6 +19,7 @@ pub mod names;
 pub(crate) mod page;
 pub(crate) mod record;
 pub(crate) mod repository;
+pub(crate) mod segment;
 #[cfg(test)]
 pub(crate) mod test_kit;
 

@@ -37,6 +37,9 @@ pub use format::moved::{Moved, OldPlace};
 pub use format::names;
 pub use format::page::{Child, Page};
 pub use format::repository::{RepositoryParams, UnverifiedParams};
+pub use format::segment::{
+    SegmentIndex, SegmentLayout, SegmentOpener, SegmentRecord, encode_segment, to_plain_segment,
+};
 pub use ids::{
     BackupId, ChunkId, DamageId, GenerationId, KeyId, LeaseId, PackId, PageId, RepositoryId,
     SegmentId, VolumeName, random_bytes,
