@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn a_volume_changes_and_its_states_stay() {
         crate::require_root!();
-        let dir = crate::work_dir("live-volume");
+        let dir = crate::volume_dir("live-volume");
         let (mut volume, first) =
             LiveVolume::create(dir.path(), Filesystem::Ext4, 96 << 20, 24 << 20, Rng::new(1));
         let second = volume.change();

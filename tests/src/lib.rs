@@ -21,7 +21,7 @@ mod random;
 mod servers;
 mod skip;
 
-pub use binary::{Mover, MoverOutput, mover_bin, python, target_dir, work_dir};
+pub use binary::{Mover, MoverOutput, mover_bin, python, target_dir, volume_dir, work_dir};
 pub use cgroup::Cgroup;
 pub use devices::{LoopDevice, Mount, run, run_ok};
 pub use extents::{changed_extents, copy_image, extents_json, first_difference, write_extents};
