@@ -8,10 +8,15 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 /// What file systems want that do not say so.
 const FILE_ALIGN_BYTES: u32 = 4096;
+
+/// How long to wait for a device that somebody else has claimed, and how often to look.
+const BUSY_PATIENCE: Duration = Duration::from_secs(2);
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Whether the page cache is bypassed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -79,7 +84,7 @@ pub(super) fn open_buffered(path: &Path, access: Access) -> Result<(File, Facts)
         (Identity::Block(_), Access::Write) => libc::O_EXCL,
         _ => 0,
     };
-    let file = open_with(path, access, claim).map_err(|e| open_error(path, access, e))?;
+    let file = open_claimed(path, access, claim).map_err(|e| open_error(path, access, e))?;
     let facts = examine(&file, path)?;
     if facts.identity != identity {
         return Err(changed(path));
@@ -148,12 +153,24 @@ fn open_direct(
     }
 }
 
+/// Opens, and waits a little for others to let go of a device: udev looks at new devices, and what a killed process had open is
+/// closed some time after its end.
+fn open_claimed(path: &Path, access: Access, claim: libc::c_int) -> io::Result<File> {
+    let end = Instant::now() + BUSY_PATIENCE;
+    loop {
+        match open_with(path, access, claim) {
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && Instant::now() < end => {
+                let pause = Instant::now() + BUSY_PAUSE;
+                let _ = crossbeam_channel::never::<()>().recv_deadline(pause);
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Not with `O_NONBLOCK`: io_uring would then refuse to wait for file systems that know no other way.
 fn open_with(path: &Path, access: Access, flags: libc::c_int) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(access == Access::Write)
-        .custom_flags(flags | libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path)
+    OpenOptions::new().read(true).write(access == Access::Write).custom_flags(flags).open(path)
 }
 
 fn changed(path: &Path) -> Error {

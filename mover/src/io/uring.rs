@@ -17,6 +17,7 @@ use super::transfer::{Progress, Step, Transfer, Via};
 use chunkstore::{Error, ErrorKind, Result};
 use io_uring::types::{Fd, Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
+use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,8 +34,8 @@ pub(super) struct Uring {
     /// Dropped first: after that the kernel knows no address of ours, unless `drop` leaked it.
     ring: IoUring,
     table: Vec<Option<InFlight>>,
-    /// Entries in the ring that the kernel has not taken yet.
-    queued: usize,
+    /// Slots of the entries in the ring that the kernel has not taken yet, in the order of the ring.
+    queued: VecDeque<usize>,
     /// Entries that are handed over together.
     batch: usize,
     in_flight: usize,
@@ -53,12 +54,12 @@ impl Uring {
         file: &Arc<IoFile>,
         depth: usize,
     ) -> io::Result<Self> {
-        let ring = build_ring(u32::try_from(depth).unwrap_or(u32::MAX))?;
+        let ring = build_ring(u32::try_from(depth).unwrap_or(u32::MAX)).map_err(explain)?;
         let registered = if register { Some(register_all(&ring, arena, file)?) } else { None };
         let mut this = Self {
             ring,
             table: (0..arena.slots()).map(|_| None).collect(),
-            queued: 0,
+            queued: VecDeque::with_capacity(depth),
             batch: (depth / 4).max(1),
             in_flight: 0,
             registered,
@@ -99,14 +100,14 @@ impl Uring {
         self.table[index] = Some(item);
         self.in_flight += 1;
         self.push(index);
-        if self.queued >= self.batch {
+        if self.queued.len() >= self.batch {
             // Should it fail, the entries stay queued, and the next wait meets the same error and reports it.
             let _ = self.enter(None);
         }
     }
 
     pub(super) fn kick(&mut self) -> Result<()> {
-        while self.queued > 0 {
+        while !self.queued.is_empty() {
             self.enter(None).map_err(|e| self.failed(e))?;
         }
         Ok(())
@@ -116,7 +117,7 @@ impl Uring {
         let mut looked = false;
         loop {
             if let Some(done) = self.reap() {
-                if self.queued >= self.batch {
+                if self.queued.len() >= self.batch {
                     self.enter(None).map_err(|e| self.failed(e))?;
                 }
                 return Ok(Some(done));
@@ -156,7 +157,7 @@ impl Uring {
         // descriptors are open as long as `self.file` is, and the kernel holds its own reference to files in use.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         assert!(pushed.is_ok(), "the ring has an entry for each of at most `depth` operations");
-        self.queued += 1;
+        self.queued.push_back(index);
     }
 
     fn entry(&self, index: usize, step: &Step, address: *mut u8) -> squeue::Entry {
@@ -219,7 +220,9 @@ impl Uring {
                 submitter.submit_with_args(1, &SubmitArgs::new().timespec(&time))
             }
         };
-        self.queued = self.ring.submission().len();
+        // the kernel takes entries from the front, also when it stops with an error
+        let taken = self.queued.len().saturating_sub(self.ring.submission().len());
+        self.queued.drain(..taken);
         match entered {
             Ok(_) => Ok(()),
             Err(e) => match e.raw_os_error() {
@@ -275,16 +278,21 @@ fn register_all(ring: &IoUring, arena: &Arc<Arena>, file: &IoFile) -> io::Result
     let submitter = ring.submitter();
     // SAFETY: the buffers are parts of the arena's mapping, which the engine holds until after the ring is gone, and for ever
     // if it had to leak a slot.
-    unsafe { submitter.register_buffers(&buffers) }.map_err(|e| match e.raw_os_error() {
-        Some(libc::ENOMEM | libc::EPERM) => io::Error::new(
-            e.kind(),
-            format!("registering {} bytes of buffers: {e} (see RLIMIT_MEMLOCK)", arena.bytes()),
-        ),
-        _ => e,
-    })?;
+    unsafe { submitter.register_buffers(&buffers) }.map_err(explain)?;
     let files = [Via::Main, Via::Buffered].map(|via| file.via(via).as_raw_fd());
     submitter.register_files(&files)?;
     Ok(per_buffer)
+}
+
+/// Adds what usually is behind a refusal.
+fn explain(e: io::Error) -> io::Error {
+    let why = match e.raw_os_error() {
+        Some(libc::ENOMEM) => "RLIMIT_MEMLOCK is too low",
+        Some(libc::EPERM) => "seccomp or kernel.io_uring_disabled forbids it",
+        Some(libc::ENOSYS) => "seccomp forbids it or the kernel has none",
+        _ => return e,
+    };
+    io::Error::new(e.kind(), format!("{e}: {why}"))
 }
 
 /// Whether an error says that this way of asking is not possible, rather than that the device failed.
@@ -318,12 +326,20 @@ impl Drop for Uring {
                 break;
             }
         }
+        // What the kernel never took it does not know.
+        for index in self.queued.drain(..) {
+            if self.table[index].take().is_some() {
+                self.in_flight -= 1;
+            }
+        }
         for item in self.table.drain(..).flatten() {
             // The kernel may still write this memory whenever the device answers. A forgotten slot holds the arena for ever.
             std::mem::forget(item);
         }
         if self.registered.is_some() && self.in_flight == 0 {
-            // Closing the ring does this too, but later, and the next engine may need what it counts against the limit.
+            // Closing the ring does this too, but some time later. Until then the device counts as open, so that nobody can
+            // mount or claim it, and the buffers count against the limit of the next engine.
+            let _ = self.ring.submitter().unregister_files();
             let _ = self.ring.submitter().unregister_buffers();
         }
     }
@@ -334,7 +350,7 @@ impl fmt::Debug for Uring {
         f.debug_struct("Uring")
             .field("registered", &self.registered.is_some())
             .field("in_flight", &self.in_flight)
-            .field("queued", &self.queued)
+            .field("queued", &self.queued.len())
             .finish_non_exhaustive()
     }
 }
