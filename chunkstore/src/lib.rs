@@ -21,7 +21,9 @@ mod store;
 mod units;
 
 pub use chunk::is_zero;
+pub use dedup::{Claim, RunTable, RunTableStats};
 pub use error::{Error, ErrorKind, Result};
+pub use fetch::{EntryAddr, Fetched, Forwarder, RangeRead, plan_reads, read_range, resolve_moved};
 pub use format::damaged::Damaged;
 pub use format::forgotten::Forgotten;
 pub use format::gc::{Blocker, Blockers, Condemned, CondemnedList, Verdict};
@@ -45,6 +47,9 @@ pub use ids::{
     SegmentId, VolumeName, random_bytes,
 };
 pub use keys::{Credential, Encryption, KdfCost, Keys, MasterKey, PackKey};
+pub use map::{
+    Inherit, MapBuilder, MapReader, MapWalk, PageSet, PageSink, ReadLimits, VolumeMap, Window, diff,
+};
 pub use pack::{
     ClosedPack, Codec, DirectoryEntry, EntryHeader, EntryKind, FinishedPack, PackAllocator,
     PackCollector, PackHeader, PackKind, PackSummary, PackTrailer, Place, check_pack,

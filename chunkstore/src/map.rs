@@ -1,1 +1,33 @@
-//! (module under construction)
+//! Volume maps: the tree of pages that says, for each chunk of a volume, zero or which chunk and where it is stored.
+//!
+//! | file | |
+//! |---|---|
+//! | `volume` | [`VolumeMap`]: what a manifest says of a map, and the arithmetic of its pages |
+//! | `pages` | [`PageSet`]: loaded pages and which chunks they answer for |
+//! | `reader` | [`MapReader`]: loads pages level by level, merged, many requests in flight |
+//! | `walk` | [`MapWalk`]: all of a map in windows of bounded memory, skipping Zero subtrees |
+//! | `diff` | [`diff`]: which chunks differ between two maps |
+//! | `builder` | [`MapBuilder`]: the map of a new backup, in one ascending pass, at the cost of the changed paths |
+//! | `sink` | [`PageSink`]: seals new pages into packs |
+//!
+//! Invariants: no page is used before its id, level and extent were checked against the reference that led to it; a chunk
+//! whose pages are not loaded is an error, never Zero; no work is done for a subtree that is Zero or unchanged.
+
+mod builder;
+mod diff;
+mod pages;
+mod reader;
+mod sink;
+mod volume;
+mod walk;
+
+pub use builder::{Inherit, MapBuilder};
+pub use diff::diff;
+pub use pages::PageSet;
+pub use reader::{MapReader, ReadLimits};
+pub use sink::PageSink;
+pub use volume::VolumeMap;
+pub use walk::{MapWalk, Window};
+
+#[cfg(test)]
+mod model;

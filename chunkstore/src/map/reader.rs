@@ -1,0 +1,316 @@
+//! Loads pages of one map: level by level, near ones in one request, many requests in flight.
+//!
+//! For: whoever follows a map (backup, restore, verify, diff). Owns a small cache of pages, the opener and the forwarding stubs
+//! seen so far. Must not: use a page before its id, level and extent were checked against the reference that led to it, or
+//! remember that a stub was absent.
+//!
+//! Mechanism: a load walks the levels from the root. Of each level it knows the pages that the wanted chunks need, as all
+//! pages above are there; the missing ones become one plan of merged range reads. So the cost is one round of requests a level,
+//! and grows with the pages that are touched. References go from level to level down, so hostile pages cannot make a cycle.
+
+mod cache;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::fetch::{EntryAddr, Fetched, Forwarder, RangeRead, plan_reads, read_range};
+use crate::format::page::Page;
+use crate::ids::PackId;
+use crate::limits::{MOVED_HOPS_MAX, PAGE_PLAIN_BYTES_MAX};
+use crate::map::pages::PageSet;
+use crate::map::volume::{VolumeMap, child_span, normalise};
+use crate::pack::EntryKind;
+use crate::repository::Repository;
+use crate::seal::Opener;
+use crate::units::{PageRef, page_span};
+use bytes::Bytes;
+use cache::PageCache;
+use futures::StreamExt;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How much a reader asks for and keeps.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadLimits {
+    /// Unneeded bytes between two pages that are read rather than paid for with a request.
+    pub gap_bytes: u32,
+    /// Longest merged read.
+    pub read_bytes_max: u32,
+    /// Bytes of all reads in flight; at least one is.
+    pub in_flight_bytes_max: u32,
+    /// Most requests in flight.
+    pub requests_max: usize,
+    /// Decoded pages that are kept between loads.
+    pub cache_bytes_max: usize,
+}
+
+impl Default for ReadLimits {
+    fn default() -> Self {
+        Self {
+            gap_bytes: 256 << 10,
+            read_bytes_max: 4 << 20,
+            in_flight_bytes_max: 16 << 20,
+            requests_max: 32,
+            cache_bytes_max: 4 << 20,
+        }
+    }
+}
+
+impl ReadLimits {
+    /// Requests of a plan that may be in flight.
+    pub(crate) fn width(&self, reads: &[RangeRead]) -> usize {
+        let longest = reads.iter().map(|r| r.len).max().unwrap_or(1).max(1);
+        let fits = usize::try_from(self.in_flight_bytes_max / longest).unwrap_or(usize::MAX);
+        fits.clamp(1, self.requests_max.max(1))
+    }
+}
+
+/// Reads one map.
+#[derive(Debug)]
+pub struct MapReader {
+    repo: Arc<Repository>,
+    map: VolumeMap,
+    limits: ReadLimits,
+    opener: Opener,
+    forwarder: Forwarder,
+    cache: PageCache,
+}
+
+/// A page to be loaded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Want {
+    pub(crate) level: u8,
+    pub(crate) number: u64,
+    pub(crate) page: PageRef,
+}
+
+/// A loaded page.
+pub(crate) type Loaded = (Want, Arc<Page>);
+
+impl MapReader {
+    /// A reader with the usual limits.
+    pub fn new(repo: Arc<Repository>, map: VolumeMap) -> Result<Self> {
+        Self::with_limits(repo, map, ReadLimits::default())
+    }
+
+    /// A reader with these limits.
+    pub fn with_limits(repo: Arc<Repository>, map: VolumeMap, limits: ReadLimits) -> Result<Self> {
+        let opener = Opener::new(Arc::clone(repo.keys()))?;
+        let cache = PageCache::new(limits.cache_bytes_max);
+        Ok(Self { repo, map, limits, opener, forwarder: Forwarder::default(), cache })
+    }
+
+    /// The map that it reads.
+    pub fn map(&self) -> &VolumeMap {
+        &self.map
+    }
+
+    /// Loads all pages on the paths to these chunks (any order; what lies behind the volume's end is left out). The result
+    /// covers whole leaves.
+    ///
+    /// The memory is that of the touched pages: callers load large ranges in windows, or use [`super::MapWalk`].
+    pub async fn load(&mut self, chunks: &[Range<u64>]) -> Result<PageSet> {
+        let fanout = u64::from(self.map.fanout());
+        let whole_leaves = chunks
+            .iter()
+            .filter(|r| !r.is_empty())
+            .map(|r| r.start / fanout * fanout..r.end.div_ceil(fanout).saturating_mul(fanout));
+        let ranges = normalise(whole_leaves, self.map.geometry().chunks());
+        let mut wanted = if ranges.is_empty() { Vec::new() } else { self.root_want() };
+        let mut levels = vec![BTreeMap::new(); usize::from(self.map.root().depth)];
+        for level in (0..self.map.root().depth).rev() {
+            let loaded = self.pages(wanted).await?;
+            wanted = children_wanted(&self.map, &loaded, &ranges);
+            levels[usize::from(level)] = by_number(loaded);
+        }
+        Ok(PageSet::new(self.map.clone(), ranges, levels))
+    }
+
+    /// The root as a page to load; none if the volume is all zero.
+    pub(crate) fn root_want(&self) -> Vec<Want> {
+        let level = self.map.root().depth - 1;
+        self.map.root().root.map(|page| Want { level, number: 0, page }).into_iter().collect()
+    }
+
+    /// These pages, in the order given, from the cache or the store.
+    pub(crate) async fn pages(&mut self, wanted: Vec<Want>) -> Result<Vec<Loaded>> {
+        let mut found: Vec<Option<Arc<Page>>> = Vec::with_capacity(wanted.len());
+        let mut missing = Vec::new();
+        for (at, want) in wanted.iter().enumerate() {
+            let cached = self.cache.get(want.level, want.number);
+            if cached.is_none() {
+                missing.push((EntryAddr::from(&want.page.location), at));
+            }
+            found.push(cached);
+        }
+        if !missing.is_empty() {
+            self.fetch(&wanted, missing, &mut found).await?;
+        }
+        let loaded: Vec<_> = wanted.into_iter().zip(found.into_iter().flatten()).collect();
+        for (want, page) in &loaded {
+            self.cache.put(want.level, want.number, page);
+        }
+        Ok(loaded)
+    }
+
+    /// Reads pages until all are there: first where the map says, then where stubs say. `missing` holds addresses and
+    /// indexes into `wanted`.
+    async fn fetch(
+        &mut self,
+        wanted: &[Want],
+        mut missing: Vec<(EntryAddr, usize)>,
+        found: &mut [Option<Arc<Page>>],
+    ) -> Result<()> {
+        for _ in 0..=MOVED_HOPS_MAX {
+            for (addr, at) in &mut missing {
+                if let Some(known) = self.forwarder.known(addr.pack, addr.entry, 0) {
+                    *addr = EntryAddr::from(&known);
+                }
+                addr.check(PAGE_PLAIN_BYTES_MAX).map_err(|e| self.seen_at(&wanted[*at], e))?;
+            }
+            missing.sort_unstable();
+            let gone = self.read_round(wanted, &missing, found).await?;
+            if gone.is_empty() {
+                return Ok(());
+            }
+            missing.retain(|(addr, _)| gone.contains(&addr.pack));
+            self.follow(wanted, &mut missing).await?;
+        }
+        let at = missing.first().map_or(0, |(_, at)| *at);
+        let what = "the pack that holds it moved again and again while it was read";
+        Err(Error::new(ErrorKind::Unavailable, self.read_place(&wanted[at]), what))
+    }
+
+    /// One plan of reads, all of it in flight as far as the limits allow; gives the packs that are gone, ascending.
+    async fn read_round(
+        &mut self,
+        wanted: &[Want],
+        missing: &[(EntryAddr, usize)],
+        found: &mut [Option<Arc<Page>>],
+    ) -> Result<Vec<PackId>> {
+        let addrs = missing.iter().map(|(addr, _)| *addr).collect();
+        let reads = plan_reads(addrs, self.limits.gap_bytes, self.limits.read_bytes_max);
+        let width = self.limits.width(&reads);
+        let repo = Arc::clone(&self.repo);
+        let mut answers = futures::stream::iter(reads)
+            .map(|read| {
+                let repo = &repo;
+                async move {
+                    let fetched = read_range(repo, &read).await;
+                    (read, fetched)
+                }
+            })
+            .buffer_unordered(width);
+        let mut gone = Vec::new();
+        while let Some((read, fetched)) = answers.next().await {
+            let first = missing.partition_point(|(addr, _)| *addr < read.entries[0]);
+            let (_, at) = missing[first.min(missing.len() - 1)];
+            let data = match fetched.map_err(|e| self.seen_at(&wanted[at], e))? {
+                Fetched::Data(data) => data,
+                Fetched::Gone => {
+                    gone.push(read.pack);
+                    continue;
+                }
+            };
+            for addr in &read.entries {
+                let stored = read.entry_bytes(&data, addr)?;
+                let from = missing.partition_point(|(a, _)| a < addr);
+                for (_, at) in missing[from..].iter().take_while(|(a, _)| a == addr) {
+                    found[*at] = Some(Arc::new(self.open(&wanted[*at], addr, &stored)?));
+                }
+            }
+        }
+        gone.sort_unstable();
+        gone.dedup();
+        Ok(gone)
+    }
+
+    /// Replaces the addresses of entries in packs that are gone by where their stubs say they are.
+    async fn follow(&mut self, wanted: &[Want], missing: &mut [(EntryAddr, usize)]) -> Result<()> {
+        let mut rest = missing;
+        while let Some((first, _)) = rest.first() {
+            let pack = first.pack;
+            let (of_pack, others) =
+                rest.split_at_mut(rest.partition_point(|(a, _)| a.pack == pack));
+            let entries: Vec<_> = of_pack.iter().map(|(a, _)| (a.entry, 0)).collect();
+            let at = of_pack[0].1;
+            let moved = self.forwarder.resolve(&self.repo, &pack, &entries).await;
+            for ((addr, _), to) in
+                of_pack.iter_mut().zip(moved.map_err(|e| self.seen_at(&wanted[at], e))?)
+            {
+                *addr = EntryAddr::from(&to);
+            }
+            rest = others;
+        }
+        Ok(())
+    }
+
+    /// Opens a page and holds it against the reference that led to it.
+    fn open(&mut self, want: &Want, addr: &EntryAddr, stored: &Bytes) -> Result<Page> {
+        let mut plain = Vec::new();
+        let page = self
+            .opener
+            .open_entry(EntryKind::Page, &addr.pack, addr.offset, stored, &mut plain)
+            .and_then(|_| Page::decode(&plain, self.map.fanout()))
+            .map_err(|e| self.seen_at(want, e))?;
+        let listed = page.children().len() as u64;
+        let most = self.map.children_max(want.level, want.number);
+        let wrong = if page.level() != want.level {
+            format!("it is a page of level {}", page.level())
+        } else if listed > most {
+            format!("it lists {listed} children where the volume has {most}")
+        } else if page.id(self.repo.keys()) != want.page.id {
+            format!("its content does not have the id {}", want.page.id)
+        } else {
+            return Ok(page);
+        };
+        let place =
+            format!("entry {} of {}", addr.entry, crate::format::names::pack_key(&addr.pack));
+        Err(Error::new(ErrorKind::Corrupt, format!("{}, {place}", self.read_place(want)), wrong))
+    }
+
+    fn read_place(&self, want: &Want) -> String {
+        format!("read {}", self.map.place(want.level, want.number))
+    }
+
+    fn seen_at(&self, want: &Want, error: Error) -> Error {
+        error.within(self.read_place(want))
+    }
+}
+
+/// The non-zero children of loaded pages that lie in the ranges, ascending. Leaves have none. Pages and ranges ascend.
+pub(crate) fn children_wanted(
+    map: &VolumeMap,
+    loaded: &[Loaded],
+    ranges: &[Range<u64>],
+) -> Vec<Want> {
+    let mut wanted = Vec::new();
+    let mut skip = 0;
+    for (want, page) in loaded.iter().filter(|(want, _)| want.level > 0) {
+        let level = want.level - 1;
+        let span = child_span(map.fanout(), want.level);
+        let first_child = want.number * u64::from(map.fanout());
+        let first = first_child * span;
+        let end = first.saturating_add(page_span(map.fanout(), want.level));
+        while ranges.get(skip).is_some_and(|r| r.end <= first) {
+            skip += 1;
+        }
+        let mut next = 0;
+        for range in ranges[skip..].iter().take_while(|r| r.start < end) {
+            let from = (range.start.saturating_sub(first) / span).max(next);
+            next = (range.end - first).div_ceil(span).min(page.children().len() as u64).max(from);
+            for index in from..next {
+                if let Some(page) = usize::try_from(index).ok().and_then(|i| page.page_ref(i)) {
+                    wanted.push(Want { level, number: first_child + index, page });
+                }
+            }
+        }
+    }
+    wanted
+}
+
+pub(crate) fn by_number(loaded: Vec<Loaded>) -> BTreeMap<u64, Arc<Page>> {
+    loaded.into_iter().map(|(want, page)| (want.number, page)).collect()
+}
+
+#[cfg(test)]
+mod tests;
