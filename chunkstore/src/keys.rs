@@ -311,14 +311,6 @@ impl SealKey {
             }
         }
     }
-
-    /// Checks the tag of bytes that are not encrypted: true for a seal of checksums only.
-    pub(crate) fn check_plain(&self, associated: &[u8], data: &[u8], tag: &Tag) -> bool {
-        match self {
-            Self::Aes(_) => false,
-            Self::Checksum(key) => verify(&checksum(key, associated, data), tag).is_ok(),
-        }
-    }
 }
 
 fn nonce_of(nonce: u64) -> Nonce {

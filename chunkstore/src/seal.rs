@@ -327,9 +327,7 @@ impl Opener {
         let Entry { payload, tag, associated, .. } = entry;
         let packed = match key.encryption() {
             Encryption::None => {
-                if !key.check_plain(associated, payload, tag) {
-                    return Err(bad_tag(what));
-                }
+                key.check(associated, payload, tag).map_err(|_| bad_tag(what))?;
                 *payload
             }
             Encryption::Aes256Gcm => {

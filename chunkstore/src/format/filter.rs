@@ -78,9 +78,14 @@ impl<'a> Filter<'a> {
         Ok(Self { seed, words: fields.take(blocks * BLOCK_BYTES)? })
     }
 
+    /// Blocks of 256 bits.
+    pub(crate) fn blocks(&self) -> usize {
+        self.words.len() / BLOCK_BYTES
+    }
+
     /// False: the id is not in the segment.
     pub(crate) fn may_hold(&self, id: &ChunkId) -> bool {
-        let (block, bits) = place(id, self.seed, self.words.len() / BLOCK_BYTES);
+        let (block, bits) = place(id, self.seed, self.blocks());
         let words = self.words[block * BLOCK_BYTES..][..BLOCK_BYTES].chunks_exact(4);
         words.zip(bits).all(|(word, bit)| {
             let word = word.try_into().map_or(0, u32::from_le_bytes);
@@ -106,6 +111,18 @@ mod tests {
         let wrong =
             (0..100_000).filter(|_| filter.may_hold(&ChunkId::from_bytes(random_bytes()))).count();
         assert!(wrong < 1000, "{wrong} of 100000 absent ids pass");
+    }
+
+    /// Computed by hand from the specification, for other implementations.
+    #[test]
+    fn bits_are_where_the_specification_puts_them() {
+        let mut id = [0; 32];
+        id[0] = 1; // hash 1: block 0, and bit salt >> 27 of each word
+        let (block, bits) = place(&ChunkId::from_bytes(id), 0, 3);
+        assert_eq!((block, bits.map(u32::trailing_zeros)), (0, [8, 8, 17, 20, 14, 5, 19, 11]));
+        id[7] = 0xff; // the upper half chooses the block
+        assert_eq!(place(&ChunkId::from_bytes(id), 0, 3), (2, bits));
+        assert_eq!(place(&ChunkId::from_bytes(id), 1, 3), (2, [1; 8]));
     }
 
     #[test]

@@ -310,12 +310,7 @@ mod tests {
             let checkpoint = writer().checkpoint.filter(|_| role.as_str() == "writer");
             let lease = Lease { role, checkpoint, ..writer() };
             let key = lease_key(&lease.lease_id);
-            exercise(
-                &lease,
-                &key,
-                |keys| lease.encode(keys, &REPOSITORY, &key),
-                |keys, repository, key, bytes| Lease::decode(keys, repository, key, bytes),
-            );
+            exercise(&lease, &key, |keys| lease.encode(keys, &REPOSITORY, &key), Lease::decode);
         }
     }
 

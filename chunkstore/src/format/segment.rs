@@ -17,7 +17,7 @@ use crate::limits::{
     SEGMENT_RECORD_BYTES, SEGMENT_RECORDS_MAX, SEGMENT_TRAILER_BYTES, TAG_BYTES,
 };
 use crate::units::Location;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 const RECORD: usize = SEGMENT_RECORD_BYTES as usize;
@@ -27,6 +27,8 @@ const BLOCK_BYTES: u64 = (SEGMENT_BLOCK_RECORDS * SEGMENT_RECORD_BYTES + TAG_BYT
 /// What a sealed piece is, in its associated data.
 const PIECE_BLOCK: u8 = 1;
 const PIECE_INDEX: u8 = 2;
+/// Of an index section: its counts, the kind and the seed of the filter.
+const INDEX_FIXED: usize = 4 + 4 + 8 + 8 + 4;
 
 /// Where a chunk is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,26 +80,22 @@ pub fn encode_segment(
     }
     let opener = SegmentOpener::new(keys, seal, id);
     let blocks = records.len().div_ceil(SEGMENT_BLOCK_RECORDS as usize);
-    let mut out = Vec::with_capacity(records.len() * (RECORD + 2) + blocks * (TAG + 32) + 256);
+    let packs = packs_of(records)?;
+    let numbers: HashMap<PackId, u32> = packs.iter().copied().zip(0..).collect();
+    let len = records.len() * (RECORD + 2) + blocks * (TAG + 32) + packs.len() * 32 + 256;
+    let mut out = Vec::with_capacity(len);
     out.put(&MAGIC_SEGMENT);
     out.put_u16(FORMAT_VERSION);
     out.put(&[0, seal.seal_byte()]);
     out.put_u32(0); // key epoch
     out.put(id.as_bytes());
     out.put(repository.as_bytes());
-    let mut packs: Vec<PackId> = Vec::new();
-    let mut numbers: HashMap<PackId, u32> = HashMap::new();
     for block in records.chunks(SEGMENT_BLOCK_RECORDS as usize) {
         let start = out.len();
         for record in block {
             let l = &record.location;
-            let next = u32::try_from(packs.len()).map_err(|_| bug("a dedup segment", "packs"))?;
-            let pack = *numbers.entry(l.pack).or_insert_with(|| {
-                packs.push(l.pack);
-                next
-            });
             out.put(record.id.as_bytes());
-            out.put_u32(pack);
+            out.put_u32(numbers.get(&l.pack).copied().unwrap_or(u32::MAX));
             out.put_u32(l.entry);
             out.put_u32(l.offset);
             out.put_u32(l.stored_len);
@@ -115,6 +113,19 @@ pub fn encode_segment(
     opener.seal_from(&mut out, index_offset, PIECE_INDEX)?;
     put_trailer(&mut out, records.len() as u64, index_offset as u64);
     Ok(out)
+}
+
+/// The packs that the records name, ascending. Refuses locations that no reader would take.
+fn packs_of(records: &[SegmentRecord]) -> Result<Vec<PackId>> {
+    let mut packs = HashSet::new();
+    for SegmentRecord { location, .. } in records {
+        check_location("a dedup segment", location)
+            .map_err(|e| bug("a dedup segment", "a location").caused_by(e))?;
+        packs.insert(location.pack);
+    }
+    let mut packs: Vec<_> = packs.into_iter().collect();
+    packs.sort_unstable();
+    Ok(packs)
 }
 
 fn put_trailer(out: &mut Vec<u8>, records: u64, index_offset: u64) {
@@ -149,7 +160,9 @@ pub fn to_plain_segment(
         plain.seal_from(&mut out, start, PIECE_BLOCK)?;
     }
     let start = out.len();
-    out.extend_from_slice(&opener.open_index(&layout, piece(bytes, &layout.index()))?);
+    let index = opener.open_index(&layout, piece(bytes, &layout.index()))?;
+    SegmentIndex::decode(&opener.what, &layout, &index)?.check_order(&opener.what)?;
+    out.extend_from_slice(&index);
     plain.seal_from(&mut out, start, PIECE_INDEX)?;
     put_trailer(&mut out, layout.records, start as u64);
     Ok(out)
@@ -177,10 +190,17 @@ impl SegmentLayout {
         let layout = Self { records, index_offset, index_len };
         let end = index_offset.checked_add(index_len).and_then(|n| n.checked_add(TRAILER as u64));
         let blocks_end = layout.block(layout.blocks() - 1).end;
-        if index_offset != blocks_end || end != Some(object_len) || index_len <= TAG as u64 {
+        let fits = layout.index_len_fits();
+        if index_offset != blocks_end || end != Some(object_len) || !fits {
             return Err(corrupt(what, "its lengths do not add up"));
         }
         Ok(layout)
+    }
+
+    /// Whether the index section may be so long: at least one pack and one block of the filter, at most one each a record.
+    fn index_len_fits(&self) -> bool {
+        let fixed = (INDEX_FIXED + TAG) as u64 + 32 * u64::from(self.blocks());
+        (fixed + 64..=fixed + 64 * self.records).contains(&self.index_len)
     }
 
     /// Data blocks.
@@ -224,7 +244,7 @@ impl SegmentOpener {
         let (kind, seal) = (fields.u8()?, fields.u8()?);
         check_epoch(&self.what, fields.u32()?)?;
         let (id, of) = (fields.array::<32>()?, fields.array::<16>()?);
-        let want = if matches!(self.key, SealKey::Aes(_)) { 1 } else { 0 };
+        let want = self.key.encryption().seal_byte();
         if kind != 0 || seal != want || id != *self.id.as_bytes() || of != *repository.as_bytes() {
             return Err(corrupt(
                 &self.what,
@@ -314,14 +334,20 @@ impl<'a> SegmentIndex<'a> {
     /// Reads an index section that was opened.
     pub fn decode(what: &str, layout: &SegmentLayout, plain: &'a [u8]) -> Result<Self> {
         let mut fields = Fields::new(plain, what);
-        let packs = fields.count(PackId::LEN)?;
-        let packs = fields.take(packs * PackId::LEN)?;
+        let pack_count = fields.count(PackId::LEN)?;
+        let packs = fields.take(pack_count * PackId::LEN)?;
         let blocks = fields.count(ChunkId::LEN)?;
         if blocks != layout.blocks() as usize {
             return Err(fields.corrupt("its index has another number of blocks"));
         }
         let fences = fields.take(blocks * ChunkId::LEN)?;
         let filter = Filter::decode(&mut fields)?;
+        if pack_count == 0
+            || pack_count as u64 > layout.records
+            || filter.blocks() as u64 > layout.records
+        {
+            return Err(fields.corrupt("its index has more packs or filter blocks than records"));
+        }
         fields.finish()?;
         Ok(Self { packs, fences, filter })
     }
@@ -344,7 +370,39 @@ impl<'a> SegmentIndex<'a> {
         let Ok(at) = records.binary_search_by(|r| r[..32].cmp(id.as_bytes())) else {
             return Ok(None);
         };
-        let mut fields = Fields::new(&records[at][32..], what);
+        Ok(Some(self.record(what, &records[at])?.location))
+    }
+
+    /// All records of an opened block. Refuses an order that a bisection could not search.
+    pub fn records(&self, what: &str, block: &[u8]) -> Result<Vec<SegmentRecord>> {
+        let (raw, rest) = block.as_chunks::<RECORD>();
+        if raw.is_empty() || !rest.is_empty() {
+            return Err(corrupt(what, "a block is not whole records"));
+        }
+        let records = raw.iter().map(|raw| self.record(what, raw)).collect::<Result<Vec<_>>>()?;
+        if records.is_sorted_by(|a, b| a.id < b.id) {
+            return Ok(records);
+        }
+        Err(corrupt(what, "the records of a block are not ascending"))
+    }
+
+    /// Refuses an order that lookups could not search. Costs a pass over the index: once for each segment, not each lookup.
+    pub fn check_order(&self, what: &str) -> Result<()> {
+        let ascending = |ids: &[u8]| ids.as_chunks::<32>().0.is_sorted_by(|a, b| a < b);
+        if ascending(self.packs) && ascending(self.fences) {
+            return Ok(());
+        }
+        Err(corrupt(what, "a list in its index is not ascending"))
+    }
+
+    /// All packs that the segment names, ascending.
+    pub fn packs(&self) -> impl ExactSizeIterator<Item = PackId> + 'a {
+        self.packs.as_chunks().0.iter().map(|id| PackId::from_bytes(*id))
+    }
+
+    fn record(&self, what: &str, raw: &[u8; RECORD]) -> Result<SegmentRecord> {
+        let mut fields = Fields::new(raw, what);
+        let id = ChunkId::from_bytes(fields.array()?);
         let pack = fields.u32()? as usize;
         let pack = self.packs.as_chunks::<{ PackId::LEN }>().0.get(pack);
         let Some(pack) = pack else { return Err(fields.corrupt("a record names no pack")) };
@@ -355,8 +413,9 @@ impl<'a> SegmentIndex<'a> {
             stored_len: fields.u32()?,
             index: fields.u16()?,
         };
+        fields.finish()?;
         check_location(what, &location)?;
-        Ok(Some(location))
+        Ok(SegmentRecord { id, location })
     }
 }
 

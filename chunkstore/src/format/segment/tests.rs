@@ -1,6 +1,7 @@
 use super::*;
 use crate::ids::random_bytes;
 use crate::keys::MasterKey;
+use proptest::prelude::*;
 
 const ENCRYPTIONS: [Encryption; 2] = [Encryption::Aes256Gcm, Encryption::None];
 
@@ -137,5 +138,129 @@ fn lengths_that_do_not_add_up_are_refused() {
             bad[at] ^= 1 << bit;
             assert!(SegmentLayout::decode("segment", len, &bad).is_err(), "byte {at} bit {bit}");
         }
+    }
+}
+
+/// Everything in a segment, in order.
+fn all(m: &Made, encryption: Encryption) -> Result<Vec<SegmentRecord>> {
+    let opener = SegmentOpener::new(&m.keys, encryption, &m.id);
+    let layout = opener.check_whole(&m.bytes)?;
+    let section = opener.open_index(&layout, piece(&m.bytes, &layout.index()))?;
+    let index = SegmentIndex::decode(opener.what(), &layout, &section)?;
+    index.check_order(opener.what())?;
+    let mut out = Vec::new();
+    for block in 0..layout.blocks() {
+        let stored = piece(&m.bytes, &layout.block(block));
+        let plain = opener.open_block(&layout, block, stored)?;
+        out.extend(index.records(opener.what(), &plain)?);
+    }
+    let mut packs: Vec<_> = out.iter().map(|r| r.location.pack).collect();
+    packs.sort_unstable();
+    packs.dedup();
+    assert_eq!(index.packs().collect::<Vec<_>>(), packs);
+    Ok(out)
+}
+
+#[test]
+fn all_records_come_back_in_order() {
+    for encryption in ENCRYPTIONS {
+        for count in [1, 1310, 1311, 4000] {
+            let m = made(encryption, count);
+            assert_eq!(all(&m, encryption).unwrap(), m.records);
+        }
+    }
+}
+
+#[test]
+fn what_no_reader_would_take_is_not_written() {
+    let m = made(Encryption::None, 2);
+    let encode = |records: &mut Vec<_>| {
+        encode_segment(&m.keys, Encryption::None, &m.repository, &m.id, 5, records)
+    };
+    assert!(encode(&mut m.records.clone()).is_ok());
+    assert!(encode(&mut Vec::new()).is_err());
+    let mut bad = m.records.clone();
+    bad[1].location.offset = 63;
+    assert!(encode(&mut bad).is_err());
+}
+
+/// Without encryption, anyone can write an index section with a fitting checksum.
+#[test]
+fn strange_index_sections_are_refused() {
+    let m = made(Encryption::None, 3);
+    let opener = SegmentOpener::new(&m.keys, Encryption::None, &m.id);
+    let layout = opener.check_whole(&m.bytes).unwrap();
+    let plain = opener.open_index(&layout, piece(&m.bytes, &layout.index())).unwrap();
+    let block = opener.open_block(&layout, 0, piece(&m.bytes, &layout.block(0))).unwrap();
+    let decode = |bytes: &[u8]| SegmentIndex::decode("index", &layout, bytes).map(|_| ());
+    assert!(decode(&plain).is_ok());
+    for len in 0..plain.len() {
+        assert!(decode(&plain[..len]).is_err(), "{len}");
+    }
+    assert!(decode(&[&plain[..], &[0]].concat()).is_err());
+    for at in 0..plain.len() {
+        let mut bad = plain.to_vec();
+        bad[at] ^= 0x80;
+        if let Ok(index) = SegmentIndex::decode("index", &layout, &bad) {
+            // nothing panics, whatever stands in it
+            let id = &m.records[2].id;
+            let _ = (index.check_order("index"), index.may_hold(id), index.block_of(id));
+            let _ = (index.find("index", &block, id), index.records("index", &block));
+        }
+    }
+    let (packs, fences) = (3 * 32, 32);
+    for count_at in [0, 4 + packs, 4 + packs + 4 + fences + 16] {
+        for count in [0, 4, u32::MAX] {
+            let mut bad = plain.to_vec();
+            bad[count_at..count_at + 4].copy_from_slice(&count.to_le_bytes());
+            assert!(decode(&bad).is_err(), "{count} at {count_at}");
+        }
+    }
+    let mut swapped = plain.to_vec();
+    swapped[4..36].copy_from_slice(&plain[36..68]);
+    swapped[36..68].copy_from_slice(&plain[4..36]);
+    let index = SegmentIndex::decode("index", &layout, &swapped).unwrap();
+    assert!(index.check_order("index").is_err());
+    let index = SegmentIndex::decode("index", &layout, &plain).unwrap();
+    let swapped = [&block[50..100], &block[..50], &block[100..]].concat();
+    assert!(index.records("index", &swapped).is_err());
+    assert!(index.records("index", &block[..149]).is_err());
+    assert!(index.records("index", &[]).is_err());
+}
+
+#[test]
+fn layouts_beyond_the_limits_are_refused() {
+    let decode = |records: u64, index_offset: u64, index_len: u64| {
+        let mut out = Vec::new();
+        out.put_u64(records);
+        out.put_u64(index_offset);
+        out.put_u64(index_len);
+        out.put(&MAGIC_SEGMENT_END);
+        out.put(&[0; 32]);
+        let len = index_offset.wrapping_add(index_len).wrapping_add(64);
+        SegmentLayout::decode("segment", len, &out).is_ok()
+    };
+    let most = u64::from(SEGMENT_RECORDS_MAX);
+    let end = |records: u64| 64 + records * 50 + records.div_ceil(1310) * 16;
+    assert!(decode(most, end(most), 1 << 28));
+    assert!(!decode(most + 1, end(most + 1), 1 << 28));
+    assert!(!decode(most, end(most), 1 << 40));
+    assert!(!decode(most, end(most), u64::MAX));
+    assert!(!decode(most, u64::MAX, 1 << 28));
+    assert!(!decode(u64::MAX, end(3), 200));
+    assert!(!decode(0, 64, 200));
+    assert!(decode(3, end(3), 28 + 16 + 32 + 64));
+    assert!(!decode(3, end(3), 28 + 16 + 32 + 63));
+    assert!(!decode(3, end(3), 28 + 16 + 32 + 64 * 3 + 1));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn segments_of_any_size_round_trip(count in 1u32..3000, encrypted: bool) {
+        let encryption = ENCRYPTIONS[usize::from(!encrypted)];
+        let m = made(encryption, count);
+        prop_assert_eq!(&all(&m, encryption).unwrap(), &m.records);
     }
 }
