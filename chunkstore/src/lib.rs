@@ -55,6 +55,7 @@ pub use pack::{
     PackCollector, PackHeader, PackKind, PackSummary, PackTrailer, Place, check_pack,
     decode_directory, decode_pack_header, decode_pack_trailer,
 };
+pub use protocol::{Commit, DamagedSet, LeaseOptions, Reader, SegmentInfo, Writer, WriterOptions};
 pub use repository::{BackupEntry, CreateOnce, InitOptions, Repository};
 pub use seal::{Compression, Opener, SealedEntry, Sealer};
 pub use store::{Created, Listed, RequestCounts, Store, StoreOptions, open_url};

@@ -9,6 +9,7 @@
 mod backups;
 mod init;
 mod keyring;
+mod objects;
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -5,6 +5,7 @@
 
 use super::{RECORD_OVERHEAD, Repository};
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::forgotten::Forgotten;
 use crate::format::manifest::{Manifest, ManifestRecord};
 use crate::format::names::{
     AttemptName, BACKUPS_PREFIX, FORGOTTEN_PREFIX, forgotten_of, manifests_of, parse_forgotten_key,
@@ -12,6 +13,7 @@ use crate::format::names::{
 };
 use crate::ids::{BackupId, VolumeName};
 use crate::limits::MANIFEST_BYTES_MAX;
+use crate::store::Created;
 use chrono::{DateTime, Utc};
 use futures::{StreamExt, stream};
 use std::collections::HashSet;
@@ -91,6 +93,20 @@ impl Repository {
         Ok(self.newest_first(volume, 1, fits).await?.into_iter().next())
     }
 
+    /// Makes a backup count as absent, for good. Its data goes with a later garbage collection.
+    pub async fn forget(&self, name: &AttemptName, tool: &str) -> Result<()> {
+        if !matches!(self.read_manifest(name).await?, Some(ManifestRecord::Backup(_))) {
+            // a record of what does not exist would forbid the attempt to whoever is about to make it
+            return Err(self.no_such_backup(&name.to_string()));
+        }
+        let record = Forgotten { name: name.clone(), time: Utc::now(), tool: tool.to_owned() };
+        let key = name.forgotten_key();
+        let bytes = record.encode(&self.keys, self.id(), &key)?;
+        match self.store.create(&key, bytes.into()).await? {
+            Created::Now | Created::Ours | Created::Taken(_) => Ok(()),
+        }
+    }
+
     /// What stands at the key of an attempt.
     pub(crate) async fn read_manifest(&self, name: &AttemptName) -> Result<Option<ManifestRecord>> {
         let key = name.manifest_key();
@@ -103,7 +119,6 @@ impl Repository {
             .map_err(|e| e.within(format!("read {key} in {}", self.store.url())))
     }
 
-    #[allow(dead_code)]
     pub(crate) async fn is_forgotten(&self, name: &AttemptName) -> Result<bool> {
         Ok(self.store.head(&name.forgotten_key()).await?.is_some())
     }

@@ -1,7 +1,5 @@
 //! Repositories in memory, and manifests to put into them.
 
-#![allow(dead_code)]
-
 use super::{InitOptions, Repository};
 use crate::format::manifest::{
     BackupStats, ChangeKind, Manifest, ManifestRecord, MapRoot, ParentRef, SnapshotInfo, SourceInfo,

@@ -153,11 +153,17 @@ async fn the_probe_for_create_once() {
 #[tokio::test]
 async fn backups_are_listed_without_fences_and_forgotten_ones() {
     let (repo, _, _) = memory_repository().await;
-    for (v, id, content) in [("b", "b1", 3), ("a", "a2", 2), ("a", "a1", 1)] {
+    for (v, id, content) in [("b", "b1", 3), ("a", "a2", 2), ("a", "a1", 1), ("a", "a3", 9)] {
         put_manifest(&repo, &manifest(v, id, content)).await;
     }
     put_fence(&repo, &manifest("a", "a4", 5)).await;
     repo.store().put("backups/a/not-a-manifest", "x").await.unwrap();
+    repo.forget(&manifest("a", "a3", 9).name(), "test").await.unwrap();
+    repo.forget(&manifest("a", "a3", 9).name(), "again").await.unwrap();
+    for absent in [manifest("a", "none", 1), manifest("a", "a4", 5)] {
+        let e = repo.forget(&absent.name(), "test").await.unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::NotFound, "{e}");
+    }
 
     let ids = async |v: Option<&str>| {
         let (backups, problems) = repo.list_backups(v.map(volume).as_ref()).await.unwrap();

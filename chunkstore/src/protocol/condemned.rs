@@ -1,0 +1,111 @@
+//! What writers must not build on: packs that a collection has condemned, and entries found damaged.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::damaged::Damaged;
+use crate::format::gc::{Condemned, CondemnedList};
+use crate::format::names::{DAMAGED_PREFIX, GC_PREFIX, GcObject, parse_damaged_key, parse_gc_key};
+use crate::ids::PackId;
+use crate::limits::{GC_BYTES_MAX, SMALL_RECORD_BYTES_MAX};
+use crate::repository::{RECORD_OVERHEAD, Repository};
+use futures::{StreamExt, TryStreamExt, stream};
+use std::collections::{HashMap, HashSet};
+
+/// Condemned lists read at a time: each may be large.
+const LISTS_IN_FLIGHT: usize = 2;
+/// Damage records read at a time.
+const DAMAGED_IN_FLIGHT: usize = 16;
+
+/// Packs in any condemned list that is in the store now: dead ones, and those whose live chunks are being moved away.
+///
+/// A list that goes away while this reads was of a collection that has ended: what it condemned is deleted or was rescued,
+/// and the look-up of every reused pack before the commit finds out which. A list that cannot be read is an error: it may
+/// name anything.
+pub(super) async fn read_condemned(repo: &Repository) -> Result<HashSet<PackId>> {
+    let listed = repo.store().list(GC_PREFIX).await?;
+    let keys = listed
+        .into_iter()
+        .map(|l| l.key)
+        .filter(|key| matches!(parse_gc_key(key), Ok((_, GcObject::Condemned))));
+    let read = |key: String| async move {
+        let bytes_max = u64::from(GC_BYTES_MAX) + RECORD_OVERHEAD;
+        let Some(bytes) = repo.store().get_opt_at_most(&key, bytes_max).await? else {
+            return Ok::<_, Error>(Vec::new());
+        };
+        let list = Condemned::decode(repo.keys(), repo.id(), &key, &bytes)
+            .map_err(|e| e.within(format!("read {key} in {}", repo.store().url())))?;
+        Ok(match list {
+            Condemned::Fence => Vec::new(),
+            Condemned::List(CondemnedList { mut dead, rewritten, .. }) => {
+                dead.extend(rewritten.iter().map(|moved| *moved.pack()));
+                dead
+            }
+        })
+    };
+    stream::iter(keys)
+        .map(read)
+        .buffer_unordered(LISTS_IN_FLIGHT)
+        .try_fold(HashSet::new(), |mut all, packs| async move {
+            all.extend(packs);
+            Ok(all)
+        })
+        .await
+}
+
+/// Entries found damaged: chunks in them are stored again when they are met.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DamagedSet {
+    /// `None`: the whole pack.
+    packs: HashMap<PackId, Option<HashSet<u32>>>,
+}
+
+impl DamagedSet {
+    /// Whether an entry is damaged.
+    pub fn contains(&self, pack: &PackId, entry: u32) -> bool {
+        match self.packs.get(pack) {
+            None => false,
+            Some(None) => true,
+            Some(Some(entries)) => entries.contains(&entry),
+        }
+    }
+
+    /// Whether nothing is known to be damaged.
+    pub fn is_empty(&self) -> bool {
+        self.packs.is_empty()
+    }
+
+    fn insert(&mut self, pack: PackId, entry: Option<u32>) {
+        let entries = self.packs.entry(pack).or_insert_with(|| Some(HashSet::new()));
+        match (entry, entries.as_mut()) {
+            (None, _) => *entries = None,
+            (Some(entry), Some(entries)) => {
+                entries.insert(entry);
+            }
+            (Some(_), None) => {}
+        }
+    }
+}
+
+/// All damage records. One that cannot be read is a warning: what it names is found damaged again when it is read.
+pub(super) async fn read_damaged(repo: &Repository) -> Result<(DamagedSet, Vec<String>)> {
+    let listed = repo.store().list(DAMAGED_PREFIX).await?;
+    let keys = listed.into_iter().map(|l| l.key).filter(|key| parse_damaged_key(key).is_ok());
+    let read = |key: String| async move {
+        let bytes_max = u64::from(SMALL_RECORD_BYTES_MAX) + RECORD_OVERHEAD;
+        let Some(bytes) = repo.store().get_opt_at_most(&key, bytes_max).await? else {
+            return Ok::<_, Error>(Vec::new());
+        };
+        Ok(Damaged::decode(repo.keys(), repo.id(), &key, &bytes)?.entries)
+    };
+    let mut results = stream::iter(keys).map(read).buffer_unordered(DAMAGED_IN_FLIGHT);
+    let (mut all, mut warnings) = (DamagedSet::default(), Vec::new());
+    while let Some(result) = results.next().await {
+        match result {
+            Ok(entries) => entries.into_iter().for_each(|(pack, entry)| all.insert(pack, entry)),
+            Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => {
+                warnings.push(format!("a record of damaged entries was passed over: {e}"));
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok((all, warnings))
+}

@@ -1,0 +1,178 @@
+//! One lease: made, kept alive, replaced, removed.
+//!
+//! A lease is an object that says who is at work. It lives as long as its object is young *by the store's own clock*, so the
+//! heartbeat only has to rewrite it from time to time; no clock of this machine is ever compared with another. A beat that
+//! fails is tried again and never ends the run: at worst a collector takes this writer for dead and fences it, which costs
+//! work and not data.
+//!
+//! The heartbeat and the rest of the run share the state under an async mutex, held across one request: a beat can neither
+//! overlap the removal (and bring the lease back) nor a replacement. Nothing else is locked while it is held.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::lease::{Lease, LeaseRole};
+use crate::format::names::lease_key;
+use crate::ids::LeaseId;
+use crate::repository::Repository;
+use crate::store::Created;
+use bytes::Bytes;
+use chrono::Utc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Mutex, watch};
+
+/// Beats in one lease time: three may be lost in a row.
+const BEATS: u32 = 4;
+/// A failed beat is tried again this many times sooner than the next would come.
+const RETRY: u32 = 4;
+const BEAT_MIN: Duration = Duration::from_millis(250);
+
+/// What every lease says about its holder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseOptions {
+    /// After this long without a heartbeat the holder counts as dead.
+    pub lease_seconds: u32,
+    /// Program and version.
+    pub tool: String,
+    /// Machine or pod.
+    pub host: String,
+}
+
+impl LeaseOptions {
+    /// A new lease for this work.
+    pub(super) fn lease(&self, role: LeaseRole) -> Lease {
+        Lease {
+            lease_id: LeaseId::random(),
+            role,
+            started: Utc::now(),
+            beat: 0,
+            lease_seconds: self.lease_seconds,
+            tool: self.tool.clone(),
+            host: self.host.clone(),
+            checkpoint: None,
+        }
+    }
+}
+
+/// A lease in the store and the state of its heartbeat.
+#[derive(Debug)]
+pub(super) struct LeaseKeeper {
+    repo: Arc<Repository>,
+    state: Mutex<State>,
+    lease_seconds: u32,
+    /// Dropped with the keeper's owner: ends the heartbeat.
+    ended: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct State {
+    lease: Lease,
+    /// Removed by its owner: no beat may bring it back.
+    ended: bool,
+}
+
+impl LeaseKeeper {
+    /// Creates the lease. When this returns, it is in the store.
+    pub(super) async fn create(repo: &Arc<Repository>, lease: Lease) -> Result<Self> {
+        create(repo, &lease).await?;
+        let lease_seconds = lease.lease_seconds;
+        let state = Mutex::new(State { lease, ended: false });
+        Ok(Self { repo: Arc::clone(repo), state, lease_seconds, ended: watch::Sender::new(false) })
+    }
+
+    /// Rewrites the lease with what its holder does now, as an extra beat.
+    pub(super) async fn update(&self, role: LeaseRole) -> Result<()> {
+        let mut state = self.state.lock().await;
+        state.lease.role = role;
+        state.lease.beat += 1;
+        write(&self.repo, &state.lease).await
+    }
+
+    /// Whether the lease is still in the store.
+    pub(super) async fn is_present(&self) -> Result<bool> {
+        let state = self.state.lock().await;
+        Ok(self.repo.store().head(&lease_key(&state.lease.lease_id)).await?.is_some())
+    }
+
+    /// Puts another lease in the place of this one: first the new one, then the old one goes. The old one staying behind
+    /// harms nobody; the error says so.
+    pub(super) async fn replace(&self, lease: Lease) -> Result<Option<Error>> {
+        let mut state = self.state.lock().await;
+        create(&self.repo, &lease).await?;
+        let old = std::mem::replace(&mut state.lease, lease);
+        Ok(remove(&self.repo, &old).await.err())
+    }
+
+    /// Removes the lease and ends the heartbeat. `Some`: the lease stays behind until it runs out.
+    pub(super) async fn end(&self, remove_it: bool) -> Option<Error> {
+        let mut state = self.state.lock().await;
+        if std::mem::replace(&mut state.ended, true) {
+            return None;
+        }
+        self.ended.send_replace(true);
+        if remove_it { remove(&self.repo, &state.lease).await.err() } else { None }
+    }
+
+    /// The loop to spawn beside the run. Needs a Tokio runtime with a timer.
+    pub(super) fn heartbeat(self: &Arc<Self>) -> impl Future<Output = ()> + Send + 'static {
+        let mut ended = self.ended.subscribe();
+        let keeper = Arc::downgrade(self);
+        let every = (Duration::from_secs(u64::from(self.lease_seconds)) / BEATS).max(BEAT_MIN);
+        async move {
+            let mut pause = every;
+            loop {
+                tokio::select! {
+                    _ = ended.wait_for(|ended| *ended) => return,
+                    () = tokio::time::sleep(pause) => {}
+                }
+                let Some(keeper) = keeper.upgrade() else { return };
+                pause = match keeper.beat().await {
+                    Ok(()) => every,
+                    Err(e) => {
+                        tracing::warn!("heartbeat: {e}");
+                        (every / RETRY).max(BEAT_MIN)
+                    }
+                };
+            }
+        }
+    }
+
+    async fn beat(&self) -> Result<()> {
+        let mut state = self.state.lock().await;
+        if state.ended {
+            return Ok(());
+        }
+        // One that is gone was fenced. It is not brought back: it would only keep collectors waiting.
+        let key = lease_key(&state.lease.lease_id);
+        if self.repo.store().head(&key).await?.is_none() {
+            tracing::debug!(key, "the lease is gone");
+            return Ok(());
+        }
+        state.lease.beat += 1;
+        write(&self.repo, &state.lease).await
+    }
+}
+
+async fn create(repo: &Repository, lease: &Lease) -> Result<()> {
+    let key = lease_key(&lease.lease_id);
+    match repo.store().create(&key, encode(repo, lease, &key)?).await? {
+        Created::Now | Created::Ours => Ok(()),
+        Created::Taken(_) => Err(Error::new(
+            ErrorKind::Bug,
+            format!("create {key} in {}", repo.store().url()),
+            "a random lease id was used before",
+        )),
+    }
+}
+
+async fn write(repo: &Repository, lease: &Lease) -> Result<()> {
+    let key = lease_key(&lease.lease_id);
+    repo.store().put(&key, encode(repo, lease, &key)?).await
+}
+
+async fn remove(repo: &Repository, lease: &Lease) -> Result<()> {
+    repo.store().delete(&lease_key(&lease.lease_id)).await
+}
+
+fn encode(repo: &Repository, lease: &Lease, key: &str) -> Result<Bytes> {
+    Ok(lease.encode(repo.keys(), repo.id(), key)?.into())
+}

@@ -1,0 +1,62 @@
+//! The protocol against a store that fails in every way and a collector that strikes at every moment.
+
+mod crashes;
+mod fences;
+mod leases;
+mod steps;
+
+use super::*;
+use crate::error::ErrorKind;
+use crate::format::gc::{Condemned, CondemnedList};
+use crate::format::manifest::Manifest;
+use crate::format::names::{condemned_key, lease_key, pack_key, parse_lease_key};
+use crate::ids::{GenerationId, LeaseId, PackId};
+use crate::repository::Repository;
+use crate::repository::testing::*;
+use crate::store::testing::{Fault, FaultyStore};
+use std::sync::Arc;
+
+fn lease_options() -> LeaseOptions {
+    LeaseOptions { lease_seconds: 3600, tool: "test".into(), host: "here".into() }
+}
+
+fn options(id: &str, parents: Vec<Manifest>) -> WriterOptions {
+    WriterOptions { volume: volume("v"), backup_id: backup_id(id), parents, lease: lease_options() }
+}
+
+async fn begin(repo: &Arc<Repository>, id: &str) -> Writer {
+    Writer::begin(repo, options(id, Vec::new())).await.unwrap()
+}
+
+async fn put_pack(repo: &Repository, byte: u8) -> PackId {
+    let pack = PackId::from_bytes([byte; 32]);
+    repo.store().put(&pack_key(&pack), "a pack").await.unwrap();
+    pack
+}
+
+async fn leases(repo: &Repository) -> Vec<LeaseId> {
+    let listed = repo.store().list("leases").await.unwrap();
+    listed.iter().map(|l| parse_lease_key(&l.key).unwrap()).collect()
+}
+
+async fn condemn(repo: &Repository, dead: Vec<PackId>) {
+    let key = condemned_key(&GenerationId::random());
+    let list = CondemnedList { dead, rewritten: Vec::new(), forgotten: Vec::new() };
+    let list = Condemned::List(list);
+    let bytes = list.encode(repo.keys(), repo.id(), &key).unwrap();
+    repo.store().put(&key, bytes).await.unwrap();
+}
+
+/// As a collector does it that takes the writers for dead: first their manifest keys, then their leases.
+async fn fence(repo: &Repository, made: &Manifest) {
+    put_fence(repo, made).await;
+    for lease in leases(repo).await {
+        repo.store().delete(&lease_key(&lease)).await.unwrap();
+    }
+}
+
+async fn ids(repo: &Repository) -> Vec<String> {
+    let (backups, problems) = repo.list_backups(None).await.unwrap();
+    assert!(problems.is_empty(), "{problems:?}");
+    backups.iter().map(|b| format!("{}", b.manifest.name())).collect()
+}

@@ -1,0 +1,157 @@
+//! Leases: heartbeats, ends, and what may go wrong with them without harm.
+
+use super::*;
+use crate::format::lease::{Lease, LeaseRole};
+use std::time::Duration;
+
+fn short_lease() -> LeaseOptions {
+    LeaseOptions { lease_seconds: 1, ..lease_options() }
+}
+
+async fn read_lease(repo: &Repository, id: &LeaseId) -> Option<Lease> {
+    let key = lease_key(id);
+    let bytes = repo.store().get_opt(&key).await.unwrap()?;
+    Some(Lease::decode(repo.keys(), repo.id(), &key, &bytes).unwrap())
+}
+
+async fn wait_for(mut condition: impl AsyncFnMut() -> bool) {
+    for _ in 0..200 {
+        if condition().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("it did not happen within ten seconds");
+}
+
+#[tokio::test]
+async fn a_lease_says_who_is_at_work() {
+    let (repo, _, _) = memory_repository().await;
+    let parent = manifest("v", "p", 1);
+    put_manifest(&repo, &parent).await;
+    let writer = Writer::begin(&repo, options("b", vec![parent.clone()])).await.unwrap();
+    let id = leases(&repo).await[0];
+    let lease = read_lease(&repo, &id).await.unwrap();
+    let name = manifest("v", "b", 1).name();
+    assert_eq!(lease.role, LeaseRole::Writer { name, parent: Some(parent.as_parent()) });
+    writer.finish().await;
+
+    let reader = Reader::begin(&repo, &parent, Some(lease_options())).await.unwrap();
+    let id = leases(&repo).await[0];
+    let lease = read_lease(&repo, &id).await.unwrap();
+    assert_eq!(lease.role, LeaseRole::Reader { name: parent.name() });
+    assert!(reader.finish().await.is_empty());
+    assert!(leases(&repo).await.is_empty());
+}
+
+#[tokio::test]
+async fn heartbeats_go_on_through_failures_and_end_with_the_writer() {
+    let (repo, faulty, _) = memory_repository().await;
+    let mut options = options("b", Vec::new());
+    options.lease = short_lease();
+    let writer = Writer::begin(&repo, options).await.unwrap();
+    let id = leases(&repo).await[0];
+    for fault in [Fault::LostBefore, Fault::Denied, Fault::LostAfter] {
+        faulty.fault("put leases", fault);
+    }
+    let beat = tokio::spawn(writer.heartbeat());
+    wait_for(async || read_lease(&repo, &id).await.unwrap().beat >= 5).await;
+    writer.finish().await;
+    tokio::time::timeout(Duration::from_secs(10), beat).await.unwrap().unwrap();
+    assert!(leases(&repo).await.is_empty());
+
+    let writer = begin(&repo, "c").await;
+    let beat = tokio::spawn(writer.heartbeat());
+    drop(writer);
+    tokio::time::timeout(Duration::from_secs(10), beat).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_heartbeat_does_not_bring_back_a_removed_lease_and_follows_a_new_one() {
+    let (repo, _, _) = memory_repository().await;
+    let mut options = options("b", Vec::new());
+    options.lease = short_lease();
+    let mut writer = Writer::begin(&repo, options).await.unwrap();
+    let first = leases(&repo).await[0];
+    let beat = tokio::spawn(writer.heartbeat());
+    let made = manifest("v", "b", 1);
+    fence(&repo, &made).await;
+    tokio::time::sleep(Duration::from_millis(800)).await;
+    assert!(leases(&repo).await.is_empty());
+
+    assert!(matches!(writer.commit(made, &[], &[]).await.unwrap(), Commit::Done(_)));
+    let second = leases(&repo).await[0];
+    assert_ne!(first, second);
+    wait_for(async || read_lease(&repo, &second).await.unwrap().beat >= 2).await;
+    writer.finish().await;
+    beat.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_writer_needs_no_right_to_delete() {
+    let (repo, faulty, _) = memory_repository().await;
+    let mut writer = begin(&repo, "b").await;
+    writer.commit(manifest("v", "b", 1), &[], &[]).await.unwrap();
+    faulty.fault("delete leases", Fault::Denied);
+    let warnings = writer.finish().await;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert_eq!(ids(&repo).await.len(), 1);
+}
+
+#[tokio::test]
+async fn the_lease_stays_while_the_outcome_of_the_commit_is_unknown() {
+    let (repo, faulty, _) = memory_repository().await;
+    let mut writer = begin(&repo, "b").await;
+    faulty.fault("create backups", Fault::LostBefore);
+    faulty.fault("get backups", Fault::LostBefore);
+    let e = writer.commit(manifest("v", "b", 1), &[], &[]).await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Unavailable, "{e}");
+    let warnings = writer.abandon().await;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert_eq!(leases(&repo).await.len(), 1);
+    // a run that failed before it came to that takes its lease with it
+    begin(&repo, "c").await.abandon().await;
+    assert_eq!(leases(&repo).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_reader_confirms_its_backup_under_its_lease() {
+    let (repo, faulty, _) = memory_repository().await;
+    let backup = manifest("v", "b", 1);
+    let begin = async |lease| Reader::begin(&repo, &backup, lease).await;
+    let e = begin(Some(lease_options())).await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::NotFound, "{e}");
+    put_manifest(&repo, &backup).await;
+    let (other, name) = (Arc::clone(&repo), backup.clone());
+    faulty.before("create leases", move |_| {
+        Box::pin(async move {
+            other.forget(&name.name(), "other").await.unwrap();
+        })
+    });
+    let e = begin(Some(lease_options())).await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Forgotten, "{e}");
+    let e = begin(None).await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Forgotten, "{e}");
+    assert!(leases(&repo).await.is_empty(), "a failed begin leaves no lease");
+}
+
+#[tokio::test]
+async fn a_reader_without_a_lease_writes_nothing() {
+    let (repo, faulty, _) = memory_repository().await;
+    let backup = manifest("v", "b", 1);
+    put_manifest(&repo, &backup).await;
+    let before = repo.store().counts();
+    let reader = Reader::begin(&repo, &backup, None).await.unwrap();
+    tokio::spawn(reader.heartbeat()).await.unwrap();
+    assert!(reader.finish().await.is_empty());
+    let after = repo.store().counts();
+    assert_eq!(
+        (after.creates, after.puts, after.deletes),
+        (before.creates, before.puts, before.deletes)
+    );
+
+    faulty.fault("create leases", Fault::Denied);
+    let e = Reader::begin(&repo, &backup, Some(lease_options())).await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Denied);
+    assert!(e.hint_text().is_some_and(|hint| hint.contains("--no-lease")), "{e}");
+}

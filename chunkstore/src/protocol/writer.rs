@@ -1,0 +1,449 @@
+//! Making a backup: the steps of a writer, and what it does when it was fenced.
+//!
+//! | step | what | here |
+//! |---|---|---|
+//! | 1 | a lease that names the manifest key and the parent | [`Writer::begin`] |
+//! | 2 | *then* confirm the parent: present, not forgotten; else another one | [`Writer::begin`] |
+//! | 3 | read all condemned lists | [`Writer::begin`] |
+//! | 4 | list segments; ignore what lies in condemned packs | [`Writer::list_segments`], the caller |
+//! | 5 | put packs, then a segment that names only own packs | the caller |
+//! | 6 | look up every pack reused through a segment; what is missing is stored again | [`Writer::commit`] |
+//! | 7 | create the manifest | [`Writer::commit`] |
+//! | 8 | remove the lease | [`Writer::finish`] |
+//!
+//! Fenced at step 7, the writer goes on under a new lease at the next attempt, with steps 2 to 4 anew. The packs it has
+//! uploaded count only if they are absent from the condemned lists read *under the new lease* and found by a look-up
+//! after that; otherwise all of the work is done again ([`Commit::Restart`]).
+//!
+//! A run never takes over the lease of another process, not even of an earlier one for the same backup: two processes on
+//! one lease would lose it both when the first of them ends.
+//!
+//! If the creation of the manifest ends with an unknown outcome, the lease stays: a request still under way could create the
+//! manifest later, and only the lease (or the fence in its place) keeps its packs from being deleted before that.
+
+use super::condemned::{DamagedSet, read_condemned, read_damaged};
+use super::lease::{LeaseKeeper, LeaseOptions};
+use super::reader::{Confirmed, backup_at, confirm, stays_behind};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::lease::LeaseRole;
+use crate::format::manifest::{Manifest, ManifestRecord};
+use crate::format::names::{AttemptName, DEDUP_PREFIX, forgotten_of, manifests_of, pack_key};
+use crate::format::names::{parse_manifest_key, parse_segment_key};
+use crate::ids::{BackupId, PackId, SegmentId, VolumeName};
+use crate::repository::Repository;
+use crate::store::Created;
+use futures::{StreamExt, TryStreamExt, stream};
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+/// Look-ups of packs under way at a time.
+const LOOK_UPS_IN_FLIGHT: usize = 32;
+/// Fences that one run goes round. Each means that a collector took this writer for dead.
+const FENCES_MAX: u32 = 16;
+
+/// What a run is about to make.
+#[derive(Debug, Clone)]
+pub struct WriterOptions {
+    /// The volume.
+    pub volume: VolumeName,
+    /// Name of the backup: random, or the same again for a run that is repeated.
+    pub backup_id: BackupId,
+    /// Backups of this volume that it may inherit from, the best first.
+    pub parents: Vec<Manifest>,
+    /// What the lease says.
+    pub lease: LeaseOptions,
+}
+
+/// A listed dedup segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentInfo {
+    /// Its name.
+    pub id: SegmentId,
+    /// Size of the object.
+    pub size_bytes: u64,
+}
+
+/// How [`Writer::commit`] ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Commit {
+    /// The backup exists now; the manifest as stored.
+    Done(Box<Manifest>),
+    /// The same backup was committed before, with the same content: a run started twice.
+    AlreadyDone(Box<Manifest>),
+    /// These packs, which other backups had stored, are gone: store again what refers to them, then commit again.
+    StoreAgain {
+        /// What is gone.
+        missing: Vec<PackId>,
+    },
+    /// This writer was fenced, and what it has uploaded cannot be relied upon: make the backup anew. The writer is ready for it,
+    /// under a new lease, with another attempt, condemned lists and perhaps another parent.
+    Restart {
+        /// Why, for the log.
+        reason: String,
+    },
+}
+
+/// Somebody making one backup.
+#[derive(Debug)]
+pub struct Writer {
+    repo: Arc<Repository>,
+    volume: VolumeName,
+    backup_id: BackupId,
+    attempt: u32,
+    options: LeaseOptions,
+    /// Not tried yet, the best first.
+    candidates: VecDeque<Manifest>,
+    parent: Option<Manifest>,
+    existing: Option<Manifest>,
+    lease: Arc<LeaseKeeper>,
+    condemned: HashSet<PackId>,
+    damaged: DamagedSet,
+    warnings: Vec<String>,
+    /// A manifest may still come to be.
+    in_doubt: bool,
+}
+
+impl Writer {
+    /// Steps 1 to 3. `Forgotten` if this backup id was used for a backup that was forgotten.
+    pub async fn begin(repo: &Arc<Repository>, options: WriterOptions) -> Result<Self> {
+        let WriterOptions { volume, backup_id, parents, lease, .. } = options;
+        let (attempt, existing) = next_attempt(repo, &volume, &backup_id).await?;
+        let candidates = VecDeque::from(parents);
+        let name = AttemptName { volume: volume.clone(), backup_id: backup_id.clone(), attempt };
+        let record = lease.lease(role(name, candidates.front()));
+        let keeper = LeaseKeeper::create(repo, record).await?; // 1
+        let mut writer = Self {
+            repo: Arc::clone(repo),
+            volume,
+            backup_id,
+            attempt,
+            options: lease,
+            candidates,
+            parent: None,
+            existing,
+            lease: Arc::new(keeper),
+            condemned: HashSet::new(),
+            damaged: DamagedSet::default(),
+            warnings: Vec::new(),
+            in_doubt: false,
+        };
+        match writer.look_around().await {
+            Ok(()) => Ok(writer),
+            Err(e) => {
+                writer.abandon().await;
+                Err(e)
+            }
+        }
+    }
+
+    /// Steps 2 and 3: what may be relied upon, seen after the lease was there.
+    async fn look_around(&mut self) -> Result<()> {
+        self.choose_parent().await?; // 2
+        self.read_lists().await // 3
+    }
+
+    async fn choose_parent(&mut self) -> Result<()> {
+        self.parent = None;
+        let mut first = true;
+        while let Some(candidate) = self.candidates.pop_front() {
+            if candidate.volume != self.volume {
+                let detail = format!("{} is of another volume", candidate.name());
+                return Err(Error::new(ErrorKind::Usage, "choose a parent", detail));
+            }
+            if !std::mem::take(&mut first) {
+                // for whoever looks at the lease; what counts is that it was there before the next line
+                self.lease.update(role(self.name(), Some(&candidate))).await?;
+            }
+            match confirm(&self.repo, &candidate.name()).await? {
+                Confirmed::Present => {
+                    self.parent = Some(candidate);
+                    return Ok(());
+                }
+                Confirmed::Forgotten => tracing::info!("parent {} was forgotten", candidate.name()),
+                Confirmed::Absent => tracing::info!("parent {} is gone", candidate.name()),
+            }
+        }
+        if !first {
+            self.lease.update(role(self.name(), None)).await?;
+        }
+        Ok(())
+    }
+
+    async fn read_lists(&mut self) -> Result<()> {
+        let (condemned, damaged) =
+            futures::try_join!(read_condemned(&self.repo), read_damaged(&self.repo))?;
+        self.condemned = condemned;
+        let (damaged, warnings) = damaged;
+        self.damaged = damaged;
+        self.warnings.extend(warnings);
+        Ok(())
+    }
+
+    /// The confirmed parent.
+    pub fn parent(&self) -> Option<&Manifest> {
+        self.parent.as_ref()
+    }
+
+    /// Packs that nothing may be reused from.
+    pub fn condemned(&self) -> &HashSet<PackId> {
+        &self.condemned
+    }
+
+    /// Entries that nothing may be reused from.
+    pub fn damaged(&self) -> &DamagedSet {
+        &self.damaged
+    }
+
+    /// The attempt that will be committed, as it stands now.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// A backup that is committed under this very name already. The run can only end as [`Commit::AlreadyDone`], or with an
+    /// error if the content differs.
+    pub fn existing(&self) -> Option<&Manifest> {
+        self.existing.as_ref()
+    }
+
+    /// Step 4. A cached copy of a segment counts only if it is listed here.
+    pub async fn list_segments(&self) -> Result<Vec<SegmentInfo>> {
+        let listed = self.repo.store().list(DEDUP_PREFIX).await?;
+        let info = |l: crate::store::Listed| {
+            let id = parse_segment_key(&l.key).ok()?;
+            Some(SegmentInfo { id, size_bytes: l.size_bytes })
+        };
+        Ok(listed.into_iter().filter_map(info).collect())
+    }
+
+    /// Step 6: which of these packs cannot be relied upon, condemned or gone. In ascending order, each once.
+    pub async fn confirm_packs(&self, packs: &[PackId]) -> Result<Vec<PackId>> {
+        let mut packs = packs.to_vec();
+        packs.sort_unstable();
+        packs.dedup();
+        let look_up = |pack: PackId| async move {
+            let gone = self.condemned.contains(&pack)
+                || self.repo.store().head(&pack_key(&pack)).await?.is_none();
+            Ok::<_, Error>(gone.then_some(pack))
+        };
+        stream::iter(packs)
+            .map(look_up)
+            .buffered(LOOK_UPS_IN_FLIGHT)
+            .try_filter_map(|pack| async move { Ok(pack) })
+            .try_collect()
+            .await
+    }
+
+    /// Steps 6 and 7. All of `own_packs` and the segment must be stored. `manifest` gets the attempt filled in.
+    ///
+    /// Errors: `Forgotten`; `AlreadyExists` if this backup id was used for other content; `Usage` if the manifest is not of this
+    /// writer's volume and id or not of its parent; whatever the store says. After an error the writer can only be abandoned.
+    pub async fn commit(
+        &mut self,
+        mut manifest: Manifest,
+        own_packs: &[PackId],
+        reused_packs: &[PackId],
+    ) -> Result<Commit> {
+        self.check_is_ours(&manifest)?;
+        for _ in 0..FENCES_MAX {
+            let missing = self.confirm_packs(reused_packs).await?; // 6
+            if !missing.is_empty() {
+                return Ok(Commit::StoreAgain { missing });
+            }
+            manifest.attempt = self.attempt;
+            // A fence comes before the removal of a lease. One that vanished otherwise protects as little.
+            let fenced = if self.lease.is_present().await? {
+                match self.create_manifest(&manifest).await? {
+                    // 7
+                    Outcome::Ended(commit) => return Ok(commit),
+                    Outcome::Fenced => true,
+                }
+            } else {
+                let there = self.repo.read_manifest(&manifest.name()).await?;
+                matches!(there, Some(ManifestRecord::Fence { .. }))
+            };
+            if let Some(reason) = self.resume(fenced, own_packs).await? {
+                return Ok(Commit::Restart { reason });
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Fenced,
+            format!("commit backup {} in {}", manifest.name(), self.repo.store().url()),
+            format!("fenced {FENCES_MAX} times"),
+        )
+        .hint("a collector takes this writer for dead: give it a longer lease time"))
+    }
+
+    async fn create_manifest(&mut self, manifest: &Manifest) -> Result<Outcome> {
+        let name = manifest.name();
+        let key = name.manifest_key();
+        let record = ManifestRecord::Backup(Box::new(manifest.clone()));
+        let bytes = record.encode(self.repo.keys(), self.repo.id(), &key)?;
+        self.in_doubt = true; // whoever drops this future here does not know the outcome either
+        let created = self.repo.store().create(&key, bytes.into()).await;
+        self.in_doubt = matches!(&created, Err(e) if may_have_written(e));
+        match created? {
+            Created::Now | Created::Ours => {
+                self.refuse_forgotten(&name).await?;
+                Ok(Outcome::Ended(Commit::Done(Box::new(manifest.clone()))))
+            }
+            Created::Taken(bytes) => match self.repo.decode_manifest(&key, &bytes)? {
+                ManifestRecord::Fence { by, .. } => {
+                    tracing::warn!("{name} was fenced by {by}");
+                    Ok(Outcome::Fenced)
+                }
+                ManifestRecord::Backup(there) => {
+                    self.refuse_forgotten(&name).await?;
+                    if same_content(&there, manifest) {
+                        return Ok(Outcome::Ended(Commit::AlreadyDone(there)));
+                    }
+                    Err(Error::new(
+                        ErrorKind::AlreadyExists,
+                        format!("commit backup {name} in {}", self.repo.store().url()),
+                        format!(
+                            "a backup of that name was committed {}, with other content",
+                            there.finished
+                        ),
+                    )
+                    .hint("use another backup id"))
+                }
+            },
+        }
+    }
+
+    /// The resumed writer: a new lease, the next attempt if this one is fenced, steps 2 and 3 anew, then what was uploaded
+    /// before is looked at. `Some`: the reason why it does not count.
+    async fn resume(&mut self, fenced: bool, own_packs: &[PackId]) -> Result<Option<String>> {
+        let built_on = self.parent.clone();
+        self.candidates.extend(built_on.clone());
+        self.candidates.rotate_right(usize::from(built_on.is_some()));
+        self.attempt = self.attempt.saturating_add(u32::from(fenced));
+        let name = self.name();
+        let record = self.options.lease(role(name.clone(), built_on.as_ref()));
+        if let Some(e) = self.lease.replace(record).await? {
+            self.warnings.push(stays_behind(e));
+        }
+        self.look_around().await?;
+        if self.parent != built_on {
+            return Ok(Some(format!("{name}: the parent was forgotten meanwhile")));
+        }
+        let unsafe_packs = self.confirm_packs(own_packs).await?;
+        Ok(unsafe_packs.first().map(|pack| {
+            let count = unsafe_packs.len();
+            format!("{name}: {count} of its packs are condemned or gone, the first is {pack}")
+        }))
+    }
+
+    /// A commit that a forget has overtaken is none.
+    async fn refuse_forgotten(&self, name: &AttemptName) -> Result<()> {
+        if self.repo.is_forgotten(name).await? {
+            return Err(forgotten(&self.repo, name));
+        }
+        Ok(())
+    }
+
+    fn check_is_ours(&self, manifest: &Manifest) -> Result<()> {
+        let detail = if manifest.volume != self.volume || manifest.backup_id != self.backup_id {
+            "it is not of this writer's volume and backup id"
+        } else if manifest.parent != self.parent.as_ref().map(Manifest::as_parent)
+            && manifest.parent.is_some()
+        {
+            "its parent is not the one that was confirmed"
+        } else {
+            return Ok(());
+        };
+        let context = format!("commit backup {}", manifest.name());
+        Err(Error::new(ErrorKind::Bug, context, detail))
+    }
+
+    fn name(&self) -> AttemptName {
+        AttemptName {
+            volume: self.volume.clone(),
+            backup_id: self.backup_id.clone(),
+            attempt: self.attempt,
+        }
+    }
+
+    /// Keeps the lease alive, through fences too; to be spawned beside the run. Ends with the writer.
+    pub fn heartbeat(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.lease.heartbeat()
+    }
+
+    /// Step 8, after a commit. What comes back are warnings of the whole run: not being allowed to delete is one.
+    pub async fn finish(mut self) -> Vec<String> {
+        let stays = self.lease.end(!self.in_doubt).await;
+        self.warnings.extend(stays.map(stays_behind));
+        if self.in_doubt {
+            self.warnings.push(
+                "the lease stays until it runs out: the outcome of the commit is not known".into(),
+            );
+        }
+        self.warnings
+    }
+
+    /// The end of a run that did not commit: the lease goes, unless the manifest may still come to be.
+    pub async fn abandon(self) -> Vec<String> {
+        self.finish().await
+    }
+}
+
+enum Outcome {
+    Ended(Commit),
+    Fenced,
+}
+
+/// Which attempt a run makes: the first that is not fenced. Also the backup that is there already.
+async fn next_attempt(
+    repo: &Repository,
+    volume: &VolumeName,
+    backup_id: &BackupId,
+) -> Result<(u32, Option<Manifest>)> {
+    let store = repo.store();
+    let (made, forgot) = (
+        format!("{}{backup_id}/", manifests_of(volume)),
+        format!("{}{backup_id}/", forgotten_of(volume)),
+    );
+    let (made, forgot) = futures::try_join!(store.list(&made), store.list(&forgot))?;
+    let attempts = made.iter().filter_map(|l| parse_manifest_key(&l.key).ok());
+    let last = attempts.max_by_key(|name| name.attempt);
+    if !forgot.is_empty() {
+        let name = AttemptName { volume: volume.clone(), backup_id: backup_id.clone(), attempt: 0 };
+        return Err(forgotten(repo, &last.unwrap_or(name)));
+    }
+    let Some(last) = last else { return Ok((0, None)) };
+    match backup_at(repo, &last).await? {
+        Some(manifest) => Ok((last.attempt, Some(manifest))),
+        None => {
+            let context = format!("begin backup {last}");
+            let attempt = last.attempt.checked_add(1);
+            let attempt = attempt
+                .ok_or_else(|| Error::new(ErrorKind::Corrupt, context, "no attempt is left"))?;
+            Ok((attempt, None))
+        }
+    }
+}
+
+fn forgotten(repo: &Repository, name: &AttemptName) -> Error {
+    Error::new(
+        ErrorKind::Forgotten,
+        format!("make backup {name} in {}", repo.store().url()),
+        "a backup of that name was forgotten, and it stays so",
+    )
+    .hint("use another backup id")
+}
+
+fn same_content(a: &Manifest, b: &Manifest) -> bool {
+    let root = |m: &Manifest| m.map.root.map(|root| root.id);
+    a.volume == b.volume
+        && a.size_bytes == b.size_bytes
+        && a.map.depth == b.map.depth
+        && root(a) == root(b)
+}
+
+/// Refusals are certain; everything else may hide a write.
+fn may_have_written(e: &Error) -> bool {
+    !matches!(e.kind(), ErrorKind::Usage | ErrorKind::Unsupported | ErrorKind::Bug)
+}
+
+fn role(name: AttemptName, parent: Option<&Manifest>) -> LeaseRole {
+    LeaseRole::Writer { name, parent: parent.map(Manifest::as_parent) }
+}
