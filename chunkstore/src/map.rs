@@ -30,4 +30,4 @@ pub use volume::VolumeMap;
 pub use walk::{MapWalk, Window};
 
 #[cfg(test)]
-mod model;
+pub(crate) mod model;

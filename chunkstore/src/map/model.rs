@@ -1,12 +1,15 @@
 //! For the tests: a plain map of chunks to hold the real thing against, and a repository in memory.
 
 use crate::format::manifest::MapRoot;
-use crate::ids::{ChunkId, PackId};
+use crate::format::moved::Moved;
+use crate::format::names;
+use crate::ids::{ChunkId, PackId, PageId};
 use crate::keys::Encryption;
 use crate::map::{Inherit, MapBuilder, MapReader, MapWalk, PageSink, ReadLimits, VolumeMap, diff};
+use crate::pack::{EntryKind, check_pack};
 use crate::repository::testing::{init_options, key_file};
 use crate::repository::{InitOptions, Repository};
-use crate::seal::Compression;
+use crate::seal::{Compression, Opener};
 use crate::store::Store;
 use crate::units::{ChunkNo, ChunkRef, ChunkSize, Geometry, Location};
 use object_store::ObjectStore;
@@ -137,6 +140,21 @@ pub(crate) struct Build<'a> {
     pub(crate) size_bytes: u64,
     /// Updates whose pages are loaded together.
     pub(crate) window: usize,
+    pub(crate) pack_bytes: u32,
+}
+
+impl<'a> Build<'a> {
+    /// On nothing, in small packs.
+    pub(crate) fn new(repo: &'a Arc<Repository>, size_bytes: u64) -> Self {
+        let inherit = Inherit::Nothing;
+        Self { repo, inherit, parent: None, size_bytes, window: 100, pack_bytes: 64 << 10 }
+    }
+
+    /// On a parent, inheriting.
+    pub(crate) fn on(repo: &'a Arc<Repository>, size_bytes: u64, parent: &'a Built) -> Self {
+        let inherit = Inherit::Parent;
+        Self { inherit, parent: Some(parent), ..Self::new(repo, size_bytes) }
+    }
 }
 
 impl Build<'_> {
@@ -153,7 +171,7 @@ impl Build<'_> {
             parent.clone().map(|map| MapReader::new(Arc::clone(self.repo), map).unwrap());
         let keys = Arc::clone(self.repo.keys());
         let mut builder = MapBuilder::new(keys, fanout, geometry, self.inherit, parent).unwrap();
-        let mut sink = sink(self.repo);
+        let mut sink = sink(self.repo, self.pack_bytes);
         for window in updates.chunks(self.window) {
             let set: Vec<_> =
                 window.iter().filter(|u| matches!(u, Update::Set(..))).map(Update::range).collect();
@@ -195,8 +213,8 @@ impl Build<'_> {
     }
 }
 
-pub(crate) fn sink(repo: &Repository) -> PageSink {
-    PageSink::new(repo.keys(), *repo.id(), Compression::Zstd(1), 64 << 10).unwrap()
+pub(crate) fn sink(repo: &Repository, pack_bytes: u32) -> PageSink {
+    PageSink::new(repo.keys(), *repo.id(), Compression::Zstd(1), pack_bytes).unwrap()
 }
 
 pub(crate) async fn put_finished(repo: &Repository, sink: &mut PageSink) {
@@ -204,6 +222,47 @@ pub(crate) async fn put_finished(repo: &Repository, sink: &mut PageSink) {
         let payload: object_store::PutPayload = pack.parts.iter().cloned().collect();
         repo.store().put(&pack.object_key(), payload).await.unwrap();
     }
+}
+
+/// Copies all pages of a pack into a new one, writes the stub and deletes the old one, as a collection does. Gives the new
+/// pack.
+pub(crate) async fn rewrite(repo: &Repository, old: &PackId) -> PackId {
+    let bytes = repo.store().get(&names::pack_key(old)).await.unwrap();
+    let summary = check_pack(&bytes).unwrap();
+    let directory_at = summary.trailer.directory_offset as usize;
+    let directory_end = directory_at + summary.trailer.directory_len as usize;
+    let mut opener = Opener::new(Arc::clone(repo.keys())).unwrap();
+    let directory = opener
+        .open_directory(&summary.header, &summary.trailer, &bytes[directory_at..directory_end])
+        .unwrap();
+    let mut sink = sink(repo, 1 << 30);
+    // another order, so that numbers and offsets change
+    let mut relocations = Vec::new();
+    for (number, entry) in (0..summary.trailer.entries).zip(&directory).rev() {
+        let stored = &bytes[entry.offset as usize..][..entry.stored_len as usize];
+        let mut plain = Vec::new();
+        opener.open_entry(EntryKind::Page, old, entry.offset, stored, &mut plain).unwrap();
+        let to = sink.store(PageId::from_bytes(entry.ids[0]), &plain).unwrap();
+        relocations.push(((number, 0), to));
+    }
+    sink.close().unwrap();
+    put_finished(repo, &mut sink).await;
+    let new = relocations[0].1.pack;
+    put_stub(repo, &Moved::new(*old, relocations).unwrap()).await;
+    repo.store().delete(&names::pack_key(old)).await.unwrap();
+    new
+}
+
+pub(crate) async fn put_stub(repo: &Repository, stub: &Moved) {
+    let key = names::moved_key(stub.pack());
+    let bytes = stub.encode(repo.keys(), repo.id(), &key).unwrap();
+    repo.store().put(&key, bytes).await.unwrap();
+}
+
+/// All packs of the repository.
+pub(crate) async fn packs(repo: &Repository) -> Vec<PackId> {
+    let listed = repo.store().list("packs").await.unwrap();
+    listed.iter().map(|l| names::parse_pack_key(&l.key).unwrap()).collect()
 }
 
 impl Built {
@@ -243,8 +302,7 @@ impl Built {
         let updates: Vec<_> =
             self.model.chunks.iter().map(|(&k, &c)| Update::Set(k..k + 1, vec![Some(c)])).collect();
         let size_bytes = self.model.geometry.size_bytes();
-        let build =
-            Build { repo, inherit: Inherit::Nothing, parent: None, size_bytes, window: 1000 };
+        let build = Build { window: 1000, ..Build::new(repo, size_bytes) };
         assert_eq!(root_id(build.run(&updates).map.root()), root_id(self.map.root()));
     }
 

@@ -9,12 +9,11 @@ use proptest::prelude::*;
 const C: u64 = 4096;
 
 fn full(repo: &Arc<Repository>, size_bytes: u64, updates: &[Update]) -> Built {
-    Build { repo, inherit: Inherit::Nothing, parent: None, size_bytes, window: 100 }.run(updates)
+    Build::new(repo, size_bytes).run(updates)
 }
 
 fn next(repo: &Arc<Repository>, parent: &Built, size_bytes: u64, updates: &[Update]) -> Built {
-    Build { repo, inherit: Inherit::Parent, parent: Some(parent), size_bytes, window: 2 }
-        .run(updates)
+    Build { window: 2, ..Build::on(repo, size_bytes, parent) }.run(updates)
 }
 
 fn set(range: Range<u64>, content: u64) -> Update {
@@ -76,7 +75,7 @@ fn nothing_changed_costs_nothing() {
     assert_eq!((same.pages, same.map.root()), (0, parent.map.root()));
     // a list of what is allocated, all of it as before
     for inherit in [Inherit::Nothing, Inherit::Parent] {
-        let build = Build { repo: &repo, inherit, parent: Some(&parent), size_bytes, window: 1 };
+        let build = Build { inherit, window: 1, ..Build::on(&repo, size_bytes, &parent) };
         let same = build.run(&[set(12345..12350, 1), set((1 << 33)..(1 << 33) + 100, 2)]);
         assert_eq!((same.pages, same.map.root()), (0, parent.map.root()));
     }
@@ -115,8 +114,7 @@ fn equal_pages_keep_the_location_and_repaired_chunks_are_kept() {
     let repo = repository(16);
     let parent = full(&repo, 300 * C, &[set(0..300, 0)]);
     for inherit in [Inherit::Nothing, Inherit::Parent] {
-        let build =
-            Build { repo: &repo, inherit, parent: Some(&parent), size_bytes: 300 * C, window: 1 };
+        let build = Build { inherit, window: 1, ..Build::on(&repo, 300 * C, &parent) };
         let same = build.run(&[set(0..300, 0)]);
         assert_eq!((same.pages, same.map.root()), (0, parent.map.root()));
         // the same content, stored again: the new place must be in the new map
@@ -140,7 +138,7 @@ fn mistakes_of_the_caller_are_found() {
     };
     let mut reader = MapReader::new(Arc::clone(&repo), parent.map.clone()).unwrap();
     let all = run(reader.load(&[0..300])).unwrap();
-    let sink = &mut sink(&repo);
+    let sink = &mut sink(&repo, 1 << 20);
     let is_bug = |result: Result<MapRoot>, words: &str| {
         let error = result.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Bug);
@@ -181,7 +179,7 @@ fn provided_pages_below_the_cursor_are_dropped() {
         MapBuilder::new(keys, 16, geometry, Inherit::Parent, Some(parent.map.clone())).unwrap();
     let limits = ReadLimits { cache_bytes_max: 100 << 10, ..ReadLimits::default() };
     let mut reader = MapReader::with_limits(Arc::clone(&repo), parent.map.clone(), limits).unwrap();
-    let mut sink = sink(&repo);
+    let mut sink = sink(&repo, 1 << 20);
     let mut most = 0;
     for start in (0..40_000).step_by(160) {
         let pages = run(reader.load(&[start..start + 160])).unwrap();
@@ -305,7 +303,7 @@ proptest! {
             };
             let updates = updates_of(&step, &last.model, size, &mut seed);
             let inherit = if step.inherit { Inherit::Parent } else { Inherit::Nothing };
-            let build = Build { repo: &repo, inherit, parent: Some(&last), size_bytes: size, window: step.window };
+            let build = Build { inherit, window: step.window, ..Build::on(&repo, size, &last) };
             let built = build.run(&updates);
             check(&repo, &built);
             prop_assert_eq!(last.diff(&repo, &built), last.model.changed_to(&built.model));
