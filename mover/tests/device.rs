@@ -16,6 +16,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const CHOICES: [EngineChoice; 3] =
     [EngineChoice::Uring, EngineChoice::UringPlain, EngineChoice::Blocking];
@@ -183,12 +184,55 @@ fn dropping_an_engine_brings_slots_home_and_frees_the_device() {
             }
             drop(engine);
             assert!(arena.all_home(), "{choice}");
-            let begin = std::time::Instant::now();
+            let begin = Instant::now();
             drop(target);
             drop(Target::open(device.path(), &TargetOptions::new(1)).unwrap());
             assert!(begin.elapsed().as_millis() < 1000, "{choice}: it was still claimed");
         }
     }
+}
+
+/// Writes hang as long as the file system under the device is frozen.
+#[test]
+fn a_device_that_hangs_does_not_hang_its_user() {
+    if !is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Loop::new(image(64 << 20), 512, &[]);
+    run("mkfs.ext4", &["-q"], disk.path());
+    let mount = machine::Mount::new(disk.path(), dir.path(), "rw");
+    let devices: Vec<Loop> = CHOICES
+        .iter()
+        .map(|_| Loop::new(machine::image_in(mount.path(), 8 << 20), 512, &[]))
+        .collect();
+    let frozen = machine::Frozen::new(mount.path());
+    let hang = |(choice, device): (EngineChoice, &Loop)| {
+        let target = Target::open(device.path(), &TargetOptions::new(8 << 20)).unwrap();
+        let arena = Arena::new(8, 1 << 20).unwrap();
+        let mut engine = Engine::start(choice, &arena, target.io_file(), 8).unwrap();
+        for n in 0..4 {
+            engine.submit(Op::write(arena.take().unwrap(), n << 20, 1 << 20, n)).unwrap();
+        }
+        let none = engine.wait_timeout(Duration::from_millis(100)).unwrap();
+        assert!(none.is_none() && engine.in_flight() == 4, "{choice}: the device does not hang");
+        let begin = Instant::now();
+        drop(engine);
+        let took = begin.elapsed();
+        assert!(took > Duration::from_secs(4) && took < Duration::from_secs(9), "{took:?}");
+        assert_eq!(arena.free_slots(), 4, "{choice}: nobody else may use what is in flight");
+        arena
+    };
+    let arenas: Vec<Arc<Arena>> = std::thread::scope(|s| {
+        let all: Vec<_> =
+            CHOICES.into_iter().zip(&devices).map(|one| s.spawn(move || hang(one))).collect();
+        all.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    drop(frozen);
+    // now the device answers, after all who asked are gone: only the memory is still there
+    let blocking = arenas.last().unwrap();
+    let slots: Vec<_> = (0..8).map(|_| blocking.take_timeout(Duration::from_secs(60))).collect();
+    assert!(slots.iter().all(Option::is_some), "the threads bring their slots home");
 }
 
 #[test]

@@ -9,7 +9,7 @@
 use super::geometry::DeviceKind;
 use super::target::Target;
 use crate::io::{Arena, Direction, Slot, transfer_error};
-use chunkstore::{Error, ErrorKind, Result};
+use chunkstore::{Error, ErrorKind, Result, is_zero};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::ops::Range;
@@ -142,7 +142,7 @@ impl Target {
                 let len = u32::try_from(part.len()).unwrap_or(u32::MAX);
                 transfer_error(Direction::Read, self.path(), at, len, e)
             })?;
-            if part.iter().any(|b| *b != 0) {
+            if !is_zero(part) {
                 tracing::warn!(
                     device = %self.path().display(),
                     offset = at,

@@ -5,7 +5,6 @@
 //! Cannot deadlock: at most `depth` operations are inside, and each channel has room for that many, so no send ever waits. A
 //! worker waits only for jobs, which end when the engine drops its sender; the engine waits only while something is inside.
 
-use super::arena::Arena;
 use super::engine::{Completion, InFlight, Patience};
 use super::file::IoFile;
 use super::transfer::Progress;
@@ -35,7 +34,7 @@ pub(super) struct Blocking {
 }
 
 impl Blocking {
-    pub(super) fn start(_: &Arc<Arena>, file: &Arc<IoFile>, depth: usize) -> io::Result<Self> {
+    pub(super) fn start(file: &Arc<IoFile>, depth: usize) -> io::Result<Self> {
         let (jobs, inbox) = bounded::<InFlight>(depth);
         let (outbox, done) = bounded::<Completion>(depth);
         let stop = Arc::new(AtomicBool::new(false));

@@ -214,8 +214,8 @@ pub(super) enum Patience {
 
 /// Moves bytes between one file and the slots of one arena, many transfers at a time. Owned by one thread at a time.
 ///
-/// Transfers may be handed to the kernel in batches: they surely have been when any of the waiting calls or
-/// [`Engine::kick`] returns. Completions come in any order. Dropping an engine with transfers in flight waits a few seconds
+/// Transfers may be handed to the kernel in batches: they have been when a waiting call finds none that ended, or
+/// [`Engine::kick`] was called. Completions come in any order. Dropping an engine with transfers in flight waits a few seconds
 /// for them; whether such a write reached the device is not known. What does not end by then keeps its slot for ever.
 #[derive(Debug)]
 pub struct Engine {
@@ -230,6 +230,24 @@ pub struct Engine {
 enum Kind {
     Uring(Box<Uring>),
     Blocking(Blocking),
+}
+
+impl Kind {
+    fn start(
+        choice: EngineChoice,
+        arena: &Arc<Arena>,
+        file: &Arc<IoFile>,
+        depth: usize,
+    ) -> io::Result<Self> {
+        let register = match choice {
+            EngineChoice::Auto | EngineChoice::Blocking => {
+                return Ok(Self::Blocking(Blocking::start(file, depth)?));
+            }
+            EngineChoice::Uring => true,
+            EngineChoice::UringPlain => false,
+        };
+        Ok(Self::Uring(Box::new(Uring::start(register, arena, file, depth)?)))
+    }
 }
 
 impl Engine {
@@ -253,20 +271,9 @@ impl Engine {
             ref one => std::slice::from_ref(one),
         };
         for candidate in candidates {
-            let started = match candidate {
-                EngineChoice::Uring => Uring::start(true, arena, file, depth),
-                EngineChoice::UringPlain => Uring::start(false, arena, file, depth),
-                _ => match Blocking::start(arena, file, depth) {
-                    Ok(b) => {
-                        kind = Some(Kind::Blocking(b));
-                        break;
-                    }
-                    Err(e) => Err(e),
-                },
-            };
-            match started {
-                Ok(ring) => {
-                    kind = Some(Kind::Uring(Box::new(ring)));
+            match Kind::start(*candidate, arena, file, depth) {
+                Ok(started) => {
+                    kind = Some(started);
                     break;
                 }
                 Err(e) => notes.push(format!("{candidate}: {e}")),
@@ -342,7 +349,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Hands what was submitted to the kernel now, without waiting for anything.
+    /// Hands what was submitted to the kernel now, without waiting for anything: for an owner who will not wait for a while.
     pub fn kick(&mut self) -> Result<()> {
         match &mut self.kind {
             Kind::Uring(ring) => ring.kick(),

@@ -57,8 +57,8 @@ impl IoFile {
         self.via(Via::Buffered)
     }
 
-    /// Fills `buf` from `offset` on, on the caller's thread. An end of the file before that is `UnexpectedEof`. Memory that is
-    /// not aligned goes through the page cache.
+    /// Fills `buf` from `offset` on, on the caller's thread. An end of the file before that is `UnexpectedEof`. At most
+    /// 1 GiB; memory that is not aligned goes through the page cache.
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let mut t = Transfer::new(Direction::Read, offset, address(buf), buf.len())?;
         while let Some(step) = t.step(self.align) {
@@ -70,7 +70,7 @@ impl IoFile {
         Ok(())
     }
 
-    /// Writes all of `buf` at `offset`, on the caller's thread.
+    /// Writes all of `buf`, at most 1 GiB, at `offset`, on the caller's thread.
     pub fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         let mut t = Transfer::new(Direction::Write, offset, address(buf), buf.len())?;
         while let Some(step) = t.step(self.align) {

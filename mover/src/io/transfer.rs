@@ -60,7 +60,7 @@ impl Transfer {
     /// Refuses what ends behind the largest file offset.
     pub(crate) fn new(dir: Direction, offset: u64, address: u64, len: usize) -> io::Result<Self> {
         let bad = || io::Error::from_raw_os_error(libc::EINVAL);
-        // one system call moves at most 2 GiB less a page
+        // one system call moves at most 2 GiB less a page; no slot is that large
         let len = u32::try_from(len).ok().filter(|l| *l <= 1 << 30).ok_or_else(bad)?;
         let end = offset.checked_add(u64::from(len)).ok_or_else(bad)?;
         i64::try_from(end).map_err(|_| bad())?;

@@ -107,10 +107,10 @@ impl Uring {
     }
 
     pub(super) fn kick(&mut self) -> Result<()> {
-        while !self.queued.is_empty() {
-            self.enter(None).map_err(|e| self.failed(e))?;
+        if self.queued.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        self.enter(None).map_err(|e| self.failed(e))
     }
 
     pub(super) fn next(&mut self, patience: Patience) -> Result<Option<Completion>> {
@@ -226,8 +226,13 @@ impl Uring {
         match entered {
             Ok(_) => Ok(()),
             Err(e) => match e.raw_os_error() {
-                // the time is up, a signal came, or the kernel wants completions taken first
-                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
+                // the time is up, or a signal came
+                Some(libc::ETIME | libc::EINTR) => Ok(()),
+                // the kernel is short of memory, or wants completions taken first: the caller does that and asks again
+                Some(libc::EBUSY | libc::EAGAIN) => {
+                    std::thread::yield_now();
+                    Ok(())
+                }
                 _ => Err(e),
             },
         }

@@ -152,6 +152,23 @@ impl Drop for Mount {
     }
 }
 
+/// A file system that takes no writes; thawed when dropped.
+#[derive(Debug)]
+pub(crate) struct Frozen(PathBuf);
+
+impl Frozen {
+    pub(crate) fn new(at: &Path) -> Self {
+        run("fsfreeze", &["--freeze"], at);
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        run("fsfreeze", &["--unfreeze"], &self.0);
+    }
+}
+
 /// A compressed memory device of its own; removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Zram {
