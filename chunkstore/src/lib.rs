@@ -21,7 +21,10 @@ mod store;
 mod units;
 
 pub use chunk::is_zero;
-pub use dedup::{Claim, RunTable, RunTableStats};
+pub use dedup::{
+    Claim, DedupIndex, DedupOptions, DedupStats, Lookup, NeededBlock, RunTable, RunTableStats,
+    Scratch, ScratchBytes,
+};
 pub use error::{Error, ErrorKind, Result};
 pub use fetch::{EntryAddr, Fetched, Forwarder, RangeRead, plan_reads, read_range, resolve_moved};
 pub use format::damaged::Damaged;

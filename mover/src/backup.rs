@@ -1,1 +1,326 @@
-//! (module under construction)
+//! Backs up one volume: decides what to read, runs the pipeline, commits.
+//!
+//! Order of things, which the commit protocol rests on (`docs/architecture.md`): look for a parent, take a lease, confirm the
+//! parent, read the condemned lists, list the dedup segments, move the data, put the segment, check the packs of others
+//! that were reused, create the manifest, give the lease back. The stages of moving the data are files of this folder.
+
+mod assemble;
+mod bounds;
+mod dedup;
+mod feed;
+mod parent;
+mod read;
+mod run;
+mod seal;
+mod stop;
+mod summary;
+mod unit;
+mod upload;
+
+pub use bounds::{Bounds, MEMORY_BYTES_MIN};
+pub use parent::ParentChoice;
+pub use summary::{BackupOutcome, BackupSummary};
+
+use crate::changes::{
+    BackupPlan, ChangedBlocks, Changes, Extents, ParseOptions, PlanInput, parse_changed_blocks,
+    plan_backup,
+};
+use crate::control::{Cancel, MemoryBudget, Phase, Progress};
+use crate::device::{DirectIo, Source, SourceOptions};
+use crate::io::EngineChoice;
+use crate::scratch::ScratchDir;
+use chrono::{DateTime, Utc};
+use chunkstore::{
+    BackupId, BackupStats, ChangeKind, Commit, Compression, DedupOptions, Error, ErrorKind,
+    Geometry, LeaseOptions, PackId, Repository, Result, Scratch, SnapshotInfo, VolumeMap,
+    VolumeName, Writer, WriterOptions,
+};
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+use stop::Stop;
+
+/// How often a run may have to store again what a collector took away before it gives up.
+const ROUNDS_MAX: u32 = 5;
+/// A writer without a heartbeat for this long counts as dead to a collector.
+const LEASE_SECONDS: u32 = 600;
+
+/// Where a changed-block list comes from.
+#[derive(Debug, Clone)]
+pub enum ChangedBlocksInput {
+    /// A file.
+    Path(PathBuf),
+    /// Standard input.
+    Stdin,
+}
+
+/// What a backup is asked to do.
+#[derive(Debug, Clone)]
+pub struct BackupOptions {
+    /// Block device or image file.
+    pub source: PathBuf,
+    /// Joins the backups of one volume; by default the filesystem's UUID or the file's name.
+    pub volume: Option<VolumeName>,
+    /// Random by default; given, it makes a run repeatable.
+    pub backup_id: Option<BackupId>,
+    /// Changed-block list; without it the whole source is read, holes of an image file apart.
+    pub changed_blocks: Option<ChangedBlocksInput>,
+    /// Overrides or supplies what the list means.
+    pub kind: Option<ChangeKind>,
+    /// Which backup to build on.
+    pub parent: ParentChoice,
+    /// The snapshot that the list starts from.
+    pub base_snapshot: Option<String>,
+    /// The snapshot that the source shows.
+    pub snapshot: SnapshotInfo,
+    /// Codec of new chunks.
+    pub compression: Compression,
+    /// Kept in the manifest.
+    pub labels: BTreeMap<String, String>,
+    /// Bound on memory.
+    pub memory: MemoryBudget,
+    /// Which engine reads the device.
+    pub engine: EngineChoice,
+    /// Whether the page cache is bypassed.
+    pub direct: DirectIo,
+    /// Where copies of dedup segments are kept.
+    pub scratch: Option<PathBuf>,
+    /// Seal threads; by default one a core.
+    pub threads: Option<usize>,
+    /// Program and version, for manifest and lease.
+    pub tool: String,
+    /// Name of this machine or pod, for the lease.
+    pub host: String,
+}
+
+/// What is decided before a writer begins.
+struct Prepared {
+    source: Source,
+    volume: VolumeName,
+    geometry: Geometry,
+    changes: Option<ChangedBlocks>,
+    bounds: Bounds,
+    warnings: Vec<String>,
+}
+
+/// Backs up `options.source` and commits it.
+///
+/// Blocks until the backup is committed, has failed, or was cancelled; all threads have ended then.
+pub fn backup(
+    rt: &tokio::runtime::Handle,
+    repo: &Arc<Repository>,
+    options: &BackupOptions,
+    progress: &Arc<Progress>,
+    cancel: &Arc<Cancel>,
+) -> Result<BackupSummary> {
+    let (begun, started) = (Instant::now(), Utc::now());
+    progress.set_phase(Phase::Planning);
+    let prepared = prepare(repo, options)?;
+    let backup_id = options.backup_id.clone().unwrap_or_else(BackupId::random);
+    let delta = prepared.changes.as_ref().is_some_and(|c| c.kind == ChangeKind::Delta);
+    let parents = parent::candidates(rt, repo, options, &prepared.volume, delta)?;
+    let lease = LeaseOptions {
+        lease_seconds: LEASE_SECONDS,
+        tool: options.tool.clone(),
+        host: options.host.clone(),
+    };
+    let volume = prepared.volume.clone();
+    let id = backup_id.clone();
+    let writer =
+        rt.block_on(Writer::begin(repo, WriterOptions { volume, backup_id: id, parents, lease }))?;
+    if let Some(done) = parent::already_done(options, &writer) {
+        let mut summary = BackupSummary::already_done(done, prepared.warnings, begun.elapsed());
+        summary.warnings.extend(rt.block_on(writer.finish()));
+        return Ok(summary);
+    }
+    let beat = rt.spawn(writer.heartbeat());
+    let mut run = Run {
+        rt,
+        repo,
+        options,
+        prepared,
+        backup_id,
+        writer,
+        progress,
+        cancel,
+        begun,
+        started,
+        delta,
+        last_stats: None,
+    };
+    let result = run.rounds();
+    let warnings = rt.block_on(run.writer.finish());
+    beat.abort();
+    let mut summary = result.inspect_err(|_| {
+        warnings.iter().for_each(|w| tracing::warn!("{w}"));
+    })?;
+    summary.warnings.extend(warnings);
+    Ok(summary)
+}
+
+fn prepare(repo: &Repository, options: &BackupOptions) -> Result<Prepared> {
+    let source = Source::open(&options.source, SourceOptions { direct: options.direct })?;
+    let geometry = Geometry::new(source.size_bytes(), repo.params().chunk)
+        .map_err(|e| e.within(format!("back up {}", options.source.display())))?;
+    let mut warnings = Vec::new();
+    if let Some(mount) = source.mounted_read_write()? {
+        warnings.push(format!(
+            "{} is mounted read-write at {}: the backup may be inconsistent; back up a snapshot instead",
+            options.source.display(),
+            mount.display()
+        ));
+    }
+    let changes = read_list(options, source.size_bytes())?;
+    let delta = changes.as_ref().is_some_and(|c| c.kind == ChangeKind::Delta);
+    let volume = match &options.volume {
+        Some(volume) => volume.clone(),
+        None if delta => {
+            return Err(Error::new(ErrorKind::Usage, "use a delta list", "no volume is named")
+                .hint(
+                    "name the volume with --volume, as for the backup that the delta builds on",
+                ));
+        }
+        None => source.default_volume_name()?,
+    };
+    let params = repo.params();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = options.threads.unwrap_or(cores);
+    let bounds = Bounds::derive(
+        options.memory,
+        params.chunk,
+        params.entry_chunks,
+        params.page_fanout,
+        threads,
+    )?;
+    Ok(Prepared { source, volume, geometry, changes, bounds, warnings })
+}
+
+fn read_list(options: &BackupOptions, volume_bytes: u64) -> Result<Option<ChangedBlocks>> {
+    let name = match &options.changed_blocks {
+        None => return Ok(None),
+        Some(ChangedBlocksInput::Stdin) => "standard input".to_owned(),
+        Some(ChangedBlocksInput::Path(path)) => path.display().to_string(),
+    };
+    let parse = ParseOptions {
+        kind_override: options.kind,
+        ..ParseOptions::new(name.as_str(), volume_bytes)
+    };
+    let Some(ChangedBlocksInput::Path(path)) = &options.changed_blocks else {
+        return parse_changed_blocks(std::io::stdin().lock(), &parse).map(Some);
+    };
+    let file = std::fs::File::open(path).map_err(|e| {
+        Error::new(ErrorKind::Usage, format!("read changed-block list {name}"), "").caused_by(e)
+    })?;
+    parse_changed_blocks(file, &parse).map(Some)
+}
+
+struct Run<'a> {
+    rt: &'a tokio::runtime::Handle,
+    repo: &'a Arc<Repository>,
+    options: &'a BackupOptions,
+    prepared: Prepared,
+    backup_id: BackupId,
+    writer: Writer,
+    progress: &'a Arc<Progress>,
+    cancel: &'a Arc<Cancel>,
+    begun: Instant,
+    started: DateTime<Utc>,
+    delta: bool,
+    /// Of the pass that was committed, or is about to be.
+    last_stats: Option<BackupStats>,
+}
+
+impl Run<'_> {
+    /// Moves the data and commits; again where a collector took away what the run referred to.
+    fn rounds(&mut self) -> Result<BackupSummary> {
+        let mut missing: HashSet<PackId> = HashSet::new();
+        for _ in 0..ROUNDS_MAX {
+            let plan = self.plan()?;
+            let done = self.pass(&plan, &missing)?;
+            self.progress.set_phase(Phase::Finishing);
+            let manifest = self.manifest(&plan, &done);
+            self.last_stats = Some(manifest.stats);
+            let reused: Vec<PackId> = done.assembled.reused.iter().copied().collect();
+            let own = done.own_packs.clone();
+            match self.rt.block_on(self.writer.commit(manifest, &own, &reused))? {
+                Commit::Done(m) => return Ok(self.summary(*m, BackupOutcome::Committed, &done)),
+                Commit::AlreadyDone(m) => {
+                    return Ok(self.summary(*m, BackupOutcome::AlreadyCommitted, &done));
+                }
+                Commit::StoreAgain { missing: gone } => {
+                    self.again(format!("{} reused packs were collected meanwhile", gone.len()));
+                    missing.extend(gone);
+                }
+                Commit::Restart { reason } => self.again(reason),
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("commit the backup of {}", self.prepared.volume),
+            format!("after {ROUNDS_MAX} rounds, what it refers to is still being collected"),
+        )
+        .hint("run it again when the garbage collection has ended"))
+    }
+
+    fn again(&mut self, why: String) {
+        tracing::warn!("storing again: {why}");
+        self.prepared.warnings.push(format!("stored again: {why}"));
+        self.progress.done_bytes.set(0);
+    }
+
+    fn plan(&self) -> Result<BackupPlan> {
+        let p = &self.prepared;
+        let parent = match self.writer.parent() {
+            Some(m) => Some(Geometry::new(m.size_bytes, p.geometry.chunk())?),
+            None if self.delta => {
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    format!("use a delta list for {}", p.volume),
+                    "the backup that it builds on was forgotten meanwhile",
+                )
+                .hint("run the backup without a list"));
+            }
+            None => None,
+        };
+        // holes are asked for again in each round: asking is cheap, and the file may have been discarded from
+        let data = p.source.data_ranges()?;
+        let all = Extents::of(0..p.geometry.size_bytes());
+        let holes = data.map(|data| all.subtract(&data.into_iter().collect()));
+        let changes = p.changes.as_ref().map_or(Changes::Whole, Changes::List);
+        plan_backup(&PlanInput { geometry: p.geometry, parent, changes, holes: holes.as_ref() })
+    }
+
+    fn pass(&mut self, plan: &BackupPlan, missing: &HashSet<PackId>) -> Result<run::PassDone> {
+        let p = &self.prepared;
+        self.progress.total_bytes.set(plan.read_bytes);
+        self.progress.set_phase(Phase::Moving);
+        let mut excluded = self.writer.condemned().clone();
+        excluded.extend(missing);
+        let scratch = match &self.options.scratch {
+            Some(dir) => Some(Box::new(ScratchDir::open(dir, self.repo.id())?) as Box<dyn Scratch>),
+            None => None,
+        };
+        let segments = self.rt.block_on(self.writer.list_segments())?;
+        let options = DedupOptions { memory_bytes: p.bounds.dedup_bytes };
+        let damaged = self.writer.damaged().clone();
+        let dedup =
+            dedup::Dedup::new(self.repo, self.rt, segments, options, scratch, excluded, damaged);
+        let parent = self.writer.parent().map(|m| VolumeMap::of(self.repo, m)).transpose()?;
+        run::Pass {
+            repo: self.repo,
+            runtime: self.rt,
+            source: &p.source,
+            geometry: p.geometry,
+            plan,
+            parent,
+            dedup: &dedup,
+            bounds: &p.bounds,
+            engine: self.options.engine,
+            compression: self.options.compression,
+            progress: self.progress,
+            stop: &Arc::new(Stop::new(self.cancel)),
+        }
+        .run()
+    }
+}

@@ -9,9 +9,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::names::segment_key;
-use crate::format::segment::{
-    SegmentIndex, SegmentLayout, SegmentOpener, to_plain_segment,
-};
+use crate::format::segment::{SegmentIndex, SegmentLayout, SegmentOpener, to_plain_segment};
 use crate::ids::{ChunkId, SegmentId};
 use crate::keys::Encryption;
 use crate::limits::{SEGMENT_HEADER_BYTES, SEGMENT_TRAILER_BYTES};
@@ -340,11 +338,7 @@ fn from_copy(repo: &Repository, id: SegmentId, copy: ScratchBytes) -> Result<Hel
 }
 
 /// Reads trailer and index section only.
-async fn by_range(
-    repo: &Repository,
-    info: SegmentInfo,
-    room: u64,
-) -> Result<Option<(Held, u64)>> {
+async fn by_range(repo: &Repository, info: SegmentInfo, room: u64) -> Result<Option<(Held, u64)>> {
     let opener = SegmentOpener::new(repo.keys(), repo.keys().encryption(), &info.id);
     let key = segment_key(&info.id);
     let size = info.size_bytes;

@@ -17,13 +17,15 @@ impl Repository {
     }
 
     /// Stores a dedup segment of these records: at least one, and of packs that the caller has stored itself.
-    pub async fn put_segment(&self, mut records: Vec<SegmentRecord>) -> Result<SegmentId> {
+    /// Gives its id and its size in bytes.
+    pub async fn put_segment(&self, mut records: Vec<SegmentRecord>) -> Result<(SegmentId, u64)> {
         let id = SegmentId::random();
         let seed = u64::from_le_bytes(random_bytes());
         let seal = self.keys.encryption();
         let bytes = encode_segment(&self.keys, seal, self.id(), &id, seed, &mut records)?;
         drop(records);
+        let size_bytes = bytes.len() as u64;
         self.store.put(&segment_key(&id), Bytes::from(bytes)).await?;
-        Ok(id)
+        Ok((id, size_bytes))
     }
 }

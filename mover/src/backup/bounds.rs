@@ -1,0 +1,159 @@
+//! Every bound of a backup, derived from one memory budget.
+//!
+//! Memory in use is the sum of these: slots, packs being filled or uploaded, the run table, segment records, dedup index,
+//! map pages. What remains is for the program itself, its threads' stacks and codec contexts, and the TLS stack.
+
+use crate::control::MemoryBudget;
+use chunkstore::{ChunkSize, Error, ErrorKind, Result};
+use serde::Serialize;
+
+const MIB: u64 = 1 << 20;
+/// Least memory with which a backup can run at all.
+pub const MEMORY_BYTES_MIN: u64 = 64 * MIB;
+/// Code, stacks, allocator slack, the network stack.
+const FIXED_BYTES: u64 = 32 * MIB;
+/// zstd's working memory and output buffers of one seal thread at low levels, measured with level 1 and 1 MiB entries.
+const SEAL_THREAD_BYTES: u64 = 4 * MIB;
+/// Read unit aimed at: large enough for the device's full rate, small enough to have many.
+const UNIT_BYTES: u32 = 1 << 20;
+/// What one record costs while a segment is built: the record and its encoding.
+const SEGMENT_ENTRY_BYTES: u64 = 160;
+/// What one decoded leaf page costs per child.
+const PAGE_CHILD_BYTES: u64 = 96;
+
+/// Bounds of one backup run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Bounds {
+    /// The budget that all others are derived from.
+    pub memory_bytes: u64,
+    /// Bytes of one read unit.
+    pub slot_bytes: u32,
+    /// Read units in memory.
+    pub slots: usize,
+    /// Reads in flight in the device.
+    pub depth: usize,
+    /// Threads that hash, compress and seal.
+    pub seal_threads: usize,
+    /// A pack is closed when it has this size.
+    pub pack_bytes: u32,
+    /// Packs being uploaded at once.
+    pub uploads: usize,
+    /// Memory for the chunks of this run that are remembered for deduplication.
+    pub run_table_bytes: u64,
+    /// Records gathered before a dedup segment is written.
+    pub segment_records: usize,
+    /// Memory for the dedup segments of the repository.
+    pub dedup_bytes: u64,
+    /// Leaf pages of the parent's map in one window.
+    pub window_leaves: usize,
+    /// Read units that may be under way between planning and the map.
+    pub units_ahead: usize,
+}
+
+impl Bounds {
+    /// Derives the bounds for a repository with these chunks and entries, on `cores` CPUs.
+    pub fn derive(
+        memory: MemoryBudget,
+        chunk: ChunkSize,
+        entry_chunks: u16,
+        page_fanout: u16,
+        cores: usize,
+    ) -> Result<Self> {
+        let memory_bytes = memory.total_bytes;
+        if memory_bytes < MEMORY_BYTES_MIN {
+            return Err(Error::new(
+                ErrorKind::Usage,
+                "derive the memory bounds",
+                format!("{memory_bytes} bytes are too little for a backup"),
+            )
+            .hint(format!("give --memory at least {} MiB", MEMORY_BYTES_MIN / MIB)));
+        }
+        // small budgets run fewer threads, so that half of the memory is left for data
+        let spare = memory_bytes - FIXED_BYTES;
+        let threads_max = usize::try_from(spare / 4 / SEAL_THREAD_BYTES).unwrap_or(usize::MAX);
+        let seal_threads = cores.clamp(1, threads_max.max(1));
+        let data = spare - seal_threads as u64 * SEAL_THREAD_BYTES;
+        let slot_bytes = UNIT_BYTES.min(chunk.bytes() * u32::from(entry_chunks)).max(chunk.bytes());
+        let slots_wanted = 4 * seal_threads + 8;
+        let slots_max = usize::try_from(data / 6 / u64::from(slot_bytes)).unwrap_or(usize::MAX);
+        let slots = slots_wanted.min(slots_max).max(3);
+        let depth = (slots / 2).clamp(1, 16);
+        let pack_room = data / 2;
+        let pack_bytes = (pack_room / 4).clamp(2 * MIB, 32 * MIB);
+        // one pack is being filled while the others are under way
+        let uploads = usize::try_from(pack_room / pack_bytes).unwrap_or(1).saturating_sub(1);
+        let share = |part: u64, each: u64| usize::try_from(part / each).unwrap_or(usize::MAX);
+        let leaf_bytes = PAGE_CHILD_BYTES * u64::from(page_fanout);
+        Ok(Self {
+            memory_bytes,
+            slot_bytes,
+            slots,
+            depth,
+            seal_threads,
+            pack_bytes: u32::try_from(pack_bytes).unwrap_or(u32::MAX),
+            uploads: uploads.clamp(1, 32),
+            run_table_bytes: data / 10,
+            segment_records: share(data / 10, SEGMENT_ENTRY_BYTES),
+            dedup_bytes: data / 8,
+            window_leaves: share(data / 64, leaf_bytes).clamp(4, 512),
+            units_ahead: 4 * slots + 64,
+        })
+    }
+
+    /// One line for the start of a run.
+    pub fn line(&self) -> String {
+        format!(
+            "memory {} MiB: {} slots of {} KiB, {} in flight, {} seal threads, packs of {} MiB, {} uploads, run table \
+             {} MiB, dedup index {} MiB",
+            self.memory_bytes / MIB,
+            self.slots,
+            self.slot_bytes / 1024,
+            self.depth,
+            self.seal_threads,
+            self.pack_bytes / (1 << 20),
+            self.uploads,
+            self.run_table_bytes / MIB,
+            self.dedup_bytes / MIB,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bounds(mib: u64, chunk: u32, cores: usize) -> Bounds {
+        let chunk = ChunkSize::new(chunk).unwrap();
+        Bounds::derive(MemoryBudget { total_bytes: mib * MIB }, chunk, 16, 128, cores).unwrap()
+    }
+
+    #[test]
+    fn the_sum_of_the_bounds_is_within_the_budget() {
+        for mib in [64, 96, 128, 256, 1024, 8192] {
+            for chunk in [4096, 65536, 4 << 20] {
+                for cores in [1, 2, 16, 128] {
+                    let b = bounds(mib, chunk, cores);
+                    let sum = FIXED_BYTES
+                        + b.seal_threads as u64 * SEAL_THREAD_BYTES
+                        + b.slots as u64 * u64::from(b.slot_bytes)
+                        + (b.uploads as u64 + 1) * u64::from(b.pack_bytes)
+                        + b.run_table_bytes
+                        + b.segment_records as u64 * SEGMENT_ENTRY_BYTES
+                        + b.dedup_bytes
+                        + 2 * b.window_leaves as u64 * PAGE_CHILD_BYTES * 128;
+                    // three slots are the least with which the stages overlap, whatever the chunk size
+                    let least = 3 * u64::from(b.slot_bytes);
+                    assert!(sum <= mib * MIB + least, "{mib} MiB, {chunk}, {cores}: {sum} {b:?}");
+                    assert!(b.depth < b.slots, "a slot is free for the seal threads");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn too_little_memory_is_refused() {
+        let chunk = ChunkSize::new(65536).unwrap();
+        let e = Bounds::derive(MemoryBudget { total_bytes: 63 * MIB }, chunk, 16, 128, 2);
+        assert_eq!(e.unwrap_err().kind(), ErrorKind::Usage);
+    }
+}

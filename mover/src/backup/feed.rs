@@ -1,0 +1,220 @@
+//! Stage *plan*: cuts the plan into windows, loads the parent's map pages of each window, and hands out read units and
+//! zero ranges in ascending order.
+//!
+//! A window touches a bounded number of leaf pages, so a plan over a petabyte needs no more memory than one over a
+//! gigabyte. A ticket is taken for each step and given back when the map has taken it: that bounds how far this stage
+//! runs ahead. It waits only for tickets and for the reader's inbox; neither needs anything of this stage.
+
+use super::stop::Stop;
+use super::unit::{Step, Unit, Work};
+use crate::changes::BackupPlan;
+use chunkstore::{ChunkNo, Geometry, MapReader, PageSet, Result};
+use crossbeam_channel::Sender;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A gap of unwanted chunks is read along if it is at most this much: one larger read beats two.
+const GAP_BYTES_MAX: u32 = 64 << 10;
+
+/// A piece of the plan, in chunk numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Read(Range<u64>),
+    Zero(Range<u64>),
+}
+
+/// Cuts the plan's ranges into windows that touch at most `leaves` leaf pages each.
+#[derive(Debug)]
+struct Windows {
+    pieces: std::iter::Peekable<std::vec::IntoIter<Piece>>,
+    fanout: u64,
+    leaves: u64,
+}
+
+impl Windows {
+    fn new(plan: &BackupPlan, fanout: u16, leaves: usize) -> Self {
+        let read = plan.read.iter().cloned().map(Piece::Read);
+        let mut pieces: Vec<Piece> =
+            read.chain(plan.zero.iter().cloned().map(Piece::Zero)).collect();
+        pieces.sort_by_key(|p| p.range().start);
+        Self {
+            pieces: pieces.into_iter().peekable(),
+            fanout: u64::from(fanout),
+            leaves: leaves as u64,
+        }
+    }
+}
+
+impl Piece {
+    fn range(&self) -> &Range<u64> {
+        match self {
+            Piece::Read(r) | Piece::Zero(r) => r,
+        }
+    }
+}
+
+impl Iterator for Windows {
+    type Item = Vec<Piece>;
+
+    fn next(&mut self) -> Option<Vec<Piece>> {
+        let mut window = Vec::new();
+        let mut room = self.leaves;
+        while room > 0 {
+            let Some(piece) = self.pieces.peek_mut() else { break };
+            match piece {
+                // a zero range is one step however long it is; only its two edges need pages
+                Piece::Zero(_) => room = room.saturating_sub(2),
+                Piece::Read(r) => {
+                    let first = r.start / self.fanout;
+                    let leaves = r.end.div_ceil(self.fanout) - first;
+                    if leaves > room {
+                        let cut = (first + room) * self.fanout;
+                        window.push(Piece::Read(r.start..cut));
+                        r.start = cut;
+                        break;
+                    }
+                    room -= leaves;
+                }
+            }
+            window.extend(self.pieces.next());
+        }
+        (!window.is_empty()).then_some(window)
+    }
+}
+
+pub(crate) struct FeedStage<'a> {
+    pub(crate) geometry: Geometry,
+    pub(crate) fanout: u16,
+    /// Chunks of one read unit: a group of this many, aligned to as many.
+    pub(crate) unit_chunks: u16,
+    pub(crate) window_leaves: usize,
+    pub(crate) parent: Option<MapReader>,
+    pub(crate) runtime: tokio::runtime::Handle,
+    pub(crate) stop: &'a Stop,
+}
+
+/// Where the stage hands its work to.
+pub(crate) struct FeedOut {
+    pub(crate) units: Sender<Unit>,
+    pub(crate) steps: Sender<Step>,
+    pub(crate) tickets: Sender<()>,
+}
+
+/// Runs of one group that become one read.
+#[derive(Debug, Default)]
+struct Pending {
+    wanted: Vec<Range<u64>>,
+}
+
+impl FeedStage<'_> {
+    pub(crate) fn run(mut self, plan: &BackupPlan, out: &FeedOut) -> Result<()> {
+        let mut feed = Feed { seq: 0, base: None, pending: Pending::default(), out };
+        for window in Windows::new(plan, self.fanout, self.window_leaves) {
+            feed.base = self.load(&window)?;
+            for piece in window {
+                let fed = match piece {
+                    Piece::Read(range) => self.read(&mut feed, range),
+                    Piece::Zero(range) => {
+                        self.flush(&mut feed) && self.step(&mut feed, Work::Zero(range))
+                    }
+                };
+                if !fed {
+                    return Ok(());
+                }
+            }
+            if !self.flush(&mut feed) {
+                return Ok(());
+            }
+        }
+        // after a shrink the map's right edge is cut even where nothing was read
+        let ours = self.geometry.chunks();
+        let both = self.parent.as_ref().map_or(ours, |p| p.map().geometry().chunks().min(ours));
+        feed.base = self.load(&[Piece::Read(both - 1..both)])?;
+        self.step(&mut feed, Work::Pages);
+        Ok(())
+    }
+
+    /// The parent's pages that the window's updates and comparisons need.
+    fn load(&mut self, window: &[Piece]) -> Result<Option<Arc<PageSet>>> {
+        let Some(parent) = &mut self.parent else { return Ok(None) };
+        let end = parent.map().geometry().chunks();
+        let mut wanted: Vec<Range<u64>> = Vec::with_capacity(window.len());
+        for piece in window {
+            match piece {
+                Piece::Read(r) => wanted.push(r.clone()),
+                Piece::Zero(r) => wanted.extend([r.start..r.start + 1, r.end - 1..r.end]),
+            }
+        }
+        // what the parent never had is not in its map
+        let within =
+            wanted.into_iter().map(|r| r.start..r.end.min(end)).filter(|r| r.start < r.end);
+        let wanted: Vec<_> = within.collect();
+        Ok(Some(Arc::new(self.runtime.block_on(parent.load(&wanted))?)))
+    }
+
+    /// Hands out a step that needs no reading; false when the run is over.
+    fn step(&self, feed: &mut Feed<'_>, work: Work) -> bool {
+        if self.stop.stopped() || feed.out.tickets.send(()).is_err() {
+            return false;
+        }
+        let step = Step { seq: feed.take_seq(), base: feed.base.clone(), work };
+        feed.out.steps.send(step).is_ok()
+    }
+
+    /// Cuts a run of chunks at the borders of groups; runs of one group that are near become one unit.
+    fn read(&self, feed: &mut Feed<'_>, range: Range<u64>) -> bool {
+        let group = u64::from(self.unit_chunks);
+        let gap_max = u64::from(GAP_BYTES_MAX / self.geometry.chunk().bytes());
+        let mut at = range.start;
+        while at < range.end {
+            let end = ((at / group + 1) * group).min(range.end);
+            let joins = feed.pending.wanted.last().is_some_and(|last| {
+                (last.end - 1) / group == at / group && at - last.end <= gap_max
+            });
+            if !joins && !self.flush(feed) {
+                return false;
+            }
+            feed.pending.wanted.push(at..end);
+            at = end;
+        }
+        true
+    }
+
+    /// Hands out the pending unit; false when the run is over.
+    fn flush(&self, feed: &mut Feed<'_>) -> bool {
+        let wanted = std::mem::take(&mut feed.pending.wanted);
+        let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return true };
+        if self.stop.stopped() || feed.out.tickets.send(()).is_err() {
+            return false;
+        }
+        let (start, last) = (first.start, ChunkNo(last.end - 1));
+        let bytes = self.geometry.offset(last) + u64::from(self.geometry.len(last))
+            - self.geometry.offset(ChunkNo(start));
+        // a group has at most ENTRY_CHUNKS_MAX chunks and ENTRY_PLAIN_BYTES_MAX bytes, so all fit
+        let near = |n: u64| u16::try_from(n - start).unwrap_or(u16::MAX);
+        let unit = Unit {
+            seq: feed.take_seq(),
+            first: ChunkNo(start),
+            wanted: wanted.iter().map(|r| near(r.start)..near(r.end)).collect(),
+            read_bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+            base: feed.base.clone(),
+        };
+        feed.out.units.send(unit).is_ok()
+    }
+}
+
+/// State of the stage between pieces.
+struct Feed<'a> {
+    seq: u64,
+    base: Option<Arc<PageSet>>,
+    pending: Pending,
+    out: &'a FeedOut,
+}
+
+impl Feed<'_> {
+    fn take_seq(&mut self) -> u64 {
+        let seq = self.seq;
+        self.seq += 1;
+        seq
+    }
+}

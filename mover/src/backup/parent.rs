@@ -1,0 +1,90 @@
+//! Which backup to build on, and whether there is anything to do at all.
+
+use super::BackupOptions;
+use chunkstore::{Error, ErrorKind, Manifest, Repository, Result, VolumeName, Writer};
+use std::sync::Arc;
+
+/// How a backup finds the one it builds on.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ParentChoice {
+    /// A delta: the newest backup of its base snapshot. Otherwise: the newest of the volume.
+    #[default]
+    Auto,
+    /// None: nothing is inherited, nothing compared.
+    None,
+    /// This one: an id, a unique prefix, or `VOLUME@latest`.
+    Id(String),
+}
+
+/// The backup that this very run made before: same id, same volume, same snapshot. Without a snapshot's name only the
+/// content can tell, so the run goes on and the commit compares.
+pub(super) fn already_done(options: &BackupOptions, writer: &Writer) -> Option<Manifest> {
+    options.snapshot.id.as_ref()?;
+    writer.existing().filter(|m| m.snapshot.id == options.snapshot.id).cloned()
+}
+
+/// Backups that may serve as parent, best first. For a delta each of them was made of the very snapshot it starts from.
+pub(super) fn candidates(
+    rt: &tokio::runtime::Handle,
+    repo: &Arc<Repository>,
+    options: &BackupOptions,
+    volume: &VolumeName,
+    delta: bool,
+) -> Result<Vec<Manifest>> {
+    match (&options.parent, delta) {
+        (ParentChoice::None, false) => Ok(Vec::new()),
+        (ParentChoice::None, true) => {
+            Err(refused(volume, "--parent none leaves nothing to build on")
+                .hint("leave --parent out, or run the backup without a list"))
+        }
+        (ParentChoice::Id(spec), _) => {
+            let parent = rt.block_on(repo.find_backup(spec))?;
+            if parent.volume != *volume {
+                let why = format!("backup {} is of volume {}", parent.backup_id, parent.volume);
+                return Err(Error::new(ErrorKind::Usage, format!("build on backup {spec}"), why)
+                    .hint(format!("choose a backup of volume {volume}, or set --volume")));
+            }
+            if delta {
+                check_base(options, volume, &parent)?;
+            }
+            Ok(vec![parent])
+        }
+        (ParentChoice::Auto, false) => {
+            Ok(rt.block_on(repo.latest_backup_of(volume))?.into_iter().collect())
+        }
+        (ParentChoice::Auto, true) => {
+            let Some(base) = &options.base_snapshot else {
+                return Err(refused(volume, "the snapshot that it starts from is not named")
+                    .hint("give --base-snapshot ID, or choose the parent yourself with --parent"));
+            };
+            match rt.block_on(repo.backup_of_snapshot(volume, base))? {
+                Some(parent) => Ok(vec![parent]),
+                None => {
+                    Err(refused(volume, format!("no backup was made of base snapshot {base:?}"))
+                        .hint("run the backup without a list, or with an allocated list"))
+                }
+            }
+        }
+    }
+}
+
+/// A delta fits a parent that the user chose if the snapshot it starts from is the one the parent was made of. Where
+/// neither side names a snapshot, the user's choice is the only statement there is.
+fn check_base(options: &BackupOptions, volume: &VolumeName, parent: &Manifest) -> Result<()> {
+    if options.base_snapshot == parent.snapshot.id {
+        return Ok(());
+    }
+    let name =
+        |s: &Option<String>| s.as_ref().map_or("no named snapshot".into(), |s| format!("{s:?}"));
+    let why = format!(
+        "it starts from {}, but backup {} was made of {}",
+        name(&options.base_snapshot),
+        parent.backup_id,
+        name(&parent.snapshot.id)
+    );
+    Err(refused(volume, why).hint("choose the parent made of that snapshot, or leave the list out"))
+}
+
+fn refused(volume: &VolumeName, why: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Usage, format!("use a delta list for volume {volume}"), why)
+}

@@ -1,0 +1,168 @@
+//! Stage *seal*: N threads that decide what becomes of each chunk and seal the new ones.
+//!
+//! Work on a chunk in this order: is it zero; its id; has the parent this id here; who of this run stores it (one owner,
+//! so nothing is compressed twice); do the dedup segments know it; compress and seal. A thread holds one slot and gives it
+//! back before it hands on its result, so a full outbox never keeps the device waiting for slots for ever.
+
+use super::dedup::Dedup;
+use super::stop::Stop;
+use super::unit::{ChunkOutcome, Filled, SealedUnit, Step, Work};
+use crate::control::Progress;
+use chunkstore::{
+    ChunkId, ChunkNo, ChunkRef, Claim, Geometry, Keys, PackAllocator, Result, RunTable, Sealer,
+    is_zero,
+};
+use crossbeam_channel::{Receiver, Sender};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Bytes of the volume by what became of them.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct SealStats {
+    pub(crate) zero_bytes: u64,
+    pub(crate) unchanged_bytes: u64,
+    pub(crate) reused_bytes: u64,
+    pub(crate) new_bytes: u64,
+    pub(crate) stored_bytes: u64,
+    /// Waiting for the device.
+    pub(crate) idle: Duration,
+}
+
+impl SealStats {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.zero_bytes += other.zero_bytes;
+        self.unchanged_bytes += other.unchanged_bytes;
+        self.reused_bytes += other.reused_bytes;
+        self.new_bytes += other.new_bytes;
+        self.stored_bytes += other.stored_bytes;
+        self.idle += other.idle;
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct SealStage<'a> {
+    pub(crate) keys: &'a Arc<Keys>,
+    pub(crate) geometry: Geometry,
+    pub(crate) allocator: &'a PackAllocator,
+    pub(crate) table: &'a RunTable,
+    pub(crate) dedup: &'a Dedup,
+    pub(crate) progress: &'a Progress,
+    pub(crate) stop: &'a Stop,
+}
+
+impl SealStage<'_> {
+    pub(crate) fn run(
+        self,
+        mut sealer: Sealer,
+        inbox: &Receiver<Filled>,
+        outbox: &Sender<Step>,
+    ) -> Result<SealStats> {
+        let mut total = SealStats::default();
+        loop {
+            let since = Instant::now();
+            let Ok(filled) = inbox.recv() else { return Ok(total) };
+            total.idle += since.elapsed();
+            if self.stop.stopped() {
+                return Ok(total);
+            }
+            let mut stats = SealStats::default();
+            let step = self.unit(&mut sealer, filled, &mut stats)?;
+            self.show(&stats);
+            total.add(&stats);
+            if outbox.send(step).is_err() {
+                return Ok(total);
+            }
+        }
+    }
+
+    fn unit(&self, sealer: &mut Sealer, filled: Filled, stats: &mut SealStats) -> Result<Step> {
+        let Filled { unit, slot } = filled;
+        let chunk_bytes = self.geometry.chunk().bytes() as usize;
+        let mut chunks = Vec::with_capacity(unit.wanted.iter().map(ExactSizeIterator::len).sum());
+        let mut new: Vec<Range<usize>> = Vec::new();
+        let mut new_ids: Vec<ChunkId> = Vec::new();
+        for at in unit.wanted.iter().cloned().flatten() {
+            let chunk = ChunkNo(unit.first.0 + u64::from(at));
+            let start = usize::from(at) * chunk_bytes;
+            let bytes = &slot[start..start + self.geometry.len(chunk) as usize];
+            let base = unit.base.as_deref();
+            let outcome = match self.known(chunk, bytes, base, stats)? {
+                Decision::Is(outcome) => outcome,
+                Decision::Store(id) => {
+                    stats.new_bytes += bytes.len() as u64;
+                    // a unit has at most ENTRY_CHUNKS_MAX chunks
+                    let index = u16::try_from(new.len()).unwrap_or(u16::MAX);
+                    new.push(start..start + bytes.len());
+                    new_ids.push(id);
+                    ChunkOutcome::New(id, index)
+                }
+            };
+            chunks.push((chunk, outcome));
+        }
+        let entry = if new.is_empty() {
+            None
+        } else {
+            let entry = sealer.seal_chunks(self.allocator, &slot, &new, &new_ids)?;
+            stats.stored_bytes += entry.bytes.len() as u64;
+            Some(entry)
+        };
+        Ok(Step { seq: unit.seq, base: unit.base, work: Work::Unit(SealedUnit { chunks, entry }) })
+    }
+
+    /// What can be said of a chunk without storing it.
+    fn known(
+        &self,
+        chunk: ChunkNo,
+        bytes: &[u8],
+        base: Option<&chunkstore::PageSet>,
+        stats: &mut SealStats,
+    ) -> Result<Decision> {
+        let len = bytes.len() as u64;
+        if is_zero(bytes) {
+            stats.zero_bytes += len;
+            return Ok(Decision::Is(ChunkOutcome::Zero));
+        }
+        let id = self.keys.chunk_id(bytes);
+        let parent = base.map(|b| b.chunk(chunk)).transpose()?.flatten();
+        if let Some(parent) = parent
+            && parent.id == id
+            && !self.dedup.damaged(&parent.location)
+        {
+            stats.unchanged_bytes += len;
+            return Ok(Decision::Is(ChunkOutcome::Unchanged(parent)));
+        }
+        match self.table.claim(&id) {
+            Claim::Taken(known) => {
+                stats.reused_bytes += len;
+                Ok(Decision::Is(match known {
+                    Some(location) => ChunkOutcome::Own(ChunkRef { id, location }),
+                    None => ChunkOutcome::Claimed(id),
+                }))
+            }
+            Claim::Owner => match self.dedup.lookup(&id)? {
+                Some(stored) => {
+                    stats.reused_bytes += len;
+                    Ok(Decision::Is(ChunkOutcome::Reused(stored)))
+                }
+                None => Ok(Decision::Store(id)),
+            },
+        }
+    }
+
+    fn show(&self, stats: &SealStats) {
+        let p = self.progress;
+        p.zero_bytes.add(stats.zero_bytes);
+        p.unchanged_bytes.add(stats.unchanged_bytes);
+        p.reused_bytes.add(stats.reused_bytes);
+        p.new_bytes.add(stats.new_bytes);
+        p.stored_bytes.add(stats.stored_bytes);
+        p.done_bytes
+            .add(stats.zero_bytes + stats.unchanged_bytes + stats.reused_bytes + stats.new_bytes);
+    }
+}
+
+enum Decision {
+    Is(ChunkOutcome),
+    Store(ChunkId),
+}

@@ -1,0 +1,200 @@
+//! What a backup did, with the same numbers for people, machines and the manifest.
+
+use super::run::PassDone;
+use super::{Bounds, Run};
+use crate::changes::BackupPlan;
+use chunkstore::{
+    BackupStats, ChangeKind, Manifest, ParentRef, RequestCounts, SnapshotInfo, SourceInfo,
+};
+use serde::Serialize;
+use std::time::Duration;
+
+/// How a backup ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BackupOutcome {
+    /// It is committed.
+    Committed,
+    /// The same backup had been committed before; this run changed nothing.
+    AlreadyCommitted,
+}
+
+/// What a backup did. Bytes are of the volume unless said otherwise.
+#[derive(Debug, Clone, Serialize)]
+pub struct BackupSummary {
+    /// Id of the backup.
+    pub backup_id: String,
+    /// Its volume.
+    pub volume: String,
+    /// How it ended.
+    pub outcome: BackupOutcome,
+    /// The backup that it builds on.
+    pub parent: Option<String>,
+    /// Size of the volume.
+    pub size_bytes: u64,
+    /// Which kind of list was used.
+    pub kind: ChangeKind,
+    /// Read from the device.
+    pub read_bytes: u64,
+    /// Zero, read or known.
+    pub zero_bytes: u64,
+    /// As in the parent, read or inherited.
+    pub unchanged_bytes: u64,
+    /// Stored before, at another place.
+    pub reused_bytes: u64,
+    /// Stored by this run.
+    pub new_bytes: u64,
+    /// What this run put into the store: packs and segments, in bytes as stored.
+    pub stored_bytes: u64,
+    /// Packs stored.
+    pub packs: u64,
+    /// Map pages stored.
+    pub pages: u64,
+    /// From start to commit, seconds.
+    pub elapsed_seconds: f64,
+    /// Read from the device, a second.
+    pub rate_bytes_per_second: f64,
+    /// Which engine read the device.
+    pub engine: &'static str,
+    /// What the run waited for most: `device`, `cpu` or `store`.
+    pub bottleneck: &'static str,
+    /// Bounds on memory that were in force.
+    pub bounds: Option<Bounds>,
+    /// Requests to the store, by kind.
+    pub requests: RequestCounts,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+    /// Why the backup was made differently than asked.
+    pub degraded: Vec<String>,
+}
+
+impl BackupSummary {
+    pub(super) fn already_done(m: Manifest, warnings: Vec<String>, elapsed: Duration) -> Self {
+        let mut summary = Self::of(m, BackupOutcome::AlreadyCommitted, elapsed);
+        summary.warnings = warnings;
+        summary
+    }
+
+    fn of(m: Manifest, outcome: BackupOutcome, elapsed: Duration) -> Self {
+        Self {
+            backup_id: m.backup_id.to_string(),
+            volume: m.volume.to_string(),
+            outcome,
+            parent: m.parent.map(|p| p.backup_id.to_string()),
+            size_bytes: m.size_bytes,
+            kind: m.source.kind,
+            read_bytes: 0,
+            zero_bytes: 0,
+            unchanged_bytes: 0,
+            reused_bytes: 0,
+            new_bytes: 0,
+            stored_bytes: 0,
+            packs: 0,
+            pages: 0,
+            elapsed_seconds: elapsed.as_secs_f64(),
+            rate_bytes_per_second: 0.0,
+            engine: "none",
+            bottleneck: "none",
+            bounds: None,
+            requests: RequestCounts::default(),
+            warnings: Vec::new(),
+            degraded: m.degraded,
+        }
+    }
+}
+
+impl Run<'_> {
+    /// The manifest of what the pass made. Attempt, parent and times are final; nothing of it is filled in later.
+    pub(super) fn manifest(&self, plan: &BackupPlan, done: &PassDone) -> Manifest {
+        let p = &self.prepared;
+        let listed = p.changes.as_ref().map(|c| {
+            (
+                c.data.total() + c.zero.total(),
+                (c.data.iter().count() + c.zero.iter().count()) as u64,
+            )
+        });
+        let (listed_bytes, listed_extents) = listed.unwrap_or((p.geometry.size_bytes(), 1));
+        Manifest {
+            backup_id: self.backup_id.clone(),
+            volume: p.volume.clone(),
+            attempt: self.writer.attempt(),
+            size_bytes: p.geometry.size_bytes(),
+            map: done.assembled.map,
+            parent: self
+                .writer
+                .parent()
+                .map(|m| ParentRef { backup_id: m.backup_id.clone(), attempt: m.attempt }),
+            snapshot: SnapshotInfo {
+                base_id: self.options.base_snapshot.clone(),
+                ..self.options.snapshot.clone()
+            },
+            source: SourceInfo {
+                path: p.source.path().display().to_string(),
+                kind: p.changes.as_ref().map_or(ChangeKind::Whole, |c| c.kind),
+                origin: p.changes.as_ref().map_or("device", |c| c.origin.as_str()).to_owned(),
+                listed_bytes,
+                listed_extents,
+            },
+            started: self.started,
+            finished: chrono::Utc::now(),
+            stats: Self::stats(plan, done),
+            tool: self.options.tool.clone(),
+            labels: self.options.labels.clone(),
+            degraded: Vec::new(),
+        }
+    }
+
+    fn stats(plan: &BackupPlan, done: &PassDone) -> BackupStats {
+        BackupStats {
+            read_bytes: done.read.read_bytes,
+            zero_bytes: done.seal.zero_bytes + plan.zero_bytes,
+            unchanged_bytes: done.seal.unchanged_bytes + plan.inherited_bytes,
+            reused_bytes: done.seal.reused_bytes,
+            new_bytes: done.seal.new_bytes,
+            stored_bytes: done.upload.bytes,
+            packs: done.upload.packs,
+            pages: done.assembled.pages,
+        }
+    }
+
+    pub(super) fn summary(
+        &self,
+        m: Manifest,
+        outcome: BackupOutcome,
+        done: &PassDone,
+    ) -> BackupSummary {
+        let elapsed = self.begun.elapsed();
+        let stats = self.last_stats.unwrap_or_default();
+        let mut summary = BackupSummary::of(m, outcome, elapsed);
+        summary.read_bytes = stats.read_bytes;
+        summary.zero_bytes = stats.zero_bytes;
+        summary.unchanged_bytes = stats.unchanged_bytes;
+        summary.reused_bytes = stats.reused_bytes;
+        summary.new_bytes = stats.new_bytes;
+        summary.stored_bytes = stats.stored_bytes;
+        summary.packs = stats.packs;
+        summary.pages = stats.pages;
+        #[allow(clippy::cast_precision_loss)] // shown with three digits
+        let rate = stats.read_bytes as f64 / elapsed.as_secs_f64().max(1e-9);
+        summary.rate_bytes_per_second = rate;
+        summary.engine = done.engine;
+        summary.bottleneck = self.bottleneck(done, elapsed);
+        summary.bounds = Some(self.prepared.bounds.clone());
+        summary.requests = self.repo.store().counts();
+        summary.warnings.clone_from(&self.prepared.warnings);
+        summary
+    }
+
+    /// The stage that the others waited for. The run waits for the store when packs cannot be handed on; the seal threads wait
+    /// for the device when nothing is there to seal; otherwise they are what the rest waits for.
+    fn bottleneck(&self, done: &PassDone, elapsed: Duration) -> &'static str {
+        let threads = u32::try_from(self.prepared.bounds.seal_threads).unwrap_or(1).max(1);
+        if done.upload.wait > elapsed / 3 {
+            "store"
+        } else if done.seal.idle / threads > elapsed / 2 {
+            "device"
+        } else {
+            "cpu"
+        }
+    }
+}
