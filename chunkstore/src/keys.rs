@@ -425,9 +425,20 @@ pub(crate) fn stretch(passphrase: &str, salt: &[u8; 32], cost: KdfCost) -> Resul
     }
     let params = argon2::Params::new(cost.memory_kib, cost.passes, cost.lanes, Some(32))
         .map_err(|e| fail(e.to_string()))?;
+    let blocks = params.block_count();
     let kdf = argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, params);
+    // up to 1 GiB: where there is no such room, that is an error and not an abort
+    let mut memory = Vec::new();
+    memory.try_reserve_exact(blocks).map_err(|_| {
+        let detail = format!("{} KiB of memory are not to be had", cost.memory_kib);
+        Error::new(ErrorKind::Unavailable, "derive a key from the passphrase", detail)
+            .hint("add a key with a lower cost, or use a key file")
+    })?;
+    memory.resize(blocks, argon2::Block::new());
+    let mut memory = Zeroizing::new(memory);
     let mut key = Zeroizing::new([0; 32]);
-    kdf.hash_password_into(passphrase.as_bytes(), salt, key.as_mut_slice())
+    let bytes = passphrase.as_bytes();
+    kdf.hash_password_into_with_memory(bytes, salt, key.as_mut_slice(), memory.as_mut_slice())
         .map_err(|e| fail(e.to_string()))?;
     Ok(key)
 }

@@ -9,6 +9,8 @@ mod dedup;
 mod error;
 mod fetch;
 mod format;
+#[doc(hidden)]
+pub mod golden;
 mod ids;
 mod keys;
 pub mod limits;

@@ -120,3 +120,6 @@ pub const CONTEXT_SEGMENT: &str = "mover repository v1 segment";
 pub const CONTEXT_FORMAT: &str = "mover repository v1 format";
 /// Derivation context of a key file's wrapping key.
 pub const CONTEXT_KEY_FILE: &str = "mover repository v1 key file";
+
+#[cfg(test)]
+mod tests;

@@ -213,12 +213,22 @@ macro_rules! metadata_record {
                 salt: &[u8; 32],
             ) -> crate::error::Result<Vec<u8>> {
                 let body = self.to_body(object_key)?;
+                Self::seal_body(&body, keys, repository, object_key, salt)
+            }
+
+            pub(crate) fn seal_body(
+                body: &[u8],
+                keys: &crate::keys::Keys,
+                repository: &crate::ids::RepositoryId,
+                object_key: &str,
+                salt: &[u8; 32],
+            ) -> crate::error::Result<Vec<u8>> {
                 let place = crate::format::record::RecordPlace { repository, object_key };
                 let with = crate::format::record::RecordSeal {
                     key: keys.metadata(),
                     seal: keys.encryption(),
                 };
-                crate::format::record::seal_record(&Self::KIND, place, with, salt, &[], &body)
+                crate::format::record::seal_record(&Self::KIND, place, with, salt, &[], body)
             }
 
             /// Opens what stands at an object key; everything about it is checked.
