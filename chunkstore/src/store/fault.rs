@@ -1,7 +1,7 @@
 //! What an error of `object_store` means: class, plain words, next step, and whether a write may have happened.
 //!
 //! `object_store` 0.14 keeps HTTP statuses and the stores' error codes in types of its own that cannot be named from
-//! outside; their text is stable enough ("status code: 403 Forbidden: <Error><Code>…"). The text itself is not shown as it
+//! outside; their text is stable enough (`status code: 403 Forbidden: <Error><Code>…`). The text itself is not shown as it
 //! is: it repeats itself, holds raw XML, and its URLs may hold a signature.
 
 use crate::error::{Error, ErrorKind};
