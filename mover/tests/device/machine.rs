@@ -4,6 +4,7 @@ use std::io::Write;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// Says loudly that a test does nothing when it does nothing.
 pub(crate) fn is_root() -> bool {
@@ -147,8 +148,22 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let out = command("umount").arg(&self.0).output().unwrap();
-        assert!(out.status.success() || std::thread::panicking(), "umount {:?}", self.0);
+        // The kernel closes what a ring had in flight some time after the ring is gone.
+        let end = Instant::now() + Duration::from_secs(30);
+        loop {
+            let out = command("umount").arg(&self.0).output().unwrap();
+            if out.status.success() {
+                return;
+            }
+            let why = String::from_utf8_lossy(&out.stderr).into_owned();
+            if Instant::now() > end {
+                let _ = command("umount").arg("--lazy").arg(&self.0).output();
+                assert!(std::thread::panicking(), "umount {:?}: {why}", self.0);
+                return;
+            }
+            let pause = Duration::from_millis(50);
+            let _ = crossbeam_channel::never::<()>().recv_timeout(pause);
+        }
     }
 }
 
