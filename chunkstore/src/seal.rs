@@ -65,6 +65,7 @@ pub struct Sealer {
     gathered: Vec<u8>,
     /// What the codec made.
     packed: Vec<u8>,
+    sample: compressible::Sample,
 }
 
 impl fmt::Debug for Sealer {
@@ -81,6 +82,7 @@ impl Sealer {
             encoder: Compressor::new(1).map_err(codec_failed)?,
             gathered: Vec::new(),
             packed: Vec::new(),
+            sample: compressible::Sample::default(),
         };
         sealer.set_compression(compression)?;
         Ok(sealer)
@@ -161,7 +163,7 @@ impl Sealer {
         if self.compression == Compression::None {
             return Ok(None);
         }
-        let worth = compressible::is_worth_trying(&mut self.encoder, &mut self.packed, plain);
+        let worth = compressible::is_worth_trying(&mut self.encoder, &mut self.sample, plain);
         if !worth.map_err(codec_failed)? {
             return Ok(None);
         }

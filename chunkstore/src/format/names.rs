@@ -214,6 +214,7 @@ pub fn verdict_key(generation: &GenerationId) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn every_key_has_an_inverse() {
@@ -267,5 +268,28 @@ mod tests {
             assert!(parse_manifest_key(key).is_err(), "{key}");
         }
         assert!(parse_gc_key(&format!("gc/{}/other", "0".repeat(32))).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn names_of_any_text_round_trip(text in ".{1,60}", id in "[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", attempt: u32) {
+            let Ok(volume) = VolumeName::new(text.as_str()) else {
+                prop_assert!(text.len() > 66, "only long names of escapes are refused");
+                return Ok(());
+            };
+            let name = AttemptName { volume, backup_id: BackupId::new(id).unwrap(), attempt };
+            prop_assert_eq!(&parse_manifest_key(&name.manifest_key()).unwrap(), &name);
+            prop_assert_eq!(&parse_forgotten_key(&name.forgotten_key()).unwrap(), &name);
+            let path = name.to_path();
+            prop_assert!(path.bytes().all(|b| b.is_ascii_alphanumeric() || b"=_-./".contains(&b)));
+            prop_assert!(path.split('/').all(|part| !part.starts_with('.')));
+        }
+
+        #[test]
+        fn a_key_that_parses_is_the_only_one_of_its_name(key in "backups/[a-c=.2F]{1,6}/[a-b.]{1,3}/[0-9+]{1,3}") {
+            if let Ok(name) = parse_manifest_key(&key) {
+                prop_assert_eq!(name.manifest_key(), key);
+            }
+        }
     }
 }

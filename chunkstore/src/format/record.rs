@@ -250,3 +250,6 @@ macro_rules! metadata_record {
     };
 }
 pub(crate) use metadata_record;
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@ use crate::format::record::{RecordPlace, RecordSeal, seal_record};
 use crate::ids::{PackId, PageId, RepositoryId};
 use crate::keys::{Encryption, Keys, MasterKey};
 use crate::units::{ChunkSize, Location};
+use proptest::prelude::*;
 
 const REPOSITORY: RepositoryId = RepositoryId::from_bytes([9; 16]);
 
@@ -199,4 +200,89 @@ fn the_depth_must_fit_the_size() {
     assert_eq!(manifest().geometry(&params).unwrap().chunks(), 1 << 24);
     let wrong = Manifest { map: MapRoot { depth: 3, root: None }, ..manifest() };
     assert_eq!(wrong.geometry(&params).unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+fn any_manifest() -> impl Strategy<Value = Manifest> {
+    let text = ".{0,40}";
+    let number = 0u64..1 << 63;
+    let moment = (0i64..4_000_000_000, 0u32..1_000_000_000)
+        .prop_map(|(s, ns)| DateTime::from_timestamp(s, ns).unwrap());
+    let root =
+        (any::<[u8; 32]>(), any::<[u8; 32]>(), 0u32..1 << 20, 64u32..1 << 30, 25u32..1 << 24)
+            .prop_map(|(id, pack, entry, offset, stored_len)| PageRef {
+                id: PageId::from_bytes(id),
+                location: Location {
+                    pack: PackId::from_bytes(pack),
+                    entry,
+                    offset,
+                    stored_len,
+                    index: 0,
+                },
+            });
+    let kind =
+        prop_oneof![Just(ChangeKind::Delta), Just(ChangeKind::Allocated), Just(ChangeKind::Whole)];
+    let snapshot =
+        (proptest::option::of(text), proptest::option::of(text), proptest::option::of(text))
+            .prop_map(|(id, csi_driver, change_id)| SnapshotInfo {
+                id,
+                csi_driver,
+                change_id,
+                ..SnapshotInfo::default()
+            });
+    let id = || "[a-zA-Z0-9_-]{1,64}".prop_map(|id| BackupId::new(id).unwrap());
+    let parent = proptest::option::of((id(), any::<u32>()))
+        .prop_map(|p| p.map(|(backup_id, attempt)| ParentRef { backup_id, attempt }));
+    let identity = ("\\PC{1,60}", id(), any::<u32>(), 1u64..=VOLUME_BYTES_MAX, 1u8..=MAP_DEPTH_MAX);
+    let source = (text, kind, text, number.clone(), number.clone());
+    let rest = (
+        proptest::collection::btree_map("[a-z.é]{1,20}", ".{0,60}", 0..5),
+        proptest::collection::vec(text, 0..4),
+        proptest::array::uniform8(number),
+        text,
+    );
+    (identity, proptest::option::of(root), parent, snapshot, source, (moment.clone(), moment), rest)
+        .prop_filter_map(
+            "the name is too long",
+            |(identity, root, parent, snapshot, source, times, rest)| {
+                let (volume, backup_id, attempt, size_bytes, depth) = identity;
+                let (path, kind, origin, listed_bytes, listed_extents) = source;
+                let (labels, degraded, n, tool) = rest;
+                Some(Manifest {
+                    volume: VolumeName::new(volume).ok()?,
+                    backup_id,
+                    attempt,
+                    size_bytes,
+                    map: MapRoot { depth, root },
+                    parent,
+                    snapshot,
+                    source: SourceInfo { path, kind, origin, listed_bytes, listed_extents },
+                    started: times.0,
+                    finished: times.1,
+                    stats: BackupStats {
+                        read_bytes: n[0],
+                        zero_bytes: n[1],
+                        unchanged_bytes: n[2],
+                        reused_bytes: n[3],
+                        new_bytes: n[4],
+                        stored_bytes: n[5],
+                        packs: n[6],
+                        pages: n[7],
+                    },
+                    tool,
+                    labels,
+                    degraded,
+                })
+            },
+        )
+}
+
+proptest! {
+    #[test]
+    fn any_manifest_round_trips(manifest in any_manifest()) {
+        let keys = keys(Encryption::Aes256Gcm);
+        let key = manifest.object_key();
+        let record = backup(manifest);
+        let bytes = record.encode(&keys, &REPOSITORY, &key).unwrap();
+        prop_assert_eq!(ManifestRecord::decode(&keys, &REPOSITORY, &key, &bytes).unwrap(), record);
+    }
 }
