@@ -202,23 +202,26 @@ fn the_depth_must_fit_the_size() {
     assert_eq!(wrong.geometry(&params).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
+fn any_root() -> impl Strategy<Value = PageRef> {
+    (any::<[u8; 32]>(), any::<[u8; 32]>(), 0u32..1 << 20, 64u32..1 << 30, 25u32..1 << 24).prop_map(
+        |(id, pack, entry, offset, stored_len)| PageRef {
+            id: PageId::from_bytes(id),
+            location: Location {
+                pack: PackId::from_bytes(pack),
+                entry,
+                offset,
+                stored_len,
+                index: 0,
+            },
+        },
+    )
+}
+
 fn any_manifest() -> impl Strategy<Value = Manifest> {
     let text = ".{0,40}";
     let number = 0u64..1 << 63;
     let moment = (0i64..4_000_000_000, 0u32..1_000_000_000)
         .prop_map(|(s, ns)| DateTime::from_timestamp(s, ns).unwrap());
-    let root =
-        (any::<[u8; 32]>(), any::<[u8; 32]>(), 0u32..1 << 20, 64u32..1 << 30, 25u32..1 << 24)
-            .prop_map(|(id, pack, entry, offset, stored_len)| PageRef {
-                id: PageId::from_bytes(id),
-                location: Location {
-                    pack: PackId::from_bytes(pack),
-                    entry,
-                    offset,
-                    stored_len,
-                    index: 0,
-                },
-            });
     let kind =
         prop_oneof![Just(ChangeKind::Delta), Just(ChangeKind::Allocated), Just(ChangeKind::Whole)];
     let snapshot =
@@ -240,7 +243,15 @@ fn any_manifest() -> impl Strategy<Value = Manifest> {
         proptest::array::uniform8(number),
         text,
     );
-    (identity, proptest::option::of(root), parent, snapshot, source, (moment.clone(), moment), rest)
+    (
+        identity,
+        proptest::option::of(any_root()),
+        parent,
+        snapshot,
+        source,
+        (moment.clone(), moment),
+        rest,
+    )
         .prop_filter_map(
             "the name is too long",
             |(identity, root, parent, snapshot, source, times, rest)| {
