@@ -22,7 +22,7 @@ mod tests;
 
 pub use create::Created;
 pub(crate) use create::Probe;
-pub use url::{StoreOptions, open_url};
+pub use url::{StoreOptions, open_url, open_url_with};
 
 use crate::error::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -33,6 +33,7 @@ use object_store::path::Path;
 use object_store::{
     GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
 };
+use patience::Patience;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -97,8 +98,8 @@ pub struct Store {
     small: Arc<dyn ObjectStore>,
     /// For packs and large ranges.
     bulk: Arc<dyn ObjectStore>,
-    /// Whether long requests need watching (a network lies between).
-    watched: bool,
+    /// How long requests are watched; not at all where no network lies between.
+    patience: Option<Patience>,
     prefix: Path,
     url: Arc<str>,
     counters: Arc<Counters>,
@@ -116,7 +117,7 @@ impl Store {
         Self {
             bulk: Arc::clone(&store),
             small: store,
-            watched: false,
+            patience: None,
             prefix,
             url: url.into().into(),
             counters: Arc::default(),

@@ -14,14 +14,29 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A transfer that takes longer than this is accompanied by a look-up, again and again.
-const LOOK_UP_EVERY: Duration = Duration::from_secs(20);
-/// First deadline of a transfer: this long, and a second more for each `SLOWEST_BYTES`. Doubles with each try.
-const DEADLINE: Duration = Duration::from_secs(60);
-/// Bytes a second below which a connection counts as stuck.
-const SLOWEST_BYTES: u64 = 256 << 10;
 /// Tries for one transfer.
 const TRIES: u32 = 3;
+
+/// When a transfer is looked after, and when it counts as stuck.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// A transfer that takes longer than this is accompanied by a look-up, again and again.
+    pub(super) look_up_every: Duration,
+    /// First deadline of a transfer, beside the time for its bytes. All of it doubles with each try.
+    pub(super) deadline: Duration,
+    /// Bytes a second below which a connection counts as stuck.
+    pub(super) slowest_bytes: u64,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            look_up_every: Duration::from_secs(20),
+            deadline: Duration::from_secs(60),
+            slowest_bytes: 256 << 10,
+        }
+    }
+}
 
 enum Watched {
     Dead(object_store::Error),
@@ -38,13 +53,14 @@ impl Store {
         if bytes < super::BULK_BYTES_MIN {
             return request(Arc::clone(&self.small)).await;
         }
-        if !self.watched {
+        let Some(patience) = self.patience else {
             return request(Arc::clone(&self.bulk)).await;
-        }
-        let mut deadline = DEADLINE + Duration::from_secs(bytes / SLOWEST_BYTES);
+        };
+        let for_bytes = Duration::from_secs(bytes / patience.slowest_bytes);
+        let mut deadline = patience.deadline + for_bytes;
         for _ in 0..TRIES {
             let transfer = pin!(request(Arc::clone(&self.bulk)));
-            let watch = pin!(self.watch(deadline));
+            let watch = pin!(self.watch(patience, deadline));
             match select(transfer, watch).await {
                 Either::Left((result, _)) => return result,
                 Either::Right((Watched::Dead(e), _)) => return Err(e),
@@ -58,11 +74,11 @@ impl Store {
     }
 
     /// Ends when the store no longer answers small requests, or at the deadline.
-    async fn watch(&self, deadline: Duration) -> Watched {
+    async fn watch(&self, patience: Patience, deadline: Duration) -> Watched {
         let mut waited = Duration::ZERO;
         while waited < deadline {
-            tokio::time::sleep(LOOK_UP_EVERY).await;
-            waited += LOOK_UP_EVERY;
+            tokio::time::sleep(patience.look_up_every).await;
+            waited += patience.look_up_every;
             let Ok(path) = self.path("format") else { continue };
             super::count(&self.counters.heads);
             if let Err(e) = self.small.head(&path).await

@@ -27,6 +27,8 @@ pub(crate) enum Fault {
     LostBefore,
     /// It is done, no answer.
     LostAfter,
+    /// Nothing is done, and no answer comes, ever.
+    Hang,
     /// 403.
     Denied,
 }
@@ -154,6 +156,9 @@ impl Shared {
                 result
             }
             Some(Step::Fault(fault)) => {
+                if fault == Fault::Hang {
+                    std::future::pending::<()>().await;
+                }
                 if matches!(fault, Fault::ExistedAfterSuccess | Fault::LostAfter) {
                     let _ = inner.await;
                 }
@@ -168,7 +173,9 @@ impl Fault {
         let (path, source) = (at.to_owned(), "injected".into());
         match self {
             Self::ExistedAfterSuccess | Self::Conflict => Error::AlreadyExists { path, source },
-            Self::LostBefore | Self::LostAfter => Error::Generic { store: "test", source },
+            Self::LostBefore | Self::LostAfter | Self::Hang => {
+                Error::Generic { store: "test", source }
+            }
             Self::Denied => Error::PermissionDenied { path, source },
         }
     }

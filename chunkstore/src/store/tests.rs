@@ -1,8 +1,10 @@
 use super::create::Probe;
+use super::patience::Patience;
 use super::testing::{Fault, FaultyStore};
 use super::*;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
+use std::time::Duration;
 
 fn faulty() -> (Arc<FaultyStore>, Store) {
     let faulty = FaultyStore::new(Arc::new(InMemory::new()));
@@ -259,5 +261,173 @@ fn answers_of_servers_are_read() {
         assert_eq!(fault.outcome_unknown, code == "SlowDown");
         let text = fault.into_error("read x".into(), e).to_string();
         assert!(text.contains("words") && !text.contains("sig=secret"), "{text}");
+    }
+}
+
+/// A store over a network with little patience.
+fn over_a_network() -> (Arc<FaultyStore>, Store) {
+    let (faulty, mut store) = faulty();
+    store.patience = Some(Patience {
+        look_up_every: Duration::from_millis(20),
+        deadline: Duration::from_millis(60),
+        slowest_bytes: 1 << 20,
+    });
+    (faulty, store)
+}
+
+#[tokio::test]
+async fn a_stuck_transfer_is_tried_again_on_another_connection() {
+    let (faulty, store) = over_a_network();
+    let pack = Bytes::from(vec![7; 100_000]);
+    faulty.fault("put a/b/pack", Fault::Hang);
+    store.put("pack", pack.clone()).await.unwrap();
+    faulty.fault("get a/b/pack", Fault::Hang);
+    faulty.fault("get a/b/pack", Fault::Hang);
+    assert_eq!(store.get_range("pack", 0..100_000).await.unwrap(), pack);
+    assert!(store.counts().heads > 3, "looked after: {:?}", store.counts());
+}
+
+#[tokio::test]
+async fn a_transfer_ends_when_the_store_answers_nothing_else_either() {
+    let (faulty, store) = over_a_network();
+    faulty.fault("put a/b/pack", Fault::Hang);
+    faulty.fault("head a/b/format", Fault::LostBefore);
+    let e = store.put("pack", Bytes::from(vec![7; 100_000])).await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Unavailable, "{e}");
+}
+
+#[tokio::test]
+async fn a_transfer_that_never_gets_through_ends() {
+    let (faulty, store) = over_a_network();
+    for _ in 0..3 {
+        faulty.fault("put a/b/pack", Fault::Hang);
+    }
+    let e = store.put("pack", Bytes::from(vec![7; 100_000])).await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Unavailable, "{e}");
+    assert!(e.to_string().contains("3 tries"), "{e}");
+}
+
+/// A server that gives every request the same answer, or with none closes or keeps the connection.
+mod canned {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    fn serve(mut stream: TcpStream, answer: &str) {
+        let mut request = Vec::new();
+        let mut buffer = [0; 4096];
+        while !request.windows(4).any(|w| w == b"\r\n\r\n") {
+            match stream.read(&mut buffer) {
+                Ok(n) if n > 0 => request.extend_from_slice(&buffer[..n]),
+                _ => return,
+            }
+        }
+        let head = request.starts_with(b"HEAD");
+        let (status, body) = answer.split_once('\n').unwrap_or((answer, ""));
+        let length = body.len();
+        let body = if head { "" } else { body };
+        let answer = format!(
+            "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        );
+        let _ = stream.write_all(answer.as_bytes());
+    }
+
+    /// Its endpoint.
+    pub(super) fn server(answer: &'static str) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let stream = stream.unwrap();
+                std::thread::spawn(move || serve(stream, answer));
+            }
+        });
+        endpoint
+    }
+}
+
+fn s3(endpoint: &str, more: &[(&str, &str)]) -> Result<Store> {
+    let mut settings = vec![
+        ("aws_endpoint", endpoint),
+        ("aws_access_key_id", "key"),
+        ("aws_secret_access_key", "secret"),
+        ("aws_region", "us-east-1"),
+        ("aws_allow_http", "true"),
+    ];
+    settings.retain(|(name, _)| more.iter().all(|(other, _)| other != name));
+    settings.extend(more.iter().filter(|(_, value)| !value.is_empty()));
+    open_url_with("s3://bucket/some/prefix", &StoreOptions::default(), &settings)
+}
+
+#[tokio::test]
+async fn refusals_of_a_server_say_what_to_do() {
+    let no_bucket =
+        "404 Not Found\n<Error><Code>NoSuchBucket</Code><Message>none</Message></Error>";
+    let signature = "403 Forbidden\n<Error><Code>SignatureDoesNotMatch</Code></Error>";
+    let region = "301 Moved Permanently\n<Error><Code>PermanentRedirect</Code></Error>";
+    for (answer, kind, hint) in [
+        (no_bucket, ErrorKind::NotFound, "URL"),
+        (signature, ErrorKind::Denied, "AWS_SECRET_ACCESS_KEY"),
+        (region, ErrorKind::Usage, "AWS_REGION"),
+    ] {
+        let store = s3(&canned::server(answer), &[]).unwrap();
+        for (what, e) in [
+            ("get", store.get_opt("format").await.unwrap_err()),
+            ("list", store.list("keys").await.unwrap_err()),
+            ("any", store.any("packs").await.unwrap_err()),
+            ("put", store.put("x", "x").await.unwrap_err()),
+            ("create", store.create("format", body(1)).await.unwrap_err()),
+            ("delete", store.delete("x").await.unwrap_err()),
+            ("range", store.get_range("x", 0..1).await.unwrap_err()),
+        ] {
+            assert_eq!(e.kind(), kind, "{what}: {e}");
+            assert!(e.hint_text().is_some_and(|h| h.contains(hint)), "{what}: {e}");
+            println!("{what}: {e}");
+        }
+    }
+    // an answer to HEAD has no body: all that is known is that the object is not there
+    let store = s3(&canned::server(no_bucket), &[]).unwrap();
+    assert_eq!(store.head("x").await.unwrap(), None);
+    let store = s3(&canned::server(signature), &[]).unwrap();
+    assert_eq!(store.head("x").await.unwrap_err().kind(), ErrorKind::Denied);
+}
+
+#[tokio::test]
+async fn what_is_wrong_before_any_answer_is_said_too() {
+    let store = s3("http://127.0.0.1:9", &[("aws_allow_http", "")]).unwrap();
+    let e = store.get_opt("format").await.unwrap_err();
+    println!("{e}");
+    assert_eq!(e.kind(), ErrorKind::Usage, "{e}");
+
+    let no_credentials = [
+        ("aws_access_key_id", ""),
+        ("aws_secret_access_key", ""),
+        ("metadata_endpoint", &*canned::server("404 Not Found")),
+    ];
+    let e = s3("http://127.0.0.1:9", &no_credentials).unwrap().get_opt("format").await.unwrap_err();
+    println!("{e}");
+    assert_eq!(e.kind(), ErrorKind::Denied, "{e}");
+
+    let closed =
+        [no_credentials[0], no_credentials[1], ("metadata_endpoint", "http://127.0.0.1:9")];
+    let start = std::time::Instant::now();
+    let e = s3("http://127.0.0.1:9", &closed).unwrap().get_opt("format").await.unwrap_err();
+    println!("{e} (after {:?})", start.elapsed());
+    assert_eq!(e.kind(), ErrorKind::Denied, "{e}");
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+
+    let half = [("aws_secret_access_key", "")];
+    let e = s3("http://127.0.0.1:9", &half).unwrap_err();
+    println!("{e}");
+    assert_eq!(e.kind(), ErrorKind::Usage, "{e}");
+
+    s3("http://127.0.0.1:9", &[]).unwrap();
+    for (url, settings) in [
+        ("gs://bucket/x", vec![("google_service_account_key", "not json")]),
+        ("az://container/x", vec![]),
+        ("s3://bucket/x", vec![("no_such_setting", "x")]),
+    ] {
+        let e = open_url_with(url, &StoreOptions::default(), &settings).unwrap_err();
+        println!("{e}");
+        assert_eq!(e.kind(), ErrorKind::Usage, "{e}");
     }
 }

@@ -4,6 +4,7 @@
 //! `AZURE_*`, web identity, instance metadata); profile files are not read. Nothing is sent before the first request.
 
 use super::Store;
+use super::patience::Patience;
 use crate::error::{Error, ErrorKind, Result};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
@@ -13,6 +14,7 @@ use object_store::path::Path;
 use object_store::{BackoffConfig, ClientConfigKey, ObjectStore, RetryConfig};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path as FilePath;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,9 +45,46 @@ fn retry() -> RetryConfig {
     }
 }
 
+/// As [`retry`], for the metadata service of a machine where nothing else gives credentials. It is near; where it does not
+/// exist at all, that should not take a minute to find out.
+fn retry_metadata() -> RetryConfig {
+    RetryConfig { retry_timeout: Duration::from_secs(6), ..retry() }
+}
+
+/// The two clients of a store, which share their credentials. The three builders have the same methods, but no trait. The
+/// keys are those that name credentials: without any of them the machine's metadata service is asked.
+macro_rules! clients {
+    ($url:ident, $prefix:ident, $settings:ident, $builder:ident, $keys:ident::{$($key:ident),*}) => {{
+        let mut builder = $builder;
+        for (name, value) in $settings {
+            builder = builder.with_config(setting($url, name)?, *value);
+        }
+        let named = [$($keys::$key),*].iter().any(|key| builder.get_config_value(key).is_some());
+        let built = |e| not_built($url, e);
+        let first_retry = if named { retry() } else { retry_metadata() };
+        let first = builder.clone().with_retry(first_retry).build().map_err(built)?;
+        let builder =
+            builder.with_credentials(Arc::clone(first.credentials())).with_retry(retry());
+        let small = if named { first } else { builder.clone().build().map_err(built)? };
+        let timeout = $keys::Client(ClientConfigKey::Timeout);
+        let bulk = builder.with_config(timeout, BULK_TIMEOUT).build().map_err(built)?;
+        Ok(remote($url, $prefix, small, bulk))
+    }};
+}
+
 /// Opens `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`, `file:///path` or a path. An unknown scheme is
 /// `Usage`, an absent directory `NotFound`.
 pub fn open_url(url: &str, options: &StoreOptions) -> Result<Store> {
+    open_url_with(url, options, &[])
+}
+
+/// As [`open_url`], with settings that go before those of the environment, named as `object_store` names them
+/// (`aws_endpoint`, `aws_access_key_id`, …).
+pub fn open_url_with(
+    url: &str,
+    options: &StoreOptions,
+    settings: &[(&str, &str)],
+) -> Result<Store> {
     let Some((scheme, rest)) = url.split_once("://") else {
         return open_dir(url, url, options);
     };
@@ -53,30 +92,28 @@ pub fn open_url(url: &str, options: &StoreOptions) -> Result<Store> {
         "file" => open_dir(url, &file_path(url, rest)?, options),
         "s3" | "s3a" => {
             let (bucket, prefix) = bucket_and_prefix(url, rest)?;
-            let builder = AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retry());
-            let patient = builder
-                .clone()
-                .with_config(AmazonS3ConfigKey::Client(ClientConfigKey::Timeout), BULK_TIMEOUT);
-            remote(url, prefix, builder.build(), patient.build())
+            let builder = AmazonS3Builder::from_env()
+                .with_bucket_name(bucket)
+                // a bulk request of one, which not every server knows, gives nothing but worse errors
+                .with_config(AmazonS3ConfigKey::DisableBulkDelete, "true");
+            clients!(url, prefix, settings, builder, AmazonS3ConfigKey::{
+                AccessKeyId, SecretAccessKey, WebIdentityTokenFile, ContainerCredentialsRelativeUri,
+                ContainerCredentialsFullUri
+            })
         }
         "gs" => {
             let (bucket, prefix) = bucket_and_prefix(url, rest)?;
-            let builder =
-                GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket).with_retry(retry());
-            let patient = builder
-                .clone()
-                .with_config(GoogleConfigKey::Client(ClientConfigKey::Timeout), BULK_TIMEOUT);
-            remote(url, prefix, builder.build(), patient.build())
+            let builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket);
+            clients!(url, prefix, settings, builder, GoogleConfigKey::{
+                ServiceAccount, ServiceAccountKey, ApplicationCredentials, BearerToken
+            })
         }
         "az" | "azure" => {
             let (container, prefix) = bucket_and_prefix(url, rest)?;
-            let builder = MicrosoftAzureBuilder::from_env()
-                .with_container_name(container)
-                .with_retry(retry());
-            let patient = builder
-                .clone()
-                .with_config(AzureConfigKey::Client(ClientConfigKey::Timeout), BULK_TIMEOUT);
-            remote(url, prefix, builder.build(), patient.build())
+            let builder = MicrosoftAzureBuilder::from_env().with_container_name(container);
+            clients!(url, prefix, settings, builder, AzureConfigKey::{
+                AccessKey, ClientId, SasKey, Token, FederatedTokenFile
+            })
         }
         _ => Err(Error::new(
             ErrorKind::Usage,
@@ -87,20 +124,27 @@ pub fn open_url(url: &str, options: &StoreOptions) -> Result<Store> {
     }
 }
 
-fn remote<S: ObjectStore>(
-    url: &str,
-    prefix: Path,
-    small: object_store::Result<S>,
-    bulk: object_store::Result<S>,
-) -> Result<Store> {
-    let usage = |e: object_store::Error| {
-        Error::new(ErrorKind::Usage, format!("open repository {url}"), e.to_string())
-            .hint("set the store's endpoint, account and credentials in the environment")
+fn setting<K: FromStr<Err = object_store::Error>>(url: &str, name: &str) -> Result<K> {
+    name.parse().map_err(|_| {
+        let detail = format!("{name:?} is not a setting of this kind of store");
+        Error::new(ErrorKind::Usage, format!("open repository {url}"), detail)
+    })
+}
+
+fn not_built(url: &str, e: object_store::Error) -> Error {
+    let detail = match e {
+        object_store::Error::Generic { source, .. } => source.to_string(),
+        e => e.to_string(),
     };
-    let mut store = Store::new(Arc::new(small.map_err(usage)?), prefix, url.trim_end_matches('/'));
-    store.bulk = Arc::new(bulk.map_err(usage)?);
-    store.watched = true;
-    Ok(store)
+    Error::new(ErrorKind::Usage, format!("open repository {url}"), detail)
+        .hint("set the store's endpoint, account and credentials in the environment")
+}
+
+fn remote<S: ObjectStore>(url: &str, prefix: Path, small: S, bulk: S) -> Store {
+    let mut store = Store::new(Arc::new(small), prefix, url.trim_end_matches('/'));
+    store.bulk = Arc::new(bulk);
+    store.patience = Some(Patience::default());
+    store
 }
 
 fn bucket_and_prefix<'a>(url: &str, rest: &'a str) -> Result<(&'a str, Path)> {
