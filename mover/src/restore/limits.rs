@@ -1,0 +1,214 @@
+//! Every bound of a restore or a verification, derived from the one memory budget.
+//!
+//! Pure: parameters in, bounds out. What is allocated is the sum of [`Limits::lines`]; a budget that one entry of the repository
+//! does not fit into is refused, with the smallest one that works.
+
+use crate::control::MemoryBudget;
+use chunkstore::limits::{ENTRY_HEADER_BYTES, TAG_BYTES};
+use chunkstore::{Error, ErrorKind, ReadLimits, RepositoryParams, Result};
+
+/// Where what is opened goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// Through aligned slots, in any order.
+    Slots,
+    /// In order, through a buffer that holds what comes too early.
+    Ordered,
+    /// Nowhere: it is only checked.
+    Nowhere,
+}
+
+/// One bound, for the summary.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct LimitLine {
+    /// What it is for.
+    pub what: String,
+    /// Bytes at most.
+    pub bytes: u64,
+}
+
+/// All bounds.
+#[derive(Debug, Clone)]
+pub(crate) struct Limits {
+    pub(crate) threads: usize,
+    pub(crate) leaves_per_window: usize,
+    pub(crate) map_bytes: u64,
+    /// Stored pages in flight, and as much again for decoded ones that are kept.
+    pub(crate) map_read_bytes: u32,
+    pub(crate) fetch_bytes: u32,
+    pub(crate) read_bytes_max: u32,
+    pub(crate) slot_bytes: u32,
+    pub(crate) slots: usize,
+    pub(crate) ordered_bytes: u32,
+    pub(crate) scratch_bytes: u64,
+}
+
+/// Bytes of a map leaf in memory per child, as page and as plan, for two windows: the one at work and the one ahead.
+const LEAF_CHILD_BYTES: u64 = 2 * (96 + 112 + 64);
+/// zstd's decompression context with its window, per thread.
+const CODEC_BYTES: u64 = 512 << 10;
+/// Runtime, code, stacks, connections: what no bound of ours covers.
+const BASE_BYTES: u64 = 24 << 20;
+/// A slot is one write: long enough for any device's full speed.
+pub(crate) const SLOT_BYTES: u32 = 1 << 20;
+const SLOTS_MAX: u64 = 128;
+const READ_BYTES_MAX: u32 = 8 << 20;
+const FETCH_BYTES_MAX: u64 = 1 << 30;
+const LEAVES_MAX: u64 = 4096;
+const MAP_READ_BYTES_MIN: u64 = 2 << 20;
+const MAP_READ_BYTES_MAX: u64 = 16 << 20;
+
+impl Limits {
+    /// Divides the budget.
+    pub(crate) fn plan(
+        budget: MemoryBudget,
+        params: &RepositoryParams,
+        output: Output,
+        threads: usize,
+    ) -> Result<Self> {
+        let chunk_bytes = u64::from(params.chunk.bytes());
+        let entry_bytes = chunk_bytes * u64::from(params.entry_chunks);
+        let stored_max = entry_bytes + u64::from(ENTRY_HEADER_BYTES + TAG_BYTES);
+        let leaf_bytes = u64::from(params.page_fanout) * LEAF_CHILD_BYTES;
+        let slot_bytes = u64::from(SLOT_BYTES).max(chunk_bytes);
+        let least_out = match output {
+            Output::Slots => 2 * slot_bytes,
+            // two batches overlap, and a batch has a chunk at least
+            Output::Ordered => 2 * chunk_bytes.max(1 << 20),
+            Output::Nowhere => 0,
+        };
+        let per_thread = entry_bytes + CODEC_BYTES;
+        let least = BASE_BYTES
+            + per_thread
+            + 2 * stored_max
+            + leaf_bytes
+            + 2 * MAP_READ_BYTES_MIN
+            + least_out;
+        let total = budget.total_bytes;
+        if total < least {
+            let need = least.div_ceil(1 << 20);
+            return Err(Error::new(
+                ErrorKind::Usage,
+                "divide the memory budget",
+                format!("{} MiB are too little for this repository's entries", total >> 20),
+            )
+            .hint(format!("use --memory {need}MiB or more")));
+        }
+        let mut spare = total - least;
+        // at most half of what is spare goes to threads
+        let more_threads = (spare / 2 / per_thread).min(threads.max(1) as u64 - 1);
+        spare -= more_threads * per_thread;
+        let out_bytes = (least_out + if least_out == 0 { 0 } else { spare * 3 / 10 })
+            .min(SLOTS_MAX * slot_bytes);
+        let fetch_bytes =
+            (2 * stored_max + spare * 4 / 10).min(FETCH_BYTES_MAX.max(2 * stored_max));
+        let leaves = (1 + spare * 2 / 10 / leaf_bytes).min(LEAVES_MAX);
+        let map_read_bytes = (MAP_READ_BYTES_MIN + spare / 20).min(MAP_READ_BYTES_MAX);
+        let read_bytes_max =
+            (fetch_bytes / 8).max(stored_max).min(u64::from(READ_BYTES_MAX).max(stored_max));
+        Ok(Self {
+            threads: to_usize(more_threads + 1),
+            leaves_per_window: to_usize(leaves),
+            map_bytes: leaves * leaf_bytes,
+            map_read_bytes: to_u32(map_read_bytes),
+            fetch_bytes: to_u32(fetch_bytes),
+            read_bytes_max: to_u32(read_bytes_max),
+            slot_bytes: to_u32(slot_bytes),
+            slots: if output == Output::Slots { to_usize(out_bytes / slot_bytes) } else { 0 },
+            ordered_bytes: if output == Output::Ordered { to_u32(out_bytes) } else { 0 },
+            scratch_bytes: (more_threads + 1) * per_thread,
+        })
+    }
+
+    /// Data of one batch: four of them fit where the output is in order, so that the next are on their way.
+    pub(crate) fn batch_bytes_max(&self) -> u64 {
+        if self.ordered_bytes == 0 { u64::MAX } else { u64::from(self.ordered_bytes / 4) }
+    }
+
+    /// How the map is read.
+    pub(crate) fn map_reads(&self) -> ReadLimits {
+        ReadLimits {
+            read_bytes_max: self.map_read_bytes / 4,
+            in_flight_bytes_max: self.map_read_bytes,
+            cache_bytes_max: self.map_read_bytes as usize,
+            ..ReadLimits::default()
+        }
+    }
+
+    /// For the summary: what each bound is for. Their sum is within the budget.
+    pub(crate) fn lines(&self) -> Vec<LimitLine> {
+        let line = |what: &str, bytes| LimitLine { what: what.into(), bytes };
+        let lines = [
+            line("process", BASE_BYTES),
+            line("map pages and plans", self.map_bytes),
+            line("map pages in flight and kept", 2 * u64::from(self.map_read_bytes)),
+            line("stored entries in flight", u64::from(self.fetch_bytes)),
+            line("opened entries", self.scratch_bytes),
+            line("slots", self.slots as u64 * u64::from(self.slot_bytes)),
+            line("output in order", u64::from(self.ordered_bytes)),
+        ];
+        lines.into_iter().filter(|l| l.bytes > 0).collect()
+    }
+}
+
+fn to_usize(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
+
+fn to_u32(n: u64) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chunkstore::{ChunkSize, Encryption};
+
+    fn params(chunk_bytes: u32, entry_chunks: u16, page_fanout: u16) -> RepositoryParams {
+        RepositoryParams {
+            repository_id: chunkstore::RepositoryId::random(),
+            chunk: ChunkSize::new(chunk_bytes).unwrap(),
+            entry_chunks,
+            page_fanout,
+            encryption: Encryption::Aes256Gcm,
+            created: chrono::Utc::now(),
+            created_by: "test".into(),
+            clear_master_key: None,
+        }
+    }
+
+    #[test]
+    fn the_bounds_add_up_to_the_budget() {
+        let shapes = [(4096, 1, 16), (65536, 16, 128), (65536, 256, 1024), (4 << 20, 4, 1024)];
+        for (chunk, entry, fanout) in shapes {
+            let params = params(chunk, entry, fanout);
+            for output in [Output::Slots, Output::Ordered, Output::Nowhere] {
+                for mib in [96_u64, 128, 256, 1024, 16384] {
+                    let budget = MemoryBudget { total_bytes: mib << 20 };
+                    let limits = Limits::plan(budget, &params, output, 8).unwrap();
+                    let sum: u64 = limits.lines().iter().map(|l| l.bytes).sum();
+                    assert!(sum <= budget.total_bytes, "{limits:?} within {mib} MiB");
+                    let stored_max = chunk * u32::from(entry) + 24;
+                    assert!(limits.read_bytes_max >= stored_max);
+                    assert!(limits.fetch_bytes >= 2 * stored_max);
+                    assert!(limits.fetch_bytes >= limits.read_bytes_max);
+                    assert!(output != Output::Slots || limits.slots >= 2);
+                    assert!(output != Output::Ordered || limits.ordered_bytes >= 2 * chunk);
+                    assert!(limits.threads >= 1 && limits.leaves_per_window >= 1);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn too_small_a_budget_names_one_that_works() {
+        let params = params(4 << 20, 4, 1024);
+        let budget = MemoryBudget { total_bytes: 16 << 20 };
+        let error = Limits::plan(budget, &params, Output::Slots, 8).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Usage);
+        let hint = error.hint_text().unwrap().to_owned();
+        let mib: u64 = hint.split(['M', ' ']).find_map(|w| w.parse().ok()).unwrap();
+        let budget = MemoryBudget { total_bytes: mib << 20 };
+        assert!(Limits::plan(budget, &params, Output::Slots, 8).is_ok());
+    }
+}

@@ -1,0 +1,287 @@
+//! The opener stage: N threads decrypt and decompress entries, check every chunk's id, and hand the bytes on.
+//!
+//! A thread owns one entry, its plaintext and at most one slot at a time. An id is checked before a byte is handed on, so
+//! what leaves this stage is what was backed up. After a failure it goes on taking entries and drops them, which frees the
+//! memory that others wait for.
+
+use super::damage::Damage;
+use super::failure::Failure;
+use super::plan::{EntryWork, Placement, PlanScope, runs};
+use crate::control::Progress;
+use crate::io::{Arena, Slot};
+use bytes::Bytes;
+use chunkstore::names::pack_key;
+use chunkstore::{EntryKind, Error, ErrorKind, Keys, Opener, Result};
+use crossbeam_channel::{Receiver, Sender};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::OwnedSemaphorePermit;
+
+/// One stored entry on its way from the network to a thread. The permits stand for its memory and travel with it.
+#[derive(Debug)]
+pub(crate) struct Sealed {
+    pub(crate) stored: Bytes,
+    pub(crate) work: EntryWork,
+    pub(crate) memory: Arc<OwnedSemaphorePermit>,
+    /// Of the batch's plaintext, where the output must be in order.
+    pub(crate) ordered: Option<Arc<OwnedSemaphorePermit>>,
+}
+
+/// Bytes for a target.
+#[derive(Debug)]
+pub(crate) enum Write {
+    /// Whole chunks, adjacent on the target.
+    Slot { slot: Slot, offset: u64, len: u32 },
+    /// Part of a chunk, at an edge of the wanted bytes.
+    Edge { offset: u64, bytes: Vec<u8> },
+}
+
+/// Bytes for an output in order.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    Data { offset: u64, bytes: Vec<u8>, memory: Option<Arc<OwnedSemaphorePermit>> },
+    Zero(Range<u64>),
+}
+
+/// Where opened chunks go.
+#[derive(Debug, Clone)]
+pub(crate) enum Outbox {
+    Target {
+        arena: Arc<Arena>,
+        writes: Sender<Write>,
+    },
+    Ordered(Sender<Piece>),
+    /// They are only checked.
+    Nowhere,
+}
+
+/// What becomes of an entry that is damaged or missing.
+#[derive(Debug, Clone)]
+pub(crate) enum Outcome {
+    /// It ends the run.
+    Restored,
+    /// It is noted, and the rest is checked too.
+    Checked(Arc<Damage>),
+}
+
+impl Outcome {
+    /// Whether the run goes on after this error.
+    pub(crate) fn is_damage(&self, e: &Error) -> bool {
+        matches!(self, Self::Checked(_)) && Damage::is(e)
+    }
+}
+
+/// What an opener thread knows.
+#[derive(Debug)]
+pub(crate) struct OpenContext<'a> {
+    pub(crate) keys: &'a Arc<Keys>,
+    pub(crate) scope: &'a PlanScope,
+    pub(crate) failure: &'a Failure,
+    pub(crate) outcome: &'a Outcome,
+    pub(crate) progress: &'a Progress,
+}
+
+/// Where the thread's time went, and what it did.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct OpenStats {
+    pub(crate) entries: u64,
+    pub(crate) chunks: u64,
+    pub(crate) plain_bytes: u64,
+    pub(crate) waited_for_store: Duration,
+    pub(crate) waited_for_output: Duration,
+    pub(crate) worked: Duration,
+}
+
+impl OpenStats {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.entries += other.entries;
+        self.chunks += other.chunks;
+        self.plain_bytes += other.plain_bytes;
+        self.waited_for_store += other.waited_for_store;
+        self.waited_for_output += other.waited_for_output;
+        self.worked += other.worked;
+    }
+}
+
+/// Runs until the inbox is closed.
+pub(crate) fn run(ctx: &OpenContext<'_>, inbox: &Receiver<Sealed>, outbox: &Outbox) -> OpenStats {
+    let Some(opener) = ctx.failure.note(Opener::new(Arc::clone(ctx.keys))) else {
+        inbox.iter().for_each(drop);
+        return OpenStats::default();
+    };
+    let stats = OpenStats::default();
+    let mut thread = Thread { ctx, outbox, opener, plain: Vec::new(), stats };
+    let mut idle = Instant::now();
+    for sealed in inbox {
+        let begun = Instant::now();
+        thread.stats.waited_for_store += begun - idle;
+        if !ctx.failure.failed() {
+            let before = thread.stats.waited_for_output;
+            thread.take(sealed);
+            let output = thread.stats.waited_for_output - before;
+            thread.stats.worked += begun.elapsed().saturating_sub(output);
+        }
+        idle = Instant::now();
+    }
+    thread.stats
+}
+
+struct Thread<'a> {
+    ctx: &'a OpenContext<'a>,
+    outbox: &'a Outbox,
+    opener: Opener,
+    plain: Vec<u8>,
+    stats: OpenStats,
+}
+
+impl Thread<'_> {
+    fn take(&mut self, sealed: Sealed) {
+        let Sealed { stored, mut work, memory, ordered } = sealed;
+        let opened = self.open(&mut work, &stored);
+        drop((stored, memory));
+        let result = match (opened, self.ctx.outcome) {
+            (Ok(()), _) => {
+                self.stats.entries += 1;
+                self.send(&work, ordered)
+            }
+            (Err(e), Outcome::Checked(damage)) => damage.note(e, self.ctx.scope, &work.places),
+            (Err(e), Outcome::Restored) => Err(e),
+        };
+        self.ctx.failure.note(result);
+    }
+
+    /// Opens the entry into `self.plain` and checks every chunk of it that is wanted.
+    fn open(&mut self, work: &mut EntryWork, stored: &[u8]) -> Result<()> {
+        let scope = self.ctx.scope;
+        let addr = work.addr;
+        let first = work.places.first().map(|p| p.chunk).unwrap_or_default();
+        let place = || {
+            let (pack, entry, first) = (pack_key(&addr.pack), addr.entry, scope.name(first));
+            format!("open entry {entry} of {pack} for {first}")
+        };
+        let header = self
+            .opener
+            .open_entry(EntryKind::Chunks, &addr.pack, addr.offset, stored, &mut self.plain)
+            .map_err(|e| e.within(place()).hint(HINT))?;
+        let wrong = |p: &Placement, detail: String| {
+            let context = format!("check {}: {}", scope.name(p.chunk), place());
+            Error::new(ErrorKind::Corrupt, context, detail).hint(HINT)
+        };
+        let mut checked: Option<Placement> = None;
+        work.places.sort_unstable_by_key(|p| (p.index, p.chunk));
+        for p in &work.places {
+            let range = header
+                .chunk(p.index, scope.geometry.chunk())
+                .map_err(|e| wrong(p, String::new()).caused_by(e))?;
+            let (is, should) = (range.len(), scope.geometry.len(p.chunk));
+            if is != should as usize {
+                return Err(wrong(
+                    p,
+                    format!("it has {is} bytes there, and {should} in the volume"),
+                ));
+            }
+            // a chunk that stands in several places is hashed once
+            let known = checked.is_some_and(|c| c.index == p.index && c.id == p.id);
+            if !known && self.ctx.keys.chunk_id(&self.plain[range]) != p.id {
+                return Err(wrong(p, "its bytes are not those that were backed up".into()));
+            }
+            checked = Some(*p);
+        }
+        work.places.sort_unstable_by_key(|p| p.chunk);
+        self.stats.chunks += work.places.len() as u64;
+        Ok(())
+    }
+
+    fn send(&mut self, work: &EntryWork, ordered: Option<Arc<OwnedSemaphorePermit>>) -> Result<()> {
+        let scope = self.ctx.scope;
+        match self.outbox {
+            Outbox::Nowhere => {
+                let bytes =
+                    work.places.iter().map(|p| u64::from(scope.geometry.len(p.chunk))).sum();
+                self.count(bytes);
+            }
+            Outbox::Ordered(pieces) => {
+                for run in runs(&work.places, usize::MAX) {
+                    let mut bytes = Vec::new();
+                    for p in run {
+                        bytes.extend_from_slice(wanted(&self.plain, scope, p));
+                    }
+                    let Some(first) = run.first() else { continue };
+                    self.count(bytes.len() as u64);
+                    let offset = scope.clip(first.chunk).start;
+                    let piece = Piece::Data { offset, bytes, memory: ordered.clone() };
+                    pieces.send(piece).map_err(|_| stopped("output"))?;
+                }
+            }
+            Outbox::Target { arena, writes } => {
+                let chunk_bytes = scope.geometry.chunk().bytes() as usize;
+                for run in runs(&work.places, arena.slot_bytes() / chunk_bytes) {
+                    for part in run.chunk_by(|a, b| scope.whole(a.chunk) && scope.whole(b.chunk)) {
+                        // none: there was a failure meanwhile
+                        let Some(write) = self.write_of(arena, part) else { return Ok(()) };
+                        writes.send(write).map_err(|_| stopped("write"))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One write of adjacent whole chunks, or of one that is wanted in part.
+    fn write_of(&mut self, arena: &Arc<Arena>, part: &[Placement]) -> Option<Write> {
+        let scope = self.ctx.scope;
+        let offset = part.first().map_or(0, |p| scope.clip(p.chunk).start);
+        if let [p] = part
+            && !scope.whole(p.chunk)
+        {
+            let bytes = wanted(&self.plain, scope, p).to_vec();
+            self.count(bytes.len() as u64);
+            return Some(Write::Edge { offset, bytes });
+        }
+        let begun = Instant::now();
+        let slot = take_slot(arena, self.ctx.failure);
+        self.stats.waited_for_output += begun.elapsed();
+        let mut slot = slot?;
+        let mut len = 0;
+        for p in part {
+            let bytes = wanted(&self.plain, scope, p);
+            slot[len..len + bytes.len()].copy_from_slice(bytes);
+            len += bytes.len();
+        }
+        self.count(len as u64);
+        Some(Write::Slot { slot, offset, len: u32::try_from(len).unwrap_or(u32::MAX) })
+    }
+
+    fn count(&mut self, bytes: u64) {
+        self.stats.plain_bytes += bytes;
+        self.ctx.progress.done_bytes.add(bytes);
+    }
+}
+
+/// A free slot. The writer gives all of them back, unless its engine breaks: then there is a failure to see.
+fn take_slot(arena: &Arc<Arena>, failure: &Failure) -> Option<Slot> {
+    loop {
+        if let Some(slot) = arena.take_timeout(Duration::from_millis(200)) {
+            return Some(slot);
+        }
+        if failure.failed() {
+            return None;
+        }
+    }
+}
+
+const HINT: &str = "run `mover verify` on this backup to learn what else is damaged; an older or newer backup may be whole";
+
+fn stopped(stage: &str) -> Error {
+    Error::new(ErrorKind::Bug, "hand on opened chunks", format!("the {stage} stage has ended"))
+}
+
+/// The wanted bytes of a chunk that was checked.
+fn wanted<'a>(plain: &'a [u8], scope: &PlanScope, p: &Placement) -> &'a [u8] {
+    let start = usize::from(p.index) * scope.geometry.chunk().bytes() as usize;
+    let clip = scope.clip(p.chunk);
+    let skip = usize::try_from(clip.start - scope.geometry.offset(p.chunk)).unwrap_or(usize::MAX);
+    let len = usize::try_from(clip.end - clip.start).unwrap_or(usize::MAX);
+    &plain[start + skip..][..len]
+}

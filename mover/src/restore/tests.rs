@@ -1,0 +1,246 @@
+mod damaged;
+mod model;
+
+use super::testkit::{Image, Kit, Shape};
+use super::*;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+pub(super) const MIB: u64 = 1 << 20;
+
+pub(super) fn options(backup: &str, target: &Path) -> RestoreOptions {
+    RestoreOptions {
+        backup: backup.into(),
+        target: RestoreTarget::Path(target.into()),
+        force: true,
+        verify: true,
+        range: None,
+        lease: None,
+        memory: MemoryBudget { total_bytes: 64 * MIB },
+        engine: EngineChoice::Auto,
+        direct: DirectIo::Auto,
+        threads: Some(3),
+        source_paths_to_refuse: Vec::new(),
+    }
+}
+
+pub(super) fn run(kit: &Kit, options: RestoreOptions) -> Result<RestoreSummary> {
+    restore(kit.rt.handle(), &kit.repo, options, &Progress::new(), &Cancel::new())
+}
+
+pub(super) fn run_out(
+    kit: &Kit,
+    options: &RestoreOptions,
+    out: &mut (dyn Write + Send),
+) -> Result<RestoreSummary> {
+    let (progress, cancel) = (Progress::new(), Cancel::new());
+    restore_to(kit.rt.handle(), &kit.repo, options, To::Output(out), &progress, &cancel)
+}
+
+/// 1000 chunks and a bit, some stored, some of them equal.
+pub(super) fn some_image(kit: &Kit) -> Image {
+    let mut image = kit.image(1000 * 4096 + 513);
+    for chunk in (0..1001).filter(|c| c % 7 < 4 && c / 100 != 3) {
+        image.set(chunk, chunk / 2 % 300);
+    }
+    image
+}
+
+#[test]
+fn a_new_file_is_sparse_and_equal() {
+    let kit = Kit::new(Shape::default());
+    let image = some_image(&kit);
+    kit.backup("vol", "one", &image);
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("new.img");
+    let summary = run(&kit, options("one", &target)).unwrap();
+    assert_eq!(fs::read(&target).unwrap(), image.bytes());
+    assert!(summary.created && summary.verified.is_some());
+    let data_bytes: u64 = image.chunks.values().map(|c| c.len() as u64).sum();
+    assert_eq!(summary.data_bytes, data_bytes);
+    assert_eq!(summary.data_bytes + summary.zero_bytes, image.size_bytes);
+    assert!(fs::metadata(&target).unwrap().blocks() * 512 < image.size_bytes);
+    let sum: u64 = summary.limits.iter().map(|l| l.bytes).sum();
+    assert!(sum <= 64 * MIB);
+}
+
+#[test]
+fn a_dirty_larger_file_keeps_its_tail_only() {
+    let kit = Kit::new(Shape { encryption: chunkstore::Encryption::Aes256Gcm, ..Shape::default() });
+    let image = some_image(&kit);
+    kit.backup("vol", "one", &image);
+    let dir = tempfile::tempdir().unwrap();
+    for (engine, direct) in [
+        (EngineChoice::Auto, DirectIo::Auto),
+        (EngineChoice::Blocking, DirectIo::Auto),
+        (EngineChoice::Blocking, DirectIo::Never),
+    ] {
+        let target = dir.path().join("dirty.img");
+        let dirty = vec![0xa5; usize::try_from(image.size_bytes).unwrap() + 9999];
+        fs::write(&target, &dirty).unwrap();
+        let options = RestoreOptions { engine, direct, ..options("one", &target) };
+        let summary = run(&kit, options).unwrap();
+        let mut expected = image.bytes();
+        expected.extend_from_slice(&dirty[expected.len()..]);
+        assert!(fs::read(&target).unwrap() == expected, "{engine:?} {direct:?}");
+        assert_eq!(summary.target_bytes, Some(dirty.len() as u64));
+    }
+}
+
+#[test]
+fn an_empty_backup_zeroes_everything() {
+    let kit = Kit::new(Shape::default());
+    let image = kit.image(300_001);
+    kit.backup("vol", "zero", &image);
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("dirty.img");
+    fs::write(&target, vec![1; 300_001]).unwrap();
+    run(&kit, options("zero", &target)).unwrap();
+    assert_eq!(fs::read(&target).unwrap(), vec![0; 300_001]);
+    let mut out = Vec::new();
+    run_out(&kit, &options("zero", &target), &mut out).unwrap();
+    assert_eq!(out, vec![0; 300_001]);
+}
+
+#[test]
+fn requests_are_merged_and_no_segment_is_read() {
+    let kit = Kit::new(Shape { pack_bytes: 4 << 20, ..Shape::default() });
+    let image = some_image(&kit);
+    let manifest = kit.backup("vol", "one", &image);
+    assert!(!kit.keys_of("dedup").is_empty());
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("new.img");
+    let options = RestoreOptions { verify: false, ..options("vol@one", &target) };
+    let summary = run(&kit, options).unwrap();
+    let log = kit.store.take();
+    assert!(log.iter().all(|(_, key)| !key.starts_with("dedup")), "{log:?}");
+    assert!(log.iter().all(|(what, _)| *what != "put"), "no lease was asked for: {log:?}");
+    let packs = log.iter().filter(|(_, key)| key.starts_with("packs/")).count();
+    // 62 leaves under 4 pages and a root: each level is read once for the path to the first chunk, before the target is
+    // opened, and once for all the rest; and all data is in one pack
+    assert_eq!(manifest.map.depth, 3);
+    assert!(packs <= 3 + 2 + 1, "{log:?}");
+    assert_eq!(summary.reads, 1);
+}
+
+#[test]
+fn a_lease_is_taken_and_given_back() {
+    let kit = Kit::new(Shape::default());
+    kit.backup("vol", "one", &some_image(&kit));
+    let dir = tempfile::tempdir().unwrap();
+    let lease = LeaseOptions { lease_seconds: 60, tool: "test".into(), host: "here".into() };
+    let options =
+        RestoreOptions { lease: Some(lease), ..options("one", &dir.path().join("new.img")) };
+    run(&kit, options).unwrap();
+    let log = kit.store.take();
+    let first = log.iter().position(|(what, key)| *what == "put" && key.starts_with("leases/"));
+    let pack = log.iter().position(|(_, key)| key.starts_with("packs/"));
+    assert!(first.unwrap() < pack.unwrap());
+    assert!(kit.keys_of("leases").is_empty());
+}
+
+#[test]
+fn ranges_touch_nothing_else() {
+    let kit = Kit::new(Shape::default());
+    let image = some_image(&kit);
+    kit.backup("vol", "one", &image);
+    let whole = image.bytes();
+    let size = image.size_bytes;
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("dirty.img");
+    for range in [
+        0..size,
+        0..1,
+        size - 1..size,
+        5..4096,
+        4096..8192,
+        4000..4200,
+        1234..3_000_001,
+        1_228_799..1_228_801,
+    ] {
+        let dirty = vec![0x5a; whole.len() + 77];
+        fs::write(&target, &dirty).unwrap();
+        let options = RestoreOptions { range: Some(range.clone()), ..options("one", &target) };
+        run(&kit, options.clone()).unwrap();
+        let at = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
+        let mut expected = dirty;
+        expected[at.clone()].copy_from_slice(&whole[at.clone()]);
+        assert!(fs::read(&target).unwrap() == expected, "{range:?}");
+        let mut out = Vec::new();
+        run_out(&kit, &options, &mut out).unwrap();
+        assert!(out == whole[at], "{range:?}");
+    }
+    for (start, end) in [(0, 0), (5, 4), (0, size + 1), (size, size + 1)] {
+        let range = start..end;
+        let error = run(&kit, RestoreOptions { range: Some(range), ..options("one", &target) });
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Usage);
+    }
+}
+
+/// Fails after some bytes.
+struct Full(usize);
+
+impl Write for Full {
+    fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
+        if self.0 == 0 {
+            return Err(std::io::ErrorKind::BrokenPipe.into());
+        }
+        let taken = buf.len().min(self.0);
+        self.0 -= taken;
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn an_output_that_fails_ends_the_run() {
+    let kit = Kit::new(Shape::default());
+    let image = some_image(&kit);
+    kit.backup("vol", "one", &image);
+    for after in [0, 1, 5000, 1_000_000, 4_000_000] {
+        let options = options("one", Path::new("-"));
+        let error = run_out(&kit, &options, &mut Full(after)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Device, "{error}");
+        assert!(error.to_string().contains("standard output"), "{error}");
+    }
+}
+
+#[test]
+fn a_request_to_stop_ends_the_run() {
+    let kit = Kit::new(Shape::default());
+    kit.backup("vol", "one", &some_image(&kit));
+    let dir = tempfile::tempdir().unwrap();
+    let cancel = Cancel::new();
+    cancel.request();
+    let target = dir.path().join("new.img");
+    let options = options("one", &target);
+    let error =
+        restore(kit.rt.handle(), &kit.repo, options, &Progress::new(), &cancel).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
+    assert!(!target.exists());
+}
+
+#[test]
+fn what_is_refused_changes_nothing() {
+    let kit = Kit::new(Shape::default());
+    let image = some_image(&kit);
+    kit.backup("vol", "one", &image);
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("disk.img");
+    let mut content = vec![7; 100_000];
+    content[..4].copy_from_slice(b"XFSB");
+    fs::write(&target, &content).unwrap();
+    let no_force = RestoreOptions { force: false, ..options("one", &target) };
+    assert_eq!(run(&kit, no_force).unwrap_err().kind(), ErrorKind::Usage);
+    let own =
+        RestoreOptions { source_paths_to_refuse: vec![target.clone()], ..options("one", &target) };
+    assert_eq!(run(&kit, own).unwrap_err().kind(), ErrorKind::Usage);
+    assert_eq!(run(&kit, options("none", &target)).unwrap_err().kind(), ErrorKind::NotFound);
+    let poor =
+        RestoreOptions { memory: MemoryBudget { total_bytes: MIB }, ..options("one", &target) };
+    assert_eq!(run(&kit, poor).unwrap_err().kind(), ErrorKind::Usage);
+    assert_eq!(fs::read(&target).unwrap(), content);
+}
