@@ -40,7 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Requests from this size on go through the patient client.
-const BULK_BYTES_MIN: u64 = 64 << 10;
+const BULK_BYTES_MIN: u64 = 256 << 10;
 /// What a whole object of unknown size is taken to have when its deadline is set.
 const LARGE_OBJECT_BYTES: u64 = 64 << 20;
 /// Objects in one page of a listing, as all stores have it.
@@ -160,6 +160,11 @@ impl Store {
 
     /// As [`get_at_most`](Self::get_at_most), `None` where there is no object.
     pub async fn get_opt_at_most(&self, key: &str, bytes_max: u64) -> Result<Option<Bytes>> {
+        self.fetch(key, bytes_max, bytes_max.min(LARGE_OBJECT_BYTES)).await
+    }
+
+    /// `expected_bytes` sets the pace: how long it may take.
+    async fn fetch(&self, key: &str, bytes_max: u64, expected_bytes: u64) -> Result<Option<Bytes>> {
         count(&self.counters.gets);
         let path = self.path(key)?;
         let fetch = |store: Arc<dyn ObjectStore>| {
@@ -173,7 +178,7 @@ impl Store {
                 Ok((size, result.bytes().await?))
             }
         };
-        match self.patient(bytes_max.min(LARGE_OBJECT_BYTES), fetch).await {
+        match self.patient(expected_bytes, fetch).await {
             Ok((size, _)) if size > bytes_max => {
                 let detail =
                     format!("the object has {size} bytes, {bytes_max} are the most allowed");

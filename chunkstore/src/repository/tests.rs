@@ -22,6 +22,8 @@ async fn a_repository_opens_with_each_of_its_keys() {
     ] {
         let again = Repository::open(store(), &credentials).await.unwrap();
         assert_eq!(again.params(), repo.params());
+        let counts = again.store().counts();
+        assert_eq!((counts.gets, counts.total()), (3, 4), "format, two keys, one listing");
         assert_eq!(again.opened_with().copied(), expected);
         assert_eq!(again.keys().chunk_id(b"x"), repo.keys().chunk_id(b"x"));
     }

@@ -73,7 +73,7 @@ impl Store {
                     last = Some(error);
                 }
             }
-            match self.get_opt_at_most(key, BYTES_MAX).await {
+            match self.fetch(key, BYTES_MAX, bytes.len() as u64).await {
                 Ok(Some(found)) if found == bytes => return Ok(Created::Ours),
                 Ok(Some(found)) => return Ok(Created::Taken(found)),
                 Ok(None) => tracing::debug!(key, attempt, "create left nothing behind"),

@@ -140,7 +140,7 @@ impl<'a> Chain<'a> {
         if self.http.is_none()
             && let Some(io) = self.io
         {
-            return from_io(io);
+            return self.by_io(io);
         }
         self.by_http()
     }
@@ -238,6 +238,30 @@ impl<'a> Chain<'a> {
         ))
     }
 
+    /// No answer can be lost on the way from a file system: the outcome is known.
+    fn by_io(&self, e: &io::Error) -> Fault {
+        use io::ErrorKind as Io;
+        // creating an object is a link(2) there; `object_store` calls it a rename
+        let linking = self.text.contains("Unable to rename file");
+        match e.kind() {
+            Io::PermissionDenied | Io::Unsupported if linking => Fault::new(
+                ErrorKind::Denied,
+                e.to_string(),
+            )
+            .hint("use a file system with hard links, and give this user the right to write there"),
+            Io::PermissionDenied => Fault::new(ErrorKind::Denied, e.to_string())
+                .hint("give this user the right to read and write there"),
+            Io::ReadOnlyFilesystem => Fault::new(ErrorKind::Denied, e.to_string()),
+            Io::StorageFull | Io::QuotaExceeded => {
+                Fault::new(ErrorKind::NoSpace, e.to_string()).hint("free space there")
+            }
+            Io::NotFound => Fault::new(ErrorKind::NotFound, e.to_string()),
+            Io::AlreadyExists => Fault::new(ErrorKind::AlreadyExists, e.to_string()),
+            Io::NotADirectory => Fault::place_absent(e.to_string()),
+            _ => Fault::new(ErrorKind::Unavailable, e.to_string()),
+        }
+    }
+
     fn by_http(&self) -> Fault {
         if self.text.contains("redirect without LOCATION") {
             return Fault::new(ErrorKind::Usage, "the store points to another place")
@@ -278,23 +302,6 @@ impl<'a> Chain<'a> {
             said.push_str(&format!(" (request {request})"));
         }
         quote(&said)
-    }
-}
-
-fn from_io(e: &io::Error) -> Fault {
-    use io::ErrorKind as Io;
-    match e.kind() {
-        Io::PermissionDenied => Fault::new(ErrorKind::Denied, e.to_string())
-            .hint("give this user the right to read and write there"),
-        Io::ReadOnlyFilesystem => Fault::new(ErrorKind::Denied, e.to_string()),
-        Io::StorageFull | Io::QuotaExceeded => {
-            Fault::new(ErrorKind::NoSpace, e.to_string()).hint("free space there")
-        }
-        Io::NotFound => Fault::new(ErrorKind::NotFound, e.to_string()),
-        Io::AlreadyExists => Fault::new(ErrorKind::AlreadyExists, e.to_string()),
-        Io::NotADirectory => Fault::place_absent(e.to_string()),
-        // no answer can be lost on the way from a file system
-        _ => Fault::new(ErrorKind::Unavailable, e.to_string()),
     }
 }
 

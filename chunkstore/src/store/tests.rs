@@ -278,12 +278,12 @@ fn over_a_network() -> (Arc<FaultyStore>, Store) {
 #[tokio::test]
 async fn a_stuck_transfer_is_tried_again_on_another_connection() {
     let (faulty, store) = over_a_network();
-    let pack = Bytes::from(vec![7; 100_000]);
+    let pack = Bytes::from(vec![7; 300_000]);
     faulty.fault("put a/b/pack", Fault::Hang);
     store.put("pack", pack.clone()).await.unwrap();
     faulty.fault("get a/b/pack", Fault::Hang);
     faulty.fault("get a/b/pack", Fault::Hang);
-    assert_eq!(store.get_range("pack", 0..100_000).await.unwrap(), pack);
+    assert_eq!(store.get_range("pack", 0..300_000).await.unwrap(), pack);
     assert!(store.counts().heads > 3, "looked after: {:?}", store.counts());
 }
 
@@ -292,7 +292,7 @@ async fn a_transfer_ends_when_the_store_answers_nothing_else_either() {
     let (faulty, store) = over_a_network();
     faulty.fault("put a/b/pack", Fault::Hang);
     faulty.fault("head a/b/format", Fault::LostBefore);
-    let e = store.put("pack", Bytes::from(vec![7; 100_000])).await.unwrap_err();
+    let e = store.put("pack", Bytes::from(vec![7; 300_000])).await.unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Unavailable, "{e}");
 }
 
@@ -302,7 +302,7 @@ async fn a_transfer_that_never_gets_through_ends() {
     for _ in 0..3 {
         faulty.fault("put a/b/pack", Fault::Hang);
     }
-    let e = store.put("pack", Bytes::from(vec![7; 100_000])).await.unwrap_err();
+    let e = store.put("pack", Bytes::from(vec![7; 300_000])).await.unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Unavailable, "{e}");
     assert!(e.to_string().contains("3 tries"), "{e}");
 }

@@ -206,13 +206,15 @@ fn open_dir(url: &str, dir: &str, options: &StoreOptions) -> Result<Store> {
     Ok(Store::new(Arc::new(store), Path::default(), url.trim_end_matches('/')))
 }
 
+/// With its parents. Their names must survive a power cut as what is written into the directory does.
 fn create_dir(dir: &FilePath) -> std::io::Result<()> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    // the directory must survive a power cut as what is written into it does
-    match dir.canonicalize()?.parent() {
-        Some(parent) => std::fs::File::open(parent)?.sync_all(),
-        None => Ok(()),
+    let absolute = std::path::absolute(dir)?;
+    let absent = absolute.ancestors().take_while(|dir| !dir.exists()).count();
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&absolute)?;
+    for parent in absolute.ancestors().skip(1).take(absent) {
+        std::fs::File::open(parent)?.sync_all()?;
     }
+    Ok(())
 }
 
 fn dir_error(context: String, e: &std::io::Error) -> Error {
