@@ -1,13 +1,131 @@
-//! The command line.
-#![allow(dead_code)]
+//! The command line: from what was typed to an exit code.
+//!
+//! | file | |
+//! |---|---|
+//! | `args` | what can be typed |
+//! | `settings` | what is meant by it, and by the environment: the only file that reads it |
+//! | `context`, `repository`, `keys` | runtime, place and keys, made ready for a command |
+//! | `commands` | one function for each command |
+//! | `output`, `progress`, `log`, `table`, `summary`, `sizes` | what is shown |
+//! | `signals`, `exit` | how it ends |
+//!
+//! Nothing else of the crate prints, reads the environment, installs handlers or ends the process. An error is one line on
+//! stderr, and one function ([`exit`]) says what its exit code is.
+
 mod args;
+mod commands;
 mod context;
 mod exit;
 mod keys;
 mod log;
 mod output;
 mod progress;
+mod repository;
 mod settings;
 mod signals;
 mod sizes;
+mod summary;
 mod table;
+
+use crate::control::Cancel;
+use args::{Args, Command};
+use chunkstore::{Error, ErrorKind};
+use clap::FromArgMatches;
+use context::Context;
+use output::{Output, one_line, reader_left};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use settings::{Environment, Settings, output_settings};
+use signals::SignalWatch;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Runs the program; what the process ends with.
+pub fn main() -> ExitCode {
+    // keys are in memory: no core dump, no debugger, no other process of this user may read them
+    let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    install_panic_hook();
+    let args = match parse() {
+        Ok(args) => args,
+        Err(e) => return ExitCode::from(usage(&e)),
+    };
+    let env = Environment::capture();
+    let output = Output::new(output_settings(&args.global.output, &env));
+    log::install(&output);
+    if let Err(e) = hidden {
+        tracing::debug!("the process could not be made non-dumpable: {e}");
+    }
+    ExitCode::from(run(args, env, &output))
+}
+
+fn run(args: Args, env: Environment, output: &std::sync::Arc<Output>) -> u8 {
+    let cancel = Cancel::new();
+    let Args { global, command } = args;
+    let done = Settings::new(global, env).and_then(|settings| {
+        let signals = SignalWatch::install(&cancel, output)?;
+        let mut ctx = Context::new(settings, std::sync::Arc::clone(output), cancel);
+        if !matches!(command, Command::Completions(_)) {
+            ctx.start_runtime()?;
+        }
+        let done = commands::run(&ctx, command);
+        drop(ctx);
+        drop(signals);
+        done
+    });
+    match done {
+        Ok(()) => exit::OK,
+        // `mover restore X - | head`: the reader has what it wanted, and knows best that it left
+        Err(e) if output.stdout_is_data() && reader_left(&e) => exit::RETRYABLE,
+        Err(e) => {
+            output.error(&e);
+            exit::exit_code(e.kind())
+        }
+    }
+}
+
+fn parse() -> Result<Args, clap::Error> {
+    Args::from_arg_matches(&args::command().try_get_matches()?)
+}
+
+/// Help and version go to stdout. A mistake is shown as clap does: the error, a tip, the usage; with `--json` as one object.
+fn usage(e: &clap::Error) -> u8 {
+    if !e.use_stderr() {
+        // nobody may be there to read it
+        let _ = e.print();
+        return exit::OK;
+    }
+    let env = Environment::capture();
+    if std::env::args_os().any(|arg| arg == "--json") || env.json {
+        let text = e.render().to_string();
+        let first = text.lines().next().unwrap_or_default();
+        let error = Error::new(ErrorKind::Usage, first.trim_start_matches("error: "), "");
+        Output::new(settings::json_only(&env)).error(&error);
+    } else {
+        let _ = e.print();
+    }
+    exit::USAGE
+}
+
+/// A panic is our mistake: one line that says where, exit code 70, whichever thread it was.
+fn install_panic_hook() {
+    std::panic::set_hook(Box::new(|info| {
+        let payload = info.payload();
+        let what = payload
+            .downcast_ref::<&str>()
+            .map(|text| (*text).to_owned())
+            .or_else(|| payload.downcast_ref::<String>().cloned())
+            .unwrap_or_default();
+        let place = info.location().map(ToString::to_string).unwrap_or_default();
+        let mut stderr = std::io::stderr().lock();
+        let _ = writeln!(
+            stderr,
+            "error: mover {} has a bug: {} at {place}; please report it. What was committed is safe, run the command again",
+            env!("CARGO_PKG_VERSION"),
+            one_line(&what),
+        );
+        let trace = std::backtrace::Backtrace::capture();
+        if trace.status() == std::backtrace::BacktraceStatus::Captured {
+            let _ = writeln!(stderr, "{trace}");
+        }
+        std::process::exit(i32::from(exit::BUG));
+    }));
+}

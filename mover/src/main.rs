@@ -1,3 +1,5 @@
-//! The `mover` binary.
+//! The `mover` binary: all of it is in the library.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    mover::cli::main()
+}

@@ -24,8 +24,9 @@ Examples:
   Write the newest backup back onto a device:
       mover restore db@latest /dev/vg0/db-new --verify
 
-Exit codes: 0 ok, 1 may work when tried again, 2 usage, 3 stored data damaged, 4 key or permission missing,
-5 degraded (with --fail-on-degraded), 70 a bug of mover, 143 stopped by a signal.";
+Exit codes:
+  0 ok, 1 may work when tried again, 2 usage, 3 stored data damaged, 4 key or permission missing,
+  5 degraded (with --fail-on-degraded), 70 a bug of mover, 143 stopped by a signal";
 
 /// The command line.
 #[derive(Debug, Parser)]

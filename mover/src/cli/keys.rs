@@ -5,11 +5,12 @@
 
 use super::settings::KeySources;
 use chunkstore::{Credential, Error, ErrorKind, Result, random_bytes};
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use zeroize::Zeroizing;
 
@@ -17,9 +18,11 @@ use zeroize::Zeroizing;
 const SECRET_BYTES_MAX: u64 = 4096;
 
 /// All that was given, in the order in which it is tried: key files cost nothing, passphrases cost Argon2id.
-pub(crate) fn credentials(sources: &KeySources) -> Result<Vec<Credential>> {
+/// The key file `but` is left out.
+pub(crate) fn credentials(sources: &KeySources, but: Option<&Path>) -> Result<Vec<Credential>> {
     let mut found = Vec::new();
-    for path in sources.key_files.iter().filter(|p| !p.as_os_str().is_empty()) {
+    let wanted = |path: &&PathBuf| !path.as_os_str().is_empty() && Some(path.as_path()) != but;
+    for path in sources.key_files.iter().filter(wanted) {
         found.push(read_key_file(path)?);
     }
     if let Some(path) = sources.password_file.as_deref().filter(|p| !p.as_os_str().is_empty()) {
@@ -122,12 +125,24 @@ pub(crate) fn ask_new_password() -> Result<Credential> {
 }
 
 fn prompt(question: &str) -> Result<Zeroizing<String>> {
-    rpassword::prompt_password(question).map(Zeroizing::new).map_err(|e| match e.kind() {
+    ask_without_echo(question).map(Zeroizing::new).map_err(|e| match e.kind() {
         io::ErrorKind::Interrupted => {
             Error::new(ErrorKind::Cancelled, "read a passphrase", "stopped")
         }
         _ => Error::new(ErrorKind::Usage, "read a passphrase from the terminal", "").caused_by(e),
     })
+}
+
+/// rpassword shows the question first and switches echo off then; whoever (or whatever) types at once would be shown.
+fn ask_without_echo(question: &str) -> io::Result<String> {
+    let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty")?;
+    let before = tcgetattr(&terminal)?;
+    let mut silent = before.clone();
+    silent.local_modes.remove(LocalModes::ECHO);
+    tcsetattr(&terminal, OptionalActions::Now, &silent)?;
+    let answer = rpassword::prompt_password(question);
+    tcsetattr(&terminal, OptionalActions::Now, &before)?;
+    answer
 }
 
 /// Whether a key file was there or has been made.
@@ -220,18 +235,21 @@ mod tests {
         let (key, password) = (dir.path().join("key"), dir.path().join("password"));
         read_or_make_key_file(&key).unwrap();
         std::fs::write(&password, "from file\r\nsecond line\n").unwrap();
-        let found = credentials(&KeySources {
-            key_files: vec![key],
-            password_file: Some(password),
-            password_command: Some("echo from command; echo more".into()),
-            password: Some(Secret(Zeroizing::new("from environment".into()))),
-            can_ask: false,
-        })
+        let found = credentials(
+            &KeySources {
+                key_files: vec![key],
+                password_file: Some(password),
+                password_command: Some("echo from command; echo more".into()),
+                password: Some(Secret(Zeroizing::new("from environment".into()))),
+                can_ask: false,
+            },
+            None,
+        )
         .unwrap();
         assert!(matches!(found[0], Credential::KeyFile(_)));
         let texts: Vec<_> = found[1..].iter().map(passphrase).collect();
         assert_eq!(texts, ["from file", "from command", "from environment"]);
-        assert!(credentials(&none()).unwrap().is_empty());
+        assert!(credentials(&none(), None).unwrap().is_empty());
     }
 
     #[test]
@@ -283,7 +301,11 @@ mod tests {
         assert_eq!(read_password_file(&path).unwrap_err().kind(), ErrorKind::Usage);
         for command in ["true", "exit 3", "head -c 5000 /dev/zero"] {
             let sources = KeySources { password_command: Some(command.into()), ..none() };
-            assert_eq!(credentials(&sources).unwrap_err().kind(), ErrorKind::Usage, "{command}");
+            assert_eq!(
+                credentials(&sources, None).unwrap_err().kind(),
+                ErrorKind::Usage,
+                "{command}"
+            );
         }
     }
 }

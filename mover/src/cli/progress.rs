@@ -5,7 +5,7 @@
 
 use super::output::Output;
 use super::settings::ProgressStyle;
-use super::sizes::{show_bytes, show_duration};
+use super::sizes::{show_bytes, show_seconds};
 use crate::control::{Phase, Progress};
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
@@ -16,6 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const BAR_INTERVAL: Duration = Duration::from_millis(200);
+const BAR_CELLS: u64 = 20;
 /// A Job's log is kept; more lines than this help nobody.
 const JSON_INTERVAL: Duration = Duration::from_secs(2);
 /// The rate is that of the last moments, not of the whole run.
@@ -47,7 +48,7 @@ impl ProgressView {
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(interval) {
                 let now = Snapshot::take(&progress, &mut pace, Instant::now());
                 match &bar {
-                    Some(bar) => show_on(bar, &now),
+                    Some(bar) => bar.set_message(now.text()),
                     None => output.progress_json(&now),
                 }
             }
@@ -69,21 +70,13 @@ impl Drop for ProgressView {
     }
 }
 
+/// A bar that is all message: one drawing for each look at the counters, cut to the terminal's width.
 fn new_bar() -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
-    let style = BarStyle::with_template("{prefix} {bar:24} {percent:>3}% {wide_msg}");
-    bar.set_style(style.unwrap_or_else(|_| BarStyle::default_bar()).progress_chars("=> "));
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    bar.set_style(
+        BarStyle::with_template("{wide_msg}").unwrap_or_else(|_| BarStyle::default_spinner()),
+    );
     bar
-}
-
-fn show_on(bar: &ProgressBar, now: &Snapshot) {
-    if now.total_bytes > 0 {
-        bar.set_length(now.total_bytes);
-    }
-    bar.set_position(now.done_bytes);
-    bar.set_prefix(now.phase.as_str());
-    bar.set_message(now.text());
-    bar.tick();
 }
 
 /// The counters at one moment, and how fast they move. The JSON line of it.
@@ -129,16 +122,25 @@ impl Snapshot {
         }
     }
 
-    /// What stands behind the bar.
+    /// The line on a terminal.
     fn text(&self) -> String {
+        let mut text = format!("{:<9}", self.phase.as_str());
         if self.total_bytes == 0 {
-            return String::new();
+            return text;
         }
-        let mut text =
-            format!("{} of {}", show_bytes(self.done_bytes), show_bytes(self.total_bytes));
-        text.push_str(&format!("  {}/s", show_bytes(self.bytes_per_second)));
+        let share = |parts: u64| {
+            u64::try_from(
+                u128::from(self.done_bytes) * u128::from(parts) / u128::from(self.total_bytes),
+            )
+            .unwrap_or(parts)
+        };
+        let (done, percent) = (usize::try_from(share(BAR_CELLS)).unwrap_or(0), share(100));
+        let left = usize::try_from(BAR_CELLS).unwrap_or(0).saturating_sub(done);
+        text.push_str(&format!("[{}{}] {percent:>3}%", "#".repeat(done), "-".repeat(left)));
+        let (done, total) = (show_bytes(self.done_bytes), show_bytes(self.total_bytes));
+        text.push_str(&format!("  {done} of {total}  {}/s", show_bytes(self.bytes_per_second)));
         if let Some(eta) = self.eta_seconds {
-            text.push_str(&format!("  ETA {}", show_duration(Duration::from_secs(eta))));
+            text.push_str(&format!("  ETA {}", show_seconds(eta)));
         }
         let counts = [
             ("zero", self.zero_bytes),
@@ -228,7 +230,8 @@ mod tests {
         assert_eq!(now.eta_seconds, Some(18));
         assert_eq!(
             now.text(),
-            "1.00 GiB of 10.0 GiB  512 MiB/s  ETA 18.0 s  zero 512 MiB, unchanged 256 MiB"
+            "planning [##------------------]  10%  1.00 GiB of 10.0 GiB  512 MiB/s  ETA 18 s  \
+             zero 512 MiB, unchanged 256 MiB"
         );
     }
 
@@ -236,6 +239,6 @@ mod tests {
     fn nothing_is_promised_before_the_plan() {
         let start = Instant::now();
         let now = Snapshot::take(&Progress::new(), &mut Pace::new(start), at(start, 2));
-        assert_eq!((now.eta_seconds, now.text()), (None, String::new()));
+        assert_eq!((now.eta_seconds, now.text()), (None, "planning ".to_owned()));
     }
 }

@@ -101,10 +101,17 @@ pub(crate) fn show_bytes(bytes: u64) -> String {
 
 /// `12.3 s`, `4 min 05 s`, `2 h 03 min`.
 pub(crate) fn show_duration(elapsed: Duration) -> String {
-    let seconds = elapsed.as_secs();
-    match seconds {
+    match elapsed.as_secs() {
         0 if elapsed.subsec_millis() < 100 => format!("{} ms", elapsed.as_millis()),
-        0..60 => format!("{}.{} s", seconds, elapsed.subsec_millis() / 100),
+        seconds @ 0..60 => format!("{seconds}.{} s", elapsed.subsec_millis() / 100),
+        seconds => show_seconds(seconds),
+    }
+}
+
+/// As [`show_duration`], for what is not known to a tenth of a second.
+pub(crate) fn show_seconds(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
         60..3600 => format!("{} min {:02} s", seconds / 60, seconds % 60),
         _ => format!("{} h {:02} min", seconds / 3600, seconds / 60 % 60),
     }

@@ -1,0 +1,37 @@
+//! One function for each command: settings and arguments in, what was asked for out.
+
+mod backup;
+mod browse;
+mod init;
+mod keyring;
+mod restore;
+
+use super::args::{Command, KeyCommand};
+use super::context::Context;
+use chunkstore::Result;
+
+/// Runs a command.
+pub(crate) fn run(ctx: &Context, command: Command) -> Result<()> {
+    match command {
+        Command::Backup(args) => backup::backup(ctx, *args),
+        Command::Init(args) => init::init(ctx, &args),
+        Command::Restore(args) => restore::restore(ctx, args),
+        Command::Verify(args) => restore::verify(ctx, args),
+        Command::List(args) => browse::list(ctx, &args),
+        Command::Show(args) => browse::show(ctx, &args),
+        Command::Diff(args) => browse::diff(ctx, &args),
+        Command::Forget(args) => browse::forget(ctx, &args),
+        Command::Key(args) => match args.command {
+            KeyCommand::Add(args) => keyring::add(ctx, &args),
+            KeyCommand::Remove(args) => keyring::remove(ctx, &args),
+            KeyCommand::List(_) => keyring::list(ctx),
+        },
+        Command::Completions(args) => completions(ctx, args.shell),
+    }
+}
+
+fn completions(ctx: &Context, shell: clap_complete::Shell) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut super::args::command(), "mover", &mut script);
+    ctx.output.result(&String::from_utf8_lossy(&script))
+}

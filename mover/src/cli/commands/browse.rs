@@ -1,0 +1,63 @@
+//! `list`, `show`, `diff`, `forget`: what there is, without its data.
+
+use super::super::args::{DiffArgs, ForgetArgs, ListArgs, ShowArgs};
+use super::super::context::{Context, tool};
+use super::super::repository;
+use super::super::table::{BackupView, backup_page, backup_table};
+use chunkstore::{Error, Manifest, Result, VolumeName};
+use serde_json::json;
+
+pub(crate) fn list(ctx: &Context, args: &ListArgs) -> Result<()> {
+    let volume =
+        args.volume.as_deref().filter(|v| !v.is_empty()).map(VolumeName::new).transpose()?;
+    let repository = repository::open(ctx)?;
+    let (entries, problems) = ctx.block_on(repository.list_backups(volume.as_ref()))?;
+    let mut backups: Vec<&Manifest> = entries.iter().map(|entry| &entry.manifest).collect();
+    backups.sort_by(|a, b| (a.finished, &a.backup_id).cmp(&(b.finished, &b.backup_id)));
+    if ctx.settings.output.json {
+        for manifest in backups {
+            ctx.output.result_json(&BackupView::of(manifest))?;
+        }
+    } else if backups.is_empty() && problems.is_empty() {
+        if !ctx.settings.output.quiet {
+            ctx.output.notice("no backups");
+        }
+    } else {
+        ctx.output.result(&backup_table(&backups, ctx.settings.output.color_stdout))?;
+    }
+    unreadable(ctx, problems)
+}
+
+/// The readable backups have been shown; that some are not readable is still a failure.
+fn unreadable(ctx: &Context, mut problems: Vec<Error>) -> Result<()> {
+    let Some(last) = problems.pop() else { return Ok(()) };
+    for problem in problems {
+        ctx.output.warn(&problem.to_string());
+    }
+    Err(last)
+}
+
+pub(crate) fn show(ctx: &Context, args: &ShowArgs) -> Result<()> {
+    let repository = repository::open(ctx)?;
+    let manifest = ctx.block_on(repository.find_backup(&args.backup))?;
+    if ctx.settings.output.json {
+        return ctx.output.result_json(&BackupView::of(&manifest));
+    }
+    ctx.output.result(&backup_page(&manifest))
+}
+
+pub(crate) fn diff(ctx: &Context, args: &DiffArgs) -> Result<()> {
+    let repository = repository::open(ctx)?;
+    let changes = crate::diff::diff(ctx.runtime()?, &repository, &args.a, &args.b)?;
+    ctx.output.result_stream(|out| changes.write_json(out))
+}
+
+pub(crate) fn forget(ctx: &Context, args: &ForgetArgs) -> Result<()> {
+    let repository = repository::open(ctx)?;
+    let manifest = ctx.block_on(repository.find_backup(&args.backup))?;
+    ctx.block_on(repository.forget(&manifest.name(), &tool()))?;
+    let Manifest { volume, backup_id, attempt, .. } = &manifest;
+    let view =
+        json!({ "backup_id": backup_id.as_str(), "volume": volume.as_str(), "attempt": attempt });
+    ctx.output.summary(&format!("forgot backup {backup_id} of volume {volume}\n"), &view)
+}

@@ -1,0 +1,144 @@
+//! `restore` and `verify`.
+
+use super::super::args::{ReadingArgs, RestoreArgs, VerifyArgs};
+use super::super::context::{Context, host, tool};
+use super::super::progress::ProgressView;
+use super::super::repository;
+use super::super::settings::RepositoryPlace;
+use super::super::sizes::parse_range;
+use super::super::summary::{restore_text, verify_text};
+use crate::control::Progress;
+use crate::restore::{RestoreOptions, RestoreTarget, restore as run_restore};
+use crate::verify::{VerifyOptions, verify as run_verify};
+use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Result};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// A reader counts as dead after this long without a heartbeat, and garbage collection no longer waits for it.
+const LEASE_SECONDS: u32 = 600;
+
+pub(crate) fn restore(ctx: &Context, args: RestoreArgs) -> Result<()> {
+    let target = if args.target.as_os_str() == "-" {
+        if args.verify {
+            return Err(Error::new(ErrorKind::Usage, "use --verify", "stdout cannot be read back"));
+        }
+        if ctx.settings.output.stdout_is_terminal {
+            return Err(Error::new(ErrorKind::Usage, "restore to stdout", "it is a terminal")
+                .hint("send it into a pipe or a file"));
+        }
+        ctx.output.reserve_stdout();
+        RestoreTarget::Stdout
+    } else {
+        RestoreTarget::Path(args.target)
+    };
+    let range = args.range.filter(|r| !r.is_empty());
+    let resources = &ctx.settings.resources;
+    let range = range.as_deref().map(parse_range).transpose()?;
+    let repository = repository::open(ctx)?;
+    let manifest = ctx.block_on(repository.find_backup(&args.backup))?;
+    let options = RestoreOptions {
+        source_paths_to_refuse: protect(ctx, &target, &manifest, args.force)?,
+        // the very backup that was looked at: `latest` may be another one by now
+        backup: format!("{}@{}", manifest.volume, manifest.backup_id),
+        target,
+        force: args.force,
+        verify: args.verify,
+        range,
+        lease: lease(&args.reading),
+        memory: resources.memory,
+        engine: resources.engine,
+        direct: resources.direct,
+        threads: resources.threads,
+    };
+    let progress = Progress::new();
+    let view = ProgressView::start(&ctx.output, &progress);
+    let done = run_restore(ctx.runtime()?, &repository, options, &progress, &ctx.cancel);
+    drop(view);
+    let summary = done?;
+    for warning in &summary.warnings {
+        ctx.output.warn(warning);
+    }
+    ctx.output.summary(&restore_text(&summary), &summary)
+}
+
+/// Refuses targets that would destroy what the restore itself, or the next one, depends on: the repository whatever `--force`
+/// says, and without it what the backup was made of. Gives the files that the target must not share bytes with.
+fn protect(
+    ctx: &Context,
+    target: &RestoreTarget,
+    manifest: &Manifest,
+    force: bool,
+) -> Result<Vec<PathBuf>> {
+    let RestoreTarget::Path(target) = target else { return Ok(Vec::new()) };
+    let refuse = |why: &str, hint: &str| {
+        Err(Error::new(ErrorKind::Usage, format!("write to {}", target.display()), why).hint(hint))
+    };
+    if let (Ok(target), Some(repository)) = (target.canonicalize(), repository::directory(ctx))
+        && target.starts_with(repository)
+    {
+        return refuse("it is in the repository", "choose another target");
+    }
+    let mut own = own_files(ctx);
+    let source = PathBuf::from(&manifest.source.path);
+    if !force {
+        if same_place(target, &source) {
+            return refuse(
+                "it is the source of this backup",
+                "choose another target, or use --force to write the backup over it",
+            );
+        }
+        own.push(source);
+    }
+    own.retain(|path| path.exists());
+    Ok(own)
+}
+
+/// The lease that keeps the backup from being collected meanwhile; `None` writes nothing.
+fn lease(args: &ReadingArgs) -> Option<LeaseOptions> {
+    (!args.no_lease).then(|| LeaseOptions {
+        lease_seconds: LEASE_SECONDS,
+        tool: tool(),
+        host: host(),
+    })
+}
+
+/// Whether two paths name one file or one device.
+fn same_place(a: &Path, b: &Path) -> bool {
+    let (Ok(a), Ok(b)) = (std::fs::metadata(a), std::fs::metadata(b)) else { return false };
+    let both_devices = a.file_type().is_block_device() && b.file_type().is_block_device();
+    (a.dev(), a.ino()) == (b.dev(), b.ino()) || (both_devices && a.rdev() == b.rdev())
+}
+
+/// The keys that open the repository.
+fn own_files(ctx: &Context) -> Vec<PathBuf> {
+    let keys = &ctx.settings.keys;
+    let mut files: Vec<PathBuf> =
+        keys.key_files.iter().chain(&keys.password_file).cloned().collect();
+    if let RepositoryPlace::Embedded { key_file, .. } = &ctx.settings.place {
+        files.push(key_file.clone());
+    }
+    files
+}
+
+pub(crate) fn verify(ctx: &Context, args: VerifyArgs) -> Result<()> {
+    let resources = &ctx.settings.resources;
+    let options = VerifyOptions {
+        backup: args.backup,
+        device: args.device.filter(|p| !p.as_os_str().is_empty()),
+        lease: lease(&args.reading),
+        memory: resources.memory,
+        engine: resources.engine,
+        direct: resources.direct,
+        threads: resources.threads,
+    };
+    let repository = repository::open(ctx)?;
+    let progress = Progress::new();
+    let view = ProgressView::start(&ctx.output, &progress);
+    let done = run_verify(ctx.runtime()?, &repository, options, &progress, &ctx.cancel);
+    drop(view);
+    let summary = done?;
+    for warning in &summary.warnings {
+        ctx.output.warn(warning);
+    }
+    ctx.output.summary(&verify_text(&summary), &summary)
+}

@@ -1,0 +1,308 @@
+//! From the settings to an open repository: which place, which keys, and the embedded default that is made on first use.
+
+use super::context::{Context, host, tool};
+use super::keys::{self, KeyFile};
+use super::settings::RepositoryPlace;
+use chunkstore::{
+    ChunkSize, CreateOnce, Credential, Encryption, Error, ErrorKind, InitOptions, KdfCost,
+    Repository, Result, Store, StoreOptions, open_url,
+};
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// `docs/decisions/` says why.
+const CHUNK_BYTES: u32 = 64 << 10;
+const ENTRY_CHUNKS: u16 = 16;
+const PAGE_FANOUT: u16 = 128;
+
+/// What a new repository is like, as far as the user says.
+#[derive(Debug)]
+pub(crate) struct NewRepository {
+    pub(crate) chunk: ChunkSize,
+    pub(crate) entry_chunks: u16,
+    pub(crate) page_fanout: u16,
+    pub(crate) encryption: Encryption,
+    pub(crate) label: Option<String>,
+}
+
+impl NewRepository {
+    /// As the embedded one is made on first use.
+    pub(crate) fn with_defaults() -> Result<Self> {
+        Ok(Self {
+            chunk: ChunkSize::new(CHUNK_BYTES)?,
+            entry_chunks: ENTRY_CHUNKS,
+            page_fanout: PAGE_FANOUT,
+            encryption: Encryption::Aes256Gcm,
+            label: None,
+        })
+    }
+
+    fn options(self, credential: Option<Credential>) -> InitOptions {
+        InitOptions {
+            chunk: self.chunk,
+            entry_chunks: self.entry_chunks,
+            page_fanout: self.page_fanout,
+            encryption: self.encryption,
+            credential,
+            label: self.label.unwrap_or_else(host),
+            kdf: KdfCost::default(),
+            created_by: tool(),
+        }
+    }
+}
+
+/// Opens the repository that the settings name.
+pub(crate) fn open(ctx: &Context) -> Result<Arc<Repository>> {
+    match &ctx.settings.place {
+        RepositoryPlace::Url(url) => open_place(ctx, url, None),
+        RepositoryPlace::Embedded { directory, key_file } if is_repository(directory) => {
+            open_embedded(ctx, directory, key_file)
+        }
+        RepositoryPlace::Embedded { directory, .. } => Err(Error::new(
+            ErrorKind::NotFound,
+            format!("open the embedded repository {}", directory.display()),
+            "there is none yet",
+        )
+        .hint("make it with `mover init` or `mover backup`, or name another one with --repo")),
+        RepositoryPlace::Nowhere => Err(nowhere()),
+    }
+}
+
+/// As [`open`]; the embedded repository is made where there is none.
+pub(crate) fn open_or_make(ctx: &Context) -> Result<Arc<Repository>> {
+    match &ctx.settings.place {
+        RepositoryPlace::Embedded { directory, key_file } if !is_repository(directory) => {
+            match init_embedded(ctx, directory, key_file, NewRepository::with_defaults()?) {
+                // another first backup was quicker
+                Err(e) if e.kind() == ErrorKind::AlreadyExists && is_repository(directory) => {
+                    open_embedded(ctx, directory, key_file)
+                }
+                made => made,
+            }
+        }
+        _ => open(ctx),
+    }
+}
+
+/// Makes a repository where the settings say; `new_key_file` is made too where it does not exist.
+pub(crate) fn init(
+    ctx: &Context,
+    new: NewRepository,
+    new_key_file: Option<&Path>,
+) -> Result<Arc<Repository>> {
+    match &ctx.settings.place {
+        RepositoryPlace::Nowhere => Err(nowhere()),
+        RepositoryPlace::Embedded { directory, key_file } => {
+            let key_file = new_key_file.unwrap_or(key_file);
+            init_embedded(ctx, directory, key_file, new)
+        }
+        RepositoryPlace::Url(url) => {
+            let store = open_url(url, &StoreOptions { create_dir: true })?;
+            let encrypted = new.encryption != Encryption::None;
+            // where MOVER_KEY_FILE names the file that is about to be made, it is not there yet
+            let mut credentials = given(ctx, new_key_file)?;
+            if !encrypted {
+                refuse_keys_without_encryption(new_key_file, &credentials)?;
+                return make(ctx, store, new.options(None));
+            }
+            if let Some(path) = new_key_file {
+                refuse_used_place(ctx, &store)?;
+                credentials.insert(0, new_key(ctx, path)?);
+            }
+            if credentials.is_empty() && ctx.settings.keys.can_ask {
+                credentials.push(keys::ask_new_password()?);
+            }
+            let mut credentials = credentials.into_iter();
+            let first = credentials.next().ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Usage,
+                    format!("make a repository at {url}"),
+                    "no key was given",
+                )
+                .hint("use --new-key-file FILE, --password-file FILE, or --encryption none")
+            })?;
+            let options = new.options(Some(first));
+            let label = options.label.clone();
+            let repository = make(ctx, store, options)?;
+            for credential in credentials {
+                ctx.block_on(repository.add_key(&credential, &label, KdfCost::default()))?;
+            }
+            Ok(repository)
+        }
+    }
+}
+
+/// What `Repository::init` would refuse, before a key file is made in vain.
+fn refuse_used_place(ctx: &Context, store: &Store) -> Result<()> {
+    let refuse = |why: &str, hint: &str| {
+        let what = format!("make a repository at {}", store.url());
+        Err(Error::new(ErrorKind::AlreadyExists, what, why).hint(hint))
+    };
+    match ctx.block_on(Repository::open(store.clone(), &[])) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        Err(e) if e.kind() == ErrorKind::Missing => refuse(
+            "there are packs here, but no `format`",
+            "it may be a damaged repository: bring its `format` and `keys/` back, or choose another place",
+        ),
+        Err(e)
+            if !matches!(
+                e.kind(),
+                ErrorKind::WrongKey | ErrorKind::Unsupported | ErrorKind::Corrupt
+            ) =>
+        {
+            Err(e)
+        }
+        _ => refuse("there is a repository already", "use it as it is, or choose another place"),
+    }
+}
+
+fn refuse_keys_without_encryption(new_key_file: Option<&Path>, given: &[Credential]) -> Result<()> {
+    if new_key_file.is_none() && given.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Usage,
+        "use --encryption none",
+        "a key or passphrase was given as well",
+    )
+    .hint("leave one of the two out"))
+}
+
+/// The key of `path`, made where there is none; says so.
+pub(crate) fn new_key(ctx: &Context, path: &Path) -> Result<Credential> {
+    let (credential, found) = keys::read_or_make_key_file(path)?;
+    if found == KeyFile::Made {
+        ctx.output.notice(&format!(
+            "made key file {}: copy it to a safe place, without it nothing can be restored",
+            path.display()
+        ));
+    }
+    Ok(credential)
+}
+
+fn make(ctx: &Context, store: Store, options: InitOptions) -> Result<Arc<Repository>> {
+    let repository = ctx.block_on(Repository::init(store, options))?;
+    if ctx.block_on(repository.probe_create_once())? == CreateOnce::Ignored {
+        ctx.output.warn(&format!(
+            "{} writes over objects that it was asked to create only if absent: two backups of one volume must never run \
+             at the same time here, and garbage collection will be refused",
+            repository.store().url()
+        ));
+    }
+    Ok(repository)
+}
+
+/// Where the repository is on this machine, if it is.
+pub(crate) fn directory(ctx: &Context) -> Option<PathBuf> {
+    let path = match &ctx.settings.place {
+        RepositoryPlace::Embedded { directory, .. } => directory.clone(),
+        RepositoryPlace::Url(url) => PathBuf::from(url.strip_prefix("file://").unwrap_or(url)),
+        RepositoryPlace::Nowhere => return None,
+    };
+    path.canonicalize().ok()
+}
+
+fn is_repository(directory: &Path) -> bool {
+    directory.join("format").exists()
+}
+
+fn init_embedded(
+    ctx: &Context,
+    directory: &Path,
+    key_file: &Path,
+    new: NewRepository,
+) -> Result<Arc<Repository>> {
+    let url = embedded_url(directory)?;
+    if is_repository(directory) {
+        return Err(Error::new(
+            ErrorKind::AlreadyExists,
+            format!("make the embedded repository {url}"),
+            "it exists",
+        )
+        .hint("use it as it is, or name another place with --repo"));
+    }
+    let parent = directory.parent().unwrap_or(directory);
+    let denied = |e: std::io::Error| {
+        let kind = match e.kind() {
+            std::io::ErrorKind::StorageFull => ErrorKind::NoSpace,
+            std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
+                ErrorKind::Denied
+            }
+            _ => ErrorKind::Device,
+        };
+        Error::new(kind, format!("make directory {}", parent.display()), "").caused_by(e)
+    };
+    DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(denied)?;
+    let encrypted = new.encryption != Encryption::None;
+    // the key before the repository: a crash in between leaves a key too many, never a repository without its key
+    let credential = if encrypted { Some(keys::read_or_make_key_file(key_file)?.0) } else { None };
+    let store = open_url(&url, &StoreOptions { create_dir: true })?;
+    let repository = make(ctx, store, new.options(credential))?;
+    ctx.output.notice(&if encrypted {
+        format!(
+            "made the embedded repository {url} and its key {}: copy the key elsewhere, without it nothing can be restored",
+            key_file.display()
+        )
+    } else {
+        format!("made the embedded repository {url}, not encrypted")
+    });
+    Ok(repository)
+}
+
+fn open_embedded(ctx: &Context, directory: &Path, key_file: &Path) -> Result<Arc<Repository>> {
+    let url = embedded_url(directory)?;
+    let own_key = key_file.exists().then(|| keys::read_key_file(key_file)).transpose()?;
+    open_place(ctx, &url, own_key).map_err(|e| {
+        let lost = e.kind() == ErrorKind::WrongKey && !key_file.exists();
+        if lost {
+            e.hint(format!(
+                "its key file {} is gone: bring it back from your copy",
+                key_file.display()
+            ))
+        } else {
+            e
+        }
+    })
+}
+
+fn open_place(ctx: &Context, url: &str, own_key: Option<Credential>) -> Result<Arc<Repository>> {
+    let mut credentials = given(ctx, None)?;
+    credentials.extend(own_key);
+    let store = open_url(url, &StoreOptions::default())?;
+    let opened = ctx.block_on(Repository::open(store.clone(), &credentials));
+    match opened {
+        Err(e)
+            if e.kind() == ErrorKind::WrongKey
+                && credentials.is_empty()
+                && ctx.settings.keys.can_ask =>
+        {
+            let asked = keys::ask_password(url)?;
+            ctx.block_on(Repository::open(store, &[asked]))
+        }
+        opened => opened,
+    }
+}
+
+/// What was given to open it, `but` for one key file. A signal ends a passphrase command too; then that is not the command's fault.
+fn given(ctx: &Context, but: Option<&Path>) -> Result<Vec<Credential>> {
+    keys::credentials(&ctx.settings.keys, but).map_err(|e| ctx.cancel.check().err().unwrap_or(e))
+}
+
+fn embedded_url(directory: &Path) -> Result<String> {
+    directory.to_str().map(str::to_owned).ok_or_else(|| {
+        let what = format!("use the embedded repository {}", directory.display());
+        Error::new(ErrorKind::Usage, what, "its path is not valid UTF-8")
+            .hint("name a place with --repo")
+    })
+}
+
+fn nowhere() -> Error {
+    Error::new(
+        ErrorKind::Usage,
+        "find the repository",
+        "no place was named, and there is no home directory",
+    )
+    .hint("name it with --repo or MOVER_REPO")
+}

@@ -1,0 +1,153 @@
+//! What an operation did, for people. Machines get the same numbers: the summary structs themselves, as JSON.
+
+use super::sizes::{show_bytes, show_duration, show_rate};
+use super::table::Page;
+use crate::backup::{BackupOutcome, BackupSummary};
+use crate::restore::{LimitLine, RestoreSummary};
+use crate::verify::VerifySummary;
+use chunkstore::RequestCounts;
+use std::time::Duration;
+
+/// The end of a backup.
+pub(crate) fn backup_text(s: &BackupSummary) -> String {
+    let elapsed = seconds(s.elapsed_seconds);
+    let mut page = Page::default();
+    let how = match s.outcome {
+        BackupOutcome::Committed => "committed",
+        BackupOutcome::AlreadyCommitted => "was committed before, nothing was changed",
+    };
+    page.line("backup", &format!("{} of volume {}: {how}", s.backup_id, s.volume));
+    page.line("size", &show_bytes(s.size_bytes));
+    if s.outcome == BackupOutcome::Committed {
+        page.line("parent", s.parent.as_deref().unwrap_or("none"));
+        page.line("list", s.kind.as_str());
+        page.line("read", &show_bytes(s.read_bytes));
+        page.line("zero", &show_bytes(s.zero_bytes));
+        page.line("unchanged", &show_bytes(s.unchanged_bytes));
+        page.line("reused", &show_bytes(s.reused_bytes));
+        page.line("new", &show_bytes(s.new_bytes));
+        let (packs, pages) = (s.packs, s.pages);
+        page.line(
+            "stored",
+            &format!("{} in {packs} packs, {pages} map pages", show_bytes(s.stored_bytes)),
+        );
+        let rate = show_rate(s.read_bytes, elapsed);
+        page.line(
+            "time",
+            &format!("{}, read {rate} with engine {}", show_duration(elapsed), s.engine),
+        );
+        page.line("limited by", s.bottleneck);
+        page.line("requests", &requests(&s.requests));
+    }
+    if let Some(bounds) = &s.bounds {
+        page.line("bounds", &bounds.line());
+    }
+    page.0
+}
+
+/// The end of a restore.
+pub(crate) fn restore_text(s: &RestoreSummary) -> String {
+    let elapsed = seconds(s.elapsed_seconds);
+    let mut page = Page::default();
+    page.line(
+        "restored",
+        &format!("backup {} of volume {} to {}", s.backup_id, s.volume, s.target),
+    );
+    let wanted = s.range_end.saturating_sub(s.range_start);
+    if wanted == s.volume_bytes {
+        page.line("size", &show_bytes(s.volume_bytes));
+    } else {
+        let (start, end) = (s.range_start, s.range_end);
+        page.line("range", &format!("{start}..{end} of {} bytes", s.volume_bytes));
+    }
+    page.line("data", &show_bytes(s.data_bytes));
+    page.line("zero", &show_bytes(s.zero_bytes));
+    page.line("fetched", &format!("{} in {} reads", show_bytes(s.fetched_bytes), s.reads));
+    if s.moved_entries > 0 {
+        page.line("moved", &format!("{} entries were found at new places", s.moved_entries));
+    }
+    if let Some(verified) = &s.verified {
+        let through = if verified.direct { "from the device" } else { "through the page cache" };
+        let read = show_bytes(verified.read_bytes);
+        page.line(
+            "verified",
+            &format!("{read} read back {through}, {} in holes", show_bytes(verified.hole_bytes)),
+        );
+    }
+    let rate = show_rate(wanted, elapsed);
+    let engine = s.engine.as_ref().map_or(String::new(), |name| format!(" with engine {name}"));
+    page.line("time", &format!("{}, {rate}{engine}", show_duration(elapsed)));
+    page.line("limited by", &s.bottleneck);
+    page.line("requests", &requests(&s.requests));
+    page.line("bounds", &limits(&s.limits));
+    page.0
+}
+
+/// The end of a verification that found nothing.
+pub(crate) fn verify_text(s: &VerifySummary) -> String {
+    let elapsed = seconds(s.elapsed_seconds);
+    let mut page = Page::default();
+    let what = match &s.device {
+        Some(device) => format!("{device} holds backup {} of volume {}", s.backup_id, s.volume),
+        None => format!("backup {} of volume {} is whole", s.backup_id, s.volume),
+    };
+    page.line("verified", &what);
+    page.line("size", &show_bytes(s.volume_bytes));
+    page.line("checked", &format!("{} against {} map pages", show_bytes(s.checked_bytes), s.pages));
+    page.line("zero", &show_bytes(s.zero_bytes));
+    if s.device.is_some() {
+        page.line(
+            "read",
+            &format!("{}, {} in holes", show_bytes(s.read_bytes), show_bytes(s.hole_bytes)),
+        );
+    } else {
+        page.line("fetched", &format!("{} in {} reads", show_bytes(s.fetched_bytes), s.reads));
+    }
+    let rate = show_rate(s.checked_bytes, elapsed);
+    page.line("time", &format!("{}, {rate}", show_duration(elapsed)));
+    page.line("requests", &requests(&s.requests));
+    page.line("bounds", &limits(&s.limits));
+    page.0
+}
+
+fn seconds(elapsed_seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(elapsed_seconds).unwrap_or_default()
+}
+
+fn requests(counts: &RequestCounts) -> String {
+    let kinds = [
+        ("gets", counts.gets),
+        ("puts", counts.puts),
+        ("creates", counts.creates),
+        ("heads", counts.heads),
+        ("lists", counts.lists),
+        ("deletes", counts.deletes),
+    ];
+    let made: Vec<_> =
+        kinds.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{n} {name}")).collect();
+    if made.is_empty() { "none".into() } else { made.join(", ") }
+}
+
+fn limits(lines: &[LimitLine]) -> String {
+    let each: Vec<_> =
+        lines.iter().map(|l| format!("{} {}", l.what, show_bytes(l.bytes))).collect();
+    each.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_requests_that_were_made_are_named() {
+        assert_eq!(requests(&RequestCounts::default()), "none");
+        let counts = RequestCounts { gets: 3, lists: 1, ..RequestCounts::default() };
+        assert_eq!(requests(&counts), "3 gets, 1 lists");
+    }
+
+    #[test]
+    fn a_nonsense_duration_is_no_panic() {
+        assert_eq!(seconds(f64::NAN), Duration::ZERO);
+        assert_eq!(seconds(-1.0), Duration::ZERO);
+    }
+}
