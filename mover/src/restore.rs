@@ -233,7 +233,7 @@ impl Job<'_> {
         let reader = self.map_reader()?;
         let mut compared = compare_device(&self.run(), self.options.engine, &source, reader)?;
         for edge in edges {
-            compare_edge(&source, edge, &mut compared)?;
+            compare_edge(&source, edge, &mut compared, self.progress)?;
         }
         if compared.differing.is_empty() {
             return Ok(VerifiedTarget {
@@ -255,7 +255,9 @@ impl Job<'_> {
     fn incomplete(&self, target: &Target, e: Error) -> Error {
         let backup = &self.manifest.backup_id;
         let place = target.path().display();
-        let detail = format!("{place} is incomplete now, do not use it");
+        let written = self.progress.written_bytes.get() + self.progress.zero_bytes.get();
+        let detail =
+            format!("{place} is incomplete now, do not use it ({written} bytes were written)");
         let again = "run the same command again with --force; nothing needs to be cleaned up first";
         let kind = e.kind();
         Error::new(kind, format!("restore backup {backup} onto {place}"), detail)
@@ -268,7 +270,12 @@ impl Job<'_> {
 const WRITES_IN_FLIGHT: usize = 32;
 
 /// Bytes of an edge as they come back.
-fn compare_edge(source: &Source, edge: &Edge, compared: &mut Compared) -> Result<()> {
+fn compare_edge(
+    source: &Source,
+    edge: &Edge,
+    compared: &mut Compared,
+    progress: &Progress,
+) -> Result<()> {
     let align = u64::from(source.io_file().align().max(1));
     let len = edge.bytes.len();
     let start = edge.offset / align * align;
@@ -280,6 +287,7 @@ fn compare_edge(source: &Source, edge: &Edge, compared: &mut Compared) -> Result
     let buf = &mut slot[..usize::try_from(end - start).unwrap_or(0)];
     source.read_exact_at(buf, start)?;
     compared.read_bytes += len as u64;
+    progress.done_bytes.add(len as u64);
     if buf.get(skip..skip + len) != Some(edge.bytes.as_slice()) {
         compared.differing.insert(edge.offset..edge.offset + len as u64);
     }

@@ -58,14 +58,19 @@ const LEAVES_MAX: u64 = 4096;
 const MAP_READ_BYTES_MIN: u64 = 2 << 20;
 const MAP_READ_BYTES_MAX: u64 = 16 << 20;
 
-impl Limits {
-    /// Divides the budget.
-    pub(crate) fn plan(
-        budget: MemoryBudget,
-        params: &RepositoryParams,
-        output: Output,
-        threads: usize,
-    ) -> Result<Self> {
+/// What one of everything takes.
+struct Needs {
+    stored_max: u64,
+    leaf_bytes: u64,
+    slot_bytes: u64,
+    per_thread: u64,
+    least_out: u64,
+    /// The smallest budget.
+    least: u64,
+}
+
+impl Needs {
+    fn of(params: &RepositoryParams, output: Output) -> Self {
         let chunk_bytes = u64::from(params.chunk.bytes());
         let entry_bytes = chunk_bytes * u64::from(params.entry_chunks);
         let stored_max = entry_bytes + u64::from(ENTRY_HEADER_BYTES + TAG_BYTES);
@@ -78,12 +83,30 @@ impl Limits {
             Output::Nowhere => 0,
         };
         let per_thread = entry_bytes + CODEC_BYTES;
-        let least = BASE_BYTES
-            + per_thread
-            + 2 * stored_max
-            + leaf_bytes
-            + 2 * MAP_READ_BYTES_MIN
-            + least_out;
+        let network = 2 * stored_max + 2 * MAP_READ_BYTES_MIN;
+        let least = BASE_BYTES + per_thread + network + leaf_bytes + least_out;
+        Self { stored_max, leaf_bytes, slot_bytes, per_thread, least_out, least }
+    }
+}
+
+impl Limits {
+    /// The smallest budget that works.
+    #[cfg(test)]
+    pub(crate) fn least(params: &RepositoryParams) -> MemoryBudget {
+        let least = |output| Needs::of(params, output).least;
+        let total_bytes = [Output::Slots, Output::Ordered, Output::Nowhere].map(least);
+        MemoryBudget { total_bytes: total_bytes.into_iter().max().unwrap_or(0) }
+    }
+
+    /// Divides the budget.
+    pub(crate) fn plan(
+        budget: MemoryBudget,
+        params: &RepositoryParams,
+        output: Output,
+        threads: usize,
+    ) -> Result<Self> {
+        let Needs { stored_max, leaf_bytes, slot_bytes, per_thread, least_out, least } =
+            Needs::of(params, output);
         let total = budget.total_bytes;
         if total < least {
             let need = least.div_ceil(1 << 20);

@@ -1,41 +1,49 @@
-//! Standard output as a plain descriptor: unbuffered, and a reader that has stopped reading does not stop a request to stop.
+//! Standard output as a plain descriptor: unbuffered, and a reader that has stopped reading does not keep a request to stop
+//! from being heard.
+//!
+//! A blocking write to a full pipe cannot be called off. So a pipe is asked first whether it takes anything, and then given
+//! no more than it surely takes.
 
 use crate::control::Cancel;
 use chunkstore::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FileType;
+use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// A pipe that polls as writable takes this much without blocking.
+/// A pipe that polls as writable takes this much without blocking (pipe(7)).
 const PIPE_BUF: usize = 4096;
+/// How long a request to stop may go unheard.
 const POLL: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
-/// Standard output.
+/// Standard output, or what stands for it.
 #[derive(Debug)]
 pub(crate) struct Stdout {
     file: File,
-    /// Pipes, sockets, terminals: what may block for ever.
+    /// Pipes, sockets: what may block for ever.
     may_block: bool,
     cancel: Arc<Cancel>,
 }
 
 impl Stdout {
+    /// The process's. A terminal is refused.
     pub(crate) fn open(cancel: Arc<Cancel>) -> Result<Self> {
         let failed =
             |e: io::Error| Error::new(ErrorKind::Usage, "open standard output", "").caused_by(e);
-        let fd = rustix::stdio::stdout().try_clone_to_owned().map_err(failed)?;
-        let stat = rustix::fs::fstat(&fd).map_err(|e| failed(e.into()))?;
-        let kind = FileType::from_raw_mode(stat.st_mode);
         if io::stdout().is_terminal() {
-            return Err(Error::new(
-                ErrorKind::Usage,
-                "restore to standard output",
-                "it is a terminal",
-            )
-            .hint("redirect it to a file or a pipe"));
+            let context = "restore to standard output";
+            return Err(Error::new(ErrorKind::Usage, context, "it is a terminal")
+                .hint("redirect it to a file or a pipe"));
         }
+        let fd = rustix::stdio::stdout().try_clone_to_owned().map_err(failed)?;
+        Self::new(fd, cancel).map_err(failed)
+    }
+
+    fn new(fd: OwnedFd, cancel: Arc<Cancel>) -> io::Result<Self> {
+        let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
         let may_block = !matches!(kind, FileType::RegularFile | FileType::BlockDevice);
         Ok(Self { file: File::from(fd), may_block, cancel })
     }
@@ -52,7 +60,7 @@ impl Write for Stdout {
             }
             let mut fds = [PollFd::new(&self.file, PollFlags::OUT)];
             match poll(&mut fds, Some(&POLL)) {
-                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(0) | Err(Errno::INTR) => {}
                 Ok(_) => return self.file.write(&buf[..buf.len().min(PIPE_BUF)]),
                 Err(e) => return Err(e.into()),
             }
@@ -61,5 +69,49 @@ impl Write for Stdout {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn all_bytes_go_through_a_pipe() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let sent: Vec<u8> = (0..1_000_003_u32).map(|i| i.to_le_bytes()[1]).collect();
+        let mut out = Stdout::new(writer.into(), Cancel::new()).unwrap();
+        std::thread::scope(|s| {
+            let received = s.spawn(move || {
+                let mut all = Vec::new();
+                reader.read_to_end(&mut all).unwrap();
+                all
+            });
+            out.write_all(&sent).unwrap();
+            drop(out);
+            assert!(received.join().unwrap() == sent);
+        });
+    }
+
+    #[test]
+    fn a_reader_that_does_not_read_does_not_stop_a_request_to_stop() {
+        let (reader, writer) = io::pipe().unwrap();
+        let cancel = Cancel::new();
+        let mut out = Stdout::new(writer.into(), Arc::clone(&cancel)).unwrap();
+        std::thread::scope(|s| {
+            let stuck = s.spawn(move || out.write_all(&vec![1; 10 << 20]).unwrap_err());
+            cancel.request();
+            assert_eq!(stuck.join().unwrap().kind(), io::ErrorKind::Other);
+        });
+        drop(reader);
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_is_an_error() {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let mut out = Stdout::new(writer.into(), Cancel::new()).unwrap();
+        assert_eq!(out.write_all(&[1; 100]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 }

@@ -15,6 +15,7 @@ use object_store::{
     ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult,
 };
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::runtime::Runtime;
 
@@ -71,11 +72,28 @@ impl Image {
 pub(crate) struct Recorder {
     inner: InMemory,
     log: Mutex<Vec<(&'static str, String)>>,
+    /// Reads that still work; negative: all.
+    reads_left: AtomicI64,
 }
 
 impl Recorder {
     fn note(&self, what: &'static str, at: &Path) {
         self.log.lock().unwrap().push((what, at.to_string()));
+    }
+
+    /// After so many more reads each one fails.
+    pub(crate) fn fail_after(&self, reads: Option<i64>) {
+        self.reads_left.store(reads.unwrap_or(-1), Ordering::SeqCst);
+    }
+
+    fn read(&self) -> object_store::Result<()> {
+        let one_less = |left: i64| (left > 0).then(|| left - 1);
+        match self.reads_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less) {
+            Err(0) => {
+                Err(object_store::Error::Generic { store: "test", source: "a fault".into() })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Requests since the last call.
@@ -113,6 +131,7 @@ impl ObjectStore for Recorder {
 
     async fn get_opts(&self, at: &Path, options: GetOptions) -> object_store::Result<GetResult> {
         self.note(if options.head { "head" } else { "get" }, at);
+        self.read()?;
         self.inner.get_opts(at, options).await
     }
 
@@ -183,7 +202,8 @@ impl Kit {
             .build()
             .unwrap();
         let inner = InMemory::new();
-        let store = Arc::new(Recorder { inner, log: Mutex::new(Vec::new()) });
+        let reads_left = AtomicI64::new(-1);
+        let store = Arc::new(Recorder { inner, log: Mutex::new(Vec::new()), reads_left });
         let options = InitOptions {
             chunk: ChunkSize::new(shape.chunk_bytes).unwrap(),
             entry_chunks: shape.entry_chunks,

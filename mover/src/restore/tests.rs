@@ -209,6 +209,37 @@ fn an_output_that_fails_ends_the_run() {
 }
 
 #[test]
+fn a_store_that_fails_at_any_read_ends_the_run() {
+    let kit = Kit::new(Shape { pack_bytes: 30_000, ..Shape::default() });
+    let image = some_image(&kit);
+    kit.backup("vol", "one", &image);
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("new.img");
+    let memory = Limits::least(kit.repo.params());
+    for reads in (0..1000).step_by(3) {
+        kit.store.fail_after(Some(reads));
+        let result = run(&kit, RestoreOptions { memory, ..options("one", &target) });
+        let mut out = Vec::new();
+        let options = RestoreOptions { memory, ..options("one", &target) };
+        kit.store.fail_after(Some(reads));
+        let result_out = run_out(&kit, &options, &mut out);
+        assert!(image.bytes().starts_with(&out));
+        match (result, result_out) {
+            (Ok(_), Ok(_)) => {
+                assert!(reads > 30 && fs::read(&target).unwrap() == image.bytes());
+                return;
+            }
+            (a, b) => {
+                for e in [a.err(), b.err()].into_iter().flatten() {
+                    assert_eq!(e.kind(), ErrorKind::Unavailable, "{e}");
+                }
+            }
+        }
+    }
+    panic!("a thousand reads are enough");
+}
+
+#[test]
 fn a_request_to_stop_ends_the_run() {
     let kit = Kit::new(Shape::default());
     kit.backup("vol", "one", &some_image(&kit));

@@ -14,6 +14,7 @@ struct Case {
     second: Vec<(u64, u64)>,
     range: (u64, u64),
     created: bool,
+    least_memory: bool,
 }
 
 fn cases() -> impl Strategy<Value = Case> {
@@ -28,8 +29,7 @@ fn cases() -> impl Strategy<Value = Case> {
     );
     let sets = || proptest::collection::vec((0_u64..400, 0_u64..12), 0..150);
     let size = 1_u64..1_600_000;
-    (shape, size.clone(), size, sets(), sets(), (any::<u64>(), any::<u64>()), any::<bool>())
-        .prop_map(|(shape, size_bytes, grown_bytes, first, second, range, created)| Case {
+    (shape, size.clone(), size, sets(), sets(), (any::<u64>(), any::<u64>()), any::<(bool, bool)>()).prop_map(|(shape, size_bytes, grown_bytes, first, second, range, (created, least_memory))| Case {
             shape,
             size_bytes,
             grown_bytes,
@@ -37,6 +37,7 @@ fn cases() -> impl Strategy<Value = Case> {
             second,
             range,
             created,
+            least_memory,
         })
 }
 
@@ -75,7 +76,10 @@ proptest! {
         if !case.created {
             fs::write(&target, dirty(case.size_bytes + 5)).unwrap();
         }
-        run(&kit, options("first", &target)).unwrap();
+        // with the least memory there is one thread, two slots, and one leaf a window
+        let least = Limits::least(kit.repo.params());
+        let memory = if case.least_memory { least } else { MemoryBudget { total_bytes: 64 * MIB } };
+        run(&kit, RestoreOptions { memory, ..options("first", &target) }).unwrap();
         let written = fs::read(&target).unwrap();
         prop_assert!(written[..first.len()] == first);
         prop_assert!(case.created || written[first.len()..] == [0xee; 5]);
@@ -104,7 +108,7 @@ proptest! {
         let range = a.min(b)..a.max(b) + 1;
         let mut expected = dirty(case.grown_bytes + 9);
         fs::write(&target, &expected).unwrap();
-        let partly = RestoreOptions { range: Some(range.clone()), ..options("second", &target) };
+        let partly = RestoreOptions { range: Some(range.clone()), memory, ..options("second", &target) };
         run(&kit, partly.clone()).unwrap();
         let at = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
         expected[at.clone()].copy_from_slice(&second[at.clone()]);
@@ -127,8 +131,7 @@ fn small_batches_come_out_in_order() {
         image.set((chunk * 37) % 500, chunk % 90);
     }
     kit.backup("vol", "one", &image);
-    for mib in [42, 64] {
-        let memory = MemoryBudget { total_bytes: mib * MIB };
+    for memory in [Limits::least(kit.repo.params()), MemoryBudget { total_bytes: 64 * MIB }] {
         let options = RestoreOptions { memory, ..options("one", Path::new("-")) };
         let mut out = Vec::new();
         run_out(&kit, &options, &mut out).unwrap();
