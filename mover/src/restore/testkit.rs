@@ -89,9 +89,7 @@ impl Recorder {
     fn read(&self) -> object_store::Result<()> {
         let one_less = |left: i64| (left > 0).then(|| left - 1);
         match self.reads_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less) {
-            Err(0) => {
-                Err(object_store::Error::Generic { store: "test", source: "a fault".into() })
-            }
+            Err(0) => Err(object_store::Error::Generic { store: "test", source: "a fault".into() }),
             _ => Ok(()),
         }
     }

@@ -29,16 +29,12 @@ fn cases() -> impl Strategy<Value = Case> {
     );
     let sets = || proptest::collection::vec((0_u64..400, 0_u64..12), 0..150);
     let size = 1_u64..1_600_000;
-    (shape, size.clone(), size, sets(), sets(), (any::<u64>(), any::<u64>()), any::<(bool, bool)>()).prop_map(|(shape, size_bytes, grown_bytes, first, second, range, (created, least_memory))| Case {
-            shape,
-            size_bytes,
-            grown_bytes,
-            first,
-            second,
-            range,
-            created,
-            least_memory,
-        })
+    (shape, size.clone(), size, sets(), sets(), (any::<u64>(), any::<u64>()), any::<(bool, bool)>())
+        .prop_map(
+            |(shape, size_bytes, grown_bytes, first, second, range, (created, least_memory))| {
+                Case { shape, size_bytes, grown_bytes, first, second, range, created, least_memory }
+            },
+        )
 }
 
 fn dirty(len: u64) -> Vec<u8> {
