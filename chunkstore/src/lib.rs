@@ -25,7 +25,7 @@ mod units;
 pub use chunk::is_zero;
 pub use dedup::{
     Claim, DedupIndex, DedupOptions, DedupStats, Lookup, NeededBlock, RunTable, RunTableStats,
-    Scratch, ScratchBytes,
+    Scratch, ScratchBytes, ScratchWriter,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use fetch::{EntryAddr, Fetched, Forwarder, RangeRead, plan_reads, read_range, resolve_moved};

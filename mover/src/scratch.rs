@@ -4,7 +4,9 @@
 //! A copy is written under a temporary name and renamed, so a half-written one is never found; what a copy says is checked
 //! by the index on every use, so a damaged one costs time, not data. Nothing here is ever needed to read a backup.
 
-use chunkstore::{Error, ErrorKind, RepositoryId, Result, Scratch, ScratchBytes, SegmentId};
+use chunkstore::{
+    Error, ErrorKind, RepositoryId, Result, Scratch, ScratchBytes, ScratchWriter, SegmentId,
+};
 use memmap2::Mmap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -50,25 +52,44 @@ impl ScratchDir {
     fn path(&self, segment: &SegmentId) -> PathBuf {
         self.dir.join(format!("{segment}.segment"))
     }
+}
 
-    fn write(&self, segment: &SegmentId, plain: &[u8]) -> io::Result<Mapped> {
-        // the process id keeps two runs apart; whichever renames last wins, and both copies are right
-        let temporary = self.dir.join(format!("{segment}.{}.tmp", std::process::id()));
-        let written = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&temporary)
-            .and_then(|mut file| file.write_all(plain));
-        let renamed = written.and_then(|()| fs::rename(&temporary, self.path(segment)));
-        if let Err(e) = renamed {
-            // a full disk must not stay full because of us
-            let _ = fs::remove_file(&temporary);
-            return Err(e);
-        }
-        map(&self.path(segment))
+/// A copy under its temporary name.
+#[derive(Debug)]
+struct Writing {
+    file: File,
+    temporary: PathBuf,
+    path: PathBuf,
+}
+
+impl Writing {
+    fn failed(&self, e: io::Error) -> Error {
+        failed(&self.path, e)
     }
+}
+
+impl ScratchWriter for Writing {
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file.write_all(bytes).map_err(|e| self.failed(e))
+    }
+
+    fn finish(self: Box<Self>) -> Result<ScratchBytes> {
+        fs::rename(&self.temporary, &self.path).map_err(|e| self.failed(e))?;
+        Ok(Arc::new(map(&self.path).map_err(|e| self.failed(e))?))
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        // there is none after a rename; else a full disk must not stay full because of us
+        let _ = fs::remove_file(&self.temporary);
+    }
+}
+
+fn failed(path: &Path, e: io::Error) -> Error {
+    Error::new(kind(&e), format!("write scratch copy {}", path.display()), "")
+        .caused_by(e)
+        .hint("make room there, or use --scratch none")
 }
 
 impl Scratch for ScratchDir {
@@ -76,16 +97,14 @@ impl Scratch for ScratchDir {
         map(&self.path(segment)).ok().map(|m| Arc::new(m) as ScratchBytes)
     }
 
-    fn store(&self, segment: &SegmentId, plain: &[u8]) -> Result<ScratchBytes> {
-        match self.write(segment, plain) {
-            Ok(mapped) => Ok(Arc::new(mapped)),
-            Err(e) => {
-                let path = self.path(segment);
-                Err(Error::new(kind(&e), format!("write scratch copy {}", path.display()), "")
-                    .caused_by(e)
-                    .hint("make room there, or use --scratch none"))
-            }
-        }
+    fn create(&self, segment: &SegmentId) -> Result<Box<dyn ScratchWriter>> {
+        let path = self.path(segment);
+        // the process id keeps two runs apart; whichever renames last wins, and both copies are right
+        let temporary = self.dir.join(format!("{segment}.{}.tmp", std::process::id()));
+        let mut options = OpenOptions::new();
+        let opened = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary);
+        let file = opened.map_err(|e| failed(&path, e))?;
+        Ok(Box::new(Writing { file, temporary, path }))
     }
 
     fn remove(&self, segment: &SegmentId) {
@@ -124,19 +143,30 @@ fn kind(e: &io::Error) -> ErrorKind {
 mod tests {
     use super::*;
 
+    fn store(scratch: &ScratchDir, id: &SegmentId, parts: &[&[u8]]) -> ScratchBytes {
+        let mut writer = scratch.create(id).unwrap();
+        parts.iter().for_each(|part| writer.append(part).unwrap());
+        writer.finish().unwrap()
+    }
+
     #[test]
     fn a_copy_comes_back_and_goes_when_it_is_no_longer_listed() {
         let root = tempfile::tempdir().unwrap();
         let scratch = ScratchDir::open(root.path(), &RepositoryId::random()).unwrap();
         let (a, b) = (SegmentId::random(), SegmentId::random());
         assert!(scratch.open(&a).is_none());
-        assert_eq!((*scratch.store(&a, b"one").unwrap()).as_ref(), b"one");
-        scratch.store(&b, b"two").unwrap();
+        assert_eq!((*store(&scratch, &a, &[b"on", b"e"])).as_ref(), b"one");
+        store(&scratch, &b, &[b"two"]);
         assert_eq!((*scratch.open(&a).unwrap()).as_ref(), b"one");
         scratch.retain(&|id| *id == b);
         assert!(scratch.open(&a).is_none() && scratch.open(&b).is_some());
         scratch.remove(&b);
         assert!(scratch.open(&b).is_none());
+        let mut unfinished = scratch.create(&a).unwrap();
+        unfinished.append(b"half").unwrap();
+        assert!(scratch.open(&a).is_none());
+        drop(unfinished);
+        assert_eq!(fs::read_dir(&scratch.dir).unwrap().count(), 0);
     }
 
     #[test]

@@ -1,50 +1,37 @@
 //! The repository's dedup segments, within a memory budget: chunk id → location.
 //!
-//! A segment is held in one of three ways, the first that fits: as a plain copy in a scratch directory (mapped, costs no
-//! memory of ours), as a plain copy in memory, or by its index section alone, with blocks read by range. What fits in no way
-//! is left out and counted. A segment that cannot be read or trusted is left out with a warning: dedup saves work, and
-//! nothing depends on it. Every block is checked before it is believed, on every use.
+//! For: seal threads, when neither the parent nor this run knows a chunk. Nothing is read before [`DedupIndex::open`]; callers
+//! open the index when the first chunk needs it. Nothing depends on it: a segment that cannot be read, trusted or held is left
+//! out, counted and, where something is wrong, warned of; then a chunk may be stored twice.
 //!
-//! Nothing is read before [`DedupIndex::open`]; callers open the index when the first chunk needs it.
+//! A segment is used as a plain copy in a scratch directory (mapped, no memory of ours), or through its index section in
+//! memory (3% of it) with blocks read by range as they are needed. Small segments are copied to scratch at once, others when so
+//! much of them was read by range that copying would have been cheaper. So a run that asks for little reads little, however
+//! large the repository is, and one that asks for much reads each segment once.
+//!
+//! The budget: a quarter for bytes on their way, at most half for index sections, the rest for opened blocks.
+//!
+//! It cannot deadlock: [`DedupIndex::lookup`] never waits, and no lock is held across a request.
 
-use crate::error::{Error, ErrorKind, Result};
+use super::blocks::{Blocks, NeededBlock};
+use super::opening::{Opened, Opening};
+use super::scratch::{Scratch, copy, copy_cost};
+use super::segment::{Found, Segment};
+use crate::error::Error;
 use crate::format::names::segment_key;
-use crate::format::segment::{SegmentIndex, SegmentLayout, SegmentOpener, to_plain_segment};
-use crate::ids::{ChunkId, SegmentId};
-use crate::keys::Encryption;
-use crate::limits::{SEGMENT_HEADER_BYTES, SEGMENT_TRAILER_BYTES};
+use crate::ids::ChunkId;
 use crate::protocol::SegmentInfo;
 use crate::repository::Repository;
 use crate::units::Location;
-use futures::{StreamExt, stream};
-use std::collections::{HashMap, VecDeque};
-use std::fmt;
-use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Segments being fetched at a time, while each is small.
-const FETCHES_IN_FLIGHT: usize = 16;
-/// Of the budget, for segments that are being fetched and converted.
-const FETCH_SHARE: u64 = 4;
-/// Of the budget, for blocks that were read by range.
-const BLOCK_SHARE: u64 = 8;
-/// A block in memory, with what holds it.
-const BLOCK_COST: u64 = 66 << 10;
-
-/// Bytes of a scratch copy.
-pub type ScratchBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
-
-/// Keeps plain copies of segments beside a run: a directory of mapped files. Never trusted.
-pub trait Scratch: fmt::Debug + Send + Sync {
-    /// The copy, if there is one.
-    fn open(&self, segment: &SegmentId) -> Option<ScratchBytes>;
-    /// Keeps a copy and opens it.
-    fn store(&self, segment: &SegmentId, plain: &[u8]) -> Result<ScratchBytes>;
-    /// Forgets a copy that turned out to be damaged.
-    fn remove(&self, segment: &SegmentId);
-    /// Forgets all copies but those that are still listed.
-    fn retain(&self, listed: &dyn Fn(&SegmentId) -> bool);
-}
+/// Blocks read by range in one run. Beyond, looking further costs more than storing a chunk twice.
+const BLOCK_READS_MAX: u64 = 8192;
+/// Least memory for opened blocks: some for each thread that asks.
+const BLOCK_BYTES_MIN: u64 = 512 << 10;
+/// A segment is copied when this part of it was read by range.
+const COPY_SHARE: u64 = 4;
 
 /// Bounds of the index.
 #[derive(Debug, Clone, Copy)]
@@ -53,19 +40,25 @@ pub struct DedupOptions {
     pub memory_bytes: u64,
 }
 
-/// What is in use.
+/// What is in use, and what it took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DedupStats {
     /// Segments that lookups go to.
     pub segments: u64,
-    /// Segments left out for want of memory.
+    /// Of them, those with a copy in scratch.
+    pub copies: u64,
+    /// Segments left out for want of memory, or because the store does not answer.
     pub left_out: u64,
-    /// Segments left out because they could not be read or trusted.
+    /// Segments left out because they could not be trusted.
     pub damaged: u64,
     /// Records in the segments in use.
     pub records: u64,
     /// Memory in use, mapped copies apart.
     pub memory_bytes: u64,
+    /// Blocks read by range.
+    pub block_reads: u64,
+    /// Lookups that went no further because too many blocks were read.
+    pub given_up: u64,
 }
 
 /// Answer of [`DedupIndex::lookup`].
@@ -79,280 +72,149 @@ pub enum Lookup {
     Needs(NeededBlock),
 }
 
-/// A block that is not in memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct NeededBlock {
-    segment: usize,
-    block: u32,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub struct DedupIndex {
     repo: Arc<Repository>,
-    segments: Vec<Held>,
-    blocks: Mutex<Blocks>,
-    stats: DedupStats,
-}
-
-struct Held {
-    opener: SegmentOpener,
-    id: SegmentId,
-    layout: SegmentLayout,
-    how: How,
-}
-
-impl fmt::Debug for Held {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Held({}, {} records)", self.id, self.layout.records)
-    }
-}
-
-enum How {
-    /// The whole plain copy.
-    Copy(ScratchBytes),
-    /// The opened index section; blocks are read by range.
-    Index(Vec<u8>),
-}
-
-/// Opened blocks, the oldest dropped first.
-#[derive(Debug, Default)]
-struct Blocks {
-    /// `None`: the block could not be read or trusted.
-    held: HashMap<NeededBlock, Option<Arc<[u8]>>>,
-    order: VecDeque<NeededBlock>,
-    held_max: usize,
+    scratch: Option<Box<dyn Scratch>>,
+    segments: Vec<Segment>,
+    blocks: Blocks,
+    /// Bytes that may be on their way at a time.
+    transfer_bytes: u64,
+    /// A copy is being made, or cannot be made any more.
+    copying: AtomicBool,
+    left_out: u64,
+    damaged: AtomicU64,
+    block_reads: AtomicU64,
+    given_up: AtomicU64,
 }
 
 impl DedupIndex {
-    /// Reads what is needed for lookups. Errors of single segments leave them out.
+    /// Reads what lookups need: copies in scratch, else trailers and index sections.
     pub async fn open(
         repo: &Arc<Repository>,
-        mut segments: Vec<SegmentInfo>,
+        segments: Vec<SegmentInfo>,
         options: DedupOptions,
-        scratch: Option<&dyn Scratch>,
-    ) -> Result<Self> {
-        if let Some(scratch) = scratch {
-            let listed: std::collections::HashSet<_> = segments.iter().map(|s| s.id).collect();
-            scratch.retain(&|id| listed.contains(id));
-        }
-        // the large ones hold most chunks, so they come first where memory is short
-        segments.sort_unstable_by_key(|s| (std::cmp::Reverse(s.size_bytes), s.id));
-        let budget = options.memory_bytes;
-        let mut index = Self {
+        scratch: Option<Box<dyn Scratch>>,
+    ) -> Self {
+        let memory = options.memory_bytes;
+        let transfer_bytes = memory / 4;
+        let opening = Opening::new(repo, scratch.as_deref(), transfer_bytes, memory / 2);
+        let Opened { segments, index_bytes, left_out, damaged } = opening.run(segments).await;
+        let block_bytes = memory.saturating_sub(transfer_bytes).saturating_sub(index_bytes);
+        Self {
             repo: Arc::clone(repo),
-            segments: Vec::with_capacity(segments.len()),
-            blocks: Mutex::default(),
-            stats: DedupStats::default(),
-        };
-        let fetch_max = budget / FETCH_SHARE;
-        let block_max = budget / BLOCK_SHARE;
-        let mut room = budget - fetch_max - block_max;
-        let (large, small): (Vec<_>, Vec<_>) = segments
-            .into_iter()
-            .partition(|s| s.size_bytes.saturating_mul(2 * FETCHES_IN_FLIGHT as u64) > fetch_max);
-        for (group, in_flight) in [(large, 1), (small, FETCHES_IN_FLIGHT)] {
-            // what is added while others are fetched is counted when they are added
-            let room_now = room;
-            let mut fetched = stream::iter(group)
-                .map(|info| {
-                    // twice: as fetched, and plain
-                    let whole = info.size_bytes.saturating_mul(2) <= fetch_max;
-                    let fits = whole && (scratch.is_some() || info.size_bytes <= room_now);
-                    hold(repo, info, scratch, fits, room_now)
-                })
-                .buffered(in_flight);
-            while let Some(held) = fetched.next().await {
-                index.add(held, &mut room);
-            }
-        }
-        let blocks_max = usize::try_from(block_max / BLOCK_COST).unwrap_or(usize::MAX).max(1);
-        index.blocks = Mutex::new(Blocks { held_max: blocks_max, ..Blocks::default() });
-        index.stats.memory_bytes = budget - fetch_max - block_max - room;
-        Ok(index)
-    }
-
-    fn add(&mut self, held: Result<Option<(Held, u64)>>, room: &mut u64) {
-        match held {
-            Ok(Some((held, cost))) if cost <= *room => {
-                *room -= cost;
-                self.stats.segments += 1;
-                self.stats.records += held.layout.records;
-                self.segments.push(held);
-            }
-            Ok(_) => self.stats.left_out += 1,
-            Err(e) => {
-                tracing::warn!("dedup segment left out: {e}");
-                self.stats.damaged += 1;
-            }
+            scratch,
+            segments,
+            blocks: Blocks::new(block_bytes.max(BLOCK_BYTES_MIN)),
+            transfer_bytes,
+            copying: AtomicBool::new(false),
+            left_out,
+            damaged: AtomicU64::new(damaged),
+            block_reads: AtomicU64::new(0),
+            given_up: AtomicU64::new(0),
         }
     }
 
     /// What is in use.
     pub fn stats(&self) -> DedupStats {
-        self.stats
+        let mut stats = DedupStats {
+            left_out: self.left_out,
+            damaged: self.damaged.load(Ordering::Relaxed),
+            memory_bytes: self.blocks.bytes(),
+            block_reads: self.block_reads.load(Ordering::Relaxed),
+            given_up: self.given_up.load(Ordering::Relaxed),
+            ..DedupStats::default()
+        };
+        for segment in self.segments.iter().filter(|s| !s.is_off()) {
+            stats.segments += 1;
+            stats.copies += u64::from(segment.has_copy());
+            stats.records += segment.layout.records;
+            stats.memory_bytes += segment.memory_bytes();
+        }
+        stats
     }
 
     /// Where a chunk is stored, at a place that is `usable`. Never waits; may be called from any thread.
     pub fn lookup(&self, id: &ChunkId, usable: impl Fn(&Location) -> bool) -> Lookup {
-        for (number, held) in self.segments.iter().enumerate() {
-            match held.find(id, |block| self.cached(NeededBlock { segment: number, block })) {
+        for (number, segment) in self.segments.iter().enumerate() {
+            let needed = |block| NeededBlock { segment: number, block };
+            match segment.find(id, |block| self.blocks.get(needed(block))) {
                 Ok(Found::At(location)) if usable(&location) => return Lookup::At(location),
                 Ok(Found::At(_) | Found::Absent) => {}
                 Ok(Found::Needs(block)) => {
-                    return Lookup::Needs(NeededBlock { segment: number, block });
+                    if self.block_reads.load(Ordering::Relaxed) < BLOCK_READS_MAX {
+                        return Lookup::Needs(needed(block));
+                    }
+                    self.given_up.fetch_add(1, Ordering::Relaxed);
                 }
-                // damaged since it was opened: it was said then if it was so already; the chunk is stored again
-                Err(e) => tracing::debug!("dedup lookup: {e}"),
+                Err(e) => self.turn_off(segment, &e),
             }
         }
         Lookup::Absent
     }
 
-    fn cached(&self, needed: NeededBlock) -> Option<Option<Arc<[u8]>>> {
-        let blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        blocks.held.get(&needed).cloned()
-    }
-
-    /// Reads a block by range. One that cannot be read is remembered as holding nothing.
+    /// Reads a block, or copies its segment. If that fails, its segment is left out from now on.
     pub async fn load(&self, needed: NeededBlock) {
-        let Some(held) = self.segments.get(needed.segment) else { return };
-        let range = held.layout.block(needed.block);
-        let read = self.repo.store().get_range(&segment_key(&held.id), range).await;
-        let opened = read.and_then(|bytes| {
-            held.opener.open_block(&held.layout, needed.block, &bytes).map(|plain| plain.into())
-        });
-        let block = opened.inspect_err(|e| tracing::warn!("dedup block left out: {e}")).ok();
-        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        while blocks.order.len() >= blocks.held_max {
-            if let Some(oldest) = blocks.order.pop_front() {
-                blocks.held.remove(&oldest);
-            }
+        let Some(segment) = self.segments.get(needed.segment) else { return };
+        if segment.is_off() || (self.copy_is_due(segment) && self.copy(segment).await) {
+            return;
         }
-        if blocks.held.insert(needed, block).is_none() {
-            blocks.order.push_back(needed);
+        let range = segment.layout.block(needed.block);
+        segment.range_bytes.fetch_add(range.end - range.start, Ordering::Relaxed);
+        self.block_reads.fetch_add(1, Ordering::Relaxed);
+        let read = self.repo.store().get_range(&segment_key(&segment.id), range).await;
+        match read.and_then(|stored| segment.open_block(needed.block, &stored)) {
+            Ok(block) => self.blocks.put(needed, block),
+            Err(e) => self.turn_off(segment, &e),
         }
     }
-}
 
-enum Found {
-    Absent,
-    At(Location),
-    Needs(u32),
-}
-
-impl Held {
-    fn find(
-        &self,
-        id: &ChunkId,
-        cached: impl Fn(u32) -> Option<Option<Arc<[u8]>>>,
-    ) -> Result<Found> {
-        let copy = match &self.how {
-            How::Copy(copy) => Some((**copy).as_ref()),
-            How::Index(_) => None,
-        };
-        let section = match (&self.how, copy) {
-            (How::Index(section), _) => section.as_slice(),
-            (How::Copy(_), copy) => {
-                let section = piece(copy.unwrap_or_default(), &self.layout.index());
-                // its tag was checked when it was opened
-                &section[..section.len().saturating_sub(crate::limits::TAG_BYTES as usize)]
-            }
-        };
-        let index = SegmentIndex::decode(self.opener.what(), &self.layout, section)?;
-        if !index.may_hold(id) {
-            return Ok(Found::Absent);
+    fn turn_off(&self, segment: &Segment, e: &Error) {
+        if !segment.turn_off() {
+            return;
         }
-        let Some(block) = index.block_of(id) else { return Ok(Found::Absent) };
-        let found = if let Some(copy) = copy {
-            let bytes = piece(copy, &self.layout.block(block));
-            let plain = self.opener.open_block(&self.layout, block, bytes)?;
-            index.find(self.opener.what(), &plain, id)?
-        } else {
-            match cached(block) {
-                None => return Ok(Found::Needs(block)),
-                Some(None) => None,
-                Some(Some(plain)) => index.find(self.opener.what(), &plain, id)?,
-            }
-        };
-        Ok(found.map_or(Found::Absent, Found::At))
+        tracing::warn!("dedup segment {} is not used any more: {e}", segment.id);
+        self.damaged.fetch_add(1, Ordering::Relaxed);
+        if let Some(scratch) = self.scratch.as_ref().filter(|_| segment.has_copy()) {
+            // the next run gets it from the store again
+            scratch.remove(&segment.id);
+        }
     }
-}
 
-fn piece<'a>(bytes: &'a [u8], range: &Range<u64>) -> &'a [u8] {
-    let at = |n| usize::try_from(n).unwrap_or(usize::MAX);
-    bytes.get(at(range.start)..at(range.end)).unwrap_or_default()
-}
+    fn step_bytes(&self) -> u64 {
+        (self.transfer_bytes / 3).min(4 << 20)
+    }
 
-/// Holds one segment in the best way that fits, with what it costs in memory; `None`: none fits.
-async fn hold(
-    repo: &Repository,
-    info: SegmentInfo,
-    scratch: Option<&dyn Scratch>,
-    whole: bool,
-    room: u64,
-) -> Result<Option<(Held, u64)>> {
-    if let Some(scratch) = scratch
-        && let Some(copy) = scratch.open(&info.id)
-    {
-        match from_copy(repo, info.id, copy) {
-            Ok(held) => return Ok(Some((held, 0))),
+    fn copy_is_due(&self, segment: &Segment) -> bool {
+        let size = segment.layout.index().end;
+        self.scratch.is_some()
+            && !segment.has_copy()
+            && segment.range_bytes.load(Ordering::Relaxed) >= size / COPY_SHARE
+            && copy_cost(&segment.layout, self.step_bytes()) <= self.transfer_bytes
+    }
+
+    /// True if lookups in this segment need no block any more.
+    async fn copy(&self, segment: &Segment) -> bool {
+        let Some(scratch) = &self.scratch else { return false };
+        if self.copying.swap(true, Ordering::Acquire) {
+            return false;
+        }
+        let step = self.step_bytes();
+        let copied = copy(&self.repo, &segment.id, &segment.layout, scratch.as_ref(), step).await;
+        match copied.and_then(|bytes| segment.use_copy(&self.repo, bytes)) {
+            Ok(()) => {
+                self.copying.store(false, Ordering::Release);
+                true
+            }
             Err(e) => {
-                tracing::warn!("scratch copy dropped: {e}");
-                scratch.remove(&info.id);
+                // a full scratch disk, as a rule: no copies for the rest of the run
+                tracing::warn!("dedup segment {} is not copied to scratch: {e}", segment.id);
+                false
             }
         }
     }
-    if !whole {
-        return by_range(repo, info, room).await;
-    }
-    let sealed = repo.store().get(&segment_key(&info.id)).await?;
-    let plain = to_plain_segment(repo.keys(), repo.id(), &info.id, &sealed)?;
-    drop(sealed);
-    if let Some(scratch) = scratch {
-        match scratch.store(&info.id, &plain) {
-            Ok(copy) => return Ok(Some((from_copy(repo, info.id, copy)?, 0))),
-            // a full scratch disk is no reason to fail
-            Err(e) => tracing::warn!("{e}"),
-        }
-        if plain.len() as u64 > room {
-            return Ok(None);
-        }
-    }
-    let cost = plain.len() as u64;
-    Ok(Some((from_copy(repo, info.id, Arc::new(plain))?, cost)))
 }
 
-/// Checks the parts of a copy that each lookup relies on; blocks are checked when they are used.
-fn from_copy(repo: &Repository, id: SegmentId, copy: ScratchBytes) -> Result<Held> {
-    let opener = SegmentOpener::new(repo.keys(), Encryption::None, &id);
-    let bytes = (*copy).as_ref();
-    let short = || Error::new(ErrorKind::Corrupt, format!("read {}", opener.what()), "too short");
-    let header = bytes.get(..SEGMENT_HEADER_BYTES as usize).ok_or_else(short)?;
-    opener.check_header(header, repo.id())?;
-    let trailer = bytes.len().checked_sub(SEGMENT_TRAILER_BYTES as usize).ok_or_else(short)?;
-    let layout = SegmentLayout::decode(opener.what(), bytes.len() as u64, &bytes[trailer..])?;
-    let section = opener.open_index(&layout, piece(bytes, &layout.index()))?;
-    SegmentIndex::decode(opener.what(), &layout, &section)?;
-    Ok(Held { opener, id, layout, how: How::Copy(copy) })
-}
-
-/// Reads trailer and index section only.
-async fn by_range(repo: &Repository, info: SegmentInfo, room: u64) -> Result<Option<(Held, u64)>> {
-    let opener = SegmentOpener::new(repo.keys(), repo.keys().encryption(), &info.id);
-    let key = segment_key(&info.id);
-    let size = info.size_bytes;
-    let trailer_at = size.saturating_sub(u64::from(SEGMENT_TRAILER_BYTES));
-    let trailer = repo.store().get_range(&key, trailer_at..size).await?;
-    let layout = SegmentLayout::decode(opener.what(), size, &trailer)?;
-    let index = layout.index();
-    // as fetched and opened at once for a moment
-    let cost = index.end - index.start;
-    if cost.saturating_mul(2) > room {
-        return Ok(None);
-    }
-    let sealed = repo.store().get_range(&key, index).await?;
-    let section = opener.open_index(&layout, &sealed)?.into_owned();
-    SegmentIndex::decode(opener.what(), &layout, &section)?;
-    Ok(Some((Held { opener, id: info.id, layout, how: How::Index(section) }, cost)))
-}
+#[cfg(test)]
+mod tests;

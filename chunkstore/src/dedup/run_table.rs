@@ -1,25 +1,22 @@
-//! The chunks that this run stores itself: who stores which, and where they went.
+//! The chunks that this run has met: who stores which, and where they are.
 //!
-//! For: seal threads, which ask before they compress, so that a chunk that occurs twice in a volume is stored once. Owns
-//! the table and nothing else. Must not: do I/O, or grow beyond its bound.
+//! For: seal threads, which ask before they compress, so that a chunk that occurs twice in a volume is looked up and stored
+//! once. Owns the table and nothing else. Must not: do I/O, wait, or grow beyond its bound.
 //!
 //! Mechanism: shards, each an open-addressing table of fixed-size slots under its own lock. The ids are keyed hashes, so
-//! their own bytes are the hash. A shard doubles until its share of the bound is reached; then slots whose record was
-//! drained into a segment make room, and when there are none, new chunks go unrecorded: they are stored, perhaps twice.
+//! their own bytes are the hash. A shard doubles until its share of the bound is reached; after that it forgets half of what it
+//! knows, whichever half, each time it is full. What is forgotten may be stored twice, no more.
 //!
-//! Invariants: an id has at most one slot; a slot with waiters is never removed, so whoever was told [`Claim::Taken`] gets
-//! the location or learns that the owner gave up.
+//! Invariants: an id has at most one slot; a slot is not forgotten while its owner has not published it, nor while somebody who
+//! was told [`Claim::Taken`] without a location has not asked for it with [`RunTable::settle`].
 //!
-//! It cannot deadlock: no method takes two locks of shards, the lock of the pack list is innermost, and [`RunTable::wait`]
-//! waits for an owner, which never waits between [`RunTable::claim`] and [`RunTable::publish`]. An owner that fails calls
-//! [`RunTable::abandon`]; a run that ends early calls [`RunTable::close`].
+//! It cannot deadlock: nothing waits, no method takes the locks of two shards, and the lock of the pack list is innermost.
 
-use crate::format::segment::SegmentRecord;
 use crate::ids::{ChunkId, PackId};
 use crate::units::Location;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const SHARDS: usize = 64;
 /// Slots of a shard when its first chunk arrives.
@@ -28,10 +25,9 @@ const SHARD_SLOTS_MIN: usize = 16;
 /// Answer to [`RunTable::claim`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
-    /// The caller stores it and then calls [`RunTable::publish`], or [`RunTable::abandon`]. Until then it must wait for
-    /// nothing that another thread does.
+    /// The caller finds or stores it, and says where with [`RunTable::publish`].
     Owner,
-    /// Somebody stored it (the location is known), or is about to: then call [`RunTable::wait`] for it, exactly once.
+    /// Somebody has stored it (the location is known), or is about to: then [`RunTable::settle`] gives the location later.
     Taken(Option<Location>),
 }
 
@@ -42,17 +38,18 @@ pub struct RunTableStats {
     pub entries: u64,
     /// Bytes of its slots now.
     pub memory_bytes: u64,
-    /// Chunks that were stored without being recorded because the table was full.
+    /// Chunks that were forgotten to make room.
+    pub forgotten: u64,
+    /// Chunks that found no room at all.
     pub unrecorded: u64,
 }
 
-/// Chunk id → location of everything this run has stored, as far as its bound allows.
+/// Chunk id → location of everything this run has met, as far as its bound allows.
 #[derive(Debug)]
 pub struct RunTable {
-    shards: Box<[Shard]>,
+    shards: Box<[Mutex<Table>]>,
     packs: Mutex<Packs>,
     shard_slots_max: usize,
-    closed: AtomicBool,
     unrecorded: AtomicU64,
 }
 
@@ -63,18 +60,12 @@ struct Packs {
 }
 
 #[derive(Debug, Default)]
-struct Shard {
-    table: Mutex<Table>,
-    /// A slot with waiters changed.
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
 struct Table {
     slots: Vec<Slot>,
     used: usize,
-    /// Used slots whose record was drained.
-    drained: usize,
+    /// Times that it was full; chooses which half is forgotten.
+    rounds: u32,
+    forgotten: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -82,10 +73,7 @@ enum State {
     #[default]
     Empty,
     Claimed,
-    /// The owner gave up while others waited.
-    Abandoned,
     Stored,
-    Drained,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -97,183 +85,91 @@ struct Slot {
     stored_len: u32,
     index: u16,
     state: State,
-    /// Callers that were told `Taken` before the location was known. At its maximum it stays: that slot is kept for good.
-    waiters: u8,
+    /// Claims that were answered before the location was known, and are not settled. At its maximum it stays: such a slot is
+    /// kept for good.
+    unsettled: u8,
 }
 
 impl RunTable {
     /// A table of at most `memory_bytes`; it starts small.
     pub fn new(memory_bytes: u64) -> Self {
-        let share = usize::try_from(memory_bytes).unwrap_or(usize::MAX) / SHARDS;
+        // some shards are being rebuilt at any time, and take twice their share meanwhile
+        let share = usize::try_from(memory_bytes).unwrap_or(usize::MAX) / (SHARDS + SHARDS / 8);
         Self {
-            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             packs: Mutex::default(),
             shard_slots_max: share / size_of::<Slot>(),
-            closed: AtomicBool::new(false),
             unrecorded: AtomicU64::new(0),
         }
     }
 
-    /// Who stores this chunk? Exactly one caller becomes the owner of an id while the table has room for it.
+    /// Who stores this chunk? Exactly one caller becomes the owner of an id, as long as the table remembers it.
     pub fn claim(&self, id: &ChunkId) -> Claim {
-        let (shard, hash) = self.shard(id);
-        let mut table = lock(&shard.table);
+        let (mut table, hash) = self.shard(id);
         if let Some(at) = table.find(hash, id) {
             let slot = &mut table.slots[at];
-            return match slot.state {
-                State::Stored | State::Drained => {
-                    let slot = *slot;
-                    drop(table);
-                    Claim::Taken(Some(self.location_of(&slot)))
-                }
-                State::Abandoned => {
-                    slot.state = State::Claimed;
-                    Claim::Owner
-                }
-                State::Claimed | State::Empty => {
-                    slot.waiters = slot.waiters.saturating_add(1);
-                    Claim::Taken(None)
-                }
-            };
+            if slot.state == State::Stored {
+                let slot = *slot;
+                drop(table);
+                return Claim::Taken(Some(self.location_of(&slot)));
+            }
+            slot.unsettled = slot.unsettled.saturating_add(1);
+            return Claim::Taken(None);
         }
-        if !table.make_room(self.shard_slots_max) {
+        if table.make_room(self.shard_slots_max) {
+            table.insert(
+                hash,
+                Slot { id: *id.as_bytes(), state: State::Claimed, ..Slot::default() },
+            );
+        } else {
             drop(table);
             self.unrecorded.fetch_add(1, Ordering::Relaxed);
-            return Claim::Owner;
         }
-        table.insert(hash, Slot { id: *id.as_bytes(), state: State::Claimed, ..Slot::default() });
         Claim::Owner
     }
 
-    /// The owner has sealed it: this is where it will be. Unrecorded chunks are ignored.
+    /// The owner knows where it is, or will be. A chunk that found no room is ignored.
     pub fn publish(&self, id: &ChunkId, location: &Location) {
         let pack = self.pack_number(&location.pack);
-        let (shard, hash) = self.shard(id);
-        let mut table = lock(&shard.table);
+        let (mut table, hash) = self.shard(id);
         let Some(at) = table.find(hash, id) else { return };
         let slot = &mut table.slots[at];
-        if matches!(slot.state, State::Stored | State::Drained) {
-            return;
-        }
-        slot.pack = pack;
-        slot.entry = location.entry;
-        slot.offset = location.offset;
-        slot.stored_len = location.stored_len;
-        slot.index = location.index;
-        slot.state = State::Stored;
-        if slot.waiters > 0 {
-            shard.changed.notify_all();
+        if slot.state == State::Claimed {
+            slot.pack = pack;
+            slot.entry = location.entry;
+            slot.offset = location.offset;
+            slot.stored_len = location.stored_len;
+            slot.index = location.index;
+            slot.state = State::Stored;
         }
     }
 
-    /// The owner could not store it; the next caller that claims it becomes its owner.
-    pub fn abandon(&self, id: &ChunkId) {
-        let (shard, hash) = self.shard(id);
-        let mut table = lock(&shard.table);
-        let Some(at) = table.find(hash, id) else { return };
+    /// For each [`Claim::Taken`] without a location, until it gives one, and then no more: where the chunk is, if its owner
+    /// has published it.
+    pub fn settle(&self, id: &ChunkId) -> Option<Location> {
+        let (mut table, hash) = self.shard(id);
+        let at = table.find(hash, id)?;
         let slot = &mut table.slots[at];
-        if slot.state != State::Claimed {
-            return;
+        if slot.state != State::Stored {
+            return None;
         }
-        if slot.waiters > 0 {
-            slot.state = State::Abandoned;
-            shard.changed.notify_all();
-        } else {
-            table.remove(at);
+        if slot.unsettled != u8::MAX {
+            slot.unsettled = slot.unsettled.saturating_sub(1);
         }
-    }
-
-    /// Waits for the owner of a chunk for which [`Claim::Taken`] came without a location; once for each such answer.
-    /// `None`: the owner gave up, or the table was closed.
-    pub fn wait(&self, id: &ChunkId) -> Option<Location> {
-        let (shard, hash) = self.shard(id);
-        let mut table = lock(&shard.table);
-        loop {
-            let at = table.find(hash, id)?;
-            let slot = &mut table.slots[at];
-            if slot.state == State::Claimed && !self.closed.load(Ordering::Acquire) {
-                table = shard.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
-                continue;
-            }
-            if slot.waiters != u8::MAX {
-                slot.waiters = slot.waiters.saturating_sub(1);
-            }
-            let slot = *slot;
-            return match slot.state {
-                State::Stored | State::Drained => {
-                    drop(table);
-                    Some(self.location_of(&slot))
-                }
-                State::Abandoned if slot.waiters == 0 => {
-                    table.remove(at);
-                    None
-                }
-                State::Abandoned | State::Claimed | State::Empty => None,
-            };
-        }
-    }
-
-    /// Where a chunk of this run is, if that is known.
-    pub fn location(&self, id: &ChunkId) -> Option<Location> {
-        let (shard, hash) = self.shard(id);
-        let table = lock(&shard.table);
-        let slot = table.slots[table.find(hash, id)?];
+        let slot = *slot;
         drop(table);
-        matches!(slot.state, State::Stored | State::Drained).then(|| self.location_of(&slot))
+        Some(self.location_of(&slot))
     }
 
-    /// Wakes everyone in [`Self::wait`]; from now on it does not wait. For a run that ends early.
-    pub fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-        for shard in &self.shards {
-            let _held = lock(&shard.table);
-            shard.changed.notify_all();
-        }
-    }
-
-    /// At most `records_max` records of chunks whose pack is `uploaded`, ascending by id, for a segment. Each chunk is given out once;
-    /// it stays known, but makes room when the table is full.
-    pub fn drain(
-        &self,
-        records_max: usize,
-        uploaded: impl Fn(&PackId) -> bool,
-    ) -> Vec<SegmentRecord> {
-        let ready: Vec<bool> = lock(&self.packs).ids.iter().map(uploaded).collect();
-        let is_ready = |slot: &Slot| {
-            slot.state == State::Stored && ready.get(slot.pack as usize).copied().unwrap_or(false)
-        };
-        let mut taken: Vec<SegmentRecord> = Vec::new();
-        for shard in &self.shards {
-            let mut table = lock(&shard.table);
-            let packs = lock(&self.packs);
-            let mut drained = 0;
-            for slot in table.slots.iter_mut().filter(|s| is_ready(s)) {
-                if taken.len() >= records_max {
-                    break;
-                }
-                slot.state = State::Drained;
-                drained += 1;
-                taken.push(SegmentRecord {
-                    id: ChunkId::from_bytes(slot.id),
-                    location: packs.location(slot),
-                });
-            }
-            table.drained += drained;
-        }
-        taken.sort_unstable_by_key(|r| r.id);
-        taken
-    }
-
-    /// Figures for the summary, and to see when a drain is due.
+    /// Figures for the summary.
     pub fn stats(&self) -> RunTableStats {
-        let mut stats = RunTableStats {
-            unrecorded: self.unrecorded.load(Ordering::Relaxed),
-            ..RunTableStats::default()
-        };
+        let unrecorded = self.unrecorded.load(Ordering::Relaxed);
+        let mut stats = RunTableStats { unrecorded, ..RunTableStats::default() };
         for shard in &self.shards {
-            let table = lock(&shard.table);
+            let table = lock(shard);
             stats.entries += table.used as u64;
             stats.memory_bytes += (table.slots.capacity() * size_of::<Slot>()) as u64;
+            stats.forgotten += table.forgotten;
         }
         stats
     }
@@ -283,11 +179,9 @@ impl RunTable {
         (load_max(self.shard_slots_max) * SHARDS) as u64
     }
 
-    fn shard(&self, id: &ChunkId) -> (&Shard, u64) {
+    fn shard(&self, id: &ChunkId) -> (MutexGuard<'_, Table>, u64) {
         let bytes = id.as_bytes();
-        let mut hash = [0; 8];
-        hash.copy_from_slice(&bytes[8..16]);
-        (&self.shards[usize::from(bytes[0]) % SHARDS], u64::from_le_bytes(hash))
+        (lock(&self.shards[usize::from(bytes[0]) % SHARDS]), hash_of(bytes))
     }
 
     fn pack_number(&self, pack: &PackId) -> u32 {
@@ -360,19 +254,25 @@ impl Table {
         let larger = (self.slots.len() * 2).max(SHARD_SLOTS_MIN).min(slots_max);
         if larger > self.slots.len() && load_max(larger) > self.used {
             self.rebuild(larger, |_| true);
-        } else if self.drained > 0 {
-            self.rebuild(self.slots.len(), |s| s.state != State::Drained || s.waiters > 0);
+            return true;
         }
+        let before = self.used;
+        let bit = self.rounds % 32;
+        self.rounds = self.rounds.wrapping_add(1);
+        self.rebuild(self.slots.len(), |slot| {
+            // low bits of the hash: the high ones say where a slot stands
+            let kept_half = hash_of(&slot.id) >> bit & 1 == 1;
+            slot.state != State::Stored || slot.unsettled > 0 || kept_half
+        });
+        self.forgotten += (before - self.used) as u64;
         self.used < load_max(self.slots.len())
     }
 
     fn rebuild(&mut self, slots: usize, keep: impl Fn(&Slot) -> bool) {
         let old = std::mem::replace(&mut self.slots, vec![Slot::default(); slots]);
         self.used = 0;
-        self.drained = 0;
         for slot in old.into_iter().filter(|s| s.state != State::Empty && keep(s)) {
-            self.drained += usize::from(slot.state == State::Drained);
-            self.insert(hash_of(&slot), slot);
+            self.insert(hash_of(&slot.id), slot);
         }
     }
 
@@ -384,31 +284,11 @@ impl Table {
         self.slots[at] = slot;
         self.used += 1;
     }
-
-    /// Closes the gap by moving later slots of the same probe back.
-    fn remove(&mut self, at: usize) {
-        let mut hole = at;
-        self.slots[hole] = Slot::default();
-        self.used -= 1;
-        let mut next = self.after(hole);
-        while self.slots[next].state != State::Empty {
-            let home = self.home(hash_of(&self.slots[next]));
-            // `next` may move if its home is not cyclically within (hole, next]
-            let stays =
-                if hole < next { hole < home && home <= next } else { hole < home || home <= next };
-            if !stays {
-                self.slots[hole] = std::mem::take(&mut self.slots[next]);
-                hole = next;
-            }
-            next = self.after(next);
-        }
-    }
 }
 
-fn hash_of(slot: &Slot) -> u64 {
-    let mut hash = [0; 8];
-    hash.copy_from_slice(&slot.id[8..16]);
-    u64::from_le_bytes(hash)
+fn hash_of(id: &[u8; 32]) -> u64 {
+    let [_, _, _, _, _, _, _, _, a, b, c, d, e, f, g, h, ..] = *id;
+    u64::from_le_bytes([a, b, c, d, e, f, g, h])
 }
 
 /// A poisoned lock is taken all the same: slots are plain data, changed in single steps.

@@ -4,6 +4,10 @@
 //! where the index section is, the index section says which block may hold an id, the block says where the chunk is. The
 //! same functions read a segment as it is in the store (sealed) and its scratch copy (checksummed, plain).
 
+mod plain;
+
+pub(crate) use plain::PlainSegment;
+
 use super::fields::{Fields, PutFields};
 use super::filter::{Filter, put_filter};
 use super::location::check_location;
@@ -130,12 +134,17 @@ fn packs_of(records: &[SegmentRecord]) -> Result<Vec<PackId>> {
 
 fn put_trailer(out: &mut Vec<u8>, records: u64, index_offset: u64) {
     let index_len = out.len() as u64 - index_offset;
+    put_trailer_fields(out, records, index_offset, index_len);
+    let hash = blake3::hash(out);
+    out.put(hash.as_bytes());
+}
+
+/// All of the trailer but the hash.
+fn put_trailer_fields(out: &mut Vec<u8>, records: u64, index_offset: u64, index_len: u64) {
     out.put_u64(records);
     out.put_u64(index_offset);
     out.put_u64(index_len);
     out.put(&MAGIC_SEGMENT_END);
-    let hash = blake3::hash(out);
-    out.put(hash.as_bytes());
 }
 
 /// The same segment with seal 0, for a scratch copy. Checks the hash of the whole and every piece.
@@ -145,26 +154,13 @@ pub fn to_plain_segment(
     id: &SegmentId,
     bytes: &[u8],
 ) -> Result<Vec<u8>> {
-    let opener = SegmentOpener::new(keys, keys.encryption(), id);
-    opener.check_header(bytes, repository)?;
-    let layout = opener.check_whole(bytes)?;
-    let plain = SegmentOpener::new(keys, Encryption::None, id);
-    let mut out = Vec::with_capacity(bytes.len());
-    out.put(&bytes[..SEGMENT_HEADER_BYTES as usize]);
-    out[11] = Encryption::None.seal_byte();
-    for block in 0..layout.blocks() {
-        let start = out.len();
-        out.extend_from_slice(
-            opener.open_block(&layout, block, piece(bytes, &layout.block(block)))?.as_ref(),
-        );
-        plain.seal_from(&mut out, start, PIECE_BLOCK)?;
+    let layout = SegmentOpener::new(keys, keys.encryption(), id).check_whole(bytes)?;
+    let mut copy = PlainSegment::new(keys, repository, id, &layout);
+    let mut out = Vec::new();
+    while let Some(wanted) = copy.wanted(u64::MAX) {
+        out = copy.convert(piece(bytes, &wanted))?;
     }
-    let start = out.len();
-    let index = opener.open_index(&layout, piece(bytes, &layout.index()))?;
-    SegmentIndex::decode(&opener.what, &layout, &index)?.check_order(&opener.what)?;
-    out.extend_from_slice(&index);
-    plain.seal_from(&mut out, start, PIECE_INDEX)?;
-    put_trailer(&mut out, layout.records, start as u64);
+    out.extend_from_slice(&copy.finish()?);
     Ok(out)
 }
 
@@ -321,9 +317,13 @@ impl SegmentOpener {
         out
     }
 
-    /// Seals the bytes from `start` on in place and appends the tag.
+    /// Seals the bytes from `start` on in place and appends the tag; `out` holds the segment from its first byte.
     fn seal_from(&self, out: &mut Vec<u8>, start: usize, kind: u8) -> Result<()> {
-        let offset = start as u64;
+        self.seal_at(out, start, start as u64, kind)
+    }
+
+    /// The same for a part of a segment: the bytes from `start` on stand at `offset` of it.
+    fn seal_at(&self, out: &mut Vec<u8>, start: usize, offset: u64, kind: u8) -> Result<()> {
         let tag = self.key.seal(offset, &self.associated(offset, kind), &mut out[start..])?;
         out.put(&tag);
         Ok(())

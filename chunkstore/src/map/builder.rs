@@ -149,7 +149,7 @@ impl MapBuilder {
     }
 
     /// Hands over pages of the parent. Those that lie wholly below the cursor are dropped, so memory stays that of the
-    /// windows ahead.
+    /// windows ahead. The same set may be handed over with every update that needs it.
     pub fn provide(&mut self, pages: &PageSet) -> Result<()> {
         self.base.provide(pages, self.cursor)
     }

@@ -86,6 +86,11 @@ impl PageSet {
         self.inner.levels.iter().map(BTreeMap::len).sum()
     }
 
+    /// Whether the other one is a clone of this.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     pub(crate) fn levels(&self) -> &[BTreeMap<u64, Arc<Page>>] {
         &self.inner.levels
     }

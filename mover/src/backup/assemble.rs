@@ -148,7 +148,7 @@ impl AssembleStage<'_> {
         if let TurnWork::Chunks(chunks) = &mut turn.work {
             for (_, waiting) in chunks.iter_mut() {
                 if let Waiting::Claimed(id) = *waiting {
-                    let Some(location) = self.table.location(&id) else { return Ok(false) };
+                    let Some(location) = self.table.settle(&id) else { return Ok(false) };
                     *waiting = Waiting::Ref(ChunkRef { id, location });
                 }
             }

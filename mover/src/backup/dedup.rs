@@ -70,8 +70,8 @@ impl Dedup {
         }
         let mut opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(o) = opening.take() {
-            let open = DedupIndex::open(&self.repo, o.segments, o.options, o.scratch.as_deref());
-            let index = self.runtime.block_on(open)?;
+            let open = DedupIndex::open(&self.repo, o.segments, o.options, o.scratch);
+            let index = self.runtime.block_on(open);
             return Ok(Some(self.index.get_or_init(|| index)));
         }
         Ok(self.index.get())

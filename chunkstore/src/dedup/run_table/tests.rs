@@ -18,99 +18,68 @@ fn location(n: u64) -> Location {
     }
 }
 
+fn known(table: &RunTable, n: u64) -> bool {
+    table.settle(&id(n)).is_some()
+}
+
 #[test]
 fn one_owner_and_everyone_else_gets_its_location() {
     let table = RunTable::new(1 << 20);
     assert_eq!(table.claim(&id(1)), Claim::Owner);
     assert_eq!(table.claim(&id(1)), Claim::Taken(None));
-    assert_eq!(table.location(&id(1)), None);
+    assert_eq!(table.settle(&id(1)), None);
     table.publish(&id(1), &location(1));
-    assert_eq!(table.wait(&id(1)), Some(location(1)));
+    assert_eq!(table.settle(&id(1)), Some(location(1)));
     assert_eq!(table.claim(&id(1)), Claim::Taken(Some(location(1))));
     table.publish(&id(1), &location(2));
-    assert_eq!(table.location(&id(1)), Some(location(1)));
-    assert_eq!(table.wait(&id(2)), None);
+    assert_eq!(table.claim(&id(1)), Claim::Taken(Some(location(1))));
+    table.publish(&id(2), &location(2));
+    assert_eq!(table.settle(&id(2)), None);
 }
 
 #[test]
-fn an_owner_that_gives_up_is_followed_by_another() {
-    let table = RunTable::new(1 << 20);
-    assert_eq!(table.claim(&id(1)), Claim::Owner);
-    table.abandon(&id(1));
-    assert_eq!(table.claim(&id(1)), Claim::Owner);
-    assert_eq!(table.claim(&id(1)), Claim::Taken(None));
-    table.abandon(&id(1));
-    assert_eq!(table.wait(&id(1)), None);
-    assert_eq!(table.stats().entries, 0);
-    // claimed anew while somebody still waits for the first owner: the second one serves him
-    assert_eq!(table.claim(&id(1)), Claim::Owner);
-    assert_eq!(table.claim(&id(1)), Claim::Taken(None));
-    table.abandon(&id(1));
-    assert_eq!(table.claim(&id(1)), Claim::Owner);
-    table.publish(&id(1), &location(9));
-    assert_eq!(table.wait(&id(1)), Some(location(9)));
-}
-
-#[test]
-fn a_closed_table_lets_waiters_go() {
-    let table = RunTable::new(1 << 20);
-    assert_eq!(table.claim(&id(1)), Claim::Owner);
-    assert_eq!(table.claim(&id(1)), Claim::Taken(None));
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| table.wait(&id(1)));
-        table.close();
-        assert_eq!(waiter.join().unwrap(), None);
-    });
-}
-
-#[test]
-fn it_keeps_within_its_bound_and_drained_records_make_room() {
-    let bytes = 64 * 52 * 40;
+fn it_keeps_within_its_bound_and_forgets_to_make_room() {
+    let bytes = 72 * 52 * 40;
     let table = RunTable::new(bytes);
     let capacity = table.capacity();
-    let mut known = 0;
-    for n in 0..capacity * 2 {
+    for n in 0..capacity * 4 {
         assert_eq!(table.claim(&id(n)), Claim::Owner);
         table.publish(&id(n), &location(n));
-        known += u64::from(table.location(&id(n)).is_some());
-        assert!(table.stats().memory_bytes <= bytes, "{:?}", table.stats());
+        assert!(known(&table, n), "the latest is always known");
+        assert!(table.stats().memory_bytes <= bytes * 8 / 9, "{:?}", table.stats());
     }
     let stats = table.stats();
-    assert_eq!(known + stats.unrecorded, capacity * 2);
-    assert!(stats.entries == known && known <= capacity && known > capacity * 3 / 4, "{stats:?}");
-    // only packs that are uploaded, each record once, a bounded number at a time
-    let first = table.drain(100, |pack| *pack != PackId::from_bytes([3; 32]));
-    assert_eq!(first.len(), 100);
-    let rest = table.drain(usize::MAX, |pack| *pack != PackId::from_bytes([3; 32]));
-    assert!(first.iter().chain(&rest).all(|r| r.location.pack != PackId::from_bytes([3; 32])));
-    assert!(first.is_sorted_by_key(|r| r.id) && rest.is_sorted_by_key(|r| r.id));
-    let last = table.drain(usize::MAX, |_| true);
-    assert_eq!(first.len() + rest.len() + last.len(), usize::try_from(known).unwrap());
-    assert!(table.drain(usize::MAX, |_| true).is_empty());
-    let mut ids: Vec<_> = first.iter().chain(&rest).chain(&last).map(|r| r.id).collect();
-    ids.sort_unstable();
-    ids.dedup();
-    assert_eq!(ids.len() as u64, known);
-    let full = table.stats().unrecorded;
-    for n in capacity * 2..capacity * 2 + capacity / 2 {
-        assert_eq!(table.claim(&id(n)), Claim::Owner);
-    }
-    assert_eq!(table.stats().unrecorded, full);
-    assert!(table.stats().memory_bytes <= bytes);
+    assert_eq!(stats.entries + stats.forgotten, capacity * 4);
+    assert_eq!(stats.unrecorded, 0);
+    assert!(stats.entries <= capacity && stats.entries > capacity / 4, "{stats:?}");
+    assert_eq!((0..capacity * 4).filter(|n| known(&table, *n)).count() as u64, stats.entries);
 }
 
 #[test]
-fn a_slot_that_somebody_waits_for_is_not_reused() {
-    let table = RunTable::new(64 * 52 * 16);
-    assert_eq!(table.claim(&id(0)), Claim::Owner);
-    assert_eq!(table.claim(&id(0)), Claim::Taken(None));
-    table.publish(&id(0), &location(7));
-    for n in 1..5000 {
+fn what_is_not_published_or_not_settled_is_never_forgotten() {
+    let table = RunTable::new(72 * 52 * 16);
+    for n in 0..64 {
+        assert_eq!(table.claim(&id(n)), Claim::Owner);
+    }
+    for n in 0..32 {
+        assert_eq!(table.claim(&id(n)), Claim::Taken(None));
+        table.publish(&id(n), &location(n));
+    }
+    let claimed = table.stats();
+    let mut n = 64;
+    while n < 5000 {
         table.claim(&id(n));
         table.publish(&id(n), &location(n));
-        table.drain(usize::MAX, |_| true);
+        n += 1;
     }
-    assert_eq!(table.wait(&id(0)), Some(location(7)));
+    let after = table.stats();
+    assert!(after.forgotten > 1000 && claimed.unrecorded < 32, "{claimed:?} {after:?}");
+    let recorded = |n: u64| table.claim(&id(n)) != Claim::Owner;
+    let kept = (0..64).filter(|n| recorded(*n)).count() as u64;
+    assert_eq!(kept + claimed.unrecorded, 64);
+    for n in 0..32 {
+        assert!(table.settle(&id(n)).is_none_or(|l| l == location(n)));
+    }
 }
 
 #[test]
@@ -119,9 +88,8 @@ fn without_memory_everything_is_stored() {
     for _ in 0..3 {
         assert_eq!(table.claim(&id(1)), Claim::Owner);
         table.publish(&id(1), &location(1));
-        table.abandon(&id(1));
     }
-    assert_eq!(table.location(&id(1)), None);
+    assert_eq!(table.settle(&id(1)), None);
     assert_eq!((table.capacity(), table.stats().unrecorded), (0, 3));
 }
 
@@ -141,7 +109,13 @@ fn threads_agree_on_owners() {
                         table.publish(&id(n), &location(n));
                     }
                     Claim::Taken(Some(l)) => assert_eq!(l, location(n)),
-                    Claim::Taken(None) => assert_eq!(table.wait(&id(n)), Some(location(n))),
+                    Claim::Taken(None) => loop {
+                        if let Some(l) = table.settle(&id(n)) {
+                            assert_eq!(l, location(n));
+                            break;
+                        }
+                        std::thread::yield_now();
+                    },
                 }
             }
             owned
@@ -150,91 +124,56 @@ fn threads_agree_on_owners() {
         threads.into_iter().map(|t| t.join().unwrap()).sum()
     });
     assert_eq!(owned, chunks);
-    assert_eq!(table.drain(usize::MAX, |_| true).len() as u64, chunks);
 }
 
 #[derive(Debug, Clone)]
 enum Call {
     Claim(u64),
     Publish(u64),
-    Abandon(u64),
-    Wait(u64),
-    Drain(usize),
+    Settle(u64),
 }
 
 fn calls() -> impl Strategy<Value = Vec<Call>> {
-    let n = 0u64..400;
+    let n = 0u64..3000;
     let call = prop_oneof![
-        8 => n.clone().prop_map(Call::Claim),
-        6 => n.clone().prop_map(Call::Publish),
-        2 => n.clone().prop_map(Call::Abandon),
-        2 => n.prop_map(Call::Wait),
-        1 => (0usize..50).prop_map(Call::Drain),
+        n.clone().prop_map(Call::Claim),
+        n.clone().prop_map(Call::Publish),
+        n.prop_map(Call::Settle),
     ];
-    prop::collection::vec(call, 0..2000)
+    prop::collection::vec(call, 0..6000)
 }
 
 proptest! {
-    /// Against a plain map, where memory is not short: state and number of waiters of each id.
+    /// Against a plain map that forgets nothing: whatever the table still knows is right, and nothing that it must keep is gone.
     #[test]
-    fn it_is_as_the_model_says(calls in calls()) {
-        let table = RunTable::new(1 << 20);
-        #[derive(Clone, Copy, PartialEq)]
-        enum Is { Claimed, Abandoned, Stored, Drained }
-        let mut model: BTreeMap<u64, (Is, u64)> = BTreeMap::new();
+    fn it_is_as_the_model_says(calls in calls(), slots in 0u64..60) {
+        let table = RunTable::new(72 * 52 * slots);
+        let mut model: BTreeMap<u64, (bool, u64)> = BTreeMap::new();
         for call in calls {
             match call {
-                Call::Claim(n) => {
-                    let want = match model.get_mut(&n) {
-                        None => { model.insert(n, (Is::Claimed, 0)); Claim::Owner }
-                        Some((is @ Is::Abandoned, _)) => { *is = Is::Claimed; Claim::Owner }
-                        Some((Is::Claimed, waiters)) => { *waiters += 1; Claim::Taken(None) }
-                        Some(_) => Claim::Taken(Some(location(n))),
-                    };
-                    prop_assert_eq!(table.claim(&id(n)), want);
-                }
-                Call::Publish(n) => {
+                Call::Claim(n) => match (table.claim(&id(n)), model.get_mut(&n)) {
+                    (Claim::Owner, None) => { model.insert(n, (false, 0)); }
+                    (Claim::Owner, Some((stored, unsettled))) => {
+                        // forgotten, or there was no room when it was claimed
+                        prop_assert!(*unsettled == 0);
+                        *stored = false;
+                    }
+                    (Claim::Taken(Some(l)), Some((true, _))) => prop_assert_eq!(l, location(n)),
+                    (Claim::Taken(None), Some((false, unsettled))) => *unsettled += 1,
+                    (claim, model) => prop_assert!(false, "{claim:?} {model:?}"),
+                },
+                Call::Publish(n) => if let Some((stored, _)) = model.get_mut(&n) {
                     table.publish(&id(n), &location(n));
-                    if let Some((is @ (Is::Claimed | Is::Abandoned), _)) = model.get_mut(&n) {
-                        *is = Is::Stored;
-                    }
-                }
-                Call::Abandon(n) => {
-                    table.abandon(&id(n));
-                    match model.get_mut(&n) {
-                        Some((Is::Claimed, 0)) => { model.remove(&n); }
-                        Some((is @ Is::Claimed, _)) => *is = Is::Abandoned,
-                        _ => {}
-                    }
-                }
-                Call::Wait(n) => {
-                    // it would wait for ever for an owner that this single thread is
-                    let Some((is, waiters)) = model.get_mut(&n) else { continue };
-                    if *is == Is::Claimed || *waiters == 0 {
-                        continue;
-                    }
-                    *waiters -= 1;
-                    let want = (*is != Is::Abandoned).then(|| location(n));
-                    prop_assert_eq!(table.wait(&id(n)), want);
-                    if *is == Is::Abandoned && *waiters == 0 {
-                        model.remove(&n);
-                    }
-                }
-                Call::Drain(most) => {
-                    let three = PackId::from_bytes([3; 32]);
-                    for record in table.drain(most, |pack| *pack != three) {
-                        let n = (0..400).find(|n| id(*n) == record.id).unwrap();
-                        prop_assert_eq!(record.location, location(n));
-                        prop_assert!(model[&n].0 == Is::Stored && n % 5 != 3);
-                        model.get_mut(&n).unwrap().0 = Is::Drained;
-                    }
-                }
+                    *stored = true;
+                },
+                Call::Settle(n) => if let Some((stored, unsettled @ 1..)) = model.get_mut(&n) {
+                    prop_assert_eq!(table.settle(&id(n)), stored.then(|| location(n)));
+                    *unsettled -= u64::from(*stored);
+                },
             }
-            prop_assert_eq!(table.stats().entries, model.len() as u64);
         }
-        for n in 0..400 {
-            let known = matches!(model.get(&n), Some((Is::Stored | Is::Drained, _)));
-            prop_assert_eq!(table.location(&id(n)), known.then(|| location(n)));
-        }
+        let stats = table.stats();
+        prop_assert!(stats.entries <= table.capacity().max(1));
+        prop_assert!(stats.memory_bytes <= 64 * 52 * slots);
     }
 }

@@ -18,6 +18,8 @@ pub(super) struct Base {
     /// The root page's reference as a child, to hand it out as a slice.
     root: [Option<Child>; 1],
     levels: Vec<BTreeMap<u64, Arc<Page>>>,
+    /// What was provided last: to provide it again is free, so a caller may do so with every update.
+    latest: Option<PageSet>,
 }
 
 /// A page of the parent and the reference that leads to it.
@@ -35,6 +37,7 @@ impl Base {
             map,
             root: [root.map(Child::from)],
             levels: (0..depth).map(|_| BTreeMap::new()).collect(),
+            latest: None,
         }
     }
 
@@ -54,6 +57,9 @@ impl Base {
     }
 
     pub(super) fn provide(&mut self, pages: &PageSet, cursor: u64) -> Result<()> {
+        if self.latest.as_ref().is_some_and(|latest| latest.is(pages)) {
+            return Ok(());
+        }
         let ours = self.map.as_ref().filter(|m| m.root() == pages.map().root());
         let Some(map) = ours else {
             return Err(Error::new(
@@ -67,6 +73,7 @@ impl Base {
             *mine = mine.split_off(&first);
             mine.extend(given.range(first..).map(|(number, page)| (*number, Arc::clone(page))));
         }
+        self.latest = Some(pages.clone());
         Ok(())
     }
 
