@@ -70,6 +70,13 @@ impl Repository {
         let within = |e: Error| e.within(format!("open repository {}", store.url()));
         let found = RepositoryParams::decode(&format).map_err(within)?;
         let (master, opened_with) = match &found.unverified().clear_master_key {
+            // Who may write to the store could put such an object in the place of an encrypted repository's, and what
+            // is backed up next would go out in the clear.
+            Some(_) if !credentials.is_empty() => {
+                let what = format!("open repository {}", store.url());
+                return Err(Error::new(ErrorKind::Usage, what, "a key is given, but it is not encrypted")
+                    .hint("leave the key out if that is meant; otherwise somebody has replaced the repository"));
+            }
             Some(master) => (master.clone(), None),
             None => {
                 let id = found.unverified().repository_id;

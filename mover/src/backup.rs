@@ -22,8 +22,8 @@ pub use parent::ParentChoice;
 pub use summary::{BackupOutcome, BackupSummary};
 
 use crate::changes::{
-    BackupPlan, ChangedBlocks, Changes, Extents, ParseOptions, PlanInput, parse_changed_blocks,
-    plan_backup,
+    BackupPlan, ChangedBlocks, Changes, Extents, ParseOptions, PlanInput, RANGES_MAX_DEFAULT,
+    parse_changed_blocks, plan_backup,
 };
 use crate::control::{Cancel, MemoryBudget, Phase, Progress};
 use crate::device::{DirectIo, Source, SourceOptions};
@@ -33,7 +33,7 @@ use chrono::{DateTime, Utc};
 use chunkstore::{
     BackupId, BackupStats, ChangeKind, Commit, Compression, DedupOptions, Error, ErrorKind,
     Geometry, LeaseOptions, PackId, Repository, Result, Scratch, SnapshotInfo, VolumeMap,
-    VolumeName, Writer, WriterOptions,
+    VolumeName, Writer, WriterOptions, is_zero,
 };
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -45,6 +45,8 @@ use stop::Stop;
 const ROUNDS_MAX: u32 = 5;
 /// A writer without a heartbeat for this long counts as dead to a collector.
 const LEASE_SECONDS: u32 = 600;
+/// What is looked at of a volume that a list calls empty.
+const HEAD_BYTES: u64 = 1 << 20;
 
 /// Where a changed-block list comes from.
 #[derive(Debug, Clone)]
@@ -172,6 +174,10 @@ fn prepare(repo: &Repository, options: &BackupOptions) -> Result<Prepared> {
         ));
     }
     let changes = read_list(options, source.size_bytes())?;
+    if let Some(list) = &changes {
+        check_empty(list, &source)?;
+        warnings.extend(list.notes.iter().cloned());
+    }
     let delta = changes.as_ref().is_some_and(|c| c.kind == ChangeKind::Delta);
     let volume = match &options.volume {
         Some(volume) => volume.clone(),
@@ -196,6 +202,32 @@ fn prepare(repo: &Repository, options: &BackupOptions) -> Result<Prepared> {
     Ok(Prepared { source, volume, geometry, changes, bounds, warnings })
 }
 
+/// A range costs 16 bytes in the list and as many in the plan, twice for a moment: an eighth of the budget is theirs.
+fn ranges_max(memory: MemoryBudget) -> usize {
+    usize::try_from(memory.total_bytes / 8 / 64).unwrap_or(usize::MAX).min(RANGES_MAX_DEFAULT)
+}
+
+/// Some drivers answer with an empty list of allocated blocks where they mean an error. A device whose first bytes are not
+/// zero is not empty.
+fn check_empty(list: &ChangedBlocks, source: &Source) -> Result<()> {
+    if list.kind != ChangeKind::Allocated || !list.data.is_empty() {
+        return Ok(());
+    }
+    let head = usize::try_from(source.size_bytes().min(HEAD_BYTES)).unwrap_or(0);
+    let mut bytes = vec![0; head];
+    source.read_exact_at(&mut bytes, 0)?;
+    if is_zero(&bytes) {
+        return Ok(());
+    }
+    let what = format!("use the changed-block list for {}", source.path().display());
+    Err(Error::new(
+        ErrorKind::Corrupt,
+        what,
+        "it says that nothing is allocated, but the volume starts with data",
+    )
+    .hint("take the list again, or run the backup without it"))
+}
+
 fn read_list(options: &BackupOptions, volume_bytes: u64) -> Result<Option<ChangedBlocks>> {
     let name = match &options.changed_blocks {
         None => return Ok(None),
@@ -204,6 +236,7 @@ fn read_list(options: &BackupOptions, volume_bytes: u64) -> Result<Option<Change
     };
     let parse = ParseOptions {
         kind_override: options.kind,
+        ranges_max: ranges_max(options.memory),
         ..ParseOptions::new(name.as_str(), volume_bytes)
     };
     let Some(ChangedBlocksInput::Path(path)) = &options.changed_blocks else {

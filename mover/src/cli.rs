@@ -41,6 +41,7 @@ use std::process::ExitCode;
 
 /// Runs the program; what the process ends with.
 pub fn main() -> ExitCode {
+    crate::io::allocator::bound();
     // keys are in memory: no core dump, no debugger, no other process of this user may read them
     let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     install_panic_hook();

@@ -17,6 +17,7 @@
 //!
 //! Must not: know volumes, chunks or repositories; retry failed devices; log.
 
+pub(crate) mod allocator;
 mod arena;
 mod blocking;
 mod engine;

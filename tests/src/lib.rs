@@ -14,6 +14,7 @@
 mod binary;
 mod cgroup;
 mod devices;
+mod dying;
 mod extents;
 mod filesystems;
 mod golden;
@@ -21,10 +22,12 @@ mod images;
 mod random;
 mod servers;
 mod skip;
+mod vault;
 
 pub use binary::{Mover, MoverOutput, mover_bin, python, target_dir, volume_dir, work_dir};
 pub use cgroup::Cgroup;
 pub use devices::{LoopDevice, Mount, run, run_ok};
+pub use dying::{Death, DyingStore};
 pub use extents::{changed_extents, copy_image, extents_json, first_difference, write_extents};
 pub use filesystems::{Filesystem, TreeEntry, TreeListing};
 pub use golden::{ExpectedBackup, Golden, Library};
@@ -32,3 +35,4 @@ pub use images::{LiveVolume, VolumeState};
 pub use random::Rng;
 pub use servers::{S3Bucket, S3Server};
 pub use skip::{is_root, skip};
+pub use vault::{Vault, VaultParams};

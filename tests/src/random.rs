@@ -15,6 +15,11 @@ impl Rng {
         Self(seed)
     }
 
+    /// With this very seed, which the caller prints or has from one that is printed.
+    pub fn seeded(seed: u64) -> Self {
+        Self(seed)
+    }
+
     /// A new generator that depends on this one's state and leaves it one step further.
     pub fn fork(&mut self) -> Self {
         Self(self.next_u64())

@@ -1,0 +1,153 @@
+//! A repository in memory and a work directory, driven through the library: for tests of many small runs.
+
+use crate::work_dir;
+use chunkstore::{
+    BackupId, ChunkSize, Compression, Credential, Encryption, InitOptions, KdfCost, Repository,
+    Result, SnapshotInfo, Store, VolumeName,
+};
+use mover::backup::{BackupOptions, BackupSummary, ChangedBlocksInput, ParentChoice, backup};
+use mover::control::{Cancel, MemoryBudget, Progress};
+use mover::device::DirectIo;
+use mover::io::EngineChoice;
+use mover::restore::{RestoreOptions, RestoreTarget, restore};
+use object_store::memory::InMemory;
+use object_store::{ObjectStore, path::Path as StorePath};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::runtime::Runtime;
+
+const KEY: [u8; 32] = [7; 32];
+const MEMORY: MemoryBudget = MemoryBudget { total_bytes: 64 << 20 };
+
+/// Parameters of a repository.
+#[derive(Debug, Clone, Copy)]
+pub struct VaultParams {
+    /// Chunk size.
+    pub chunk_bytes: u32,
+    /// Most chunks in an entry.
+    pub entry_chunks: u16,
+    /// Children of a page.
+    pub page_fanout: u16,
+    /// How it is sealed.
+    pub encryption: Encryption,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Vault {
+    credentials: Vec<Credential>,
+    rt: Runtime,
+    memory: Arc<InMemory>,
+    dir: tempfile::TempDir,
+}
+
+fn credential() -> Credential {
+    Credential::from_key_file_bytes(&KEY).expect("32 bytes are a key")
+}
+
+fn store(inner: Arc<dyn ObjectStore>) -> Store {
+    Store::new(inner, StorePath::from("repo"), "memory")
+}
+
+impl Vault {
+    /// A new repository; `name` is for the work directory.
+    pub fn new(name: &str, params: VaultParams) -> Self {
+        let rt = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("a runtime starts");
+        let memory = Arc::new(InMemory::new());
+        let encrypted = params.encryption == Encryption::Aes256Gcm;
+        let options = InitOptions {
+            chunk: ChunkSize::new(params.chunk_bytes).expect("a chunk size"),
+            entry_chunks: params.entry_chunks,
+            page_fanout: params.page_fanout,
+            encryption: params.encryption,
+            credential: encrypted.then(credential),
+            label: "test".into(),
+            kdf: KdfCost::default(),
+            created_by: "test".into(),
+        };
+        rt.block_on(Repository::init(store(memory.clone()), options)).expect("init");
+        let credentials = if encrypted { vec![credential()] } else { Vec::new() };
+        Self { credentials, rt, memory, dir: work_dir(name) }
+    }
+
+    /// The objects themselves.
+    pub fn memory(&self) -> Arc<InMemory> {
+        Arc::clone(&self.memory)
+    }
+
+    /// A copy of all objects.
+    pub fn fork(&self) -> Arc<InMemory> {
+        Arc::new(self.memory.fork())
+    }
+
+    /// A file in the work directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Backs up volume `v` as backup and snapshot `id`; with a list, on top of the snapshot that is named with it.
+    pub fn backup(
+        &self,
+        objects: Arc<dyn ObjectStore>,
+        image: &Path,
+        id: &str,
+        list: Option<(&str, &Path)>,
+    ) -> Result<BackupSummary> {
+        let repo = self.rt.block_on(Repository::open(store(objects), &self.credentials))?;
+        let options = BackupOptions {
+            source: image.to_owned(),
+            volume: Some(VolumeName::new("v")?),
+            backup_id: Some(BackupId::new(id)?),
+            changed_blocks: list.map(|(_, path)| ChangedBlocksInput::Path(path.to_owned())),
+            kind: None,
+            parent: ParentChoice::Auto,
+            base_snapshot: list.map(|(base, _)| base.to_owned()),
+            snapshot: SnapshotInfo { id: Some(id.to_owned()), ..SnapshotInfo::default() },
+            compression: Compression::Zstd(1),
+            labels: BTreeMap::new(),
+            memory: MEMORY,
+            engine: EngineChoice::Blocking,
+            direct: DirectIo::Never,
+            scratch: None,
+            threads: Some(2),
+            tool: "test".into(),
+            host: "test".into(),
+        };
+        backup(self.rt.handle(), &repo, &options, &Progress::new(), &Cancel::new())
+    }
+
+    /// Restores backup `id` onto `target` as it is.
+    pub fn restore(&self, objects: Arc<dyn ObjectStore>, id: &str, target: &Path) -> Result<()> {
+        let repo = self.rt.block_on(Repository::open(store(objects), &self.credentials))?;
+        let target = RestoreTarget::Path(target.to_owned());
+        let options = RestoreOptions {
+            backup: format!("v@{id}"),
+            target,
+            force: true,
+            verify: false,
+            range: None,
+            lease: None,
+            memory: MEMORY,
+            engine: EngineChoice::Blocking,
+            direct: DirectIo::Never,
+            threads: Some(2),
+            source_paths_to_refuse: Vec::new(),
+        };
+        restore(self.rt.handle(), &repo, options, &Progress::new(), &Cancel::new()).map(|_| ())
+    }
+
+    /// What backup `id` restores to, onto a file that is not there yet.
+    pub fn restored(&self, objects: Arc<dyn ObjectStore>, id: &str) -> Result<Vec<u8>> {
+        let target = self.path("target.img");
+        // of an earlier call
+        let _ = fs::remove_file(&target);
+        self.restore(objects, id, &target)?;
+        Ok(fs::read(&target).expect("the restored file can be read"))
+    }
+}
