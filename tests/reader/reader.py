@@ -40,6 +40,13 @@ def derive(context, material):
     return b3.blake3(material, derive_key_context=context).digest()
 
 
+def escaped(volume):
+    """A volume's name as it stands in object keys."""
+    plain = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
+    one = lambda i, byte: chr(byte) if byte in plain or (byte == 0x2e and i > 0) else f"={byte:02X}"
+    return "".join(one(i, byte) for i, byte in enumerate(volume.encode()))
+
+
 class Cursor:
     """Little-endian fields in order; `end` refuses what is left over."""
 
@@ -213,6 +220,8 @@ class Repository:
             message += b"\1" + child
         c.end()
         need(out[-1] is not None, "page ends with Zero")
+        used = list(dict.fromkeys(child[1][:4] for child in out if child is not None))
+        need(used == entries and list(dict.fromkeys(e[0] for e in used)) == packs, "page tables: order of use")
         need(keyed(self.page_key, message) == ref_id, f"page {ref_id.hex()}: id")
         return out
 
@@ -238,6 +247,8 @@ class Repository:
             if body["type"] == "fence" or (self.root / key.replace("backups/", "forgotten/", 1)).exists():
                 continue
             need(body["type"] == "backup" and body["format"] == 1, f"{key}: type")
+            name = f"{escaped(body['volume'])}/{body['backup_id']}/{body['attempt']}"
+            need(key == f"backups/{name}", f"{key}: it is of another backup")
             yield body
 
     def restore(self, volume, backup_id, output):

@@ -1,10 +1,9 @@
 //! The golden repositories of `tests/golden/`: small, made once, to be read by every later version.
 
 use chunkstore::{
-    Compression, Credential, Error, Manifest, Repository, Result, StoreOptions, VolumeName,
-    open_url,
+    Compression, Credential, Manifest, Repository, Result, StoreOptions, VolumeName, open_url,
 };
-use mover::backup::{BackupOptions, BackupSummary, ChangedBlocksInput, ParentChoice, backup};
+use mover::backup::{BackupOptions, BackupSummary, ParentChoice, backup};
 use mover::control::{Cancel, MemoryBudget, Progress};
 use mover::device::DirectIo;
 use mover::io::EngineChoice;
@@ -192,19 +191,18 @@ impl Library {
         Ok(())
     }
 
-    /// Backs up an image file, with a changed-block list if there is one.
+    /// Backs up all of an image file, on top of the newest backup of the volume.
     pub fn backup(
         &self,
         repo: &Arc<Repository>,
         volume: &str,
         image: &Path,
-        changed_blocks: Option<PathBuf>,
-    ) -> Result<BackupSummary, Error> {
+    ) -> Result<BackupSummary> {
         let options = BackupOptions {
             source: image.into(),
             volume: Some(VolumeName::new(volume)?),
             backup_id: None,
-            changed_blocks: changed_blocks.map(ChangedBlocksInput::Path),
+            changed_blocks: None,
             kind: None,
             parent: ParentChoice::Auto,
             base_snapshot: None,
