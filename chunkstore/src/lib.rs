@@ -10,6 +10,8 @@ mod error;
 mod fetch;
 mod format;
 #[doc(hidden)]
+pub mod fuzzing;
+#[doc(hidden)]
 pub mod golden;
 mod ids;
 mod keys;

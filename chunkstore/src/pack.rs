@@ -16,7 +16,7 @@ pub use layout::{
 };
 
 pub(crate) use allocator::Reservation;
-pub(crate) use layout::{Entry, seal_entry, split_entry};
+pub(crate) use layout::{Entry, encode_directory, seal_entry, split_entry};
 
 use crate::ids::PackId;
 

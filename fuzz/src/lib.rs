@@ -5,11 +5,23 @@
 //! `corpus/<target>/`, and `fuzz/run TARGET SECONDS` lets libFuzzer look for new inputs, guided by the code they reach. That driver
 //! is a package of its own (`fuzz/driver`), outside the workspace, so nothing else depends on it.
 //!
-//! A new target is a `pub fn` here, a line in [`TARGETS`], and a few small files in `corpus/<its name>/`.
+//! A new target is a `pub fn` here, its name in [`TARGETS`], and a few small files in `corpus/<its name>/`.
 
+mod kit;
 mod lists;
+mod names;
+mod packs;
+mod records;
+mod segments;
 
 pub use lists::changed_blocks;
+pub use names::{object_key, volume_name};
+pub use packs::{pack, pack_directory, pack_entry};
+pub use records::{
+    blockers, condemned, damaged, forgotten, key_info, lease, manifest, moved, page, record,
+    repository_params, verdict,
+};
+pub use segments::{filter, segment, segment_layout};
 
 /// A target and its name, which is that of its corpus too.
 #[derive(Debug, Clone, Copy)]
@@ -20,5 +32,12 @@ pub struct Target {
     pub run: fn(&[u8]),
 }
 
+macro_rules! targets {
+    ($($name:ident)*) => { &[$(Target { name: stringify!($name), run: $name }),*] };
+}
+
 /// All targets.
-pub const TARGETS: &[Target] = &[Target { name: "changed_blocks", run: changed_blocks }];
+pub const TARGETS: &[Target] = targets! {
+    changed_blocks object_key volume_name pack pack_directory pack_entry page segment segment_layout filter
+    record repository_params key_info manifest lease forgotten damaged moved condemned blockers verdict
+};

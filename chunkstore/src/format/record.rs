@@ -46,7 +46,7 @@ pub(crate) struct RecordView<'a> {
     pub(crate) clear: &'a [u8],
     /// Header and clear part: what the tag covers beside the place.
     head: &'a [u8],
-    body: &'a [u8],
+    pub(crate) body: &'a [u8],
     tag: Tag,
 }
 

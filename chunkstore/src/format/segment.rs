@@ -29,8 +29,8 @@ const TAG: usize = TAG_BYTES as usize;
 const TRAILER: usize = SEGMENT_TRAILER_BYTES as usize;
 const BLOCK_BYTES: u64 = (SEGMENT_BLOCK_RECORDS * SEGMENT_RECORD_BYTES + TAG_BYTES) as u64;
 /// What a sealed piece is, in its associated data.
-const PIECE_BLOCK: u8 = 1;
-const PIECE_INDEX: u8 = 2;
+pub(crate) const PIECE_BLOCK: u8 = 1;
+pub(crate) const PIECE_INDEX: u8 = 2;
 /// Of an index section: its counts, the kind and the seed of the filter.
 const INDEX_FIXED: usize = 4 + 4 + 8 + 8 + 4;
 
@@ -132,7 +132,7 @@ fn packs_of(records: &[SegmentRecord]) -> Result<Vec<PackId>> {
     Ok(packs)
 }
 
-fn put_trailer(out: &mut Vec<u8>, records: u64, index_offset: u64) {
+pub(crate) fn put_trailer(out: &mut Vec<u8>, records: u64, index_offset: u64) {
     let index_len = out.len() as u64 - index_offset;
     put_trailer_fields(out, records, index_offset, index_len);
     let hash = blake3::hash(out);
@@ -318,7 +318,7 @@ impl SegmentOpener {
     }
 
     /// Seals the bytes from `start` on in place and appends the tag; `out` holds the segment from its first byte.
-    fn seal_from(&self, out: &mut Vec<u8>, start: usize, kind: u8) -> Result<()> {
+    pub(crate) fn seal_from(&self, out: &mut Vec<u8>, start: usize, kind: u8) -> Result<()> {
         self.seal_at(out, start, start as u64, kind)
     }
 
