@@ -3,7 +3,7 @@
 use crate::decode::{Decoder, is_refusal, kind_of};
 use chunkstore::Error;
 use std::collections::{BTreeMap, BTreeSet};
-use tests::{Golden, Library, Rng, work_dir};
+use tests::{Golden, Library, Rng, volume_dir};
 
 /// Lengths to cut an object to: all of a small one and of the ends, else a spread.
 fn cuts(len: usize) -> impl Iterator<Item = usize> {
@@ -68,7 +68,7 @@ fn is_beside(key: &str) -> bool {
 
 #[test]
 fn a_restore_of_a_damaged_repository_gives_the_right_data_or_none() {
-    let (library, work) = (Library::new(), work_dir("golden"));
+    let (library, work) = (Library::new(), volume_dir("golden"));
     let mut rng = Rng::new(2);
     for golden in Golden::all() {
         let copy = golden.copy_to(&work.path().join(golden.name));
