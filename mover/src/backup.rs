@@ -199,6 +199,7 @@ fn prepare(repo: &Repository, options: &BackupOptions) -> Result<Prepared> {
         params.page_fanout,
         threads,
     )?;
+    tracing::info!("{}", bounds.line());
     Ok(Prepared { source, volume, geometry, changes, bounds, warnings })
 }
 
@@ -297,7 +298,7 @@ impl Run<'_> {
     }
 
     fn again(&mut self, why: String) {
-        tracing::warn!("storing again: {why}");
+        tracing::info!("storing again: {why}");
         self.prepared.warnings.push(format!("stored again: {why}"));
         self.progress.done_bytes.set(0);
     }
@@ -327,6 +328,12 @@ impl Run<'_> {
     fn pass(&mut self, plan: &BackupPlan, missing: &HashSet<PackId>) -> Result<run::PassDone> {
         let p = &self.prepared;
         self.progress.total_bytes.set(plan.read_bytes);
+        // what needs no reading is known now; a repeated pass starts anew
+        self.progress.zero_bytes.set(plan.zero_bytes);
+        self.progress.unchanged_bytes.set(plan.inherited_bytes);
+        for counter in [&self.progress.reused_bytes, &self.progress.new_bytes] {
+            counter.set(0);
+        }
         self.progress.set_phase(Phase::Moving);
         let mut excluded = self.writer.condemned().clone();
         excluded.extend(missing);

@@ -84,7 +84,18 @@ fn run(args: Args, env: Environment, output: &std::sync::Arc<Output>) -> u8 {
 }
 
 fn parse() -> Result<Args, clap::Error> {
-    Args::from_arg_matches(&args::command().try_get_matches()?)
+    Args::from_arg_matches(&without_empty_twins(args::command()).try_get_matches()?)
+}
+
+/// A variable that is set to nothing counts as not set: a manifest's `value: ""` must not break a number.
+fn without_empty_twins(command: clap::Command) -> clap::Command {
+    let empty = |arg: &clap::Arg| {
+        let value = arg.get_env().and_then(std::env::var_os);
+        value.is_some_and(|value| value.is_empty())
+    };
+    command
+        .mut_args(|arg| if empty(&arg) { arg.env(None::<&str>) } else { arg })
+        .mut_subcommands(without_empty_twins)
 }
 
 /// Help and version go to stdout. A mistake is shown as clap does: the error, a tip, the usage; with `--json` as one object.
@@ -129,4 +140,34 @@ fn install_panic_hook() {
         }
         std::process::exit(i32::from(exit::BUG));
     }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    const PANIC: &str = "MOVER_TEST_PANICS";
+
+    /// Runs itself again, in a process that may end.
+    #[test]
+    fn a_panic_of_any_thread_is_one_line_and_exit_code_70() {
+        if std::env::var_os(PANIC).is_some() {
+            install_panic_hook();
+            let thread = std::thread::spawn(|| panic!("what\nnobody expects"));
+            thread.join().unwrap();
+        }
+        let name = "cli::tests::a_panic_of_any_thread_is_one_line_and_exit_code_70";
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env(PANIC, "1")
+            .env("RUST_BACKTRACE", "0")
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(70), "{output:?}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let lines: Vec<_> = stderr.lines().collect();
+        assert_eq!(lines.len(), 1, "{stderr}");
+        assert!(lines[0].starts_with("error: mover ") && lines[0].contains("what nobody expects"));
+    }
 }

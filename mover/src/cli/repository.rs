@@ -182,6 +182,13 @@ pub(crate) fn new_key(ctx: &Context, path: &Path) -> Result<Credential> {
     Ok(credential)
 }
 
+/// For `-v`: which repository, and what opened it.
+fn log_opened(repository: &Repository) {
+    let key = repository.opened_with().map_or("none".into(), ToString::to_string);
+    let (url, id) = (repository.store().url(), repository.id());
+    tracing::info!("opened repository {url}, id {id}, with key {key}");
+}
+
 fn make(ctx: &Context, store: Store, options: InitOptions) -> Result<Arc<Repository>> {
     let repository = ctx.block_on(Repository::init(store, options))?;
     if ctx.block_on(repository.probe_create_once())? == CreateOnce::Ignored {
@@ -271,8 +278,7 @@ fn open_place(ctx: &Context, url: &str, own_key: Option<Credential>) -> Result<A
     let mut credentials = given(ctx, None)?;
     credentials.extend(own_key);
     let store = open_url(url, &StoreOptions::default())?;
-    let opened = ctx.block_on(Repository::open(store.clone(), &credentials));
-    match opened {
+    let opened = match ctx.block_on(Repository::open(store.clone(), &credentials)) {
         Err(e)
             if e.kind() == ErrorKind::WrongKey
                 && credentials.is_empty()
@@ -282,7 +288,8 @@ fn open_place(ctx: &Context, url: &str, own_key: Option<Credential>) -> Result<A
             ctx.block_on(Repository::open(store, &[asked]))
         }
         opened => opened,
-    }
+    };
+    opened.inspect(|repository| log_opened(repository))
 }
 
 /// What was given to open it, `but` for one key file. A signal ends a passphrase command too; then that is not the command's fault.

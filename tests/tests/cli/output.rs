@@ -157,6 +157,26 @@ fn twins_of_the_environment_count() {
     };
     assert!(json("1") && json("true") && json("yes"));
     assert!(!json("0") && !json("false") && !json(""));
+
+    let mut mover = tests::Mover::new()
+        .env("MOVER_REPO", stage.repository())
+        .env("MOVER_KEY_FILE", stage.key());
+    for twin in [
+        "THREADS",
+        "COLOR",
+        "MEMORY",
+        "VERBOSE",
+        "SCRATCH",
+        "VOLUME",
+        "LABEL",
+        "PARENT",
+        "PASSWORD_FILE",
+    ] {
+        mover = mover.env(format!("MOVER_{twin}"), "");
+    }
+    mover.ok([p("backup"), stage.image()]);
+    let verbose = mover.env("MOVER_VERBOSE", "2").ok([p("backup"), stage.image()]);
+    assert!(!verbose.stderr.is_empty());
 }
 
 #[test]
