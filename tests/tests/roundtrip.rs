@@ -69,7 +69,7 @@ fn large(filesystem: Filesystem) -> Shape {
 
 /// Sizes for backups to a server; XFS makes none below 300 MiB.
 fn small(filesystem: Filesystem) -> Shape {
-    let volume_bytes = if filesystem == Filesystem::Xfs { 304 * MIB } else { 128 * MIB };
+    let volume_bytes = if filesystem == Filesystem::Xfs { 304 * MIB } else { 192 * MIB };
     Shape { filesystem, volume_bytes, file_bytes: 24 * MIB }
 }
 
@@ -80,6 +80,8 @@ struct BackedUp {
     states: Vec<VolumeState>,
     /// Ids of the backups of the states.
     ids: Vec<String>,
+    /// Where they were read: still attached, as a restore onto a device of the same name is refused.
+    _sources: Vec<LoopDevice>,
 }
 
 fn sector_bytes(step: usize) -> u32 {
@@ -94,8 +96,8 @@ fn number(summary: &Value, name: &str) -> u64 {
     summary[name].as_u64().unwrap_or_else(|| panic!("no number {name} in {summary}"))
 }
 
-/// One backup of the state's image through a read-only look at a loop device.
-fn backup(mover: &Mover, state: &VolumeState, step: usize, more: &[&OsStr]) -> Value {
+/// One backup of the state's image from a loop device.
+fn backup(mover: &Mover, state: &VolumeState, step: usize, more: &[&OsStr]) -> (Value, LoopDevice) {
     let device = LoopDevice::attach_with_sectors(&state.image, sector_bytes(step));
     let snapshot = format!("snapshot-{step}");
     let mut args = vec![
@@ -111,7 +113,7 @@ fn backup(mover: &Mover, state: &VolumeState, step: usize, more: &[&OsStr]) -> V
     let summary = mover.ok(args).summary();
     assert_eq!(summary["type"], "summary", "{summary}");
     assert_eq!(number(&summary, "size_bytes"), device.size_bytes());
-    summary
+    (summary, device)
 }
 
 fn back_up_all(mover: &Mover, shape: &Shape, seed: u64) -> BackedUp {
@@ -126,10 +128,11 @@ fn back_up_all(mover: &Mover, shape: &Shape, seed: u64) -> BackedUp {
     );
     let volume = format!("pvc/{} {seed}", shape.filesystem.name());
     let name = [OsStr::new("--volume"), OsStr::new(&volume)];
-    let full = backup(mover, &first, 0, &name);
+    let (full, source) = backup(mover, &first, 0, &name);
     assert!(full["parent"].is_null(), "the first backup has no parent: {full}");
     let mut ids = vec![id_of(&full)];
     let mut states = vec![first];
+    let mut sources = vec![source];
     for step in 1..=INCREMENTS {
         let state = live.change();
         let list = directory.path().join(format!("list-{step}.json"));
@@ -139,12 +142,13 @@ fn back_up_all(mover: &Mover, shape: &Shape, seed: u64) -> BackedUp {
         let mut more = name.to_vec();
         more.extend([OsStr::new("--changed-blocks"), list.as_os_str()]);
         more.extend([OsStr::new("--base-snapshot"), OsStr::new(&base)]);
-        let summary = backup(mover, &state, step, &more);
+        let (summary, source) = backup(mover, &state, step, &more);
         expect_cheap(&summary, &ids[step - 1], listed_bytes, &list);
         ids.push(id_of(&summary));
         states.push(state);
+        sources.push(source);
     }
-    BackedUp { directory, volume, states, ids }
+    BackedUp { directory, volume, states, ids, _sources: sources }
 }
 
 fn id_of(summary: &Value) -> String {
@@ -244,13 +248,44 @@ fn inspect_all(mover: &Mover, backed_up: &BackedUp) {
     }
 }
 
+/// The way back: the first state once more, by the list that `diff` makes from the last backup to the first one.
+fn back_by_diff(mover: &Mover, backed_up: &BackedUp) {
+    let (first, last) = (&backed_up.ids[0], &backed_up.ids[INCREMENTS]);
+    let list = backed_up.directory.path().join("diff.json");
+    std::fs::write(&list, mover.ok(["diff", last, first]).stdout).expect("write the list");
+    let base = format!("snapshot-{INCREMENTS}");
+    let mut more = vec![OsStr::new("--volume"), OsStr::new(&backed_up.volume)];
+    more.extend([OsStr::new("--changed-blocks"), list.as_os_str()]);
+    more.extend([OsStr::new("--base-snapshot"), OsStr::new(&base)]);
+    let (summary, _source) = backup(mover, &backed_up.states[0], INCREMENTS + 1, &more);
+    assert!(summary["parent"].as_str().is_some_and(|text| text.contains(last.as_str())));
+    assert_eq!(number(&summary, "new_bytes"), 0, "all of it was stored before: {summary}");
+    let target = backed_up.directory.path().join("back.img");
+    mover.ok([OsStr::new("restore"), id_of(&summary).as_ref(), target.as_os_str()]);
+    assert_eq!(first_difference(&backed_up.states[0].image, &target), None, "bit for bit");
+    std::fs::remove_file(target).expect("remove the image");
+}
+
+/// All that a list of the program's own names, data and known zeros alike, ascending and merged.
 fn ranges(list: &Value) -> Vec<Range<u64>> {
-    let extents = list["extents"].as_array().expect("a list has extents");
-    let range = |extent: &Value| {
-        let offset = number(extent, "offset");
-        offset..offset + number(extent, "len")
-    };
-    extents.iter().map(range).collect()
+    let of = |name: &str| list[name].as_array().cloned().unwrap_or_default();
+    let mut all: Vec<Range<u64>> = of("extents")
+        .iter()
+        .chain(&of("zero"))
+        .map(|extent| {
+            let offset = number(extent, "offset");
+            offset..offset + number(extent, "len")
+        })
+        .collect();
+    all.sort_by_key(|range| range.start);
+    let mut merged: Vec<Range<u64>> = Vec::new();
+    for range in all {
+        match merged.last_mut() {
+            Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
 }
 
 /// All of it for one filesystem in one place.
@@ -258,6 +293,7 @@ fn round_trip(place: &Place, shape: &Shape, seed: u64) {
     let backed_up = back_up_all(&place.mover, shape, seed);
     restore_all(&place.mover, &backed_up);
     inspect_all(&place.mover, &backed_up);
+    back_by_diff(&place.mover, &backed_up);
 }
 
 fn through_bucket(server: &S3Server, filesystem: Filesystem, init: &[&str], seed: u64) {
