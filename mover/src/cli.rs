@@ -10,7 +10,7 @@
 //! | `signals`, `exit` | how it ends |
 //!
 //! Nothing else of the crate prints, reads the environment, installs handlers or ends the process. An error is one line on
-//! stderr, and one function ([`exit`]) says what its exit code is.
+//! stderr, and one function (`cli/exit.rs`) says what its exit code is.
 
 mod args;
 mod commands;
