@@ -42,6 +42,11 @@ pub struct EntryHeader {
 }
 
 impl EntryHeader {
+    /// What a stored entry says of the length of its plaintext, before anything of it was checked: to have a buffer ready.
+    pub fn claimed_len(stored: &[u8]) -> Option<u32> {
+        stored.get(4..8)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
+    }
+
     pub(crate) fn encode(&self) -> [u8; ENTRY_HEADER_BYTES as usize] {
         let codec = match self.codec {
             Codec::Raw => 0,

@@ -30,6 +30,7 @@ pub struct LimitLine {
 /// All bounds.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
+    allocator_bytes: u64,
     pub(crate) threads: usize,
     pub(crate) leaves_per_window: usize,
     pub(crate) map_bytes: u64,
@@ -47,8 +48,10 @@ pub(crate) struct Limits {
 const LEAF_CHILD_BYTES: u64 = 2 * (96 + 112 + 64);
 /// zstd's decompression context with its window, per thread.
 const CODEC_BYTES: u64 = 512 << 10;
-/// Runtime, code, stacks, connections: what no bound of ours covers.
+/// Runtime, stacks, connections: what no bound of ours covers.
 const BASE_BYTES: u64 = 24 << 20;
+/// Of the budget, for what the allocator keeps between buffers of many sizes, taken and given back by many threads.
+const ALLOCATOR_SHARE: u64 = 8;
 /// A slot is one write: long enough for any device's full speed.
 pub(crate) const SLOT_BYTES: u32 = 1 << 20;
 const SLOTS_MAX: u64 = 128;
@@ -65,6 +68,8 @@ struct Needs {
     slot_bytes: u64,
     per_thread: u64,
     least_out: u64,
+    /// All of that, and the process.
+    fixed: u64,
     /// The smallest budget.
     least: u64,
 }
@@ -82,10 +87,12 @@ impl Needs {
             Output::Ordered => 2 * chunk_bytes.max(1 << 20),
             Output::Nowhere => 0,
         };
-        let per_thread = entry_bytes + CODEC_BYTES;
+        // decrypted, then decompressed
+        let per_thread = 2 * entry_bytes + CODEC_BYTES;
         let network = 2 * stored_max + 2 * MAP_READ_BYTES_MIN;
-        let least = BASE_BYTES + per_thread + network + leaf_bytes + least_out;
-        Self { stored_max, leaf_bytes, slot_bytes, per_thread, least_out, least }
+        let fixed = BASE_BYTES + per_thread + network + leaf_bytes + least_out;
+        let least = (fixed * ALLOCATOR_SHARE).div_ceil(ALLOCATOR_SHARE - 1);
+        Self { stored_max, leaf_bytes, slot_bytes, per_thread, least_out, fixed, least }
     }
 }
 
@@ -105,7 +112,7 @@ impl Limits {
         output: Output,
         threads: usize,
     ) -> Result<Self> {
-        let Needs { stored_max, leaf_bytes, slot_bytes, per_thread, least_out, least } =
+        let Needs { stored_max, leaf_bytes, slot_bytes, per_thread, least_out, fixed, least } =
             Needs::of(params, output);
         let total = budget.total_bytes;
         if total < least {
@@ -117,7 +124,8 @@ impl Limits {
             )
             .hint(format!("use --memory {need}MiB or more")));
         }
-        let mut spare = total - least;
+        let allocator_bytes = total / ALLOCATOR_SHARE;
+        let mut spare = (total - allocator_bytes).saturating_sub(fixed);
         // at most half of what is spare goes to threads
         let more_threads = (spare / 2 / per_thread).min(threads.max(1) as u64 - 1);
         spare -= more_threads * per_thread;
@@ -130,6 +138,7 @@ impl Limits {
         let read_bytes_max =
             (fetch_bytes / 8).max(stored_max).min(u64::from(READ_BYTES_MAX).max(stored_max));
         Ok(Self {
+            allocator_bytes,
             threads: to_usize(more_threads + 1),
             leaves_per_window: to_usize(leaves),
             map_bytes: leaves * leaf_bytes,
@@ -162,7 +171,7 @@ impl Limits {
     pub(crate) fn lines(&self) -> Vec<LimitLine> {
         let line = |what: &str, bytes| LimitLine { what: what.into(), bytes };
         let lines = [
-            line("process", BASE_BYTES),
+            line("process and allocator", BASE_BYTES + self.allocator_bytes),
             line("map pages and plans", self.map_bytes),
             line("map pages in flight and kept", 2 * u64::from(self.map_read_bytes)),
             line("stored entries in flight", u64::from(self.fetch_bytes)),
@@ -206,7 +215,7 @@ mod tests {
         for (chunk, entry, fanout) in shapes {
             let params = params(chunk, entry, fanout);
             for output in [Output::Slots, Output::Ordered, Output::Nowhere] {
-                for mib in [96_u64, 128, 256, 1024, 16384] {
+                for mib in [112_u64, 128, 256, 1024, 16384] {
                     let budget = MemoryBudget { total_bytes: mib << 20 };
                     let limits = Limits::plan(budget, &params, output, 8).unwrap();
                     let sum: u64 = limits.lines().iter().map(|l| l.bytes).sum();

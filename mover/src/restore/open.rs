@@ -11,7 +11,7 @@ use crate::control::Progress;
 use crate::io::{Arena, Slot};
 use bytes::Bytes;
 use chunkstore::names::pack_key;
-use chunkstore::{EntryKind, Error, ErrorKind, Keys, Opener, Result};
+use chunkstore::{EntryAddr, EntryHeader, EntryKind, Error, ErrorKind, Keys, Opener, Result};
 use crossbeam_channel::{Receiver, Sender};
 use std::ops::Range;
 use std::sync::Arc;
@@ -138,59 +138,71 @@ struct Thread<'a> {
 impl Thread<'_> {
     fn take(&mut self, sealed: Sealed) {
         let Sealed { stored, mut work, memory, ordered } = sealed;
-        let opened = self.open(&mut work, &stored);
-        drop((stored, memory));
-        let result = match (opened, self.ctx.outcome) {
-            (Ok(()), _) => {
-                self.stats.entries += 1;
-                self.send(&work, ordered)
+        let result = match self.in_place_len(&work, &stored) {
+            Some(len) => self.open_in_place(&mut work, &stored, len),
+            None => {
+                let opened = self.open(&mut work, &stored);
+                drop((stored, memory));
+                opened.and_then(|()| self.send(&work, ordered))
             }
+        };
+        self.stats.entries += 1;
+        let result = match (result, self.ctx.outcome) {
             (Err(e), Outcome::Checked(damage)) => damage.note(e, self.ctx.scope, &work.places),
-            (Err(e), Outcome::Restored) => Err(e),
+            (result, _) => result,
         };
         self.ctx.failure.note(result);
     }
 
     /// Opens the entry into `self.plain` and checks every chunk of it that is wanted.
     fn open(&mut self, work: &mut EntryWork, stored: &[u8]) -> Result<()> {
-        let scope = self.ctx.scope;
-        let addr = work.addr;
-        let first = work.places.first().map(|p| p.chunk).unwrap_or_default();
-        let place = || {
-            let (pack, entry, first) = (pack_key(&addr.pack), addr.entry, scope.name(first));
-            format!("open entry {entry} of {pack} for {first}")
-        };
+        let EntryAddr { pack, offset, .. } = work.addr;
         let header = self
             .opener
-            .open_entry(EntryKind::Chunks, &addr.pack, addr.offset, stored, &mut self.plain)
-            .map_err(|e| e.within(place()).hint(HINT))?;
-        let wrong = |p: &Placement, detail: String| {
-            let context = format!("check {}: {}", scope.name(p.chunk), place());
-            Error::new(ErrorKind::Corrupt, context, detail).hint(HINT)
-        };
-        let mut checked: Option<Placement> = None;
-        work.places.sort_unstable_by_key(|p| (p.index, p.chunk));
-        for p in &work.places {
-            let range = header
-                .chunk(p.index, scope.geometry.chunk())
-                .map_err(|e| wrong(p, String::new()).caused_by(e))?;
-            let (is, should) = (range.len(), scope.geometry.len(p.chunk));
-            if is != should as usize {
-                return Err(wrong(
-                    p,
-                    format!("it has {is} bytes there, and {should} in the volume"),
-                ));
-            }
-            // a chunk that stands in several places is hashed once
-            let known = checked.is_some_and(|c| c.index == p.index && c.id == p.id);
-            if !known && self.ctx.keys.chunk_id(&self.plain[range]) != p.id {
-                return Err(wrong(p, "its bytes are not those that were backed up".into()));
-            }
-            checked = Some(*p);
-        }
-        work.places.sort_unstable_by_key(|p| p.chunk);
+            .open_entry(EntryKind::Chunks, &pack, offset, stored, &mut self.plain)
+            .map_err(|e| e.within(place(self.ctx.scope, work)).hint(HINT))?;
         self.stats.chunks += work.places.len() as u64;
-        Ok(())
+        check(self.ctx, header, &self.plain, work)
+    }
+
+    /// The length of an entry that goes to the target as it is: all of its chunks, once, side by side, whole. That is most of
+    /// a full backup; it is opened where it is written from.
+    fn in_place_len(&self, work: &EntryWork, stored: &[u8]) -> Option<u32> {
+        let Outbox::Target { arena, .. } = self.outbox else { return None };
+        let scope = self.ctx.scope;
+        let first = work.places.first()?.chunk.0;
+        let straight = (0_u16..).zip(&work.places).all(|(i, p)| {
+            p.index == i && p.chunk.0 - first == u64::from(i) && scope.whole(p.chunk)
+        });
+        let len: u32 = work.places.iter().map(|p| scope.geometry.len(p.chunk)).sum();
+        let fits = len as usize <= arena.slot_bytes();
+        // not authenticated yet; opening it will tell
+        (straight && fits && EntryHeader::claimed_len(stored) == Some(len)).then_some(len)
+    }
+
+    fn open_in_place(&mut self, work: &mut EntryWork, stored: &[u8], len: u32) -> Result<()> {
+        let Outbox::Target { arena, writes } = self.outbox else { return Ok(()) };
+        let Some(mut slot) = self.slot(arena) else { return Ok(()) };
+        let EntryAddr { pack, offset, .. } = work.addr;
+        let plain = &mut slot[..len as usize];
+        let header = self
+            .opener
+            .open_into(EntryKind::Chunks, &pack, offset, stored, plain)
+            .map_err(|e| e.within(place(self.ctx.scope, work)).hint(HINT))?;
+        check(self.ctx, header, plain, work)?;
+        self.stats.chunks += work.places.len() as u64;
+        self.count(u64::from(len));
+        let first = work.places.first().map(|p| p.chunk).unwrap_or_default();
+        let offset = self.ctx.scope.geometry.offset(first);
+        writes.send(Write::Slot { slot, offset, len }).map_err(|_| stopped("write"))
+    }
+
+    /// A free slot; `None` after a failure.
+    fn slot(&mut self, arena: &Arc<Arena>) -> Option<Slot> {
+        let begun = Instant::now();
+        let slot = take_slot(arena, self.ctx.failure);
+        self.stats.waited_for_output += begun.elapsed();
+        slot
     }
 
     fn send(&mut self, work: &EntryWork, ordered: Option<Arc<OwnedSemaphorePermit>>) -> Result<()> {
@@ -203,7 +215,8 @@ impl Thread<'_> {
             }
             Outbox::Ordered(pieces) => {
                 for run in runs(&work.places, usize::MAX) {
-                    let mut bytes = Vec::new();
+                    let len = run.iter().map(|p| wanted(&self.plain, scope, p).len()).sum();
+                    let mut bytes = Vec::with_capacity(len);
                     for p in run {
                         bytes.extend_from_slice(wanted(&self.plain, scope, p));
                     }
@@ -239,10 +252,7 @@ impl Thread<'_> {
             self.count(bytes.len() as u64);
             return Some(Write::Edge { offset, bytes });
         }
-        let begun = Instant::now();
-        let slot = take_slot(arena, self.ctx.failure);
-        self.stats.waited_for_output += begun.elapsed();
-        let mut slot = slot?;
+        let mut slot = self.slot(arena)?;
         let mut len = 0;
         for p in part {
             let bytes = wanted(&self.plain, scope, p);
@@ -257,6 +267,47 @@ impl Thread<'_> {
         self.stats.plain_bytes += bytes;
         self.ctx.progress.done_bytes.add(bytes);
     }
+}
+
+/// Checks every chunk of an opened entry that is wanted. Leaves the places ascending by chunk.
+fn check(
+    ctx: &OpenContext<'_>,
+    header: EntryHeader,
+    plain: &[u8],
+    work: &mut EntryWork,
+) -> Result<()> {
+    let scope = ctx.scope;
+    work.places.sort_unstable_by_key(|p| (p.index, p.chunk));
+    let wrong = |p: &Placement, detail: String| {
+        let context = format!("check {}: {}", scope.name(p.chunk), place(scope, work));
+        Error::new(ErrorKind::Corrupt, context, detail).hint(HINT)
+    };
+    let mut checked: Option<&Placement> = None;
+    for p in &work.places {
+        let range = header
+            .chunk(p.index, scope.geometry.chunk())
+            .map_err(|e| wrong(p, String::new()).caused_by(e))?;
+        let (is, should) = (range.len(), scope.geometry.len(p.chunk));
+        if is != should as usize {
+            let detail = format!("it has {is} bytes there, and {should} in the volume");
+            return Err(wrong(p, detail));
+        }
+        // a chunk that stands in several places is hashed once
+        let known = checked.is_some_and(|c| c.index == p.index && c.id == p.id);
+        if !known && ctx.keys.chunk_id(&plain[range]) != p.id {
+            return Err(wrong(p, "its bytes are not those that were backed up".into()));
+        }
+        checked = Some(p);
+    }
+    work.places.sort_unstable_by_key(|p| p.chunk);
+    Ok(())
+}
+
+/// An entry, for messages.
+fn place(scope: &PlanScope, work: &EntryWork) -> String {
+    let first = work.places.iter().map(|p| p.chunk).min().unwrap_or_default();
+    let (pack, entry) = (pack_key(&work.addr.pack), work.addr.entry);
+    format!("open entry {entry} of {pack} for {}", scope.name(first))
 }
 
 /// A free slot. The writer gives all of them back, unless its engine breaks: then there is a failure to see.
