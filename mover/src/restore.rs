@@ -43,7 +43,7 @@ use crate::verify::compare::{Compare, Compared, compare};
 use chunkstore::{
     Error, ErrorKind, LeaseOptions, Manifest, MapReader, Reader, Repository, Result, VolumeMap,
 };
-use limits::{Limits, Output};
+use limits::{Limits, Output, WRITES_IN_FLIGHT};
 use pipeline::{Destination, Run};
 use plan::PlanScope;
 use std::io::Write;
@@ -265,9 +265,6 @@ impl Job<'_> {
             .hint(again)
     }
 }
-
-/// Deeper was not faster on any device measured (design: 4 to 16).
-const WRITES_IN_FLIGHT: usize = 32;
 
 /// Bytes of an edge as they come back.
 fn compare_edge(

@@ -10,6 +10,7 @@
 //! taken for a whole batch, in order, before any of its reads; what is ahead of the batch that is next never holds more
 //! than what is left of them. A failure elsewhere drops this stage as a whole.
 
+use super::limits::READS_IN_FLIGHT;
 use super::open::{Outcome, Piece, Sealed};
 use super::plan::{Batch, EntryWork, Job, PlanScope, Planner, ReadShape, Want, plan_jobs};
 use crate::control::Progress;
@@ -25,9 +26,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
-
-/// Range reads in flight, at most; the memory for them is bounded apart.
-const READS_IN_FLIGHT: usize = 32;
 
 /// Where zero ranges go.
 #[derive(Debug)]
