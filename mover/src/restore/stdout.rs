@@ -1,17 +1,19 @@
 //! Standard output as a plain descriptor: unbuffered, and a reader that has stopped reading does not keep a request to stop
 //! from being heard.
 //!
-//! A blocking write to a full pipe cannot be called off. So a pipe is asked first whether it takes anything, and then given
-//! no more than it surely takes.
+//! A blocking write to a full pipe cannot be called off, and making standard output itself non-blocking would do the same to
+//! whoever shares it. So a pipe is opened a second time, non-blocking; what cannot be opened again (a socket) is asked first
+//! whether it takes anything, and then given no more than it surely takes.
 
 use crate::control::Cancel;
 use chunkstore::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::FileType;
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
 /// A pipe that polls as writable takes this much without blocking (pipe(7)).
@@ -23,9 +25,18 @@ const POLL: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 #[derive(Debug)]
 pub(crate) struct Stdout {
     file: File,
-    /// Pipes, sockets: what may block for ever.
-    may_block: bool,
+    kind: Kind,
     cancel: Arc<Cancel>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Never blocks for long.
+    File,
+    /// Opened again, non-blocking.
+    Pipe,
+    /// May block for ever.
+    Other,
 }
 
 impl Stdout {
@@ -43,24 +54,40 @@ impl Stdout {
     }
 
     fn new(fd: OwnedFd, cancel: Arc<Cancel>) -> io::Result<Self> {
-        let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
-        let may_block = !matches!(kind, FileType::RegularFile | FileType::BlockDevice);
-        Ok(Self { file: File::from(fd), may_block, cancel })
+        let this = |file, kind| Ok(Self { file, kind, cancel });
+        match FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) {
+            FileType::RegularFile | FileType::BlockDevice => this(fd.into(), Kind::File),
+            FileType::Fifo => {
+                let again = format!("/proc/self/fd/{}", fd.as_raw_fd());
+                let mut options = OpenOptions::new();
+                options.write(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+                match options.open(again) {
+                    Ok(file) => this(file, Kind::Pipe),
+                    Err(_) => this(fd.into(), Kind::Other),
+                }
+            }
+            _ => this(fd.into(), Kind::Other),
+        }
     }
 }
 
 impl Write for Stdout {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        if !self.may_block {
-            return self.file.write(buf);
-        }
         loop {
             if self.cancel.cancelled() {
                 return Err(io::Error::other(Cancel::error()));
             }
+            let written = match self.kind {
+                Kind::File | Kind::Pipe => self.file.write(buf),
+                Kind::Other => Err(io::ErrorKind::WouldBlock.into()),
+            };
+            if !written.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock) {
+                return written;
+            }
             let mut fds = [PollFd::new(&self.file, PollFlags::OUT)];
             match poll(&mut fds, Some(&POLL)) {
                 Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) if self.kind != Kind::Other => {}
                 Ok(_) => return self.file.write(&buf[..buf.len().min(PIPE_BUF)]),
                 Err(e) => return Err(e.into()),
             }
@@ -76,12 +103,20 @@ impl Write for Stdout {
 mod tests {
     use super::*;
     use std::io::Read;
+    use std::os::unix::net::UnixStream;
 
     #[test]
-    fn all_bytes_go_through_a_pipe() {
-        let (mut reader, writer) = io::pipe().unwrap();
+    fn all_bytes_go_through() {
+        let (reader, writer) = io::pipe().unwrap();
+        all_bytes(reader, writer.into(), Kind::Pipe);
+        let (reader, writer) = UnixStream::pair().unwrap();
+        all_bytes(reader, writer.into(), Kind::Other);
+    }
+
+    fn all_bytes(mut reader: impl Read + Send, writer: OwnedFd, kind: Kind) {
         let sent: Vec<u8> = (0..1_000_003_u32).map(|i| i.to_le_bytes()[1]).collect();
-        let mut out = Stdout::new(writer.into(), Cancel::new()).unwrap();
+        let mut out = Stdout::new(writer, Cancel::new()).unwrap();
+        assert_eq!(out.kind, kind);
         std::thread::scope(|s| {
             let received = s.spawn(move || {
                 let mut all = Vec::new();
@@ -97,14 +132,17 @@ mod tests {
     #[test]
     fn a_reader_that_does_not_read_does_not_stop_a_request_to_stop() {
         let (reader, writer) = io::pipe().unwrap();
-        let cancel = Cancel::new();
-        let mut out = Stdout::new(writer.into(), Arc::clone(&cancel)).unwrap();
-        std::thread::scope(|s| {
-            let stuck = s.spawn(move || out.write_all(&vec![1; 10 << 20]).unwrap_err());
-            cancel.request();
-            assert_eq!(stuck.join().unwrap().kind(), io::ErrorKind::Other);
-        });
-        drop(reader);
+        let (stream, other) = UnixStream::pair().unwrap();
+        for fd in [OwnedFd::from(writer), OwnedFd::from(other)] {
+            let cancel = Cancel::new();
+            let mut out = Stdout::new(fd, Arc::clone(&cancel)).unwrap();
+            std::thread::scope(|s| {
+                let stuck = s.spawn(move || out.write_all(&vec![1; 10 << 20]).unwrap_err());
+                cancel.request();
+                assert_eq!(stuck.join().unwrap().kind(), io::ErrorKind::Other);
+            });
+        }
+        drop((reader, stream));
     }
 
     #[test]
