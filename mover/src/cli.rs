@@ -9,8 +9,8 @@
 //! | `output`, `progress`, `log`, `table`, `summary`, `sizes` | what is shown |
 //! | `signals`, `exit` | how it ends |
 //!
-//! Nothing else of the crate prints, reads the environment, installs handlers or ends the process. An error is one line on
-//! stderr, and one function (`cli/exit.rs`) says what its exit code is.
+//! Nothing else of the crate prints, reads the environment, installs handlers or ends the process.
+//! An error is one line on stderr, and one function (`cli/exit.rs`) says what its exit code is.
 
 mod args;
 mod commands;
@@ -87,7 +87,8 @@ fn parse() -> Result<Args, clap::Error> {
     Args::from_arg_matches(&without_empty_twins(args::command()).try_get_matches()?)
 }
 
-/// A variable that is set to nothing counts as not set: a manifest's `value: ""` must not break a number.
+/// A variable that is set to nothing counts as not set: a manifest's `value: ""` must not break a
+/// number.
 fn without_empty_twins(command: clap::Command) -> clap::Command {
     let empty = |arg: &clap::Arg| {
         let value = arg.get_env().and_then(std::env::var_os);
@@ -98,7 +99,8 @@ fn without_empty_twins(command: clap::Command) -> clap::Command {
         .mut_subcommands(without_empty_twins)
 }
 
-/// Help and version go to stdout. A mistake is shown as clap does: the error, a tip, the usage; with `--json` as one object.
+/// Help and version go to stdout. A mistake is shown as clap does: the error, a tip, the usage;
+/// with `--json` as one object.
 fn usage(e: &clap::Error) -> u8 {
     if !e.use_stderr() {
         // nobody may be there to read it

@@ -1,8 +1,10 @@
-//! What the command line and a running operation share: progress counters, the request to stop, the memory budget.
+//! What the command line and a running operation share: progress counters, the request to stop, the
+//! memory budget.
 //!
-//! An operation adds to [`Progress`] and asks [`Cancel`] at each unit of work; whoever started it reads the one and sets the
-//! other. Neither ever blocks an operation: the counters are relaxed atomics (they are shown, nothing is decided by them),
-//! and asking whether to stop is one atomic load. Nothing here knows signals, terminals or settings.
+//! An operation adds to [`Progress`] and asks [`Cancel`] at each unit of work; whoever started it
+//! reads the one and sets the other. Neither ever blocks an operation: the counters are relaxed
+//! atomics (they are shown, nothing is decided by them), and asking whether to stop is one atomic
+//! load. Nothing here knows signals, terminals or settings.
 
 use chunkstore::{Error, ErrorKind, Result};
 use std::sync::Arc;
@@ -127,7 +129,8 @@ impl Cancel {
         self.flag.load(Ordering::Relaxed)
     }
 
-    /// An error of kind `Cancelled` once it was requested: for `cancel.check()?` between units of work.
+    /// An error of kind `Cancelled` once it was requested: for `cancel.check()?` between units of
+    /// work.
     pub fn check(&self) -> Result<()> {
         if self.cancelled() { Err(Self::error()) } else { Ok(()) }
     }

@@ -1,6 +1,7 @@
 //! What can be typed. What is meant by it is decided in `settings`; nothing here has an effect.
 //!
-//! Every flag has an environment twin: `MOVER_` and its long name in capitals. A test walks all of them.
+//! Every flag has an environment twin: `MOVER_` and its long name in capitals. A test walks all of
+//! them.
 
 use clap::builder::FalseyValueParser;
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
@@ -61,7 +62,8 @@ pub(crate) struct GlobalArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Repository")]
 pub(crate) struct RepositoryArgs {
-    /// Where the repository is: file:///path, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix.
+    /// Where the repository is: file:///path, s3://bucket/prefix, gs://bucket/prefix or
+    /// az://container/prefix.
     ///
     /// Without it the embedded repository is used, $XDG_DATA_HOME/mover/repository or
     /// ~/.local/share/mover/repository; the first backup makes it, with a key file beside it.
@@ -75,7 +77,8 @@ pub(crate) struct RepositoryArgs {
     pub(crate) password_file: Option<PathBuf>,
     /// Shell command that prints a passphrase of the repository.
     ///
-    /// The passphrase itself can stand in MOVER_PASSWORD; on a terminal it is asked for when nothing else was given.
+    /// The passphrase itself can stand in MOVER_PASSWORD; on a terminal it is asked for when
+    /// nothing else was given.
     #[arg(long, env = "MOVER_PASSWORD_COMMAND", global = true, value_name = "COMMAND")]
     pub(crate) password_command: Option<String>,
 }
@@ -85,7 +88,8 @@ pub(crate) struct RepositoryArgs {
 #[command(next_help_heading = "Output")]
 #[allow(clippy::struct_excessive_bools)]
 pub(crate) struct OutputArgs {
-    /// Print one JSON object a line instead of text: progress and summary, warnings and errors on stderr
+    /// Print one JSON object a line instead of text: progress and summary, warnings and errors on
+    /// stderr
     #[arg(long, env = "MOVER_JSON", global = true, value_parser = FalseyValueParser::new())]
     pub(crate) json: bool,
     /// Print nothing but what was asked for, warnings and errors
@@ -133,7 +137,8 @@ pub(crate) struct ResourceArgs {
         default_value = "auto"
     )]
     pub(crate) direct_io: DirectArg,
-    /// Directory for cached dedup segments, `none` for no cache [default: $XDG_CACHE_HOME/mover or ~/.cache/mover]
+    /// Directory for cached dedup segments, `none` for no cache [default: $XDG_CACHE_HOME/mover or
+    /// ~/.cache/mover]
     #[arg(long, env = "MOVER_SCRATCH", global = true, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,
     /// Threads that hash, compress and encrypt [default: one for each core]
@@ -198,8 +203,8 @@ pub(crate) enum Command {
 
 /// Make a new repository.
 ///
-/// Refuses a place that holds a repository or packs already, and deletes nothing. Without --repo it makes the embedded
-/// repository with a key file beside it.
+/// Refuses a place that holds a repository or packs already, and deletes nothing. Without --repo it
+/// makes the embedded repository with a key file beside it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -213,7 +218,8 @@ pub(crate) struct InitArgs {
     /// How stored data is sealed; `none` is for those who encrypt below
     #[arg(long, env = "MOVER_ENCRYPTION", value_name = "NAME", default_value = "aes-256-gcm")]
     pub(crate) encryption: EncryptionArg,
-    /// Size of a chunk, 4KiB to 4MiB, a power of two: smaller ones make increments smaller and maps larger
+    /// Size of a chunk, 4KiB to 4MiB, a power of two: smaller ones make increments smaller and maps
+    /// larger
     #[arg(long, env = "MOVER_CHUNK_SIZE", value_name = "SIZE")]
     pub(crate) chunk_size: Option<String>,
     /// Most chunks that are sealed together
@@ -229,8 +235,8 @@ pub(crate) struct InitArgs {
 
 /// Back up a block device or a raw image.
 ///
-/// Looks for the newest backup of the same volume and stores only what differs from it. With a list of changed blocks
-/// only these are read at all.
+/// Looks for the newest backup of the same volume and stores only what differs from it. With a list
+/// of changed blocks only these are read at all.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -242,7 +248,8 @@ pub(crate) struct BackupArgs {
     /// Block device or raw image to read
     #[arg(value_name = "SOURCE")]
     pub(crate) source: PathBuf,
-    /// Name that joins the backups of one volume [default: UUID of its filesystem, or the file's name]
+    /// Name that joins the backups of one volume [default: UUID of its filesystem, or the file's
+    /// name]
     #[arg(long, env = "MOVER_VOLUME", value_name = "NAME")]
     pub(crate) volume: Option<String>,
     /// Backup to compare with: found by itself, `none`, or a backup of the same volume
@@ -305,8 +312,9 @@ pub(crate) struct SnapshotArgs {
 
 /// Write a backup onto a block device, into an image file or to stdout.
 ///
-/// BACKUP is an id, a unique prefix of one, VOLUME@ID or VOLUME@latest. Zeros are given back to the device where it can
-/// (thin volumes stay thin) and written where it cannot; what was on the target before never shows through.
+/// BACKUP is an id, a unique prefix of one, VOLUME@ID or VOLUME@latest. Zeros are given back to the
+/// device where it can (thin volumes stay thin) and written where it cannot; what was on the target
+/// before never shows through.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -336,7 +344,8 @@ pub(crate) struct RestoreArgs {
 /// Flags of commands that read a backup.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReadingArgs {
-    /// Write nothing to the repository: for read-only credentials. Nobody may forget the backup meanwhile
+    /// Write nothing to the repository: for read-only credentials. Nobody may forget the backup
+    /// meanwhile
     #[arg(long, env = "MOVER_NO_LEASE", value_parser = FalseyValueParser::new())]
     pub(crate) no_lease: bool,
 }
@@ -432,8 +441,8 @@ pub(crate) enum KeyCommand {
 
 /// Add a key file or a passphrase.
 ///
-/// The repository is opened with the keys given by --key-file or --password-…; the new one is named by --new-….
-/// Without a --new- flag a passphrase is asked for on the terminal.
+/// The repository is opened with the keys given by --key-file or --password-…; the new one is named
+/// by --new-…. Without a --new- flag a passphrase is asked for on the terminal.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -453,7 +462,8 @@ pub(crate) struct KeyAddArgs {
 
 /// Remove a key; the last one stays.
 ///
-/// Whoever had it and read the repository may have learnt the master key: removing it takes nothing back.
+/// Whoever had it and read the repository may have learnt the master key: removing it takes nothing
+/// back.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -495,54 +505,4 @@ fn hide_env_values(command: clap::Command) -> clap::Command {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn walk(command: &clap::Command, visit: &mut dyn FnMut(&clap::Command)) {
-        visit(command);
-        for sub in command.get_subcommands() {
-            walk(sub, visit);
-        }
-    }
-
-    #[test]
-    fn the_tree_is_sound() {
-        command().debug_assert();
-    }
-
-    #[test]
-    fn every_flag_has_its_environment_twin() {
-        let mut flags = 0;
-        walk(&command(), &mut |c| {
-            for arg in c.get_arguments().filter(|a| !a.is_positional()) {
-                let long = arg.get_long().expect("a long name");
-                if ["help", "version"].contains(&long) {
-                    continue;
-                }
-                let twin = format!("MOVER_{}", long.to_uppercase().replace('-', "_"));
-                assert_eq!(arg.get_env().and_then(|e| e.to_str()), Some(twin.as_str()), "--{long}");
-                flags += 1;
-            }
-        });
-        assert!(flags > 40, "{flags}");
-    }
-
-    #[test]
-    fn every_command_has_examples() {
-        walk(&command(), &mut |c| {
-            let help = c.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(help.contains("Examples:") && help.contains("mover"), "{}", c.get_name());
-            assert!(c.get_about().is_some(), "{}", c.get_name());
-        });
-    }
-
-    #[test]
-    fn the_manual_names_every_twin() {
-        let manual = include_str!("../../../docs/operations.md");
-        walk(&command(), &mut |c| {
-            for twin in c.get_arguments().filter_map(|a| a.get_env().and_then(|e| e.to_str())) {
-                assert!(manual.contains(&format!("`{twin}`")), "{twin}");
-            }
-        });
-    }
-}
+mod tests;

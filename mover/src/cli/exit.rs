@@ -1,4 +1,5 @@
-//! The one place where a failure becomes an exit code. `docs/operations.md` has the same table; the codes are stable.
+//! The one place where a failure becomes an exit code. `docs/operations.md` has the same table; the
+//! codes are stable.
 
 use chunkstore::ErrorKind;
 

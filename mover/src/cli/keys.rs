@@ -1,7 +1,8 @@
 //! Keys of a repository as users hold them: key files and passphrases, read, made and asked for.
 //!
-//! Key material comes from files, commands, `MOVER_PASSWORD` or the terminal, never from arguments; it is wiped when dropped
-//! and appears in no message. A key file that this program makes is complete, synced and of mode 0600 before it has its name.
+//! Key material comes from files, commands, `MOVER_PASSWORD` or the terminal, never from arguments;
+//! it is wiped when dropped and appears in no message. A key file that this program makes is
+//! complete, synced and of mode 0600 before it has its name.
 
 use super::settings::KeySources;
 use chunkstore::{Credential, Error, ErrorKind, Result, random_bytes};
@@ -14,11 +15,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use zeroize::Zeroizing;
 
-/// A key file holds at most 66 bytes and a passphrase is no novel; whatever is longer is another file.
+/// A key file holds at most 66 bytes and a passphrase is no novel; whatever is longer is another
+/// file.
 const SECRET_BYTES_MAX: u64 = 4096;
 
-/// All that was given, in the order in which it is tried: key files cost nothing, passphrases cost Argon2id.
-/// The key file `but` is left out.
+/// All that was given, in the order in which it is tried: key files cost nothing, passphrases cost
+/// Argon2id. The key file `but` is left out.
 pub(crate) fn credentials(sources: &KeySources, but: Option<&Path>) -> Result<Vec<Credential>> {
     let mut found = Vec::new();
     let wanted = |path: &&PathBuf| !path.as_os_str().is_empty() && Some(path.as_path()) != but;
@@ -133,7 +135,8 @@ fn prompt(question: &str) -> Result<Zeroizing<String>> {
     })
 }
 
-/// rpassword shows the question first and switches echo off then; whoever (or whatever) types at once would be shown.
+/// rpassword shows the question first and switches echo off then; whoever (or whatever) types at
+/// once would be shown.
 fn ask_without_echo(question: &str) -> io::Result<String> {
     let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty")?;
     let before = tcgetattr(&terminal)?;
@@ -152,7 +155,8 @@ pub(crate) enum KeyFile {
     Made,
 }
 
-/// The key in `path`; where there is no such file, one with a random key is made. Two processes that do this at once get the same.
+/// The key in `path`; where there is no such file, one with a random key is made. Two processes
+/// that do this at once get the same.
 pub(crate) fn read_or_make_key_file(path: &Path) -> Result<(Credential, KeyFile)> {
     match read_key_file(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => {}
@@ -173,7 +177,8 @@ pub(crate) fn read_or_make_key_file(path: &Path) -> Result<(Credential, KeyFile)
     Ok((read_key_file(path)?, made))
 }
 
-/// Writes the key under another name, then links it to its own: nobody ever sees half of it, nothing is overwritten.
+/// Writes the key under another name, then links it to its own: nobody ever sees half of it,
+/// nothing is overwritten.
 fn make_key_file(path: &Path) -> io::Result<KeyFile> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

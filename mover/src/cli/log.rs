@@ -1,4 +1,5 @@
-//! Log lines of the libraries, on stderr: warnings always, more with `-v`; with `--json` one object a line as all else.
+//! Log lines of the libraries, on stderr: warnings always, more with `-v`; with `--json` one object
+//! a line as all else.
 
 use super::output::{Output, one_line};
 use super::settings::OutputSettings;

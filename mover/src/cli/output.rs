@@ -1,8 +1,9 @@
 //! Where text goes: results and summaries to stdout, warnings and errors to stderr, one line each.
 //!
-//! With `--json` every line is one JSON object with a `type`. When a restore writes its data to stdout, all else goes to stderr.
-//! A reader that closes stdout early ends a command quietly; a full disk behind stdout is an error. The progress bar is
-//! taken off the terminal while a line is printed, so neither garbles the other.
+//! With `--json` every line is one JSON object with a `type`. When a restore writes its data to
+//! stdout, all else goes to stderr. A reader that closes stdout early ends a command quietly; a
+//! full disk behind stdout is an error. The progress bar is taken off the terminal while a line is
+//! printed, so neither garbles the other.
 
 use super::exit::{exit_code, kind_word};
 use super::settings::OutputSettings;
@@ -101,7 +102,8 @@ impl Output {
         self.to_stderr("warning", "\x1b[1;33m", text, &Message { message: text });
     }
 
-    /// Something that the user must know once, such as where a new key is; not a warning, but not for `--quiet` either.
+    /// Something that the user must know once, such as where a new key is; not a warning, but not
+    /// for `--quiet` either.
     pub(crate) fn notice(&self, text: &str) {
         self.to_stderr("note", "\x1b[1m", text, &Message { message: text });
     }

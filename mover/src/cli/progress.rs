@@ -1,7 +1,8 @@
 //! Progress: a bar on a terminal, JSON lines otherwise, from the same counters and the same rate.
 //!
-//! One thread looks at the counters every so often and draws. It holds no lock of the operation, and it waits on one channel
-//! only, whose sender is dropped to end it; so it can neither hold up an operation nor outlive it.
+//! One thread looks at the counters every so often and draws. It holds no lock of the operation,
+//! and it waits on one channel only, whose sender is dropped to end it; so it can neither hold up
+//! an operation nor outlive it.
 
 use super::output::Output;
 use super::settings::ProgressStyle;
@@ -70,7 +71,8 @@ impl Drop for ProgressView {
     }
 }
 
-/// A bar that is all message: one drawing for each look at the counters, cut to the terminal's width.
+/// A bar that is all message: one drawing for each look at the counters, cut to the terminal's
+/// width.
 fn new_bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     bar.set_style(

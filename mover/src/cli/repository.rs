@@ -1,4 +1,5 @@
-//! From the settings to an open repository: which place, which keys, and the embedded default that is made on first use.
+//! From the settings to an open repository: which place, which keys, and the embedded default that
+//! is made on first use.
 
 use super::context::{Context, host, tool};
 use super::keys::{self, KeyFile};
@@ -243,7 +244,8 @@ fn init_embedded(
     };
     DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(denied)?;
     let encrypted = new.encryption != Encryption::None;
-    // the key before the repository: a crash in between leaves a key too many, never a repository without its key
+    // the key before the repository: a crash in between leaves a key too many, never a repository
+    // without its key
     let credential = if encrypted { Some(keys::read_or_make_key_file(key_file)?.0) } else { None };
     let store = open_url(&url, &StoreOptions { create_dir: true })?;
     let repository = make(ctx, store, new.options(credential))?;
@@ -292,7 +294,8 @@ fn open_place(ctx: &Context, url: &str, own_key: Option<Credential>) -> Result<A
     opened.inspect(|repository| log_opened(repository))
 }
 
-/// What was given to open it, `but` for one key file. A signal ends a passphrase command too; then that is not the command's fault.
+/// What was given to open it, `but` for one key file. A signal ends a passphrase command too; then
+/// that is not the command's fault.
 fn given(ctx: &Context, but: Option<&Path>) -> Result<Vec<Credential>> {
     keys::credentials(&ctx.settings.keys, but).map_err(|e| ctx.cancel.check().err().unwrap_or(e))
 }

@@ -1,7 +1,7 @@
 //! What is meant by what was typed: parsed once, checked, handed down as values.
 //!
-//! This file is the only one that reads the environment (clap does for the flags' twins). Nothing here has an effect on
-//! disk, terminal or network.
+//! This file is the only one that reads the environment (clap does for the flags' twins). Nothing
+//! here has an effect on disk, terminal or network.
 
 use super::args::{ColorWhen, DirectArg, EngineArg, GlobalArgs, OutputArgs, ResourceArgs};
 use super::sizes::parse_size;

@@ -1,8 +1,8 @@
 //! SIGINT and SIGTERM: the first asks the operation to stop, the second ends the process at once.
 //!
-//! The handler itself only sets flags. One thread waits for signals, wakes what is asleep in a store operation, and ends the
-//! process when a stop takes longer than a Job is given. It waits on nothing that an operation holds, and ends when it is
-//! dropped.
+//! The handler itself only sets flags. One thread waits for signals, wakes what is asleep in a
+//! store operation, and ends the process when a stop takes longer than a Job is given. It waits on
+//! nothing that an operation holds, and ends when it is dropped.
 
 use super::exit::CANCELLED;
 use super::output::Output;

@@ -13,7 +13,8 @@ const UNITS: [(&str, u64); 6] = [
     ("EiB", 1 << 60),
 ];
 
-/// Bytes of `64KiB`, `64K`, `64k`, `1.5GiB`, `4096`, `10MB`: K, M, … and KiB, MiB, … are powers of 1024, KB, MB, … of 1000.
+/// Bytes of `64KiB`, `64K`, `64k`, `1.5GiB`, `4096`, `10MB`: K, M, … and KiB, MiB, … are powers of
+/// 1024, KB, MB, … of 1000.
 pub(crate) fn parse_size(text: &str) -> Result<u64> {
     let bad = |why: &str| {
         Error::new(ErrorKind::Usage, format!("read size {text:?}"), why)
@@ -65,7 +66,8 @@ fn unit_bytes(suffix: &str) -> Option<u64> {
     None
 }
 
-/// Bytes of `OFFSET+LEN` or `START..END`, each in the notation of [`parse_size`]. Empty ranges are refused.
+/// Bytes of `OFFSET+LEN` or `START..END`, each in the notation of [`parse_size`]. Empty ranges are
+/// refused.
 pub(crate) fn parse_range(text: &str) -> Result<Range<u64>> {
     let bad = |why: &str| {
         Error::new(ErrorKind::Usage, format!("read range {text:?}"), why)

@@ -1,4 +1,5 @@
-//! What an operation did, for people. Machines get the same numbers: the summary structs themselves, as JSON.
+//! What an operation did, for people. Machines get the same numbers: the summary structs
+//! themselves, as JSON.
 
 use super::sizes::{show_bytes, show_duration, show_rate};
 use super::table::Page;

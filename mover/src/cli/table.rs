@@ -1,4 +1,5 @@
-//! Backups as people and machines see them: the table of `list`, the page of `show`, and the JSON of both.
+//! Backups as people and machines see them: the table of `list`, the page of `show`, and the JSON
+//! of both.
 
 use super::output::one_line;
 use super::sizes::show_bytes;

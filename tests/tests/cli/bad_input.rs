@@ -1,4 +1,5 @@
-//! What is wrong with the input is one line on stderr with the documented exit code, and nothing is changed.
+//! What is wrong with the input is one line on stderr with the documented exit code, and nothing is
+//! changed.
 
 use super::{Stage, expect_error, file_url, p, random_bytes, tree};
 use std::fs;

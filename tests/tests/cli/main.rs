@@ -1,4 +1,5 @@
-//! The program as its users meet it: help, settings, keys, output, signals, and what it says to bad input.
+//! The program as its users meet it: help, settings, keys, output, signals, and what it says to bad
+//! input.
 
 mod bad_input;
 mod embedded;
@@ -100,7 +101,8 @@ pub(crate) fn tree(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// The run failed with `code`, and stderr holds one line: the error, which names `about`. Nothing is on stdout.
+/// The run failed with `code`, and stderr holds one line: the error, which names `about`. Nothing
+/// is on stdout.
 #[track_caller]
 pub(crate) fn expect_error(output: MoverOutput, code: i32, about: &str) -> String {
     let output = output.expect_code(code);

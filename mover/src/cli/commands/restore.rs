@@ -14,7 +14,8 @@ use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Result};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// A reader counts as dead after this long without a heartbeat, and garbage collection no longer waits for it.
+/// A reader counts as dead after this long without a heartbeat, and garbage collection no longer
+/// waits for it.
 const LEASE_SECONDS: u32 = 600;
 
 pub(crate) fn restore(ctx: &Context, args: RestoreArgs) -> Result<()> {
@@ -61,8 +62,9 @@ pub(crate) fn restore(ctx: &Context, args: RestoreArgs) -> Result<()> {
     ctx.output.summary(&restore_text(&summary), &summary)
 }
 
-/// Refuses targets that would destroy what the restore itself, or the next one, depends on: the repository whatever `--force`
-/// says, and without it what the backup was made of. Gives the files that the target must not share bytes with.
+/// Refuses targets that would destroy what the restore itself, or the next one, depends on: the
+/// repository whatever `--force` says, and without it what the backup was made of. Gives the files
+/// that the target must not share bytes with.
 fn protect(
     ctx: &Context,
     target: &RestoreTarget,
