@@ -56,6 +56,21 @@ impl Default for ReadLimits {
 }
 
 impl ReadLimits {
+    /// Limits whose reads in flight and pages kept fit in `memory_bytes`, half each; smaller reads where that is little.
+    pub fn within(memory_bytes: u64) -> Self {
+        let usual = Self::default();
+        let half = u32::try_from(memory_bytes / 2).unwrap_or(u32::MAX);
+        let in_flight_bytes_max = half.min(usual.in_flight_bytes_max);
+        let read_bytes_max = (in_flight_bytes_max / 4).min(usual.read_bytes_max);
+        Self {
+            gap_bytes: (read_bytes_max / 8).min(usual.gap_bytes),
+            read_bytes_max,
+            in_flight_bytes_max,
+            cache_bytes_max: usize::try_from(half).unwrap_or(usize::MAX).min(usual.cache_bytes_max),
+            ..usual
+        }
+    }
+
     /// Requests of a plan that may be in flight.
     pub(crate) fn width(&self, reads: &[RangeRead]) -> usize {
         let longest = reads.iter().map(|r| r.len).max().unwrap_or(1).max(1);

@@ -44,6 +44,8 @@ pub struct Bounds {
     pub segment_records: usize,
     /// Memory for the dedup segments of the repository.
     pub dedup_bytes: u64,
+    /// Memory for reading the parent's map: requests in flight, and pages kept between windows.
+    pub map_read_bytes: u64,
     /// Leaf pages of the parent's map in one window.
     pub window_leaves: usize,
     /// Read units that may be under way between planning and the map.
@@ -94,7 +96,8 @@ impl Bounds {
             uploads: uploads.clamp(1, 32),
             run_table_bytes: data / 10,
             segment_records: share(data / 10, SEGMENT_ENTRY_BYTES),
-            dedup_bytes: data / 8,
+            dedup_bytes: data / 10,
+            map_read_bytes: data / 20,
             window_leaves: share(data / 64, leaf_bytes).clamp(4, 512),
             units_ahead: 4 * slots + 64,
         })
@@ -140,6 +143,7 @@ mod tests {
                         + b.run_table_bytes
                         + b.segment_records as u64 * SEGMENT_ENTRY_BYTES
                         + b.dedup_bytes
+                        + b.map_read_bytes
                         + 2 * b.window_leaves as u64 * PAGE_CHILD_BYTES * 128;
                     // three slots are the least with which the stages overlap, whatever the chunk size
                     let least = 3 * u64::from(b.slot_bytes);

@@ -22,7 +22,8 @@ use crate::device::Source;
 use crate::io::{Arena, Engine, EngineChoice};
 use chunkstore::{
     Compression, Error, ErrorKind, Geometry, Inherit, MapBuilder, MapReader, PackAllocator,
-    PackCollector, PackId, PackKind, PageSink, Repository, Result, RunTable, Sealer, VolumeMap,
+    PackCollector, PackId, PackKind, PageSink, ReadLimits, Repository, Result, RunTable, Sealer,
+    VolumeMap,
 };
 use crossbeam_channel::bounded;
 use std::sync::Arc;
@@ -168,7 +169,10 @@ impl Pass<'_> {
             parent: self
                 .parent
                 .clone()
-                .map(|map| MapReader::new(Arc::clone(self.repo), map))
+                .map(|map| {
+                    let limits = ReadLimits::within(self.bounds.map_read_bytes);
+                    MapReader::with_limits(Arc::clone(self.repo), map, limits)
+                })
                 .transpose()?,
             runtime: self.runtime.clone(),
             stop: self.stop,

@@ -89,6 +89,13 @@ fn the_requests_in_flight_keep_within_their_bytes() {
     assert_eq!(limits.width(&[read(100)]), 32);
     assert_eq!(limits.width(&[read(u32::MAX)]), 1);
     assert_eq!(limits.width(&[]), 32);
+    let much = ReadLimits::within(1 << 40);
+    assert_eq!((much.read_bytes_max, much.gap_bytes), (limits.read_bytes_max, limits.gap_bytes));
+    let little = ReadLimits::within(1 << 20);
+    let bytes =
+        little.width(&[read(little.read_bytes_max)]) as u64 * u64::from(little.read_bytes_max);
+    assert!(bytes <= 512 << 10 && little.cache_bytes_max == 512 << 10, "{little:?}");
+    assert_eq!(ReadLimits::within(0).width(&[read(100)]), 1);
 }
 
 #[test]
