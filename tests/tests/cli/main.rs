@@ -4,6 +4,7 @@
 mod bad_input;
 mod embedded;
 mod ends;
+mod failing_devices;
 mod help;
 mod keys;
 mod output;

@@ -1,0 +1,83 @@
+//! Devices that fail while they are in use: one clear error with the documented exit code, nothing
+//! committed, nothing left at work, and a run on a sound device goes well afterwards.
+
+use super::{Stage, expect_error, p, random_bytes};
+use std::fs;
+use std::path::PathBuf;
+use tests::{LoopDevice, Mount, work_dir};
+
+const MIB: u64 = 1 << 20;
+const ENGINES: [&str; 3] = ["io_uring", "io_uring-plain", "blocking"];
+
+/// The end of the backing file is cut off below a device that still has its full size: the kernel answers EIO from there on.
+#[test]
+fn a_source_that_vanishes_half_way() {
+    tests::require_root!();
+    let stage = Stage::new("vanishing-source");
+    let content = random_bytes(96 << 20);
+    let image = stage.path("vanishing");
+    for engine in ENGINES {
+        fs::write(&image, &content).expect("write the image");
+        let device = LoopDevice::attach(&image);
+        let file = fs::File::options().write(true).open(&image).expect("open the image");
+        file.set_len(48 * MIB).expect("cut it");
+        let before = stage.objects("backups");
+        let line = [
+            p("backup"),
+            device.path().to_owned(),
+            p("--volume"),
+            p("vanishing"),
+            p("--engine"),
+            p(engine),
+        ];
+        let error = expect_error(stage.mover.run(line.clone()), 1, "os error 5");
+        assert!(error.contains(&device.path().display().to_string()), "{engine}: {error}");
+        let offset = error
+            .split(|c: char| !c.is_ascii_digit())
+            .filter_map(|number| number.parse::<u64>().ok())
+            .find(|n| (48 * MIB..96 * MIB).contains(n));
+        assert!(offset.is_some(), "{engine}: no offset of what is gone in: {error}");
+        assert_eq!(stage.objects("backups"), before, "{engine}");
+        assert!(stage.objects("leases").is_empty(), "{engine}: a lease stays");
+        // whole again, the next run goes well and stores only what the failed one had not
+        fs::write(&image, &content).expect("mend the image");
+        device.refresh_size();
+        let done = stage.mover.ok(line.into_iter().chain([p("--json")]));
+        assert_eq!(done.summary()["outcome"], "committed");
+        stage.mover.ok([p("verify"), p("vanishing@latest"), p("--device"), image.clone()]);
+        let backup = done.summary()["backup_id"].as_str().expect("an id").to_owned();
+        stage.mover.ok(["forget", backup.as_str()]);
+    }
+}
+
+/// A sparse file on a filesystem that is too small for it: the device fails when it is written to.
+#[test]
+fn a_target_that_runs_full_half_way() {
+    tests::require_root!();
+    let stage = Stage::new("full-target");
+    let image = stage.path("noise");
+    fs::write(&image, random_bytes(64 << 20)).expect("write the image");
+    stage.mover.ok([p("backup"), image.clone(), p("--volume"), p("noise")]);
+    let before = super::tree(&stage.repository());
+    for engine in ENGINES {
+        let point = work_dir("small");
+        let mount = Mount::new("none".as_ref(), point.path(), "tmpfs", "size=24m");
+        let small = point.path().join("target");
+        fs::File::create(&small).and_then(|f| f.set_len(64 * MIB)).expect("make the target");
+        let onto = |target: PathBuf| {
+            [p("restore"), p("noise@latest"), target, p("--force"), p("--engine"), p(engine)]
+        };
+        // the file itself says that there is no space; a device over it says EIO or the same
+        let error = expect_error(stage.mover.run(onto(small.clone())), 1, "target");
+        assert!(error.contains("os error 28"), "{engine}: {error}");
+        let device = LoopDevice::attach(&small);
+        let error = expect_error(stage.mover.run(onto(device.path().to_owned())), 1, "");
+        assert!(error.contains(&device.path().display().to_string()), "{engine}: {error}");
+        drop(device);
+        drop(mount);
+    }
+    assert!(before == super::tree(&stage.repository()), "the repository was changed");
+    let sound = stage.path("sound");
+    stage.mover.ok([p("restore"), p("noise@latest"), sound.clone()]);
+    assert!(fs::read(&image).expect("the image") == fs::read(sound).expect("the copy"));
+}
