@@ -65,5 +65,7 @@ pub use pack::{
 pub use protocol::{Commit, DamagedSet, LeaseOptions, Reader, SegmentInfo, Writer, WriterOptions};
 pub use repository::{BackupEntry, CreateOnce, InitOptions, Repository};
 pub use seal::{Compression, Opener, SealedEntry, Sealer};
-pub use store::{Created, Listed, RequestCounts, Store, StoreOptions, open_url, open_url_with};
+pub use store::{
+    Created, Listed, RequestCounts, Store, StoreOptions, directory_of, open_url, open_url_with,
+};
 pub use units::{ChunkNo, ChunkRef, ChunkSize, Geometry, Location, PageRef, map_depth, page_span};

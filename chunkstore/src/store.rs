@@ -22,7 +22,7 @@ mod tests;
 
 pub use create::Created;
 pub(crate) use create::Probe;
-pub use url::{StoreOptions, open_url, open_url_with};
+pub use url::{StoreOptions, directory_of, open_url, open_url_with};
 
 use crate::error::{Error, ErrorKind, Result};
 use bytes::Bytes;

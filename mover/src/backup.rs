@@ -12,6 +12,7 @@ mod parent;
 mod read;
 mod run;
 mod seal;
+mod stdin;
 mod stop;
 mod summary;
 mod unit;
@@ -118,7 +119,7 @@ pub fn backup(
 ) -> Result<BackupSummary> {
     let (begun, started) = (Instant::now(), Utc::now());
     progress.set_phase(Phase::Planning);
-    let prepared = prepare(repo, options)?;
+    let prepared = prepare(repo, options, cancel)?;
     let backup_id = options.backup_id.clone().unwrap_or_else(BackupId::random);
     let delta = prepared.changes.as_ref().is_some_and(|c| c.kind == ChangeKind::Delta);
     let parents = parent::candidates(rt, repo, options, &prepared.volume, delta)?;
@@ -161,7 +162,7 @@ pub fn backup(
     Ok(summary)
 }
 
-fn prepare(repo: &Repository, options: &BackupOptions) -> Result<Prepared> {
+fn prepare(repo: &Repository, options: &BackupOptions, cancel: &Arc<Cancel>) -> Result<Prepared> {
     let source = Source::open(&options.source, SourceOptions { direct: options.direct })?;
     let geometry = Geometry::new(source.size_bytes(), repo.params().chunk)
         .map_err(|e| e.within(format!("back up {}", options.source.display())))?;
@@ -173,7 +174,7 @@ fn prepare(repo: &Repository, options: &BackupOptions) -> Result<Prepared> {
             mount.display()
         ));
     }
-    let changes = read_list(options, source.size_bytes())?;
+    let changes = read_list(options, source.size_bytes(), cancel)?;
     if let Some(list) = &changes {
         check_empty(list, &source)?;
         warnings.extend(list.notes.iter().cloned());
@@ -229,7 +230,11 @@ fn check_empty(list: &ChangedBlocks, source: &Source) -> Result<()> {
     .hint("take the list again, or run the backup without it"))
 }
 
-fn read_list(options: &BackupOptions, volume_bytes: u64) -> Result<Option<ChangedBlocks>> {
+fn read_list(
+    options: &BackupOptions,
+    volume_bytes: u64,
+    cancel: &Arc<Cancel>,
+) -> Result<Option<ChangedBlocks>> {
     let name = match &options.changed_blocks {
         None => return Ok(None),
         Some(ChangedBlocksInput::Stdin) => "standard input".to_owned(),
@@ -241,7 +246,12 @@ fn read_list(options: &BackupOptions, volume_bytes: u64) -> Result<Option<Change
         ..ParseOptions::new(name.as_str(), volume_bytes)
     };
     let Some(ChangedBlocksInput::Path(path)) = &options.changed_blocks else {
-        return parse_changed_blocks(std::io::stdin().lock(), &parse).map(Some);
+        let input = stdin::Waiting::stdin(cancel).map_err(|e| {
+            Error::new(ErrorKind::Usage, format!("read changed-block list {name}"), "").caused_by(e)
+        })?;
+        let list = parse_changed_blocks(input, &parse);
+        cancel.check()?;
+        return list.map(Some);
     };
     let file = std::fs::File::open(path).map_err(|e| {
         Error::new(ErrorKind::Usage, format!("read changed-block list {name}"), "").caused_by(e)

@@ -300,7 +300,7 @@ impl Writer {
                         ErrorKind::AlreadyExists,
                         format!("commit backup {name} in {}", self.repo.store().url()),
                         format!(
-                            "a backup of that name was committed {}, with other content",
+                            "a backup of that name was committed {}, with other content or of another snapshot",
                             there.finished
                         ),
                     )
@@ -437,6 +437,8 @@ fn same_content(a: &Manifest, b: &Manifest) -> bool {
         && a.size_bytes == b.size_bytes
         && a.map.depth == b.map.depth
         && root(a) == root(b)
+        // a later delta is matched by it
+        && a.snapshot.id == b.snapshot.id
 }
 
 /// Refusals are certain; everything else may hide a write.

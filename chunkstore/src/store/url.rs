@@ -13,7 +13,7 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{BackoffConfig, ClientConfigKey, ObjectStore, RetryConfig};
 use std::os::unix::fs::DirBuilderExt;
-use std::path::Path as FilePath;
+use std::path::{Path as FilePath, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -121,6 +121,15 @@ pub fn open_url_with(
             format!("unknown scheme {scheme:?}"),
         )
         .hint(URL_FORMS)),
+    }
+}
+
+/// The directory that `url` names; `None` for object stores.
+pub fn directory_of(url: &str) -> Result<Option<PathBuf>> {
+    match url.split_once("://") {
+        None => Ok(Some(PathBuf::from(url))),
+        Some(("file", rest)) => file_path(url, rest).map(|path| Some(PathBuf::from(path))),
+        Some(_) => Ok(None),
     }
 }
 

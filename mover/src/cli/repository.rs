@@ -6,7 +6,7 @@ use super::keys::{self, KeyFile};
 use super::settings::RepositoryPlace;
 use chunkstore::{
     ChunkSize, CreateOnce, Credential, Encryption, Error, ErrorKind, InitOptions, KdfCost,
-    Repository, Result, Store, StoreOptions, open_url,
+    Repository, Result, Store, StoreOptions, directory_of, open_url,
 };
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -202,14 +202,21 @@ fn make(ctx: &Context, store: Store, options: InitOptions) -> Result<Arc<Reposit
     Ok(repository)
 }
 
-/// Where the repository is on this machine, if it is.
-pub(crate) fn directory(ctx: &Context) -> Option<PathBuf> {
+/// Where the repository, which is open, is on this machine, if it is. Not to find that out is an error: it keeps
+/// targets out of the repository.
+pub(crate) fn directory(ctx: &Context) -> Result<Option<PathBuf>> {
     let path = match &ctx.settings.place {
-        RepositoryPlace::Embedded { directory, .. } => directory.clone(),
-        RepositoryPlace::Url(url) => PathBuf::from(url.strip_prefix("file://").unwrap_or(url)),
-        RepositoryPlace::Nowhere => return None,
+        RepositoryPlace::Embedded { directory, .. } => Some(directory.clone()),
+        RepositoryPlace::Url(url) => directory_of(url)?,
+        RepositoryPlace::Nowhere => None,
     };
-    path.canonicalize().ok()
+    let resolve = |path: PathBuf| {
+        path.canonicalize().map_err(|e| {
+            let context = format!("find out where {} is", path.display());
+            Error::new(ErrorKind::Device, context, "").caused_by(e)
+        })
+    };
+    path.map(resolve).transpose()
 }
 
 fn is_repository(directory: &Path) -> bool {

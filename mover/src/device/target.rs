@@ -106,14 +106,18 @@ impl Target {
         if force {
             return Ok(());
         }
-        match signatures::look(&self.io, self.facts.size_bytes)? {
-            None => Ok(()),
-            Some(what) => {
-                let context = format!("write to {}", self.path().display());
-                Err(Error::new(ErrorKind::Usage, context, format!("it holds {what}"))
-                    .hint("if it may be overwritten, add --force"))
+        let (is, should) = (self.facts.size_bytes, self.size_bytes);
+        let why = match signatures::look(&self.io, is)? {
+            Some(what) => format!("it holds {what}"),
+            // a file of another size is something else than an earlier image of the volume
+            None if self.facts.kind != DeviceKind::Block && is != 0 && is != should => {
+                format!("it is a file of {is} bytes, and the volume has {should}")
             }
-        }
+            None => return Ok(()),
+        };
+        let context = format!("write to {}", self.path().display());
+        Err(Error::new(ErrorKind::Usage, context, why)
+            .hint("if it may be overwritten, add --force"))
     }
 
     /// Makes a file at least as long as the volume.
@@ -214,7 +218,7 @@ fn check_free(path: &Path, identity: Identity, source_paths: &[PathBuf]) -> Resu
     };
     for source in source_paths {
         if Identity::of_path(source).is_some_and(|s| overlap(s, identity)) {
-            let why = format!("it is, or shares bytes with, the source {}", source.display());
+            let why = format!("it is, or shares bytes with, {}, which must stay", source.display());
             return refuse(why, "choose another target");
         }
     }

@@ -36,8 +36,8 @@ impl EngineChoice {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",
-            Self::Uring => "uring",
-            Self::UringPlain => "uring-plain",
+            Self::Uring => "io_uring",
+            Self::UringPlain => "io_uring-plain",
             Self::Blocking => "blocking",
         }
     }
@@ -58,7 +58,7 @@ impl FromStr for EngineChoice {
             .find(|c| c.as_str() == text)
             .ok_or_else(|| {
                 Error::new(ErrorKind::Usage, "choose an I/O engine", format!("{text:?} is none"))
-                    .hint("use auto, uring, uring-plain or blocking")
+                    .hint("use auto, io_uring, io_uring-plain or blocking")
             })
     }
 }

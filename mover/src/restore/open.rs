@@ -174,10 +174,14 @@ impl Thread<'_> {
         let straight = (0_u16..).zip(&work.places).all(|(i, p)| {
             p.index == i && p.chunk.0 - first == u64::from(i) && scope.whole(p.chunk)
         });
+        if !straight {
+            // a chunk that stands in many places may be longer in all than a u32 counts
+            return None;
+        }
         let len: u32 = work.places.iter().map(|p| scope.geometry.len(p.chunk)).sum();
         let fits = len as usize <= arena.slot_bytes();
         // not authenticated yet; opening it will tell
-        (straight && fits && EntryHeader::claimed_len(stored) == Some(len)).then_some(len)
+        (fits && EntryHeader::claimed_len(stored) == Some(len)).then_some(len)
     }
 
     fn open_in_place(&mut self, work: &mut EntryWork, stored: &[u8], len: u32) -> Result<()> {

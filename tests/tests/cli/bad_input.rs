@@ -317,3 +317,32 @@ fn targets_that_are_refused() {
     refused(&stage, &onto(stage.directory.path(), &["--force"]), 2, "");
     refused(&stage, &onto(&stage.path("no/such/directory"), &[]), 2, "no/such/directory");
 }
+
+#[test]
+fn targets_that_would_destroy_the_repository_or_the_source() {
+    let stage = Stage::new("bad places");
+    let url = file_url(&stage.repository()).replace(' ', "%20");
+    let escaped = |target: PathBuf| {
+        [p("restore"), p("v@latest"), target, p("--force"), p("--repo"), PathBuf::from(&url)]
+    };
+    refused(&stage, &escaped(stage.repository().join("format")), 2, "repository");
+    refused(&stage, &escaped(stage.repository().join("packs/new")), 2, "repository");
+    let onto = |target: PathBuf| [p("restore"), p("v@latest"), target];
+    refused(&stage, &onto(stage.repository().join("new")), 2, "repository");
+    // a file that is no image of that volume
+    fs::write(stage.path("thesis.txt"), b"years of work").expect("write a text");
+    refused(&stage, &onto(stage.path("thesis.txt")), 2, "--force");
+    assert_eq!(fs::read(stage.path("thesis.txt")).expect("the text"), b"years of work");
+    // the source, named from another directory than it was backed up from
+    fs::create_dir(stage.path("below")).expect("a directory");
+    fs::copy(stage.image(), stage.path("below/relative")).expect("copy the image");
+    let line = ["backup", "relative", "--volume", "relative"];
+    let mut command = stage.mover.command(line);
+    let done = MoverOutput::of(command.current_dir(stage.path("below")));
+    assert_eq!(done.code(), Some(0), "{}", done.text());
+    let line = [p("restore"), p("relative@latest"), stage.path("below/relative")];
+    refused(&stage, &line, 2, "source");
+    // a new volume under the name of the old one is no source
+    fs::write(stage.path("below/relative"), vec![0; super::IMAGE_BYTES]).expect("blank it");
+    stage.mover.ok(line);
+}

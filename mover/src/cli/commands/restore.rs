@@ -11,6 +11,8 @@ use crate::control::Progress;
 use crate::restore::{RestoreOptions, RestoreTarget, restore as run_restore};
 use crate::verify::{VerifyOptions, verify as run_verify};
 use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Result};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -75,14 +77,15 @@ fn protect(
     let refuse = |why: &str, hint: &str| {
         Err(Error::new(ErrorKind::Usage, format!("write to {}", target.display()), why).hint(hint))
     };
-    if let (Ok(target), Some(repository)) = (target.canonicalize(), repository::directory(ctx))
+    if let (Some(target), Some(repository)) = (resolved(target), repository::directory(ctx)?)
         && target.starts_with(repository)
     {
         return refuse("it is in the repository", "choose another target");
     }
     let mut own = own_files(ctx);
     let source = PathBuf::from(&manifest.source.path);
-    if !force {
+    // what is blank at both ends is a new volume of the same name, as each pod sees its own
+    if !force && !is_blank(target) {
         if same_place(target, &source) {
             return refuse(
                 "it is the source of this backup",
@@ -102,6 +105,34 @@ fn lease(args: &ReadingArgs) -> Option<LeaseOptions> {
         tool: tool(),
         host: host(),
     })
+}
+
+/// What a path names, symbolic links followed; of a file that does not exist yet, where it will be.
+fn resolved(path: &Path) -> Option<PathBuf> {
+    path.canonicalize().ok().or_else(|| {
+        let parent = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        Some(parent.canonicalize().ok()?.join(path.file_name()?))
+    })
+}
+
+/// Whether the first and the last megabyte are zero, as on a volume that nobody has used yet.
+fn is_blank(path: &Path) -> bool {
+    const LOOK_BYTES: u64 = 1 << 20;
+    let zero = |file: &mut File, from: SeekFrom| {
+        let mut bytes = Vec::new();
+        file.seek(from)?;
+        file.take(LOOK_BYTES).read_to_end(&mut bytes)?;
+        Ok::<_, std::io::Error>(chunkstore::is_zero(&bytes))
+    };
+    let Ok(mut file) = File::open(path) else { return false };
+    let ends = file.seek(SeekFrom::End(0)).and_then(|size| {
+        let last = SeekFrom::Start(size.saturating_sub(LOOK_BYTES));
+        Ok(zero(&mut file, SeekFrom::Start(0))? && zero(&mut file, last)?)
+    });
+    ends.unwrap_or(false)
 }
 
 /// Whether two paths name one file or one device.

@@ -27,13 +27,21 @@ fn a_file_is_created_and_extended_and_a_longer_ones_tail_is_kept() {
     assert_eq!((meta.len(), meta.mode() & 0o777), (10_001, 0o600));
     drop(target);
 
-    let target = Target::open(&path, &options(20_000)).unwrap();
+    // another size: not an image of that volume
+    let forced = |size_bytes| TargetOptions { force: true, ..options(size_bytes) };
+    for size_bytes in [20_000, 5_000] {
+        let text = refused(&path, &options(size_bytes));
+        assert!(text.contains("10001 bytes") && text.contains("--force"), "{text}");
+    }
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 10_001);
+    Target::open(&path, &options(10_001)).unwrap();
+    let target = Target::open(&path, &forced(20_000)).unwrap();
     assert!(!target.created() && target.device_bytes() == 20_000);
     drop(target);
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 20_000);
 
     std::fs::write(&path, [9; 30_000]).unwrap();
-    let target = Target::open(&path, &options(5_000)).unwrap();
+    let target = Target::open(&path, &forced(5_000)).unwrap();
     assert_eq!((target.size_bytes(), target.device_bytes()), (5_000, 30_000));
     target.deallocate_or_zero(0..5_000).unwrap();
     target.flush().unwrap();
@@ -68,7 +76,7 @@ fn the_source_is_never_the_target() {
         let mut options = options(8192);
         options.force = true;
         options.source_paths = vec![dir.path().join("other"), path.clone()];
-        assert!(refused(name, &options).contains("the source"));
+        assert!(refused(name, &options).contains("which must stay"));
     }
     let mut options = options(8192);
     options.source_paths = vec![path];

@@ -77,7 +77,7 @@ fn a_forbidden_ring_falls_back_to_threads() {
         {
             let (name, notes) = fallback(move || forbid(call, errno));
             assert_eq!(name, "blocking");
-            assert!(notes[0].starts_with("uring: ") && notes[1].starts_with("uring-plain: "));
+            assert!(notes[0].starts_with("io_uring: ") && notes[1].starts_with("io_uring-plain: "));
         }
     }
 }
