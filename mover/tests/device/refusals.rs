@@ -87,7 +87,7 @@ fn a_disk_with_a_mounted_partition_is_refused() {
     ] {
         let options = TargetOptions { source_paths: vec![source.to_owned()], ..any() };
         let text = refused(target, options);
-        assert!(text.contains("shares bytes with, the source"), "{text}");
+        assert!(text.contains("shares bytes with, "), "{text}");
     }
     run("delpart", &[device.path().to_str().unwrap()], Path::new("1"));
 }
@@ -129,7 +129,7 @@ fn the_source_and_what_it_lies_on_are_refused() {
         (device.path(), device.image()),
     ] {
         let options = TargetOptions { source_paths: vec![source.to_owned()], ..any() };
-        assert!(refused(target, options).contains("shares bytes with, the source"));
+        assert!(refused(target, options).contains("shares bytes with, "));
     }
 }
 
