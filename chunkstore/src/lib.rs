@@ -55,8 +55,7 @@ pub use ids::{
 };
 pub use keys::{Credential, Encryption, KdfCost, Keys, MasterKey, PackKey};
 pub use map::{
-    Inherit, LivePack, LiveSet, MapBuilder, MapReader, MapWalk, PageAt, PageSet, PageSink, Reached,
-    ReadLimits, Visitor, VolumeMap, Window, diff, reach,
+    Inherit, MapBuilder, MapReader, MapWalk, PageSet, PageSink, ReadLimits, VolumeMap, Window, diff,
 };
 pub use pack::{
     ClosedPack, Codec, DirectoryEntry, EntryHeader, EntryKind, FinishedPack, PackAllocator,

@@ -158,13 +158,19 @@ impl Sealer {
         Ok(SealedEntry { place, bytes, plain_len, ids, closes })
     }
 
+    /// Whether compressing is worth a try, found out from a sample: a step of its own for the benchmarks.
+    #[doc(hidden)]
+    pub fn is_worth_trying(&mut self, plain: &[u8]) -> Result<bool> {
+        compressible::is_worth_trying(&mut self.encoder, &mut self.sample, plain)
+            .map_err(codec_failed)
+    }
+
     /// The compressed bytes, if they are worth it: at least 1/16 shorter.
     fn compress(&mut self, plain: &[u8]) -> Result<Option<&[u8]>> {
         if self.compression == Compression::None {
             return Ok(None);
         }
-        let worth = compressible::is_worth_trying(&mut self.encoder, &mut self.sample, plain);
-        if !worth.map_err(codec_failed)? {
+        if !self.is_worth_trying(plain)? {
             return Ok(None);
         }
         self.packed.clear();

@@ -27,6 +27,9 @@ mod sizes;
 mod summary;
 mod table;
 
+pub use settings::parse_compression;
+pub use sizes::{parse_size, show_bytes};
+
 use crate::control::Cancel;
 use args::{Args, Command};
 use chunkstore::{Error, ErrorKind};
@@ -41,7 +44,7 @@ use std::process::ExitCode;
 
 /// Runs the program; what the process ends with.
 pub fn main() -> ExitCode {
-    crate::io::allocator::bound();
+    crate::io::bound_allocator();
     // keys are in memory: no core dump, no debugger, no other process of this user may read them
     let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     install_panic_hook();

@@ -17,7 +17,7 @@
 //!
 //! Must not: know volumes, chunks or repositories; retry failed devices; log.
 
-pub(crate) mod allocator;
+mod allocator;
 mod arena;
 mod blocking;
 mod engine;
@@ -28,6 +28,7 @@ mod uring;
 #[cfg(test)]
 mod tests;
 
+pub use allocator::bound as bound_allocator;
 pub use arena::{Arena, Slot};
 pub(crate) use engine::transfer_error;
 pub use engine::{Completion, Direction, Engine, EngineChoice, Op, Rejected};

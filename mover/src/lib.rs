@@ -10,6 +10,5 @@ pub mod device;
 pub mod diff;
 pub mod io;
 pub mod restore;
-pub mod retention;
 pub mod scratch;
 pub mod verify;

@@ -239,7 +239,7 @@ fn resources(args: ResourceArgs, env: &Environment) -> Result<Resources> {
 }
 
 /// `none`, `zstd` or `zstd:LEVEL`.
-pub(crate) fn parse_compression(text: &str) -> Result<Compression> {
+pub fn parse_compression(text: &str) -> Result<Compression> {
     let bad = || {
         Error::new(
             ErrorKind::Usage,

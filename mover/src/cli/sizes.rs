@@ -15,7 +15,7 @@ const UNITS: [(&str, u64); 6] = [
 
 /// Bytes of `64KiB`, `64K`, `64k`, `1.5GiB`, `4096`, `10MB`: K, M, … and KiB, MiB, … are powers of
 /// 1024, KB, MB, … of 1000.
-pub(crate) fn parse_size(text: &str) -> Result<u64> {
+pub fn parse_size(text: &str) -> Result<u64> {
     let bad = |why: &str| {
         Error::new(ErrorKind::Usage, format!("read size {text:?}"), why)
             .hint("write it like 4096, 64KiB, 256MiB or 1.5GiB")
@@ -88,7 +88,7 @@ pub(crate) fn parse_range(text: &str) -> Result<Range<u64>> {
 }
 
 /// `1.50 GiB`: three digits that matter.
-pub(crate) fn show_bytes(bytes: u64) -> String {
+pub fn show_bytes(bytes: u64) -> String {
     let unit = UNITS.iter().rev().find(|(_, size)| bytes >= *size);
     let Some((name, size)) = unit else { return format!("{bytes} B") };
     // hundredths, rounded down, in integers: no float for what may be 64 PiB

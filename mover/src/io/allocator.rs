@@ -6,7 +6,7 @@
 
 /// To be called once, before threads are started.
 #[cfg(target_env = "gnu")]
-pub(crate) fn bound() {
+pub fn bound() {
     const ARENAS_MAX: libc::c_int = 2;
     const MMAP_BYTES_MIN: libc::c_int = 2 << 20;
     // SAFETY: plain settings of the allocator, made while the process has one thread. A refusal changes nothing.
@@ -19,4 +19,4 @@ pub(crate) fn bound() {
 
 /// Other C libraries give memory back by themselves.
 #[cfg(not(target_env = "gnu"))]
-pub(crate) fn bound() {}
+pub fn bound() {}
