@@ -4,7 +4,10 @@
 #![allow(missing_docs)] // the macros of criterion make items without any
 #![allow(clippy::unwrap_used)] // a benchmark that fails should stop
 
-use benches::mixed;
+#[path = "hot_steps/stored.rs"]
+mod stored;
+
+use benches::{mixed, noise};
 use chunkstore::{
     ChunkId, ChunkRef, ChunkSize, ClosedPack, Compression, Encryption, EntryKind, Geometry,
     Inherit, Keys, Location, MapBuilder, MasterKey, Opener, PackAllocator, PackCollector, PackId,
@@ -68,6 +71,19 @@ fn per_entry(c: &mut Criterion) {
                     .unwrap()
             });
         });
+    }
+    group.finish();
+}
+
+/// Before an entry is compressed: data that shrinks is told by its first look, noise needs the
+/// second one too.
+fn compressibility(c: &mut Criterion) {
+    let mut sealer = Sealer::new(Compression::Zstd(1)).unwrap();
+    let mut group = c.benchmark_group("compressibility test of 1 MiB");
+    group.throughput(Throughput::Bytes(UNIT as u64));
+    for (name, unit, worth) in [("data", mixed(UNIT, 4), true), ("noise", noise(UNIT, 5), false)] {
+        assert_eq!(sealer.is_worth_trying(&unit).unwrap(), worth, "{name}");
+        group.bench_function(name, |b| b.iter(|| sealer.is_worth_trying(black_box(&unit))));
     }
     group.finish();
 }
@@ -184,5 +200,16 @@ fn lists(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(hot_steps, per_chunk, per_entry, pack_build, map_build, run_table, lists);
+criterion_group!(
+    hot_steps,
+    per_chunk,
+    per_entry,
+    compressibility,
+    pack_build,
+    map_build,
+    run_table,
+    lists,
+    stored::map_diff,
+    stored::segment_lookup
+);
 criterion_main!(hot_steps);
