@@ -5,7 +5,6 @@ mod bad_input;
 mod embedded;
 mod ends;
 mod failing_devices;
-mod forget;
 mod help;
 mod keys;
 mod output;
