@@ -55,7 +55,8 @@ pub use ids::{
 };
 pub use keys::{Credential, Encryption, KdfCost, Keys, MasterKey, PackKey};
 pub use map::{
-    Inherit, MapBuilder, MapReader, MapWalk, PageSet, PageSink, ReadLimits, VolumeMap, Window, diff,
+    Inherit, LivePack, LiveSet, MapBuilder, MapReader, MapWalk, PageAt, PageSet, PageSink, Reached,
+    ReadLimits, Visitor, VolumeMap, Window, diff, reach,
 };
 pub use pack::{
     ClosedPack, Codec, DirectoryEntry, EntryHeader, EntryKind, FinishedPack, PackAllocator,

@@ -7,6 +7,8 @@
 //! | `reader` | [`MapReader`]: loads pages level by level, merged, many requests in flight |
 //! | `walk` | [`MapWalk`]: all of a map in windows of bounded memory, skipping Zero subtrees |
 //! | `diff` | [`diff`]: which chunks differ between two maps |
+//! | `reach` | [`reach()`]: everything that many maps reach, each page once |
+//! | `live` | [`LiveSet`]: which stored chunks and pages something refers to, in a bit or two each |
 //! | `builder` | [`MapBuilder`]: the map of a new backup, in one ascending pass, at the cost of the changed paths |
 //! | `sink` | [`PageSink`]: seals new pages into packs |
 //!
@@ -15,7 +17,9 @@
 
 mod builder;
 mod diff;
+mod live;
 mod pages;
+mod reach;
 mod reader;
 mod sink;
 mod volume;
@@ -23,7 +27,9 @@ mod walk;
 
 pub use builder::{Inherit, MapBuilder};
 pub use diff::diff;
+pub use live::{LivePack, LiveSet};
 pub use pages::PageSet;
+pub use reach::{PageAt, Reached, Visitor, reach};
 pub use reader::{MapReader, ReadLimits};
 pub use sink::PageSink;
 pub use volume::VolumeMap;

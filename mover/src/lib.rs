@@ -10,5 +10,6 @@ pub mod device;
 pub mod diff;
 pub mod io;
 pub mod restore;
+pub mod retention;
 pub mod scratch;
 pub mod verify;

@@ -3,6 +3,10 @@
 //! Every flag has an environment twin: `MOVER_` and its long name in capitals. A test walks all of
 //! them.
 
+mod collecting;
+
+pub(crate) use collecting::{ForgetArgs, KeepArgs};
+
 use clap::builder::FalseyValueParser;
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -405,19 +409,6 @@ pub(crate) struct DiffArgs {
     /// The later backup
     #[arg(value_name = "B")]
     pub(crate) b: String,
-}
-
-/// Forget a backup: it no longer exists for any command.
-///
-/// Nothing is deleted now; what only this backup needs is what a later garbage collection removes.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  mover forget db@3f2a")]
-pub(crate) struct ForgetArgs {
-    /// An id, a unique prefix, VOLUME@ID or VOLUME@latest
-    #[arg(value_name = "BACKUP")]
-    pub(crate) backup: String,
 }
 
 /// Add, remove and list the keys that open the repository.

@@ -2,6 +2,7 @@
 
 mod backup;
 mod browse;
+mod forget;
 mod init;
 mod keyring;
 mod restore;
@@ -20,7 +21,7 @@ pub(crate) fn run(ctx: &Context, command: Command) -> Result<()> {
         Command::List(args) => browse::list(ctx, &args),
         Command::Show(args) => browse::show(ctx, &args),
         Command::Diff(args) => browse::diff(ctx, &args),
-        Command::Forget(args) => browse::forget(ctx, &args),
+        Command::Forget(args) => forget::forget(ctx, &args),
         Command::Key(args) => match args.command {
             KeyCommand::Add(args) => keyring::add(ctx, &args),
             KeyCommand::Remove(args) => keyring::remove(ctx, &args),

@@ -87,11 +87,11 @@ pub(crate) struct RepositoryView<'a> {
     pub(crate) page_fanout: u16,
 }
 
-fn machine_time(time: &DateTime<Utc>) -> String {
+pub(crate) fn machine_time(time: &DateTime<Utc>) -> String {
     time.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-fn human_time(time: &DateTime<Utc>) -> String {
+pub(crate) fn human_time(time: &DateTime<Utc>) -> String {
     time.format("%Y-%m-%d %H:%M:%SZ").to_string()
 }
 
@@ -128,7 +128,7 @@ pub(crate) fn key_table(keys: &[(&KeyInfo, bool)], color: bool) -> String {
 }
 
 /// Columns as wide as their widest cell; the columns of `right` are aligned to the right.
-fn table(head: &[&str], rows: Vec<Vec<String>>, right: &[usize], color: bool) -> String {
+pub(crate) fn table(head: &[&str], rows: Vec<Vec<String>>, right: &[usize], color: bool) -> String {
     // what others put into names must not move the cursor
     let rows: Vec<Vec<String>> =
         rows.into_iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();

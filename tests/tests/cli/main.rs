@@ -5,6 +5,7 @@ mod bad_input;
 mod embedded;
 mod ends;
 mod failing_devices;
+mod forget;
 mod help;
 mod keys;
 mod output;

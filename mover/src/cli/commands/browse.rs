@@ -1,11 +1,10 @@
-//! `list`, `show`, `diff`, `forget`: what there is, without its data.
+//! `list`, `show`, `diff`: what there is, without its data.
 
-use super::super::args::{DiffArgs, ForgetArgs, ListArgs, ShowArgs};
-use super::super::context::{Context, tool};
+use super::super::args::{DiffArgs, ListArgs, ShowArgs};
+use super::super::context::Context;
 use super::super::repository;
 use super::super::table::{BackupView, backup_page, backup_table};
 use chunkstore::{Error, Manifest, Result, VolumeName};
-use serde_json::json;
 
 pub(crate) fn list(ctx: &Context, args: &ListArgs) -> Result<()> {
     let volume =
@@ -29,7 +28,7 @@ pub(crate) fn list(ctx: &Context, args: &ListArgs) -> Result<()> {
 }
 
 /// The readable backups have been shown; that some are not readable is still a failure.
-fn unreadable(ctx: &Context, mut problems: Vec<Error>) -> Result<()> {
+pub(super) fn unreadable(ctx: &Context, mut problems: Vec<Error>) -> Result<()> {
     let Some(last) = problems.pop() else { return Ok(()) };
     for problem in problems {
         ctx.output.warn(&problem.to_string());
@@ -50,14 +49,4 @@ pub(crate) fn diff(ctx: &Context, args: &DiffArgs) -> Result<()> {
     let repository = repository::open(ctx)?;
     let changes = crate::diff::diff(ctx.runtime()?, &repository, &args.a, &args.b)?;
     ctx.output.result_stream(|out| changes.write_json(out))
-}
-
-pub(crate) fn forget(ctx: &Context, args: &ForgetArgs) -> Result<()> {
-    let repository = repository::open(ctx)?;
-    let manifest = ctx.block_on(repository.find_backup(&args.backup))?;
-    ctx.block_on(repository.forget(&manifest.name(), &tool()))?;
-    let Manifest { volume, backup_id, attempt, .. } = &manifest;
-    let view =
-        json!({ "backup_id": backup_id.as_str(), "volume": volume.as_str(), "attempt": attempt });
-    ctx.output.summary(&format!("forgot backup {backup_id} of volume {volume}\n"), &view)
 }

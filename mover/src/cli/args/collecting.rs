@@ -1,0 +1,62 @@
+//! What can be typed after `forget`.
+
+use clap::ArgAction;
+use clap::builder::FalseyValueParser;
+
+/// Forget backups: one by its name, or all that a policy does not keep.
+///
+/// A forgotten backup no longer exists for any command. Nothing is deleted now; what only such
+/// backups need is what a later garbage collection removes. With --keep-… rules each volume is
+/// decided about by itself, and what no rule keeps is forgotten.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  mover forget db@3f2a
+  mover forget --keep-last 3 --keep-daily 7 --keep-weekly 5 --keep-monthly 12 --dry-run
+  mover forget --volume db --keep-within 14d --keep-tag pinned")]
+pub(crate) struct ForgetArgs {
+    /// An id, a unique prefix, VOLUME@ID or VOLUME@latest; without it a policy decides
+    #[arg(value_name = "BACKUP")]
+    pub(crate) backup: Option<String>,
+    /// Only show what would be forgotten, and why the rest stays
+    #[arg(long, env = "MOVER_DRY_RUN", value_parser = FalseyValueParser::new())]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) keep: KeepArgs,
+}
+
+/// What stays.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Policy")]
+pub(crate) struct KeepArgs {
+    /// Only this volume; without it all volumes, each by itself
+    #[arg(long, env = "MOVER_VOLUME", value_name = "NAME")]
+    pub(crate) volume: Option<String>,
+    /// Keep the newest N
+    #[arg(long, env = "MOVER_KEEP_LAST", value_name = "N")]
+    pub(crate) keep_last: Option<u32>,
+    /// Keep the newest of each of the N latest hours that have one (all times are UTC)
+    #[arg(long, env = "MOVER_KEEP_HOURLY", value_name = "N")]
+    pub(crate) keep_hourly: Option<u32>,
+    /// The same by days
+    #[arg(long, env = "MOVER_KEEP_DAILY", value_name = "N")]
+    pub(crate) keep_daily: Option<u32>,
+    /// The same by weeks, which begin on Mondays
+    #[arg(long, env = "MOVER_KEEP_WEEKLY", value_name = "N")]
+    pub(crate) keep_weekly: Option<u32>,
+    /// The same by months
+    #[arg(long, env = "MOVER_KEEP_MONTHLY", value_name = "N")]
+    pub(crate) keep_monthly: Option<u32>,
+    /// The same by years
+    #[arg(long, env = "MOVER_KEEP_YEARLY", value_name = "N")]
+    pub(crate) keep_yearly: Option<u32>,
+    /// Keep all that finished so long before the volume's newest backup: 36h, 14d, 8w, 6m, 1y6m
+    #[arg(long, env = "MOVER_KEEP_WITHIN", value_name = "SPAN")]
+    pub(crate) keep_within: Option<String>,
+    /// Keep all with this label. May be repeated
+    #[arg(long, env = "MOVER_KEEP_TAG", value_name = "NAME[=VALUE]", action = ArgAction::Append)]
+    pub(crate) keep_tag: Vec<String>,
+    /// Let a volume lose its last backup when no rule keeps any; otherwise its newest one stays
+    #[arg(long, env = "MOVER_ALLOW_NONE", value_parser = FalseyValueParser::new())]
+    pub(crate) allow_none: bool,
+}

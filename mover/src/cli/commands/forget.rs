@@ -1,0 +1,155 @@
+//! `forget`: one backup, or all that a policy does not keep.
+//!
+//! Decided first, by `retention`, over one listing; then a record for each backup that goes. A run that stops in between has
+//! forgotten some of them; the next one decides the same about the rest.
+
+use super::super::args::{ForgetArgs, KeepArgs};
+use super::super::context::{Context, tool};
+use super::super::repository;
+use super::super::table::{human_time, machine_time, table};
+use super::browse::unreadable;
+use crate::retention::{Decision, Policy, Span, Tag, plan_forget};
+use chunkstore::{Error, ErrorKind, Manifest, Repository, Result, VolumeName};
+use futures::{StreamExt, TryStreamExt, stream};
+use serde::Serialize;
+use serde_json::json;
+
+/// Records written at a time.
+const IN_FLIGHT: usize = 16;
+
+/// One backup as JSON, and what becomes of it.
+#[derive(Debug, Serialize)]
+struct DecisionView<'a> {
+    #[serde(rename = "type")]
+    line: &'static str,
+    volume: &'a str,
+    backup_id: &'a str,
+    attempt: u32,
+    finished: String,
+    keep: bool,
+    reasons: Vec<String>,
+}
+
+pub(crate) fn forget(ctx: &Context, args: &ForgetArgs) -> Result<()> {
+    let policy = policy(&args.keep)?;
+    match &args.backup {
+        Some(backup) if policy != Policy::default() => {
+            let context = format!("forget backup {backup}");
+            Err(Error::new(ErrorKind::Usage, context, "rules of a policy were given as well")
+                .hint("name a backup, or give --keep-… rules; MOVER_KEEP_… variables count too"))
+        }
+        Some(backup) => one(ctx, backup, args.dry_run),
+        None => {
+            policy.check()?;
+            by_policy(ctx, args, &policy)
+        }
+    }
+}
+
+fn policy(keep: &KeepArgs) -> Result<Policy> {
+    Ok(Policy {
+        last: keep.keep_last.unwrap_or(0),
+        hourly: keep.keep_hourly.unwrap_or(0),
+        daily: keep.keep_daily.unwrap_or(0),
+        weekly: keep.keep_weekly.unwrap_or(0),
+        monthly: keep.keep_monthly.unwrap_or(0),
+        yearly: keep.keep_yearly.unwrap_or(0),
+        within: keep.keep_within.as_deref().map(Span::parse).transpose()?,
+        tags: keep.keep_tag.iter().map(|tag| Tag::parse(tag)).collect::<Result<_>>()?,
+        allow_none: keep.allow_none,
+    })
+}
+
+fn one(ctx: &Context, backup: &str, dry_run: bool) -> Result<()> {
+    let repository = repository::open(ctx)?;
+    let manifest = ctx.block_on(repository.find_backup(backup))?;
+    if !dry_run {
+        ctx.block_on(repository.forget(&manifest.name(), &tool()))?;
+    }
+    let Manifest { volume, backup_id, attempt, .. } = &manifest;
+    let view = json!({
+        "backup_id": backup_id.as_str(), "volume": volume.as_str(), "attempt": attempt,
+        "dry_run": dry_run,
+    });
+    let did = if dry_run { "would forget" } else { "forgot" };
+    ctx.output.summary(&format!("{did} backup {backup_id} of volume {volume}\n"), &view)
+}
+
+fn by_policy(ctx: &Context, args: &ForgetArgs, policy: &Policy) -> Result<()> {
+    let volume = args.keep.volume.as_deref().filter(|v| !v.is_empty());
+    let volume = volume.map(VolumeName::new).transpose()?;
+    let repository = repository::open(ctx)?;
+    // what cannot be read is in no decision and stays
+    let (backups, problems) = ctx.block_on(repository.list_backups(volume.as_ref()))?;
+    let decisions = plan_forget(policy, &backups)?;
+    show(ctx, &decisions)?;
+    let going: Vec<&Manifest> =
+        decisions.iter().filter(|d| !d.keep()).map(|d| &d.backup.manifest).collect();
+    if !args.dry_run {
+        ctx.block_on(forget_all(&repository, &going))?;
+    }
+    let (kept, forgotten) = (decisions.len() - going.len(), going.len());
+    let did = if args.dry_run { "would forget" } else { "forgot" };
+    let view = json!({ "kept": kept, "forgotten": forgotten, "dry_run": args.dry_run });
+    ctx.output.summary(&format!("{did} {forgotten} backups, {kept} stay\n"), &view)?;
+    unreadable(ctx, problems)
+}
+
+async fn forget_all(repository: &Repository, going: &[&Manifest]) -> Result<()> {
+    let tool = tool();
+    stream::iter(going)
+        .map(|manifest| {
+            let (name, tool) = (manifest.name(), &tool);
+            async move {
+                match repository.forget(&name, tool).await {
+                    // somebody else forgot it since it was listed, and a collection removed it
+                    Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+                    done => done,
+                }
+            }
+        })
+        .buffer_unordered(IN_FLIGHT)
+        .try_collect()
+        .await
+}
+
+fn show(ctx: &Context, decisions: &[Decision<'_>]) -> Result<()> {
+    if ctx.settings.output.json {
+        for decision in decisions {
+            ctx.output.result_json(&view(decision))?;
+        }
+        return Ok(());
+    }
+    if ctx.settings.output.quiet || decisions.is_empty() {
+        return Ok(());
+    }
+    let rows = decisions.iter().map(|decision| {
+        let m = &decision.backup.manifest;
+        vec![
+            m.volume.to_string(),
+            m.backup_id.to_string(),
+            human_time(&m.finished),
+            if decision.keep() { "keep" } else { "forget" }.to_owned(),
+            reasons(decision).join(", "),
+        ]
+    });
+    let head = ["VOLUME", "BACKUP", "FINISHED", "", "WHY"];
+    ctx.output.result(&table(&head, rows.collect(), &[], ctx.settings.output.color_stdout))
+}
+
+fn view<'a>(decision: &'a Decision<'_>) -> DecisionView<'a> {
+    let m = &decision.backup.manifest;
+    DecisionView {
+        line: "decision",
+        volume: m.volume.as_str(),
+        backup_id: m.backup_id.as_str(),
+        attempt: m.attempt,
+        finished: machine_time(&m.finished),
+        keep: decision.keep(),
+        reasons: reasons(decision),
+    }
+}
+
+fn reasons(decision: &Decision<'_>) -> Vec<String> {
+    decision.reasons.iter().map(ToString::to_string).collect()
+}

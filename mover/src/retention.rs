@@ -1,0 +1,309 @@
+//! Which backups a policy keeps, and why: a pure decision over a listing.
+//!
+//! Each volume is decided about by itself. Its backups are walked from the newest to the oldest, and every rule of the policy
+//! says whether it keeps the one at hand: the first `last` of them, the newest of each of the first so many hours, days,
+//! weeks, months and years that have a backup, those that finished within a span before the newest one, and those with a
+//! label. What no rule keeps is to be forgotten.
+//!
+//! - Times are those of the manifests, in UTC. No clock is asked: `within` counts from the volume's newest backup, so a policy
+//!   that runs after backups have stopped forgets nothing more than it did before.
+//! - A policy without a rule decides nothing and is refused ([`Policy::check`]); a rule that counts to zero is none.
+//! - A volume of which the rules keep nothing keeps its newest backup, unless the policy says that it may lose all.
+
+use chrono::{DateTime, Datelike, Months, TimeDelta, Utc};
+use chunkstore::{BackupEntry, Error, ErrorKind, Result};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What to keep. A rule that is 0, `None` or empty is none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// The newest so many.
+    pub last: u32,
+    /// The newest of each of so many hours.
+    pub hourly: u32,
+    /// The newest of each of so many days.
+    pub daily: u32,
+    /// The newest of each of so many weeks, which begin on Mondays (ISO 8601).
+    pub weekly: u32,
+    /// The newest of each of so many months.
+    pub monthly: u32,
+    /// The newest of each of so many years.
+    pub yearly: u32,
+    /// All that finished so long before the newest one, or less.
+    pub within: Option<Span>,
+    /// All that have one of these labels.
+    pub tags: Vec<Tag>,
+    /// Whether a volume may lose its last backup when no rule keeps any.
+    pub allow_none: bool,
+}
+
+/// A length of time as calendars have it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Span {
+    /// Months, 12 to a year.
+    pub months: u32,
+    /// Hours, 24 to a day.
+    pub hours: u32,
+}
+
+/// A label that keeps a backup: with any value, or with this one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tag {
+    /// Name of the label.
+    pub name: String,
+    /// Its value; `None`: whatever it is.
+    pub value: Option<String>,
+}
+
+/// Why a backup stays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// Among the newest; which of them, from 1.
+    Last(u32),
+    /// The newest of this period.
+    Period(Period, String),
+    /// Within the span.
+    Within(Span),
+    /// Has the label.
+    Tag(Tag),
+    /// No rule keeps any backup of its volume, and it is the newest.
+    Newest,
+}
+
+/// What a rule counts in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Period {
+    /// By hours.
+    Hour,
+    /// By days.
+    Day,
+    /// By weeks.
+    Week,
+    /// By months.
+    Month,
+    /// By years.
+    Year,
+}
+
+/// One backup and what becomes of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision<'a> {
+    /// The backup.
+    pub backup: &'a BackupEntry,
+    /// Why it stays; none: it is to be forgotten.
+    pub reasons: Vec<Reason>,
+}
+
+impl Decision<'_> {
+    /// Whether the backup stays.
+    pub fn keep(&self) -> bool {
+        !self.reasons.is_empty()
+    }
+}
+
+impl Policy {
+    /// Refuses a policy without a rule: it would keep nothing.
+    pub fn check(&self) -> Result<()> {
+        let counts = [self.last, self.hourly, self.daily, self.weekly, self.monthly, self.yearly];
+        let spans = self.within.is_some_and(|span| span != Span::default());
+        if counts.iter().any(|n| *n > 0) || spans || !self.tags.is_empty() {
+            return Ok(());
+        }
+        let detail = "the policy has no rule, so it would keep nothing";
+        Err(Error::new(ErrorKind::Usage, "forget by policy", detail)
+            .hint("say what to keep, such as --keep-daily 7 --keep-weekly 5, or name one backup"))
+    }
+
+    fn periods(&self) -> [(Period, u32); 5] {
+        [
+            (Period::Hour, self.hourly),
+            (Period::Day, self.daily),
+            (Period::Week, self.weekly),
+            (Period::Month, self.monthly),
+            (Period::Year, self.yearly),
+        ]
+    }
+}
+
+/// What becomes of each of these backups, by volume and then from the oldest to the newest.
+pub fn plan_forget<'a>(policy: &Policy, backups: &'a [BackupEntry]) -> Result<Vec<Decision<'a>>> {
+    policy.check()?;
+    let mut volumes: BTreeMap<_, Vec<&BackupEntry>> = BTreeMap::new();
+    for backup in backups {
+        volumes.entry(&backup.manifest.volume).or_default().push(backup);
+    }
+    let mut decisions = Vec::with_capacity(backups.len());
+    for mut of_volume in volumes.into_values() {
+        of_volume.sort_by_cached_key(|b| {
+            let m = &b.manifest;
+            std::cmp::Reverse((m.finished, b.stored, m.backup_id.clone(), m.attempt))
+        });
+        let mut decided = decide(policy, &of_volume);
+        decided.reverse();
+        decisions.append(&mut decided);
+    }
+    Ok(decisions)
+}
+
+/// Of one volume, the newest first.
+fn decide<'a>(policy: &Policy, backups: &[&'a BackupEntry]) -> Vec<Decision<'a>> {
+    let oldest_within = policy
+        .within
+        .filter(|span| *span != Span::default())
+        .and_then(|span| Some((span, span.before(backups.first()?.manifest.finished))));
+    let mut counted = policy.periods().map(|(period, most)| (period, most, None::<String>));
+    let mut decisions: Vec<Decision<'a>> = Vec::with_capacity(backups.len());
+    for (backup, number) in backups.iter().zip(1..) {
+        let finished = backup.manifest.finished;
+        let mut reasons = Vec::new();
+        if number <= policy.last {
+            reasons.push(Reason::Last(number));
+        }
+        for (period, left, seen) in &mut counted {
+            let name = period.of(&finished);
+            if *left > 0 && seen.as_ref() != Some(&name) {
+                *left -= 1;
+                reasons.push(Reason::Period(*period, name.clone()));
+                *seen = Some(name);
+            }
+        }
+        if let Some((span, oldest)) = oldest_within
+            && oldest.is_none_or(|oldest| finished >= oldest)
+        {
+            reasons.push(Reason::Within(span));
+        }
+        let labels = &backup.manifest.labels;
+        let tags = policy.tags.iter().filter(|tag| tag.is_on(labels));
+        reasons.extend(tags.cloned().map(Reason::Tag));
+        decisions.push(Decision { backup, reasons });
+    }
+    if !policy.allow_none
+        && !decisions.iter().any(Decision::keep)
+        && let Some(newest) = decisions.first_mut()
+    {
+        newest.reasons.push(Reason::Newest);
+    }
+    decisions
+}
+
+impl Period {
+    /// Name of the period that holds this moment; names of one kind are equal within it and nowhere else.
+    fn of(self, time: &DateTime<Utc>) -> String {
+        match self {
+            Self::Hour => format!("{}Z", time.format("%Y-%m-%d %H")),
+            Self::Day => time.format("%Y-%m-%d").to_string(),
+            Self::Week => {
+                let week = time.iso_week();
+                format!("{}-W{:02}", week.year(), week.week())
+            }
+            Self::Month => time.format("%Y-%m").to_string(),
+            Self::Year => time.format("%Y").to_string(),
+        }
+    }
+
+    fn rule(self) -> &'static str {
+        match self {
+            Self::Hour => "hourly",
+            Self::Day => "daily",
+            Self::Week => "weekly",
+            Self::Month => "monthly",
+            Self::Year => "yearly",
+        }
+    }
+}
+
+impl Span {
+    /// From what is typed: numbers with `h`, `d`, `w`, `m` (months) or `y`, such as `14d` or `1y6m`.
+    pub fn parse(text: &str) -> Result<Self> {
+        let bad = |why: &str| {
+            Error::new(ErrorKind::Usage, format!("read a span of time {text:?}"), why)
+                .hint("write it like 36h, 14d, 8w, 6m (months) or 1y6m")
+        };
+        let mut span = Self::default();
+        let mut rest = text.trim();
+        if rest.is_empty() {
+            return Err(bad("it is empty"));
+        }
+        while !rest.is_empty() {
+            let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(|| bad("no unit"))?;
+            let (number, behind) = rest.split_at(digits);
+            let number: u32 =
+                number.parse().map_err(|_| bad("a number is missing or too large"))?;
+            let mut behind = behind.chars();
+            let (months, hours) = match behind.next() {
+                Some('h') => (0, 1),
+                Some('d') => (0, 24),
+                Some('w') => (0, 24 * 7),
+                Some('m') => (1, 0),
+                Some('y') => (12, 0),
+                _ => return Err(bad("a unit is not known")),
+            };
+            let add = |sum: u32, each: u32| number.checked_mul(each)?.checked_add(sum);
+            span.months = add(span.months, months).ok_or_else(|| bad("it is too long"))?;
+            span.hours = add(span.hours, hours).ok_or_else(|| bad("it is too long"))?;
+            rest = behind.as_str();
+        }
+        Ok(span)
+    }
+
+    /// So long before; `None`: before all times that there are.
+    fn before(self, time: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        time.checked_sub_months(Months::new(self.months))?
+            .checked_sub_signed(TimeDelta::try_hours(i64::from(self.hours))?)
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (days, hours) = (self.hours / 24, self.hours % 24);
+        let parts = [(self.months / 12, 'y'), (self.months % 12, 'm'), (days, 'd'), (hours, 'h')];
+        for (number, unit) in parts.into_iter().filter(|(number, _)| *number > 0) {
+            write!(f, "{number}{unit}")?;
+        }
+        if *self == Self::default() { f.write_str("0h") } else { Ok(()) }
+    }
+}
+
+impl Tag {
+    /// From what is typed: `NAME` or `NAME=VALUE`.
+    pub fn parse(text: &str) -> Result<Self> {
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (text, None),
+        };
+        if name.is_empty() {
+            return Err(Error::new(ErrorKind::Usage, format!("read label {text:?}"), "no name")
+                .hint("write NAME or NAME=VALUE"));
+        }
+        Ok(Self { name: name.to_owned(), value })
+    }
+
+    fn is_on(&self, labels: &BTreeMap<String, String>) -> bool {
+        labels.get(&self.name).is_some_and(|v| self.value.as_ref().is_none_or(|value| value == v))
+    }
+}
+
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.value {
+            Some(value) => write!(f, "{}={value}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Last(number) => write!(f, "last {number}"),
+            Self::Period(period, name) => write!(f, "{} {name}", period.rule()),
+            Self::Within(span) => write!(f, "within {span}"),
+            Self::Tag(tag) => write!(f, "tag {tag}"),
+            Self::Newest => f.write_str("no rule keeps any, and it is the newest"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

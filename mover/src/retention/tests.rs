@@ -1,0 +1,207 @@
+use super::*;
+use chunkstore::{
+    BackupId, BackupStats, ChangeKind, Manifest, MapRoot, SnapshotInfo, SourceInfo, VolumeName,
+};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+fn at(text: &str) -> DateTime<Utc> {
+    DateTime::parse_from_rfc3339(text).unwrap().to_utc()
+}
+
+fn backup(volume: &str, id: &str, finished: DateTime<Utc>, labels: &[(&str, &str)]) -> BackupEntry {
+    let manifest = Manifest {
+        volume: VolumeName::new(volume).unwrap(),
+        backup_id: BackupId::new(id).unwrap(),
+        attempt: 0,
+        size_bytes: 4096,
+        map: MapRoot { depth: 1, root: None },
+        parent: None,
+        snapshot: SnapshotInfo::default(),
+        source: SourceInfo {
+            path: "/dev/test".into(),
+            kind: ChangeKind::Whole,
+            origin: "test".into(),
+            listed_bytes: 0,
+            listed_extents: 0,
+        },
+        started: finished,
+        finished,
+        stats: BackupStats::default(),
+        tool: "test".into(),
+        labels: labels.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect(),
+        degraded: Vec::new(),
+    };
+    BackupEntry { manifest, stored: finished }
+}
+
+fn kept(policy: &Policy, backups: &[BackupEntry]) -> Vec<(String, String)> {
+    let decisions = plan_forget(policy, backups).unwrap();
+    assert_eq!(decisions.len(), backups.len());
+    let why = |d: &Decision<'_>| d.reasons.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let kept = decisions.iter().filter(|d| d.keep());
+    kept.map(|d| (d.backup.manifest.backup_id.to_string(), why(d).join(", "))).collect()
+}
+
+fn pairs(of: &[(&str, &str)]) -> Vec<(String, String)> {
+    of.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()
+}
+
+#[test]
+fn each_rule_keeps_the_newest_of_its_periods() {
+    let backups = [
+        backup("v", "a", at("2023-12-31T23:59:59Z"), &[]),
+        backup("v", "b", at("2024-12-30T10:00:00Z"), &[("keep", "yes")]),
+        backup("v", "c", at("2025-01-01T10:00:00Z"), &[]),
+        backup("v", "d", at("2025-01-01T10:59:59Z"), &[]),
+        backup("v", "e", at("2025-01-01T11:00:00Z"), &[("keep", "no")]),
+    ];
+    let policy = |change: fn(&mut Policy)| {
+        let mut policy = Policy::default();
+        change(&mut policy);
+        policy
+    };
+    for (policy, expected) in [
+        (policy(|p| p.last = 2), &[("d", "last 2"), ("e", "last 1")][..]),
+        (
+            policy(|p| p.hourly = 2),
+            &[("d", "hourly 2025-01-01 10Z"), ("e", "hourly 2025-01-01 11Z")],
+        ),
+        (policy(|p| p.daily = 2), &[("b", "daily 2024-12-30"), ("e", "daily 2025-01-01")]),
+        // one week, across the new year
+        (policy(|p| p.weekly = 2), &[("a", "weekly 2023-W52"), ("e", "weekly 2025-W01")]),
+        (policy(|p| p.monthly = 1), &[("e", "monthly 2025-01")]),
+        (
+            policy(|p| p.yearly = 9),
+            &[("a", "yearly 2023"), ("b", "yearly 2024"), ("e", "yearly 2025")],
+        ),
+        (
+            policy(|p| p.within = Some(Span::parse("1h").unwrap())),
+            &[("c", "within 1h"), ("d", "within 1h"), ("e", "within 1h")],
+        ),
+        (
+            policy(|p| p.tags = vec![Tag::parse("keep").unwrap()]),
+            &[("b", "tag keep"), ("e", "tag keep")],
+        ),
+        (policy(|p| p.tags = vec![Tag::parse("keep=yes").unwrap()]), &[("b", "tag keep=yes")]),
+    ] {
+        // "c" is exactly an hour older than "e"
+        assert_eq!(kept(&policy, &backups), pairs(expected), "{policy:?}");
+    }
+}
+
+#[test]
+fn rules_add_up_and_volumes_are_apart() {
+    let backups = [
+        backup("w", "x", at("2020-01-01T00:00:00Z"), &[]),
+        backup("v", "b", at("2025-01-02T00:00:00Z"), &[]),
+        backup("v", "a", at("2025-01-01T00:00:00Z"), &[]),
+    ];
+    let policy = Policy { last: 1, daily: 2, ..Policy::default() };
+    assert_eq!(
+        kept(&policy, &backups),
+        pairs(&[
+            ("a", "daily 2025-01-01"),
+            ("b", "last 1, daily 2025-01-02"),
+            ("x", "last 1, daily 2020-01-01"),
+        ])
+    );
+}
+
+#[test]
+fn a_policy_without_a_rule_is_refused_with_a_hint() {
+    let nothing = Span::default();
+    for policy in [Policy::default(), Policy { within: Some(nothing), ..Policy::default() }] {
+        let e = plan_forget(&policy, &[]).expect_err("no rule");
+        assert_eq!(e.kind(), ErrorKind::Usage);
+        assert!(e.hint_text().is_some_and(|hint| hint.contains("--keep-")), "{e}");
+    }
+}
+
+#[test]
+fn the_last_backup_of_a_volume_goes_only_when_asked() {
+    let backups = [
+        backup("v", "a", at("2025-01-01T00:00:00Z"), &[]),
+        backup("v", "b", at("2025-01-02T00:00:00Z"), &[]),
+    ];
+    let mut policy = Policy { tags: vec![Tag::parse("gold").unwrap()], ..Policy::default() };
+    let why = "no rule keeps any, and it is the newest";
+    assert_eq!(kept(&policy, &backups), pairs(&[("b", why)]));
+    policy.allow_none = true;
+    assert_eq!(kept(&policy, &backups), pairs(&[]));
+}
+
+#[test]
+fn spans_are_read_and_shown() {
+    for (text, span, shown) in [
+        ("36h", Span { months: 0, hours: 36 }, "1d12h"),
+        ("2w", Span { months: 0, hours: 336 }, "14d"),
+        ("1y6m7d", Span { months: 18, hours: 168 }, "1y6m7d"),
+        ("0h", Span::default(), "0h"),
+    ] {
+        assert_eq!(Span::parse(text).unwrap(), span, "{text}");
+        assert_eq!(span.to_string(), shown);
+    }
+    for text in ["", "d", "7", "7x", "-1d", "7d3", "4294967296h", "4294967295d", "٣d"] {
+        assert_eq!(Span::parse(text).expect_err(text).kind(), ErrorKind::Usage, "{text}");
+    }
+    assert_eq!(Span { months: u32::MAX, hours: 0 }.before(at("2025-01-01T00:00:00Z")), None);
+    // the last of February, not the third of March
+    let month = Span { months: 1, hours: 0 };
+    assert_eq!(month.before(at("2025-03-31T00:00:00Z")), Some(at("2025-02-28T00:00:00Z")));
+}
+
+/// Said another way: which backups of one volume a rule keeps.
+fn expected(policy: &Policy, backups: &[BackupEntry]) -> BTreeSet<String> {
+    let newest = |list: &[&BackupEntry]| {
+        let order = |b: &&&BackupEntry| (b.manifest.finished, b.manifest.backup_id.clone());
+        list.iter().max_by_key(order).map(|b| b.manifest.backup_id.to_string())
+    };
+    let mut keep = BTreeSet::new();
+    for (period, count) in policy.periods() {
+        let names: BTreeSet<_> = backups.iter().map(|b| period.of(&b.manifest.finished)).collect();
+        for name in names.into_iter().rev().take(count as usize) {
+            let of_it: Vec<_> =
+                backups.iter().filter(|b| period.of(&b.manifest.finished) == name).collect();
+            keep.extend(newest(&of_it));
+        }
+    }
+    let mut rest: Vec<&BackupEntry> = backups.iter().collect();
+    for _ in 0..policy.last {
+        let Some(id) = newest(&rest) else { break };
+        rest.retain(|b| b.manifest.backup_id.as_str() != id);
+        keep.insert(id);
+    }
+    keep
+}
+
+proptest! {
+    #[test]
+    fn what_stays_has_a_reason_and_no_rule_is_left_short(
+        minutes in prop::collection::vec(0i64..3_000_000, 0..40),
+        (last, hourly, daily, weekly, monthly, yearly) in (0u32..4, 0u32..4, 0u32..4, 0u32..4, 0u32..4, 0u32..4),
+    ) {
+        let policy = Policy { last, hourly, daily, weekly, monthly, yearly, ..Policy::default() };
+        let backups: Vec<_> = minutes
+            .iter()
+            .enumerate()
+            .map(|(n, minute)| {
+                let time = at("2020-02-29T12:00:00Z") + TimeDelta::minutes(*minute);
+                backup("v", &format!("{n:03}"), time, &[])
+            })
+            .collect();
+        prop_assume!(policy.check().is_ok());
+        let decisions = plan_forget(&policy, &backups).unwrap();
+        let kept: BTreeSet<_> = decisions
+            .iter()
+            .filter(|d| d.keep())
+            .map(|d| d.backup.manifest.backup_id.to_string())
+            .collect();
+        prop_assert_eq!(kept, expected(&policy, &backups));
+        prop_assert!(decisions.is_sorted_by_key(|d| d.backup.manifest.finished));
+        prop_assert!(backups.is_empty() || decisions.last().unwrap().keep());
+        // what was kept once is kept again: running a policy twice forgets no more
+        let left: Vec<_> = decisions.iter().filter(|d| d.keep()).map(|d| d.backup.clone()).collect();
+        prop_assert!(plan_forget(&policy, &left).unwrap().iter().all(Decision::keep));
+    }
+}

@@ -1,0 +1,89 @@
+//! `forget`: by name and by policy.
+
+use super::{Stage, expect_error, p};
+use serde_json::Value;
+use tests::MoverOutput;
+
+/// A stage whose volume `v` has two more backups, and `w` one.
+fn stage(name: &str) -> Stage {
+    let stage = Stage::new(name);
+    for (volume, id, label) in [("v", "two", "a=1"), ("v", "three", "b=1"), ("w", "other", "a=2")] {
+        let line = ["backup", "--quiet", "--volume", volume, "--backup-id", id, "--label", label];
+        stage.mover.ok(line.iter().map(|t| p(t)).chain([stage.image()]));
+    }
+    stage
+}
+
+fn listed(stage: &Stage) -> Vec<String> {
+    let id = |b: &Value| b["backup_id"].as_str().expect("an id").to_owned();
+    stage.mover.ok(["list", "--json"]).json_lines().iter().map(id).collect()
+}
+
+#[test]
+fn a_policy_says_what_stays_and_why_before_it_forgets() {
+    let stage = stage("forget-policy");
+    let rules = ["forget", "--keep-last", "1", "--keep-tag", "a=1"];
+    let dry = stage.mover.ok(rules.iter().chain(&["--dry-run"])).text();
+    let first = format!("v       {}", stage.backup_id);
+    assert!(dry.lines().any(|l| l.starts_with(&first) && l.ends_with("  forget")), "{dry}");
+    assert!(dry.contains("keep    tag a=1") && dry.contains("keep    last 1"), "{dry}");
+    assert!(dry.ends_with("would forget 1 backups, 3 stay\n"), "{dry}");
+    assert_eq!(listed(&stage).len(), 4);
+    assert!(stage.objects("forgotten").is_empty());
+
+    let lines = stage.mover.ok(rules.iter().chain(&["--json"])).json_lines();
+    let kept = |line: &Value| line["type"] == "decision" && line["keep"] == true;
+    assert_eq!(lines.iter().filter(|l| kept(l)).count(), 3);
+    assert!(lines.iter().filter(|l| kept(l)).all(|l| !l["reasons"][0].is_null()), "{lines:?}");
+    let summary = lines.last().expect("a summary");
+    assert_eq!((&summary["forgotten"], &summary["kept"]), (&1.into(), &3.into()));
+    assert_eq!(listed(&stage), ["two", "three", "other"]);
+
+    // again: nothing more
+    let again = stage.mover.ok(rules.iter().chain(&["--quiet"]));
+    assert_eq!((again.text().as_str(), listed(&stage).len()), ("", 3));
+    // one volume only, by the environment
+    let by_twin = ["forget", "--volume", "v", "--json"];
+    let mut command = stage.mover.command(by_twin);
+    let twin = MoverOutput::of(command.env("MOVER_KEEP_LAST", "1")).expect_code(0);
+    assert_eq!(twin.summary()["forgotten"], 1);
+    assert_eq!(listed(&stage), ["three", "other"]);
+}
+
+#[test]
+fn the_last_backup_stays_unless_it_is_meant() {
+    let stage = stage("forget-last");
+    let rules = ["forget", "--volume", "w", "--keep-tag", "gold"];
+    assert!(stage.mover.ok(rules).text().contains("no rule keeps any"));
+    assert_eq!(listed(&stage).len(), 4);
+    stage.mover.ok(rules.iter().chain(&["--allow-none"]));
+    assert_eq!(listed(&stage).len(), 3);
+
+    stage.mover.ok(["forget", "v@two", "--dry-run"]);
+    assert_eq!(listed(&stage).len(), 3);
+    stage.mover.ok(["forget", "v@two"]);
+    assert_eq!(listed(&stage).len(), 2);
+}
+
+#[test]
+fn what_says_nothing_or_too_much_is_refused() {
+    let stage = stage("forget-refused");
+    expect_error(stage.mover.run(["forget"]), 2, "--keep-daily");
+    expect_error(stage.mover.run(["forget", "--keep-last", "0"]), 2, "no rule");
+    expect_error(stage.mover.run(["forget", "--volume", "v"]), 2, "no rule");
+    expect_error(stage.mover.run(["forget", "v@two", "--keep-last", "1"]), 2, "policy");
+    expect_error(stage.mover.run(["forget", "--keep-within", "7"]), 2, "14d");
+    expect_error(stage.mover.run(["forget", "--keep-tag", "=x"]), 2, "NAME=VALUE");
+    assert_eq!(listed(&stage).len(), 4);
+}
+
+#[test]
+fn a_backup_that_cannot_be_read_is_never_forgotten() {
+    let stage = stage("forget-unreadable");
+    let broken = stage.objects("backups/v/two");
+    std::fs::write(&broken[0], b"rubbish").expect("damage a manifest");
+    let output = stage.mover.run(["forget", "--keep-last", "1"]).expect_code(3);
+    assert!(output.text().ends_with("forgot 1 backups, 2 stay\n"), "{}", output.text());
+    assert!(output.stderr.contains("backups/v/two"), "{}", output.stderr);
+    assert!(stage.objects("forgotten/v/two").is_empty());
+}
