@@ -1,0 +1,120 @@
+use super::link::Pace;
+use super::{LinkOptions, Relay, RelayOptions};
+use crate::Rng;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+
+/// A server that reads all of each connection and then answers with what `answer` makes of it.
+fn server(
+    connections: usize,
+    answer: impl Fn(Vec<u8>) -> Vec<u8> + Copy + Send + 'static,
+) -> (SocketAddr, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let address = listener.local_addr().expect("an address");
+    let thread = std::thread::spawn(move || {
+        let serve = |_| {
+            let (mut stream, _) = listener.accept().expect("accept");
+            std::thread::spawn(move || {
+                let mut bytes = Vec::new();
+                stream.read_to_end(&mut bytes).expect("read a request");
+                stream.write_all(&answer(bytes)).expect("answer");
+            })
+        };
+        let threads: Vec<_> = (0..connections).map(serve).collect();
+        threads.into_iter().for_each(|t| t.join().expect("serve"));
+    });
+    (address, thread)
+}
+
+fn ask(address: SocketAddr, request: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).expect("connect");
+    stream.write_all(request).expect("send");
+    stream.shutdown(Shutdown::Write).expect("end the request");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("read the answer");
+    answer
+}
+
+fn mirrored(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.reverse();
+    bytes
+}
+
+#[test]
+fn bytes_of_many_connections_pass_unchanged_both_ways() {
+    const CONNECTIONS: usize = 8;
+    let (address, serving) = server(CONNECTIONS, mirrored);
+    let options = RelayOptions::symmetric(address, Duration::from_millis(2), Some(64 * MIB as u64));
+    let relay = Relay::start(options).expect("start a relay");
+    let mut random = Rng::new(2601);
+    let requests: Vec<Vec<u8>> = (0..CONNECTIONS).map(|i| random.bytes(100_000 * i + 1)).collect();
+    let total: usize = requests.iter().map(Vec::len).sum();
+    std::thread::scope(|scope| {
+        for request in requests {
+            let to = relay.address();
+            scope.spawn(move || assert!(ask(to, &request) == mirrored(request)));
+        }
+    });
+    serving.join().expect("serve");
+    let counts = relay.counts();
+    assert_eq!((counts.up_bytes, counts.down_bytes), (total as u64, total as u64));
+    assert_eq!(counts.connections, CONNECTIONS as u64);
+}
+
+#[test]
+fn a_request_takes_its_handshake_and_its_round_trip() {
+    let (address, serving) = server(1, mirrored);
+    let up = LinkOptions { delay: Duration::from_millis(30), bytes_per_second: None };
+    let down = LinkOptions { delay: Duration::from_millis(20), bytes_per_second: None };
+    let options = RelayOptions { up, down, ..RelayOptions::symmetric(address, up.delay, None) };
+    let relay = Relay::start(options).expect("start a relay");
+    let begun = Instant::now();
+    assert_eq!(ask(relay.address(), b"ping"), b"gnip");
+    assert!(begun.elapsed() >= Duration::from_millis(100), "{:?}", begun.elapsed());
+    serving.join().expect("serve");
+}
+
+#[test]
+fn all_connections_together_keep_to_the_rate() {
+    const CONNECTIONS: usize = 4;
+    let (address, serving) = server(CONNECTIONS, |bytes| bytes[..1].to_vec());
+    let options = RelayOptions::symmetric(address, Duration::ZERO, Some(4 * MIB as u64));
+    let relay = Relay::start(options).expect("start a relay");
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..CONNECTIONS {
+            scope.spawn(|| ask(relay.address(), &vec![7; MIB / 4]));
+        }
+    });
+    assert!(begun.elapsed() >= Duration::from_millis(250), "{:?}", begun.elapsed());
+    serving.join().expect("serve");
+}
+
+#[test]
+fn a_server_that_is_not_there_ends_the_connection() {
+    // bound and dropped: nobody listens there
+    let nobody = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port");
+    let options = RelayOptions::symmetric(nobody, Duration::ZERO, None);
+    let relay = Relay::start(options).expect("start a relay");
+    let mut stream = TcpStream::connect(relay.address()).expect("the relay accepts");
+    let mut byte = [0];
+    assert!(matches!(stream.read(&mut byte), Ok(0) | Err(_)));
+}
+
+#[test]
+fn what_is_booked_leaves_one_after_the_other_and_idle_time_is_not_saved() {
+    let start = Instant::now();
+    let at = |millis| start + Duration::from_millis(millis);
+    let mut pace = Pace::new(Some(MIB as u64), start);
+    assert_eq!(pace.book(start, MIB / 4), at(250));
+    assert_eq!(pace.ahead(at(100)), Duration::from_millis(150));
+    assert_eq!(pace.book(at(100), MIB / 4), at(500));
+    assert_eq!(pace.ahead(at(9000)), Duration::ZERO);
+    assert_eq!(pace.book(at(9000), MIB), at(10_000));
+    let mut endless = Pace::new(None, start);
+    assert_eq!(endless.book(at(3), usize::MAX), at(3));
+}
