@@ -63,7 +63,10 @@ pub use pack::{
     PackCollector, PackHeader, PackKind, PackSummary, PackTrailer, Place, check_pack,
     decode_directory, decode_pack_header, decode_pack_trailer,
 };
-pub use protocol::{Commit, DamagedSet, LeaseOptions, Reader, SegmentInfo, Writer, WriterOptions};
+pub use protocol::{
+    CollectOptions, Collected, Commit, DamagedSet, LeaseOptions, Reader, SegmentInfo, Waiting,
+    Writer, WriterOptions, collect, preview_collection,
+};
 pub use repository::{BackupEntry, CreateOnce, InitOptions, Repository};
 pub use seal::{Compression, Opener, SealedEntry, Sealer};
 pub use store::{

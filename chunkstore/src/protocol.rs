@@ -10,9 +10,11 @@
 //! - its own packs are safe as long as its lease was not removed, which it learns from the fence at the latest.
 //!
 //! The steps are in [`Writer`] and [`Reader`], numbered as in the design of the protocol. Every one of them was found
-//! necessary by a search of all interleavings: leaving one out gives a backup that refers to deleted data. Nothing here
-//! deletes anything but leases, and a writer without the right to delete loses nothing: its leases run out.
+//! necessary by a search of all interleavings: leaving one out gives a backup that refers to deleted data. Writers and
+//! readers delete nothing but leases, and a writer without the right to delete loses nothing: its leases run out. What is
+//! deleted is deleted by [`collect`].
 
+mod collector;
 mod condemned;
 mod lease;
 mod reader;
@@ -21,6 +23,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub use collector::{CollectOptions, Collected, Waiting, collect, preview_collection};
 pub use condemned::DamagedSet;
 pub use lease::LeaseOptions;
 pub use reader::Reader;

@@ -28,7 +28,7 @@ use crate::error::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use fault::Fault;
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{
     GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
@@ -284,6 +284,26 @@ impl Store {
             Ok(()) => Ok(()),
             Err(e) => self.absent_or_err::<()>("delete", key, e).map(|_| ()),
         }
+    }
+
+    /// Deletes many objects, as many with one request as the store can; those that are not there are fine.
+    pub async fn delete_all(&self, keys: Vec<String>) -> Result<()> {
+        self.counters.deletes.fetch_add(keys.len() as u64, Ordering::Relaxed);
+        let paths = keys.iter().map(|key| self.path(key)).collect::<Result<Vec<Path>>>()?;
+        let paths = stream::iter(paths.into_iter().map(Ok)).boxed();
+        let mut answers = self.small.delete_stream(paths);
+        let mut failed = false;
+        while let Some(answer) = answers.next().await {
+            failed |= answer.is_err_and(|e| Fault::of(&e).kind != ErrorKind::NotFound);
+        }
+        drop(answers);
+        if failed {
+            // not all stores know requests for many; and one by one it is known which it was
+            for key in &keys {
+                self.delete(key).await?;
+            }
+        }
+        Ok(())
     }
 
     /// One create request, nothing made of its answer.

@@ -11,8 +11,10 @@
     reason = "tests print seeds and read their own MOVER_TEST_* environment"
 )]
 
+mod beside;
 mod binary;
 mod cgroup;
+mod clocked;
 mod devices;
 mod dying;
 mod extents;
@@ -25,8 +27,10 @@ mod servers;
 mod skip;
 mod vault;
 
+pub use beside::BesideStore;
 pub use binary::{Mover, MoverOutput, mover_bin, python, target_dir, volume_dir, work_dir};
 pub use cgroup::Cgroup;
+pub use clocked::ClockedStore;
 pub use devices::{LoopDevice, Mount, run, run_ok};
 pub use dying::{Death, DyingStore};
 pub use extents::{changed_extents, copy_image, extents_json, first_difference, write_extents};

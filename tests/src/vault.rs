@@ -2,8 +2,9 @@
 
 use crate::work_dir;
 use chunkstore::{
-    BackupId, ChunkSize, Compression, Credential, Encryption, InitOptions, KdfCost, Repository,
-    Result, SnapshotInfo, Store, VolumeName,
+    BackupId, ChunkSize, CollectOptions, Collected, Compression, Credential, Encryption,
+    InitOptions, KdfCost, LeaseOptions, ReadLimits, Repository, Result, SnapshotInfo, Store,
+    VolumeName, collect,
 };
 use mover::backup::{BackupOptions, BackupSummary, ChangedBlocksInput, ParentChoice, backup};
 use mover::control::{Cancel, MemoryBudget, Progress};
@@ -45,6 +46,10 @@ pub struct Vault {
 
 fn credential() -> Credential {
     Credential::from_key_file_bytes(&KEY).expect("32 bytes are a key")
+}
+
+fn lease() -> LeaseOptions {
+    LeaseOptions { lease_seconds: 600, tool: "test".into(), host: "test".into() }
 }
 
 fn store(inner: Arc<dyn ObjectStore>) -> Store {
@@ -124,6 +129,26 @@ impl Vault {
 
     /// Restores backup `id` onto `target` as it is.
     pub fn restore(&self, objects: Arc<dyn ObjectStore>, id: &str, target: &Path) -> Result<()> {
+        self.restore_under(objects, id, target, None)
+    }
+
+    /// The same, with a lease.
+    pub fn restore_leased(
+        &self,
+        objects: Arc<dyn ObjectStore>,
+        id: &str,
+        target: &Path,
+    ) -> Result<()> {
+        self.restore_under(objects, id, target, Some(lease()))
+    }
+
+    fn restore_under(
+        &self,
+        objects: Arc<dyn ObjectStore>,
+        id: &str,
+        target: &Path,
+        lease: Option<LeaseOptions>,
+    ) -> Result<()> {
         let repo = self.rt.block_on(Repository::open(store(objects), &self.credentials))?;
         let target = RestoreTarget::Path(target.to_owned());
         let options = RestoreOptions {
@@ -132,7 +157,7 @@ impl Vault {
             force: true,
             verify: false,
             range: None,
-            lease: None,
+            lease,
             memory: MEMORY,
             engine: EngineChoice::Blocking,
             direct: DirectIo::Never,
@@ -140,6 +165,32 @@ impl Vault {
             source_paths_to_refuse: Vec::new(),
         };
         restore(self.rt.handle(), &repo, options, &Progress::new(), &Cancel::new()).map(|_| ())
+    }
+
+    /// The repository on these objects.
+    pub fn open(&self, objects: Arc<dyn ObjectStore>) -> Result<Arc<Repository>> {
+        self.rt.block_on(Repository::open(store(objects), &self.credentials))
+    }
+
+    /// Runs something that waits.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.rt.block_on(future)
+    }
+
+    /// Forgets backup `id`.
+    pub fn forget(&self, objects: Arc<dyn ObjectStore>, id: &str) -> Result<()> {
+        let repo = self.open(objects)?;
+        self.rt.block_on(async {
+            let manifest = repo.find_backup(&format!("v@{id}")).await?;
+            repo.forget(&manifest.name(), "test").await
+        })
+    }
+
+    /// Collects garbage.
+    pub fn collect(&self, objects: Arc<dyn ObjectStore>, exclusive: bool) -> Result<Collected> {
+        let repo = self.open(objects)?;
+        let options = CollectOptions { lease: lease(), limits: ReadLimits::default(), exclusive };
+        self.rt.block_on(collect(&repo, &options, std::future::pending()))
     }
 
     /// What backup `id` restores to, onto a file that is not there yet.

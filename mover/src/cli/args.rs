@@ -4,8 +4,7 @@
 //! them.
 
 mod collecting;
-
-pub(crate) use collecting::{ForgetArgs, KeepArgs};
+pub(crate) use collecting::{ForgetArgs, GcArgs, KeepArgs};
 
 use clap::builder::FalseyValueParser;
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
@@ -201,6 +200,7 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     Diff(DiffArgs),
     Forget(ForgetArgs),
+    Gc(GcArgs),
     Key(KeyArgs),
     Completions(CompletionsArgs),
 }

@@ -3,6 +3,7 @@
 mod backup;
 mod browse;
 mod forget;
+mod gc;
 mod init;
 mod keyring;
 mod restore;
@@ -22,6 +23,7 @@ pub(crate) fn run(ctx: &Context, command: Command) -> Result<()> {
         Command::Show(args) => browse::show(ctx, &args),
         Command::Diff(args) => browse::diff(ctx, &args),
         Command::Forget(args) => forget::forget(ctx, &args),
+        Command::Gc(args) => gc::gc(ctx, &args),
         Command::Key(args) => match args.command {
             KeyCommand::Add(args) => keyring::add(ctx, &args),
             KeyCommand::Remove(args) => keyring::remove(ctx, &args),

@@ -2,8 +2,19 @@
 
 use tests::Mover;
 
-const COMMANDS: [&str; 10] =
-    ["init", "backup", "restore", "list", "show", "verify", "diff", "forget", "key", "completions"];
+const COMMANDS: [&str; 11] = [
+    "init",
+    "backup",
+    "restore",
+    "list",
+    "show",
+    "verify",
+    "diff",
+    "forget",
+    "gc",
+    "key",
+    "completions",
+];
 
 #[test]
 fn every_command_has_help_with_an_example() {

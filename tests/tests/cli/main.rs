@@ -6,6 +6,7 @@ mod embedded;
 mod ends;
 mod failing_devices;
 mod forget;
+mod gc;
 mod help;
 mod keys;
 mod output;

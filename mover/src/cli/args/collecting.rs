@@ -1,4 +1,4 @@
-//! What can be typed after `forget`.
+//! What can be typed after `forget` and `gc`.
 
 use clap::ArgAction;
 use clap::builder::FalseyValueParser;
@@ -6,7 +6,7 @@ use clap::builder::FalseyValueParser;
 /// Forget backups: one by its name, or all that a policy does not keep.
 ///
 /// A forgotten backup no longer exists for any command. Nothing is deleted now; what only such
-/// backups need is what a later garbage collection removes. With --keep-… rules each volume is
+/// backups need is what a later `mover gc` removes. With --keep-… rules each volume is
 /// decided about by itself, and what no rule keeps is forgotten.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -59,4 +59,23 @@ pub(crate) struct KeepArgs {
     /// Let a volume lose its last backup when no rule keeps any; otherwise its newest one stays
     #[arg(long, env = "MOVER_ALLOW_NONE", value_parser = FalseyValueParser::new())]
     pub(crate) allow_none: bool,
+}
+
+/// Collect garbage: delete what only forgotten backups, and runs that never ended, have stored.
+///
+/// Safe at any time beside backups, restores and other collections, and none of them waits for it.
+/// What somebody at work may still use is condemned now and deleted by a later run.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  mover gc --dry-run
+  mover forget --keep-daily 7 --keep-weekly 5 && mover gc")]
+pub(crate) struct GcArgs {
+    /// Only show what would be condemned, and what that would cost; writes nothing
+    #[arg(long, env = "MOVER_DRY_RUN", value_parser = FalseyValueParser::new())]
+    pub(crate) dry_run: bool,
+    /// Nothing else uses the repository, and nothing will until this has ended: needed on stores
+    /// that cannot create an object only if it is absent
+    #[arg(long, env = "MOVER_EXCLUSIVE", value_parser = FalseyValueParser::new())]
+    pub(crate) exclusive: bool,
 }

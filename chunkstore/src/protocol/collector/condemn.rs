@@ -1,0 +1,144 @@
+//! The first half of a collection: what nothing refers to is written down. Deletes nothing but its own lease.
+
+use super::mark::Mark;
+use super::plan::plan_condemned;
+use super::{CollectOptions, Collected, Stop, blockers};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::gc::{Condemned, CondemnedList};
+use crate::format::lease::LeaseRole;
+use crate::format::names::{
+    FORGOTTEN_PREFIX, PACKS_PREFIX, condemned_key, parse_forgotten_key, parse_pack_key,
+};
+use crate::ids::{GenerationId, LeaseId, PackId};
+use crate::protocol::lease::LeaseKeeper;
+use crate::repository::Repository;
+use crate::store::Created;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Objects that one request for several deletions names at most.
+const DELETED_AT_A_TIME: u64 = 1000;
+
+/// A list that was created.
+pub(super) struct Condemnation {
+    pub(super) generation: GenerationId,
+    /// What was live then: the sweep goes on from it.
+    pub(super) mark: Mark,
+}
+
+/// What there is to condemn.
+pub(super) struct Found {
+    pub(super) list: CondemnedList,
+    mark: Mark,
+}
+
+/// Steps 1 to 8. `None`: there is no garbage. When `stop` comes first, the lease is given back and it ends `Cancelled`.
+pub(super) async fn condemn(
+    repo: &Arc<Repository>,
+    options: &CollectOptions,
+    stop: Stop<'_>,
+    done: &mut Collected,
+) -> Result<Option<Condemnation>> {
+    let generation = GenerationId::random();
+    let lease = options.lease.lease(LeaseRole::Collector { generation });
+    let id = lease.lease_id;
+    let keeper = Arc::new(LeaseKeeper::create(repo, lease).await?); // 1
+    // a list may still come to be: then the lease stays, until it is fenced
+    let mut in_doubt = false;
+    let beat = keeper.heartbeat();
+    let condemned = tokio::select! {
+        condemned = under_lease(repo, options, generation, id, &mut in_doubt, done) => condemned,
+        () = stop => Err(cancelled(repo)),
+        // it ends with the keeper, so never before the work
+        () = beat => Err(Error::new(ErrorKind::Bug, "keep a lease alive", "the heartbeat ended")),
+    };
+    if let Some(e) = keeper.end(!in_doubt).await {
+        // 8
+        tracing::warn!("the collector's lease stays until it runs out: {e}");
+    }
+    condemned
+}
+
+async fn under_lease(
+    repo: &Arc<Repository>,
+    options: &CollectOptions,
+    generation: GenerationId,
+    own: LeaseId,
+    in_doubt: &mut bool,
+    done: &mut Collected,
+) -> Result<Option<Condemnation>> {
+    blockers::bury_the_dead(repo, own, options).await?;
+    let Found { list, mark } = find(repo, options, done).await?; // 2 and 3
+    if list.dead.is_empty() && list.forgotten.is_empty() {
+        return Ok(None);
+    }
+    let key = condemned_key(&generation);
+    let bytes = Condemned::List(list).encode(repo.keys(), repo.id(), &key)?;
+    *in_doubt = true;
+    let created = repo.store().create(&key, bytes.into()).await?; // 5
+    *in_doubt = false;
+    if matches!(created, Created::Taken(_)) {
+        let context = format!("collect garbage in {}", repo.store().url());
+        let detail = "another collector took this one for dead and fenced it";
+        return Err(Error::new(ErrorKind::Fenced, context, detail)
+            .hint("nothing was deleted; run it again"));
+    }
+    blockers::establish(repo, &generation, Some(own)).await?; // 6 and 7
+    Ok(Some(Condemnation { generation, mark }))
+}
+
+fn cancelled(repo: &Repository) -> Error {
+    let context = format!("collect garbage in {}", repo.store().url());
+    Error::new(ErrorKind::Cancelled, context, "stopped")
+}
+
+/// Steps 2 and 3: what would be condemned now.
+pub(super) async fn find(
+    repo: &Arc<Repository>,
+    options: &CollectOptions,
+    done: &mut Collected,
+) -> Result<Found> {
+    let forgotten = repo.store().list(FORGOTTEN_PREFIX).await?;
+    let forgotten: HashSet<_> =
+        forgotten.iter().filter_map(|l| parse_forgotten_key(&l.key).ok()).collect();
+    let packs = list_packs(repo).await?;
+    let mut mark = Mark::new(repo);
+    mark.update(repo, &forgotten, options.limits).await?;
+    drop(forgotten);
+
+    let dead = plan_condemned(&packs, &mark.stubs, &mark.live, &mark.undecided);
+    done.backups = mark.backups;
+    done.packs = packs.len() as u64;
+    done.pack_bytes = packs.iter().map(|(_, bytes)| bytes).sum();
+    done.live_chunks = mark.live.live_chunks();
+    done.pages_read += mark.reached.pages;
+    done.mark_bytes = done.mark_bytes.max(mark.live.memory_bytes());
+    let sizes = packs.iter().filter(|(pack, _)| dead.binary_search(pack).is_ok());
+    done.condemned_bytes = sizes.map(|(_, bytes)| bytes).sum();
+    done.condemned_packs = dead.len() as u64;
+    done.forgotten = mark.forgotten.len() as u64;
+    let forgotten = mark.forgotten.iter().cloned().collect();
+    Ok(Found { list: CondemnedList { dead, rewritten: Vec::new(), forgotten }, mark })
+}
+
+/// All packs and their sizes.
+pub(super) async fn list_packs(repo: &Repository) -> Result<Vec<(PackId, u64)>> {
+    let listed = repo.store().list(PACKS_PREFIX).await?;
+    Ok(listed.iter().filter_map(|l| Some((parse_pack_key(&l.key).ok()?, l.size_bytes))).collect())
+}
+
+/// What a collection would ask of the store besides what finding out has: lease, list, blockers, verdict, the second look, and
+/// deletions, which most stores take 1000 at a time.
+pub(super) fn add_cost(found: &Found, done: &mut Collected) {
+    if found.list.dead.is_empty() && found.list.forgotten.is_empty() {
+        return;
+    }
+    let requests = &mut done.requests;
+    requests.creates += 4;
+    requests.lists += 8;
+    requests.gets += 4;
+    for count in [found.list.dead.len(), found.list.forgotten.len()] {
+        requests.deletes += (count as u64).div_ceil(DELETED_AT_A_TIME);
+    }
+    requests.deletes += 3;
+}

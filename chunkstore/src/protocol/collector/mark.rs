@@ -1,0 +1,271 @@
+//! The mark: everything that any backup refers to, by pack.
+//!
+//! Live is what any manifest reaches, but for those in a given forgotten set. What is live in a pack that was rewritten, or is
+//! about to be, is live at its new place too: relocations of condemned lists that nobody has decided yet count as stubs do,
+//! along chains, until nothing is added.
+//!
+//! Order is everything: manifests are read first, then `gc/`, then `moved/`. A relocation goes from a condemned list to a stub
+//! before the list is removed, so read in this order it is seen at least once. A listing of a large store is no snapshot: if
+//! a verdict appeared while this was going on, all is read once more.
+//!
+//! A mark can be taken again later ([`Mark::update`]): maps never change, so what was walked once is not walked again, and the
+//! result is that of a new mark or more. What was marked without need (of a manifest that is gone since) is a leak until the
+//! next collection, never a loss. A walk that ended early is thrown away whole: its pages are marked without what lies below.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::gc::{Condemned, CondemnedList};
+use crate::format::manifest::ManifestRecord;
+use crate::format::moved::Moved;
+use crate::format::names::{
+    AttemptName, BACKUPS_PREFIX, GC_PREFIX, GcObject, MOVED_PREFIX, parse_gc_key,
+    parse_manifest_key, parse_moved_key,
+};
+use crate::ids::{GenerationId, PackId};
+use crate::limits::GC_BYTES_MAX;
+use crate::map::{LiveSet, PageAt, Reached, ReadLimits, Visitor, VolumeMap, reach};
+use crate::repository::{RECORD_OVERHEAD, Repository};
+use crate::units::{ChunkRef, Location};
+use futures::{StreamExt, TryStreamExt, stream};
+use std::collections::{BTreeSet, HashSet};
+
+/// Objects read at a time: manifests and stubs.
+const IN_FLIGHT: usize = 32;
+/// Condemned lists read at a time: each may be large.
+const LISTS_IN_FLIGHT: usize = 2;
+/// How often a mark begins again because other collections end beside it.
+const ROUNDS_MAX: u32 = 16;
+const GC_OBJECT_BYTES_MAX: u64 = GC_BYTES_MAX as u64 + RECORD_OVERHEAD;
+
+/// What is live, and what was seen on the way.
+#[derive(Debug)]
+pub(super) struct Mark {
+    pub(super) live: LiveSet,
+    /// Manifests that were walked, and fences: neither has to be looked at again.
+    seen: HashSet<AttemptName>,
+    /// Backups that were walked.
+    pub(super) backups: u64,
+    /// Forgotten backups whose manifests were listed.
+    pub(super) forgotten: BTreeSet<AttemptName>,
+    /// Packs in condemned lists that were there.
+    pub(super) undecided: HashSet<PackId>,
+    /// Packs that there are stubs of.
+    pub(super) stubs: Vec<PackId>,
+    pub(super) reached: Reached,
+}
+
+/// A relocation whose old place nobody was seen to refer to so far.
+type Idle = (PackId, (u32, u16), Location);
+
+impl Mark {
+    pub(super) fn new(repo: &Repository) -> Self {
+        Self {
+            live: LiveSet::new(repo.params().entry_chunks),
+            seen: HashSet::new(),
+            backups: 0,
+            forgotten: BTreeSet::new(),
+            undecided: HashSet::new(),
+            stubs: Vec::new(),
+            reached: Reached::default(),
+        }
+    }
+
+    /// Marks what is live now, on top of what was marked before. After an error this is of no use any more.
+    pub(super) async fn update(
+        &mut self,
+        repo: &Repository,
+        forgotten: &HashSet<AttemptName>,
+        limits: ReadLimits,
+    ) -> Result<()> {
+        let mut before = verdicts(repo).await?;
+        for _ in 0..ROUNDS_MAX {
+            let done = self.round(repo, forgotten, limits).await;
+            let after = verdicts(repo).await?;
+            let decided_meanwhile = !after.is_subset(&before);
+            match done {
+                Ok(()) if !decided_meanwhile => return Ok(()),
+                Ok(()) => {}
+                Err(e) if !decided_meanwhile => return Err(e),
+                Err(e) => {
+                    // what that collection deletes was forgotten, and its manifests go last
+                    tracing::info!("the mark begins again: {e}");
+                    *self = Self::new(repo);
+                }
+            }
+            before = after;
+        }
+        let context = format!("mark what is live in {}", repo.store().url());
+        let detail = format!("other collections ended beside it, {ROUNDS_MAX} times over");
+        Err(Error::new(ErrorKind::Unavailable, context, detail).hint("try again later"))
+    }
+
+    async fn round(
+        &mut self,
+        repo: &Repository,
+        forgotten: &HashSet<AttemptName>,
+        limits: ReadLimits,
+    ) -> Result<()> {
+        self.walk(repo, forgotten, limits).await?;
+        let mut idle = self.read_lists(repo).await?;
+        idle.extend(self.read_stubs(repo).await?);
+        self.close(idle)
+    }
+
+    /// Everything that manifests reach which were not walked before.
+    async fn walk(
+        &mut self,
+        repo: &Repository,
+        forgotten: &HashSet<AttemptName>,
+        limits: ReadLimits,
+    ) -> Result<()> {
+        let listed = repo.store().list(BACKUPS_PREFIX).await?;
+        let names = listed.iter().filter_map(|l| parse_manifest_key(&l.key).ok());
+        let (gone, names): (Vec<_>, Vec<_>) = names.partition(|name| forgotten.contains(name));
+        self.forgotten = gone.into_iter().collect();
+        let new = names.into_iter().filter(|name| !self.seen.contains(name));
+        let new: Vec<AttemptName> = new.collect();
+        let mut records = stream::iter(new)
+            .map(|name| async move {
+                let record = repo.read_manifest(&name).await.map_err(|e| blind(e, &name))?;
+                Ok::<_, Error>((name, record))
+            })
+            .buffered(IN_FLIGHT);
+        let mut maps = Vec::new();
+        while let Some((name, record)) = records.try_next().await? {
+            match record {
+                Some(ManifestRecord::Backup(manifest)) => {
+                    maps.push(VolumeMap::of(repo, &manifest).map_err(|e| blind(e, &name))?);
+                }
+                Some(ManifestRecord::Fence { .. }) => {}
+                // another collection that had recorded it as forgotten removed it
+                None => continue,
+            }
+            self.seen.insert(name);
+        }
+        self.backups += maps.len() as u64;
+        let mut marker = Marker { live: &mut self.live };
+        let reached = reach(repo, &maps, limits, &mut marker).await?;
+        self.reached.pages += reached.pages;
+        self.reached.read_bytes += reached.read_bytes;
+        Ok(())
+    }
+
+    /// Relocations that nobody has decided yet, and what is condemned.
+    async fn read_lists(&mut self, repo: &Repository) -> Result<Vec<Idle>> {
+        self.undecided.clear();
+        let mut idle = Vec::new();
+        let generations = generations_with(repo, GcObject::Condemned).await?;
+        let mut lists = stream::iter(generations)
+            .map(|generation| async move { read_condemned_list(repo, &generation).await })
+            .buffer_unordered(LISTS_IN_FLIGHT);
+        while let Some(list) = lists.try_next().await? {
+            let Some(Condemned::List(CondemnedList { dead, rewritten, .. })) = list else {
+                continue;
+            };
+            self.undecided.extend(dead);
+            for stub in &rewritten {
+                self.undecided.insert(*stub.pack());
+                follow(&mut self.live, stub, &mut idle)?;
+            }
+        }
+        Ok(idle)
+    }
+
+    async fn read_stubs(&mut self, repo: &Repository) -> Result<Vec<Idle>> {
+        let listed = repo.store().list(MOVED_PREFIX).await?;
+        let keys = listed.into_iter().map(|l| l.key);
+        let keys: Vec<String> = keys.filter(|key| parse_moved_key(key).is_ok()).collect();
+        self.stubs = keys.iter().filter_map(|key| parse_moved_key(key).ok()).collect();
+        let mut idle = Vec::new();
+        let mut stubs = stream::iter(keys)
+            .map(|key| async move {
+                let bytes = repo.store().get_opt_at_most(&key, GC_OBJECT_BYTES_MAX).await?;
+                // a stub that goes away was of a pack that nothing live refers to
+                bytes.map(|b| Moved::decode(repo.keys(), repo.id(), &key, &b)).transpose()
+            })
+            .buffer_unordered(IN_FLIGHT);
+        while let Some(stub) = stubs.try_next().await? {
+            if let Some(stub) = stub {
+                follow(&mut self.live, &stub, &mut idle)?;
+            }
+        }
+        Ok(idle)
+    }
+
+    /// Along chains of stubs, until nothing is added.
+    fn close(&mut self, mut idle: Vec<Idle>) -> Result<()> {
+        loop {
+            let before = idle.len();
+            let mut left = Vec::new();
+            for (pack, (entry, index), to) in idle {
+                if self.live.contains(&pack, entry, index) {
+                    self.live.insert(&to)?;
+                } else {
+                    left.push((pack, (entry, index), to));
+                }
+            }
+            if left.len() == before {
+                return Ok(());
+            }
+            idle = left;
+        }
+    }
+}
+
+/// What is live of a pack is live where it went.
+fn follow(live: &mut LiveSet, stub: &Moved, idle: &mut Vec<Idle>) -> Result<()> {
+    for (old, to) in stub.relocations() {
+        if live.contains(stub.pack(), old.0, old.1) {
+            live.insert(to)?;
+        } else {
+            idle.push((*stub.pack(), *old, *to));
+        }
+    }
+    Ok(())
+}
+
+struct Marker<'a> {
+    live: &'a mut LiveSet,
+}
+
+impl Visitor for Marker<'_> {
+    fn page(&mut self, at: &PageAt) -> Result<bool> {
+        self.live.insert(&at.page.location)
+    }
+
+    fn chunk(&mut self, _: &PageAt, _: u64, chunk: &ChunkRef) -> Result<()> {
+        self.live.insert(&chunk.location).map(|_| ())
+    }
+
+    fn unreadable(&mut self, _: &PageAt, error: Error) -> Result<()> {
+        Err(error.within("find out what is live").hint(HINT))
+    }
+}
+
+const HINT: &str = "nothing is deleted as long as this backup cannot be read whole: bring the object back, or forget the backup \
+                    if it is lost";
+
+/// A backup whose data nobody can find out.
+fn blind(e: Error, name: &AttemptName) -> Error {
+    e.within(format!("find out what backup {name} refers to")).hint(HINT)
+}
+
+async fn verdicts(repo: &Repository) -> Result<BTreeSet<GenerationId>> {
+    Ok(generations_with(repo, GcObject::Verdict).await?.into_iter().collect())
+}
+
+async fn generations_with(repo: &Repository, object: GcObject) -> Result<Vec<GenerationId>> {
+    let listed = repo.store().list(GC_PREFIX).await?;
+    let parsed = listed.iter().filter_map(|l| parse_gc_key(&l.key).ok());
+    Ok(parsed.filter(|(_, o)| *o == object).map(|(generation, _)| generation).collect())
+}
+
+/// `None`: the generation has ended.
+pub(super) async fn read_condemned_list(
+    repo: &Repository,
+    generation: &GenerationId,
+) -> Result<Option<Condemned>> {
+    let key = crate::format::names::condemned_key(generation);
+    let bytes = repo.store().get_opt_at_most(&key, GC_OBJECT_BYTES_MAX).await?;
+    let decode = |bytes: bytes::Bytes| Condemned::decode(repo.keys(), repo.id(), &key, &bytes);
+    bytes.map(decode).transpose().map_err(|e| e.within(format!("read {key}")))
+}

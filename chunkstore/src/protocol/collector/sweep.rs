@@ -1,0 +1,173 @@
+//! The second half of a collection: what its list names is deleted, as far as nobody refers to it.
+//!
+//! May be done by anybody, at any time, by several at once, and again from the start after a crash: each step does nothing
+//! where it was done already. Nothing is deleted before the verdict exists.
+
+use super::blockers::{establish, still_at_work};
+use super::mark::{Mark, read_condemned_list};
+use super::plan::{plan_verdict, targets};
+use super::{CollectOptions, Collected, segments};
+use crate::error::{Error, Result};
+use crate::format::gc::{Condemned, CondemnedList, Verdict};
+use crate::format::names::{
+    AttemptName, MOVED_PREFIX, blockers_key, condemned_key, moved_key, pack_key, parse_moved_key,
+    verdict_key,
+};
+use crate::ids::{GenerationId, PackId};
+use crate::limits::GC_BYTES_MAX;
+use crate::repository::{RECORD_OVERHEAD, Repository};
+use crate::store::Created;
+use futures::{StreamExt, TryStreamExt, stream};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Look-ups and stubs under way at a time.
+const IN_FLIGHT: usize = 16;
+
+/// How far a sweep came.
+pub(super) enum Swept {
+    /// Nothing is left of it.
+    Done,
+    /// Somebody is still at work who may build on what it condemned.
+    Waits { packs: u64, blockers: Vec<String> },
+}
+
+/// Packs in a generation's list. `None`: there is no list, or a fence.
+pub(super) async fn condemned_packs(
+    repo: &Repository,
+    generation: &GenerationId,
+) -> Result<Option<u64>> {
+    Ok(match read_condemned_list(repo, generation).await? {
+        Some(Condemned::List(list)) => Some(count(&list)),
+        Some(Condemned::Fence) | None => None,
+    })
+}
+
+fn count(list: &CondemnedList) -> u64 {
+    (list.dead.len() + list.rewritten.len()) as u64
+}
+
+/// Steps 1 to 9. `mark`: one that was taken for this very list, to go on from.
+pub(super) async fn sweep(
+    repo: &Arc<Repository>,
+    options: &CollectOptions,
+    generation: &GenerationId,
+    mark: Option<Mark>,
+    done: &mut Collected,
+) -> Result<Swept> {
+    let list = match read_condemned_list(repo, generation).await? {
+        Some(Condemned::List(list)) => list,
+        // permanent: its owner must find it whenever it comes back
+        Some(Condemned::Fence) => return Ok(Swept::Done),
+        None => {
+            // the list goes last, so this is what a sweeper put back that came too late
+            repo.store().delete(&blockers_key(generation)).await?;
+            return Ok(Swept::Done);
+        }
+    };
+    let verdict = match read_verdict(repo, generation).await? {
+        Some(verdict) => verdict,
+        None => {
+            let blockers = establish(repo, generation, None).await?; // 1
+            let blockers = still_at_work(repo, &blockers, options).await?; // 2
+            if !blockers.is_empty() {
+                return Ok(Swept::Waits { packs: count(&list), blockers });
+            }
+            decide(repo, options, generation, &list, mark, done).await? // 3 and 4
+        }
+    };
+    let dead: HashSet<PackId> = verdict.dead.into_iter().collect();
+    done.rescued_packs += count(&list).saturating_sub(dead.len() as u64);
+    delete(repo, &list, &dead, done).await?; // 5 to 8
+    repo.store().delete(&blockers_key(generation)).await?;
+    repo.store().delete(&condemned_key(generation)).await?; // 9
+    Ok(Swept::Done)
+}
+
+async fn read_verdict(repo: &Repository, generation: &GenerationId) -> Result<Option<Verdict>> {
+    let key = verdict_key(generation);
+    let bytes_max = u64::from(GC_BYTES_MAX) + RECORD_OVERHEAD;
+    let bytes = repo.store().get_opt_at_most(&key, bytes_max).await?;
+    bytes.map(|bytes| Verdict::decode(repo.keys(), repo.id(), &key, &bytes)).transpose()
+}
+
+/// Steps 3 and 4: marks again, with the forgotten set that the list records, and decides; or takes over what was decided.
+async fn decide(
+    repo: &Arc<Repository>,
+    options: &CollectOptions,
+    generation: &GenerationId,
+    list: &CondemnedList,
+    mark: Option<Mark>,
+    done: &mut Collected,
+) -> Result<Verdict> {
+    let forgotten: HashSet<AttemptName> = list.forgotten.iter().cloned().collect();
+    let mut mark = mark.unwrap_or_else(|| Mark::new(repo));
+    let pages = mark.reached.pages;
+    mark.update(repo, &forgotten, options.limits).await?;
+    done.pages_read += mark.reached.pages.saturating_sub(pages);
+    done.mark_bytes = done.mark_bytes.max(mark.live.memory_bytes());
+    let exists: Vec<Option<PackId>> = stream::iter(targets(list))
+        .map(|pack| async move {
+            Ok::<_, Error>(repo.store().head(&pack_key(&pack)).await?.map(|_| pack))
+        })
+        .buffered(IN_FLIGHT)
+        .try_collect()
+        .await?;
+    let exists = exists.into_iter().flatten().collect();
+    let verdict = Verdict { dead: plan_verdict(list, &mark.live, &exists) };
+    let key = verdict_key(generation);
+    let bytes = verdict.encode(repo.keys(), repo.id(), &key)?;
+    match repo.store().create(&key, bytes.into()).await? {
+        Created::Now | Created::Ours => Ok(verdict),
+        Created::Taken(bytes) => Verdict::decode(repo.keys(), repo.id(), &key, &bytes),
+    }
+}
+
+/// Steps 5 to 8.
+async fn delete(
+    repo: &Arc<Repository>,
+    list: &CondemnedList,
+    dead: &HashSet<PackId>,
+    done: &mut Collected,
+) -> Result<()> {
+    if !dead.is_empty() {
+        let sizes = segments::replace(repo, dead, done).await?; // 5
+        let stubs = put_stubs(repo, list, dead).await?; // 6
+        let packs: Vec<&PackId> = dead.iter().filter(|pack| sizes.contains_key(*pack)).collect();
+        done.deleted_packs += packs.len() as u64;
+        done.deleted_bytes += packs.iter().filter_map(|pack| sizes.get(*pack)).sum::<u64>();
+        repo.store().delete_all(packs.into_iter().map(pack_key).collect()).await?; // 7
+        delete_stubs(repo, |pack| dead.contains(pack) && !stubs.contains(pack)).await?;
+    }
+    let manifests: Vec<String> = list.forgotten.iter().map(AttemptName::manifest_key).collect();
+    done.deleted_manifests += manifests.len() as u64;
+    repo.store().delete_all(manifests).await // 8
+}
+
+/// Of the packs that the verdict kills, never of a rescued one. Gives those that have one.
+async fn put_stubs(
+    repo: &Arc<Repository>,
+    list: &CondemnedList,
+    dead: &HashSet<PackId>,
+) -> Result<HashSet<PackId>> {
+    let killed = list.rewritten.iter().filter(|stub| dead.contains(stub.pack()));
+    stream::iter(killed)
+        .map(|stub| async move {
+            let key = moved_key(stub.pack());
+            let bytes = stub.encode(repo.keys(), repo.id(), &key)?;
+            // one that is there leads to as much of what is live
+            repo.store().create(&key, bytes.into()).await?;
+            Ok(*stub.pack())
+        })
+        .buffer_unordered(IN_FLIGHT)
+        .try_collect()
+        .await
+}
+
+/// Stubs of packs that nothing refers to any more.
+async fn delete_stubs(repo: &Repository, useless: impl Fn(&PackId) -> bool) -> Result<()> {
+    let listed = repo.store().list(MOVED_PREFIX).await?;
+    let keys = listed.into_iter().map(|l| l.key);
+    let useless = keys.filter(|key| parse_moved_key(key).is_ok_and(|pack| useless(&pack)));
+    repo.store().delete_all(useless.collect()).await
+}

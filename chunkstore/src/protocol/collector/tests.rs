@@ -1,0 +1,263 @@
+use super::blockers::{establish, still_at_work};
+use super::mark::Mark;
+use super::plan::{plan_condemned, plan_verdict, targets};
+use super::*;
+use crate::format::gc::{Condemned, CondemnedList};
+use crate::format::lease::{Lease, LeaseRole};
+use crate::format::manifest::ManifestRecord;
+use crate::format::moved::Moved;
+use crate::format::names::{blockers_key, condemned_key, lease_key, moved_key, verdict_key};
+use crate::ids::PackId;
+use crate::map::LiveSet;
+use crate::repository::testing::*;
+use crate::units::Location;
+use proptest::prelude::*;
+use std::collections::HashSet;
+
+fn pack(n: u8) -> PackId {
+    PackId::from_bytes([n; 32])
+}
+
+fn place(n: u8, entry: u32, index: u16) -> Location {
+    Location { pack: pack(n), entry, offset: 64 + entry * 1000, stored_len: 900, index }
+}
+
+fn live(places: &[Location]) -> LiveSet {
+    let mut live = LiveSet::new(16);
+    places.iter().for_each(|at| assert!(live.insert(at).unwrap()));
+    live
+}
+
+fn moved(from: u8, places: &[((u32, u16), Location)]) -> Moved {
+    Moved::new(pack(from), places.to_vec()).unwrap()
+}
+
+fn options() -> CollectOptions {
+    let lease = LeaseOptions { lease_seconds: 600, tool: "test".into(), host: "here".into() };
+    CollectOptions { lease, limits: ReadLimits::default(), exclusive: false }
+}
+
+async fn run(repo: &Arc<Repository>) -> Result<Collected> {
+    collect(repo, &options(), std::future::pending()).await
+}
+
+async fn put_list(repo: &Repository, list: CondemnedList) -> GenerationId {
+    let generation = GenerationId::random();
+    let key = condemned_key(&generation);
+    let bytes = Condemned::List(list).encode(repo.keys(), repo.id(), &key).unwrap();
+    repo.store().put(&key, bytes).await.unwrap();
+    generation
+}
+
+async fn put_stub(repo: &Repository, stub: &Moved) {
+    let key = moved_key(stub.pack());
+    let bytes = stub.encode(repo.keys(), repo.id(), &key).unwrap();
+    repo.store().put(&key, bytes).await.unwrap();
+}
+
+#[test]
+fn condemned_is_what_nothing_refers_to_and_nobody_else_has_condemned() {
+    let packs = [(pack(3), 1), (pack(1), 1), (pack(2), 1), (pack(4), 1)];
+    // 1 and 4 are stored; 6 is only a stub, 7 too, and something leads through it
+    let stubs = [pack(6), pack(7), pack(4)];
+    let live = live(&[place(2, 0, 0), place(7, 0, 0)]);
+    let undecided = HashSet::from([pack(3)]);
+    assert_eq!(plan_condemned(&packs, &stubs, &live, &undecided), [pack(1), pack(4), pack(6)]);
+}
+
+#[test]
+fn what_dies_has_nothing_live_or_all_of_it_elsewhere() {
+    let list = CondemnedList {
+        dead: vec![pack(1), pack(2)],
+        rewritten: vec![
+            moved(3, &[((0, 0), place(8, 0, 0)), ((0, 1), place(8, 0, 1))]),
+            moved(4, &[((0, 0), place(8, 1, 0))]),
+            moved(5, &[((0, 0), place(9, 0, 0))]),
+            moved(6, &[((0, 0), place(9, 1, 0))]),
+        ],
+        forgotten: Vec::new(),
+    };
+    assert_eq!(targets(&list), HashSet::from([pack(8), pack(9)]));
+    // of 4 something lives that was not copied; what lives of 5 went to a pack that is gone; of 6 nothing lives
+    let live = live(&[place(2, 0, 0), place(3, 0, 1), place(4, 0, 1), place(5, 0, 0)]);
+    let exists = HashSet::from([pack(8)]);
+    assert_eq!(plan_verdict(&list, &live, &exists), [pack(1), pack(3), pack(6)]);
+}
+
+proptest! {
+    /// Nothing that is live, and not copied to a pack that exists, ever dies.
+    #[test]
+    fn a_verdict_kills_nothing_that_is_needed(
+        alive in prop::collection::btree_set((0u8..6, 0u32..3, 0u16..3), 0..20),
+        dead in prop::collection::btree_set(0u8..3, 0..3),
+        copied in prop::collection::btree_map((3u8..6, 0u32..3, 0u16..3), 6u8..9, 0..20),
+        exists in prop::collection::hash_set(6u8..9, 0..3),
+    ) {
+        let places: Vec<_> = alive.iter().map(|(p, e, i)| place(*p, *e, *i)).collect();
+        let live = live(&places);
+        let stub_of = |p: u8| {
+            let of_pack = copied.iter().filter(|((from, ..), _)| *from == p);
+            let to: Vec<_> = of_pack.map(|((_, e, i), to)| ((*e, *i), place(*to, *e, *i))).collect();
+            moved(p, &to)
+        };
+        let list = CondemnedList {
+            dead: dead.iter().map(|p| pack(*p)).collect(),
+            rewritten: (3..6).map(stub_of).collect(),
+            forgotten: Vec::new(),
+        };
+        let exists: HashSet<PackId> = exists.into_iter().map(pack).collect();
+        let verdict = plan_verdict(&list, &live, &exists);
+        for (p, e, i) in &alive {
+            let safe = copied.get(&(*p, *e, *i)).is_some_and(|to| exists.contains(&pack(*to)));
+            prop_assert!(safe || !verdict.contains(&pack(*p)), "{p} {e} {i}");
+        }
+        for p in dead {
+            let needed = alive.iter().any(|(of, ..)| *of == p);
+            prop_assert_eq!(verdict.contains(&pack(p)), !needed);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_live_is_live_where_it_went_along_chains_of_every_kind() {
+    let (repo, _, _) = memory_repository().await;
+    // 1 → 2 by a stub, 2 → 3 by a list that nobody has decided, 3 → 4 by a stub; 7 → 8 of something dead
+    put_stub(&repo, &moved(3, &[((2, 0), place(4, 3, 0)), ((2, 1), place(5, 0, 0))])).await;
+    let rewritten = vec![moved(2, &[((1, 0), place(3, 2, 0))])];
+    put_list(&repo, CondemnedList { rewritten, ..CondemnedList::default() }).await;
+    put_stub(&repo, &moved(1, &[((0, 0), place(2, 1, 0))])).await;
+    put_stub(&repo, &moved(7, &[((0, 0), place(8, 0, 0))])).await;
+    let mut mark = Mark::new(&repo);
+    mark.live.insert(&place(1, 0, 0)).unwrap();
+    mark.update(&repo, &HashSet::new(), ReadLimits::default()).await.unwrap();
+    for (n, alive) in [(1, 1), (2, 1), (3, 1), (4, 1), (5, 0), (7, 0), (8, 0)] {
+        let chunks = mark.live.pack(&pack(n)).map_or(0, |p| p.live_chunks());
+        assert_eq!(chunks, alive, "pack {n}");
+    }
+    assert_eq!(mark.undecided, HashSet::from([pack(2)]));
+    assert_eq!(mark.stubs.len(), 3);
+}
+
+#[tokio::test]
+async fn a_rewritten_pack_goes_and_leaves_a_stub_which_goes_when_nothing_leads_to_it() {
+    let (repo, _, _) = memory_repository().await;
+    for n in [1, 8] {
+        repo.store().put(&crate::format::names::pack_key(&pack(n)), "a pack").await.unwrap();
+    }
+    let rewritten = vec![moved(1, &[((0, 0), place(8, 0, 0))])];
+    let generation = put_list(&repo, CondemnedList { rewritten, ..CondemnedList::default() }).await;
+    // the sweep of that list; what it leaves is garbage, as no backup refers to it
+    let mut done = Collected::default();
+    let swept = sweep::sweep(&repo, &options(), &generation, None, &mut done).await.unwrap();
+    assert!(matches!(swept, Swept::Done) && done.deleted_packs == 1, "{done:?}");
+    assert!(repo.store().head(&moved_key(&pack(1))).await.unwrap().is_some());
+    assert!(repo.store().head(&verdict_key(&generation)).await.unwrap().is_some());
+    assert!(repo.store().head(&condemned_key(&generation)).await.unwrap().is_none());
+    assert!(repo.store().head(&blockers_key(&generation)).await.unwrap().is_none());
+    let done = run(&repo).await.unwrap();
+    assert_eq!((done.condemned_packs, done.deleted_packs), (2, 1), "{done:?}");
+    assert!(repo.store().list("moved").await.unwrap().is_empty());
+    assert!(repo.store().list("packs").await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn blockers_are_written_once_and_leave_out_the_collector_itself() {
+    let (repo, _, _) = memory_repository().await;
+    let lease = |role| options().lease.lease(role);
+    let generation = GenerationId::random();
+    let own = lease(LeaseRole::Collector { generation });
+    let name = manifest("v", "a", 1).name();
+    let writer = lease(LeaseRole::Writer { name: name.clone(), parent: None });
+    let reader = lease(LeaseRole::Reader { name: name.clone() });
+    for lease in [&own, &writer, &reader] {
+        put_lease(&repo, lease).await;
+    }
+    let first = establish(&repo, &generation, Some(own.lease_id)).await.unwrap();
+    let mut expected = vec![(writer.lease_id, Some(name.manifest_key())), (reader.lease_id, None)];
+    expected.sort();
+    let mut found: Vec<_> =
+        first.leases.iter().map(|b| (b.lease_id, b.fence_key.clone())).collect();
+    found.sort();
+    assert_eq!(found, expected);
+    // another sweeper takes over what stands there, whoever is at work by now
+    repo.store().delete(&lease_key(&writer.lease_id)).await.unwrap();
+    let again = establish(&repo, &generation, None).await.unwrap();
+    assert_eq!(again.leases.len(), 2);
+    // the writer has ended, the reader has not
+    let at_work = still_at_work(&repo, &again, &options()).await.unwrap();
+    assert!(at_work.len() == 1 && at_work[0].contains("reader"), "{at_work:?}");
+}
+
+async fn put_lease(repo: &Repository, lease: &Lease) {
+    let key = lease_key(&lease.lease_id);
+    let bytes = lease.encode(repo.keys(), repo.id(), &key).unwrap();
+    repo.store().put(&key, bytes).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_fence_never_replaces_a_backup() {
+    let (repo, _, _) = memory_repository().await;
+    let made = manifest("v", "a", 1);
+    put_manifest(&repo, &made).await;
+    let mut lease = options().lease.lease(LeaseRole::Writer { name: made.name(), parent: None });
+    lease.lease_seconds = 0;
+    put_lease(&repo, &lease).await;
+    let blockers = establish(&repo, &GenerationId::random(), None).await.unwrap();
+    // a lease of no seconds has run out as soon as the store's clock has moved
+    while !still_at_work(&repo, &blockers, &options()).await.unwrap().is_empty() {}
+    assert!(repo.store().list("leases").await.unwrap().is_empty());
+    let there = repo.read_manifest(&made.name()).await.unwrap();
+    assert!(matches!(there, Some(ManifestRecord::Backup(_))), "{there:?}");
+}
+
+#[tokio::test]
+async fn a_fenced_collection_stops() {
+    let (repo, store, _) = memory_repository().await;
+    repo.store().put(&crate::format::names::pack_key(&pack(1)), "a pack").await.unwrap();
+    // somebody fences its list right before it is created
+    store.before("create gc/", {
+        let repo = Arc::clone(&repo);
+        move |inner| {
+            Box::pin(async move {
+                let leases = inner.list_with_delimiter(Some(&"leases".into())).await.unwrap();
+                let id = leases.objects[0].location.filename().unwrap().to_owned();
+                let key = format!("leases/{id}");
+                let bytes = inner.get_opts(&key.as_str().into(), Default::default()).await.unwrap();
+                let bytes = bytes.bytes().await.unwrap();
+                let lease = Lease::decode(repo.keys(), repo.id(), &key, &bytes).unwrap();
+                let LeaseRole::Collector { generation } = lease.role else { panic!("{lease:?}") };
+                let key = condemned_key(&generation);
+                let fence = Condemned::Fence.encode(repo.keys(), repo.id(), &key).unwrap();
+                let put = object_store::PutOptions::default();
+                inner.put_opts(&key.as_str().into(), fence.into(), put).await.unwrap();
+            })
+        }
+    });
+    let e = run(&repo).await.expect_err("fenced");
+    assert_eq!(e.kind(), ErrorKind::Fenced);
+    assert_eq!(repo.store().list("packs").await.unwrap().len(), 1);
+    assert!(repo.store().list("leases").await.unwrap().is_empty());
+    // the fence stays, and the next one collects
+    let done = run(&repo).await.unwrap();
+    assert_eq!(done.deleted_packs, 1);
+}
+
+#[tokio::test]
+async fn a_preview_writes_nothing_and_a_request_to_stop_gives_the_lease_back() {
+    let (repo, store, _) = memory_repository().await;
+    repo.store().put(&crate::format::names::pack_key(&pack(1)), "a pack").await.unwrap();
+    store.take_log();
+    let found = preview_collection(&repo, &options()).await.unwrap();
+    assert_eq!((found.condemned_packs, found.condemned_bytes), (1, 6));
+    let changes = |log: &[String]| {
+        let change = |l: &&String| !["get ", "head ", "list "].iter().any(|r| l.starts_with(r));
+        log.iter().filter(change).count()
+    };
+    assert_eq!(changes(&store.take_log()), 0);
+
+    let e = collect(&repo, &options(), std::future::ready(())).await.map(|_| ());
+    if let Err(e) = e {
+        assert_eq!(e.kind(), ErrorKind::Cancelled);
+    }
+    assert!(repo.store().list("leases").await.unwrap().is_empty());
+}

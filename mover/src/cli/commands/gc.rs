@@ -1,0 +1,131 @@
+//! `gc`: collects garbage, or says what that would free and cost.
+
+use super::super::args::GcArgs;
+use super::super::context::{Context, host, tool};
+use super::super::repository;
+use super::super::sizes::show_bytes;
+use super::super::table::Page;
+use crate::control::Cancel;
+use chunkstore::{
+    CollectOptions, Collected, LeaseOptions, ReadLimits, RequestCounts, Result, collect,
+    preview_collection,
+};
+use serde_json::json;
+use std::time::Duration;
+
+/// A collector that shows no life for so long counts as dead.
+const LEASE_SECONDS: u32 = 600;
+/// How long deletions may go on after the request to stop. Dropping them anywhere harms nothing.
+const GRACE: Duration = Duration::from_secs(4);
+
+pub(crate) fn gc(ctx: &Context, args: &GcArgs) -> Result<()> {
+    let repository = repository::open(ctx)?;
+    let lease = LeaseOptions { lease_seconds: LEASE_SECONDS, tool: tool(), host: host() };
+    let limits = ReadLimits::default();
+    let options = CollectOptions { lease, limits, exclusive: args.exclusive };
+    if args.dry_run {
+        let found = ctx.block_on(preview_collection(&repository, &options))?;
+        return ctx.output.summary(&preview_page(&found), &view(&found, true));
+    }
+    let cancel = &ctx.cancel;
+    // while it has a lease it stops by itself, to give that back
+    let collected = ctx.runtime()?.block_on(async {
+        tokio::select! {
+            collected = collect(&repository, &options, cancel.wait()) => collected,
+            () = async { cancel.wait().await; tokio::time::sleep(GRACE).await } => Err(Cancel::error()),
+        }
+    })?;
+    for waiting in &collected.waiting {
+        for blocker in &waiting.blockers {
+            ctx.output.notice(&format!(
+                "{} condemned packs wait for {blocker}; a later `mover gc` deletes them",
+                waiting.packs
+            ));
+        }
+    }
+    ctx.output.summary(&page(&collected), &view(&collected, false))
+}
+
+fn page(done: &Collected) -> String {
+    let mut page = Page::default();
+    found_lines(&mut page, done);
+    let deleted = format!("{} in {} packs", show_bytes(done.deleted_bytes), done.deleted_packs);
+    page.line("deleted", &format!("{deleted}, {} manifests", done.deleted_manifests));
+    if done.rescued_packs > 0 {
+        page.line("rescued", &format!("{} packs are in use again", done.rescued_packs));
+    }
+    if done.replaced_segments > 0 {
+        page.line("dedup", &format!("{} segments replaced", done.replaced_segments));
+    }
+    if !done.waiting.is_empty() {
+        page.line("waiting", &format!("{} collections", done.waiting.len()));
+    }
+    page.line("requests", &requests_text(&done.requests));
+    page.0
+}
+
+fn preview_page(found: &Collected) -> String {
+    let mut page = Page::default();
+    found_lines(&mut page, found);
+    if !found.waiting.is_empty() {
+        let packs: u64 = found.waiting.iter().map(|w| w.packs).sum();
+        page.line("earlier", &format!("{packs} packs are condemned and not deleted yet"));
+    }
+    let freed = show_bytes(found.condemned_bytes);
+    page.line("would free", &format!("{freed} in {} packs", found.condemned_packs));
+    page.line("would take", &requests_text(&found.requests));
+    page.0
+}
+
+fn found_lines(page: &mut Page, found: &Collected) {
+    let stored = format!("{} in {} packs", show_bytes(found.pack_bytes), found.packs);
+    page.line("stored", &stored);
+    page.line("in use", &format!("{} chunks of {} backups", found.live_chunks, found.backups));
+    page.line(
+        "garbage",
+        &format!(
+            "{} in {} packs, {} forgotten backups",
+            show_bytes(found.condemned_bytes),
+            found.condemned_packs,
+            found.forgotten
+        ),
+    );
+}
+
+fn requests_text(r: &RequestCounts) -> String {
+    format!(
+        "{}: {} get, {} head, {} list, {} put, {} create, {} delete",
+        r.total(),
+        r.gets,
+        r.heads,
+        r.lists,
+        r.puts,
+        r.creates,
+        r.deletes
+    )
+}
+
+fn view(done: &Collected, dry_run: bool) -> serde_json::Value {
+    let waiting = done.waiting.iter().map(|w| {
+        json!({ "generation": w.generation.to_hex(), "packs": w.packs, "blockers": w.blockers })
+    });
+    json!({
+        "dry_run": dry_run,
+        "backups": done.backups,
+        "packs": done.packs,
+        "pack_bytes": done.pack_bytes,
+        "live_chunks": done.live_chunks,
+        "pages_read": done.pages_read,
+        "condemned_packs": done.condemned_packs,
+        "condemned_bytes": done.condemned_bytes,
+        "forgotten_backups": done.forgotten,
+        "rescued_packs": done.rescued_packs,
+        "deleted_packs": done.deleted_packs,
+        "deleted_bytes": done.deleted_bytes,
+        "deleted_manifests": done.deleted_manifests,
+        "replaced_segments": done.replaced_segments,
+        "waiting": waiting.collect::<Vec<_>>(),
+        "mark_bytes": done.mark_bytes,
+        "requests": done.requests,
+    })
+}

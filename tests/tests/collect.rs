@@ -1,0 +1,398 @@
+//! Garbage collection of real backups: killed at every change, with everything else between any two of its requests, and
+//! between any two requests of everything else.
+//!
+//! Throughout: what is committed and not forgotten restores bit for bit; after two more collections nothing is left that
+//! nobody refers to. What is left is found by a walk of its own, not by the collector's.
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
+
+use chunkstore::{
+    ChunkRef, Encryption, Error, ErrorKind, PackId, PageAt, ReadLimits, Repository, Result,
+    SegmentIndex, SegmentLayout, SegmentOpener, Visitor, VolumeMap, names, reach,
+};
+use object_store::ObjectStore;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tests::{BesideStore, ClockedStore, Death, DyingStore, Rng, Vault, VaultParams};
+
+/// Longer than any lease of these tests.
+const LONG: i64 = 3600;
+
+/// A vault, and images with what they hold. Some share chunks.
+struct World {
+    vault: Vault,
+    images: Vec<(PathBuf, Vec<u8>)>,
+}
+
+/// What is committed: ids of backups and numbers of images.
+type Committed<'a> = &'a [(&'a str, usize)];
+
+impl World {
+    fn new(name: &str) -> Arc<Self> {
+        let mut rng = Rng::new(23);
+        let params = VaultParams {
+            chunk_bytes: 4096,
+            entry_chunks: 4,
+            page_fanout: 16,
+            encryption: Encryption::Aes256Gcm,
+        };
+        let vault = Vault::new(name, params);
+        let shared = rng.bytes(40_000);
+        let mut image = |own: usize, of_shared: usize| {
+            let mut content = rng.bytes(own);
+            content.extend(&shared[..of_shared]);
+            content
+        };
+        let contents = [image(160_000, 40_000), image(120_000, 0), image(80_000, 20_000)];
+        let write = |(n, content): (usize, Vec<u8>)| {
+            let path = vault.path(&format!("image{n}"));
+            fs::write(&path, &content).unwrap();
+            (path, content)
+        };
+        let images = contents.into_iter().enumerate().map(write).collect();
+        Arc::new(Self { vault, images })
+    }
+
+    /// The empty repository.
+    fn start(&self) -> Arc<ClockedStore> {
+        ClockedStore::new(self.vault.memory().fork())
+    }
+
+    fn backup(&self, objects: Arc<dyn ObjectStore>, id: &str, image: usize) -> Result<()> {
+        self.vault.backup(objects, &self.images[image].0, id, None).map(|_| ())
+    }
+
+    /// Backups `one` of image 0 and `two` of image 1, and `one` is forgotten.
+    fn with_garbage(&self) -> Arc<ClockedStore> {
+        let objects = self.start();
+        self.backup(objects.clone(), "one", 0).unwrap();
+        self.backup(objects.clone(), "two", 1).unwrap();
+        self.vault.forget(objects.clone(), "one").unwrap();
+        objects
+    }
+
+    fn check(&self, objects: &Arc<ClockedStore>, committed: Committed<'_>, when: &str) {
+        for (id, image) in committed {
+            let restored = self.vault.restored(objects.clone(), id);
+            let restored = restored.unwrap_or_else(|e| panic!("{when}: {id}: {e}"));
+            assert!(restored == self.images[*image].1, "{when}: {id} is another");
+        }
+    }
+
+    /// Two collections, after all leases have run out: all is there, and nothing else is.
+    fn settle(&self, objects: &Arc<ClockedStore>, committed: Committed<'_>, when: &str) {
+        self.check(objects, committed, when);
+        for _ in 0..2 {
+            objects.advance(LONG);
+            self.vault.collect(objects.clone(), false).unwrap_or_else(|e| panic!("{when}: {e}"));
+        }
+        self.check(objects, committed, when);
+        let repo = self.vault.open(objects.clone()).unwrap();
+        self.vault.block_on(expect_clean(&repo, committed.len(), when));
+    }
+}
+
+#[derive(Default)]
+struct Packs {
+    packs: BTreeSet<PackId>,
+    pages: BTreeSet<Vec<u8>>,
+}
+
+impl Visitor for Packs {
+    fn page(&mut self, at: &PageAt) -> Result<bool> {
+        self.packs.insert(at.page.location.pack);
+        Ok(self.pages.insert(at.page.id.as_bytes().to_vec()))
+    }
+
+    fn chunk(&mut self, _: &PageAt, _: u64, chunk: &ChunkRef) -> Result<()> {
+        self.packs.insert(chunk.location.pack);
+        Ok(())
+    }
+
+    fn unreadable(&mut self, _: &PageAt, error: Error) -> Result<()> {
+        Err(error)
+    }
+}
+
+/// Every object is one that something refers to, or one of those that stay for ever.
+async fn expect_clean(repo: &Repository, backups: usize, when: &str) {
+    let (entries, problems) = repo.list_backups(None).await.unwrap();
+    assert!(problems.is_empty() && entries.len() == backups, "{when}: {entries:?} {problems:?}");
+    let maps: Vec<_> = entries.iter().map(|b| VolumeMap::of(repo, &b.manifest).unwrap()).collect();
+    let mut wanted = Packs::default();
+    reach(repo, &maps, ReadLimits::default(), &mut wanted).await.unwrap();
+    let mut stored = BTreeSet::new();
+    for listed in repo.store().list("").await.unwrap() {
+        let key = listed.key.as_str();
+        if let Ok(pack) = names::parse_pack_key(key) {
+            stored.insert(pack);
+        } else if let Ok(id) = names::parse_segment_key(key) {
+            let bytes = repo.store().get(key).await.unwrap();
+            let opener = SegmentOpener::new(repo.keys(), repo.keys().encryption(), &id);
+            let trailer = &bytes[bytes.len() - 64..];
+            let layout = SegmentLayout::decode("s", bytes.len() as u64, trailer).unwrap();
+            let at = layout.index();
+            let at = usize::try_from(at.start).unwrap()..usize::try_from(at.end).unwrap();
+            let plain = opener.open_index(&layout, &bytes[at]).unwrap();
+            let index = SegmentIndex::decode("s", &layout, &plain).unwrap();
+            assert!(index.packs().all(|pack| wanted.packs.contains(&pack)), "{when}: {key}");
+        } else if let Ok((_, object)) = names::parse_gc_key(key) {
+            // a fence has nothing behind its kind
+            let stays = object == names::GcObject::Verdict || listed.size_bytes <= 64 + 1 + 16;
+            assert!(stays, "{when}: {key} is left");
+        } else if key.starts_with("backups/") {
+            let name = names::parse_manifest_key(key).unwrap();
+            let is_backup = entries.iter().any(|b| b.manifest.name() == name);
+            assert!(is_backup || listed.size_bytes < 300, "{when}: {key} is left");
+        } else {
+            let kind = key.split('/').next().unwrap();
+            assert!(["format", "keys", "forgotten"].contains(&kind), "{when}: {key} is left");
+        }
+    }
+    assert_eq!(stored, wanted.packs, "{when}: packs");
+}
+
+#[test]
+fn what_was_forgotten_goes_and_the_rest_stays() {
+    let world = World::new("collect");
+    let objects = world.with_garbage();
+    world.backup(objects.clone(), "three", 2).unwrap();
+    let done = world.vault.collect(objects.clone(), false).unwrap();
+    println!("{done:?}");
+    assert!(done.condemned_packs > 0 && done.deleted_packs == done.condemned_packs, "{done:?}");
+    assert!(done.deleted_bytes > 80_000 && done.deleted_manifests == 1, "{done:?}");
+    assert!(done.waiting.is_empty() && done.rescued_packs == 0, "{done:?}");
+    world.settle(&objects, &[("two", 1), ("three", 2)], "after");
+    // nothing is left to do: no list, no lease stays, and little is asked for
+    let idle = world.vault.collect(objects.clone(), false).unwrap();
+    println!("idle: {:?}", idle.requests);
+    assert_eq!((idle.condemned_packs, idle.deleted_packs, idle.forgotten), (0, 0, 0));
+    // a full circle: what was forgotten is stored again
+    world.backup(objects.clone(), "again", 0).unwrap();
+    world.settle(&objects, &[("two", 1), ("three", 2), ("again", 0)], "again");
+}
+
+#[test]
+fn a_collection_killed_at_any_change_loses_nothing_and_is_made_good() {
+    let world = World::new("collect-killed");
+    let start = world.with_garbage();
+    // a run that died: packs and a lease, no backup
+    let dying = DyingStore::new(start.clone(), Some(Death { change: 4, done: false }));
+    world.backup(dying, "dead", 2).unwrap_err();
+    // its lease has run out, and nobody else's
+    start.advance(LONG);
+    let count = DyingStore::new(start.fork(), None);
+    let done = world.vault.collect(count.clone(), false).unwrap();
+    let changes = count.changes();
+    println!("{changes} changes, {done:?}");
+    assert!(done.deleted_packs > 2 && changes > 10, "{done:?}");
+    for change in 0..changes {
+        for done in [false, true] {
+            let death = Death { change, done };
+            let objects = start.fork();
+            let dying = DyingStore::new(objects.clone(), Some(death));
+            // what it does of its own accord may fail quietly: a lease that is not given back
+            let _ = world.vault.collect(dying.clone(), false);
+            assert!(dying.dead(), "{death:?}");
+            let when = format!("{death:?}");
+            // a backup works at once, on what is left
+            world.check(&objects, &[("two", 1)], &when);
+            world.backup(objects.clone(), "again", 0).unwrap();
+            world.settle(&objects, &[("two", 1), ("again", 0)], &when);
+        }
+    }
+}
+
+#[test]
+fn a_forget_killed_at_its_only_change_is_done_or_not() {
+    let world = World::new("forget-killed");
+    let start = world.with_garbage();
+    world.backup(start.clone(), "three", 2).unwrap();
+    for done in [false, true] {
+        let objects = start.fork();
+        let dying = DyingStore::new(objects.clone(), Some(Death { change: 0, done }));
+        world.vault.forget(dying, "three").unwrap_err();
+        let left: Committed<'_> = if done { &[("two", 1)] } else { &[("two", 1), ("three", 2)] };
+        world.settle(&objects, left, &format!("done: {done}"));
+    }
+}
+
+/// `first` runs on a store that lets `second` happen before each of its requests, one after another.
+fn between_any_two(
+    start: &Arc<ClockedStore>,
+    first: impl Fn(Arc<dyn ObjectStore>) -> Result<()>,
+    second: impl Fn(Arc<ClockedStore>) + Clone + Send + 'static,
+    then: impl Fn(Arc<ClockedStore>, Result<()>, &str),
+) -> u64 {
+    for at in 0.. {
+        let objects = start.fork();
+        let (second, beside) = (second.clone(), objects.clone());
+        let store = BesideStore::new(objects.clone(), at, move || second(beside));
+        let result = first(store.clone());
+        if store.requests() <= at {
+            assert!(at > 10, "it made only {at} requests");
+            return at;
+        }
+        then(objects, result, &format!("at request {at}"));
+    }
+    unreachable!()
+}
+
+#[test]
+fn a_backup_that_takes_up_garbage_is_safe_from_a_collection_at_any_moment() {
+    for (name, aged) in [("beside", 0), ("fenced", LONG)] {
+        let world = World::new(&format!("collect-{name}"));
+        let start = world.with_garbage();
+        let (first, second) = (world.clone(), world.clone());
+        let requests = between_any_two(
+            &start,
+            |store| first.backup(store, "again", 0),
+            move |objects| {
+                // of a backup that seems dead the lease is removed, and it is fenced
+                objects.advance(aged);
+                second.vault.collect(objects.clone(), false).unwrap();
+                objects.advance(aged);
+                second.vault.collect(objects, false).unwrap();
+            },
+            |objects, result, when| {
+                result.unwrap_or_else(|e| panic!("{name} {when}: {e}"));
+                world.settle(&objects, &[("two", 1), ("again", 0)], &format!("{name} {when}"));
+            },
+        );
+        println!("{name}: two collections before each of {requests} requests of a backup");
+    }
+}
+
+#[test]
+fn a_collection_beside_which_garbage_is_taken_up_spares_it_at_any_moment() {
+    let world = World::new("collect-rescue");
+    let start = world.with_garbage();
+    let (first, second) = (world.clone(), world.clone());
+    let requests = between_any_two(
+        &start,
+        |store| first.vault.collect(store, false).map(|_| ()),
+        move |objects| second.backup(objects, "again", 0).unwrap(),
+        |objects, result, when| {
+            result.unwrap_or_else(|e| panic!("{when}: {e}"));
+            world.settle(&objects, &[("two", 1), ("again", 0)], when);
+        },
+    );
+    println!("a backup before each of {requests} requests of a collection");
+}
+
+#[test]
+fn a_collection_beside_which_more_is_forgotten_and_collected_ends_well() {
+    let world = World::new("collect-two");
+    let start = world.with_garbage();
+    world.backup(start.clone(), "three", 2).unwrap();
+    let (first, second) = (world.clone(), world.clone());
+    let requests = between_any_two(
+        &start,
+        |store| first.vault.collect(store, false).map(|_| ()),
+        move |objects| {
+            second.vault.forget(objects.clone(), "three").unwrap();
+            second.vault.collect(objects.clone(), false).unwrap();
+            objects.advance(LONG);
+            second.vault.collect(objects, false).unwrap();
+        },
+        |objects, result, when| {
+            // taken for dead it says so, and nothing else
+            if let Err(e) = result {
+                assert_eq!(e.kind(), ErrorKind::Fenced, "{when}: {e}");
+            }
+            world.settle(&objects, &[("two", 1)], when);
+        },
+    );
+    println!("a forget and two collections before each of {requests} requests of a collection");
+}
+
+#[test]
+fn what_is_being_read_stays_until_it_was_read() {
+    let world = World::new("collect-reader");
+    let start = world.with_garbage();
+    world.backup(start.clone(), "three", 2).unwrap();
+    let target = world.vault.path("read.img");
+    let (first, second, file) = (world.clone(), world.clone(), target.clone());
+    let requests = between_any_two(
+        &start,
+        |store| {
+            let _ = fs::remove_file(&file);
+            first.vault.restore_leased(store, "three", &file)
+        },
+        move |objects| {
+            second.vault.forget(objects.clone(), "three").unwrap();
+            second.vault.collect(objects.clone(), false).unwrap();
+            second.vault.collect(objects, false).unwrap();
+        },
+        |objects, result, when| {
+            match result {
+                Ok(()) => assert!(fs::read(&target).unwrap() == world.images[2].1, "{when}"),
+                // before it was confirmed under the lease
+                Err(e) => assert!(
+                    matches!(e.kind(), ErrorKind::Forgotten | ErrorKind::NotFound),
+                    "{when}: {e}"
+                ),
+            }
+            world.settle(&objects, &[("two", 1)], when);
+        },
+    );
+    println!("a forget and two collections before each of {requests} requests of a restore");
+}
+
+#[test]
+fn a_store_that_ignores_create_once_is_refused_unless_it_is_had_alone() {
+    let world = World::new("collect-exclusive");
+    let objects = world.with_garbage();
+    // committed, but the lease was not given back
+    let count = DyingStore::new(objects.fork(), None);
+    world.backup(count.clone(), "three", 2).unwrap();
+    let last = count.changes() - 1;
+    let dying = DyingStore::new(objects.clone(), Some(Death { change: last, done: false }));
+    world.backup(dying, "three", 2).unwrap();
+    objects.ignore_create_once();
+    let e = world.vault.collect(objects.clone(), false).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Unsupported);
+    assert!(e.to_string().contains("writes over"), "{e}");
+    assert!(e.hint_text().is_some_and(|hint| hint.contains("--exclusive")), "{e}");
+    // its lease is young: it is waited for
+    let done = world.vault.collect(objects.clone(), true).unwrap();
+    assert_eq!((done.waiting.len(), done.deleted_packs), (1, 0), "{done:?}");
+    objects.advance(LONG);
+    let done = world.vault.collect(objects.clone(), true).unwrap();
+    assert!(done.waiting.is_empty() && done.deleted_packs > 0, "{done:?}");
+    world.check(&objects, &[("two", 1), ("three", 2)], "alone");
+    let repo = world.vault.open(objects.clone()).unwrap();
+    world.vault.block_on(expect_clean(&repo, 2, "alone"));
+}
+
+#[test]
+fn a_backup_that_cannot_be_read_ends_a_collection_and_deletes_nothing() {
+    let world = World::new("collect-blind");
+    let objects = world.with_garbage();
+    let repo = world.vault.open(objects.clone()).unwrap();
+    let keys = |prefix: &'static str| {
+        let listed = world.vault.block_on(repo.store().list(prefix)).unwrap();
+        listed.into_iter().map(|l| l.key).collect::<BTreeSet<_>>()
+    };
+    let manifest = world.vault.block_on(repo.find_backup("v@two")).unwrap();
+    let root = names::pack_key(&manifest.map.root.unwrap().location.pack);
+    let pack = world.vault.block_on(repo.store().get(&root)).unwrap();
+    world.vault.block_on(repo.store().delete(&root)).unwrap();
+    let before = keys("packs");
+    let e = world.vault.collect(objects.clone(), false).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Missing, "{e}");
+    assert!(e.hint_text().is_some_and(|hint| hint.contains("nothing is deleted")), "{e}");
+    assert_eq!(keys("packs"), before);
+    world.vault.block_on(repo.store().put(&root, pack)).unwrap();
+
+    // a lease that nobody can read may be anybody's
+    let lease = "leases/00000000000000000000000000000000";
+    world.vault.block_on(repo.store().put(lease, "rubbish")).unwrap();
+    let e = world.vault.collect(objects.clone(), false).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Corrupt, "{e}");
+    assert!(e.hint_text().is_some_and(|hint| hint.contains("leases/0000")), "{e}");
+    assert!(keys("packs").is_superset(&before));
+    world.vault.block_on(repo.store().delete(lease)).unwrap();
+    world.settle(&objects, &[("two", 1)], "mended");
+}
