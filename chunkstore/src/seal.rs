@@ -90,6 +90,9 @@ impl Sealer {
 
     /// For the entries from now on.
     pub fn set_compression(&mut self, compression: Compression) -> Result<()> {
+        if compression == self.compression {
+            return Ok(());
+        }
         if let Compression::Zstd(level) = compression {
             self.encoder.set_compression_level(level).map_err(codec_failed)?;
         }

@@ -8,6 +8,7 @@ mod assemble;
 mod bounds;
 mod dedup;
 mod feed;
+mod level;
 mod parent;
 mod read;
 mod run;
@@ -19,6 +20,7 @@ mod unit;
 mod upload;
 
 pub use bounds::{Bounds, MEMORY_BYTES_MIN};
+pub use level::{CompressionChoice, CompressionUsed, LevelUsed};
 pub use parent::ParentChoice;
 pub use summary::{BackupOutcome, BackupSummary};
 
@@ -32,9 +34,9 @@ use crate::io::EngineChoice;
 use crate::scratch::ScratchDir;
 use chrono::{DateTime, Utc};
 use chunkstore::{
-    BackupId, BackupStats, ChangeKind, Commit, Compression, DedupOptions, Error, ErrorKind,
-    Geometry, LeaseOptions, PackId, Repository, Result, Scratch, SnapshotInfo, VolumeMap,
-    VolumeName, Writer, WriterOptions, is_zero,
+    BackupId, BackupStats, ChangeKind, Commit, DedupOptions, Error, ErrorKind, Geometry,
+    LeaseOptions, PackId, Repository, Result, Scratch, SnapshotInfo, VolumeMap, VolumeName, Writer,
+    WriterOptions, is_zero,
 };
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -78,7 +80,7 @@ pub struct BackupOptions {
     /// The snapshot that the source shows.
     pub snapshot: SnapshotInfo,
     /// Codec of new chunks.
-    pub compression: Compression,
+    pub compression: CompressionChoice,
     /// Kept in the manifest.
     pub labels: BTreeMap<String, String>,
     /// Bound on memory.
@@ -199,6 +201,7 @@ fn prepare(repo: &Repository, options: &BackupOptions, cancel: &Arc<Cancel>) -> 
         params.entry_chunks,
         params.page_fanout,
         threads,
+        options.compression,
     )?;
     tracing::info!("{}", bounds.line());
     Ok(Prepared { source, volume, geometry, changes, bounds, warnings })

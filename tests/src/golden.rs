@@ -207,7 +207,7 @@ impl Library {
             parent: ParentChoice::Auto,
             base_snapshot: None,
             snapshot: chunkstore::SnapshotInfo::default(),
-            compression: Compression::Zstd(3),
+            compression: Compression::Zstd(3).into(),
             labels: BTreeMap::new(),
             memory: MemoryBudget { total_bytes: 256 << 20 },
             engine: EngineChoice::Auto,

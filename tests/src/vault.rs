@@ -114,7 +114,7 @@ impl Vault {
             parent: ParentChoice::Auto,
             base_snapshot: list.map(|(base, _)| base.to_owned()),
             snapshot: SnapshotInfo { id: Some(id.to_owned()), ..SnapshotInfo::default() },
-            compression: Compression::Zstd(1),
+            compression: Compression::Zstd(1).into(),
             labels: BTreeMap::new(),
             memory: MEMORY,
             engine: EngineChoice::Blocking,

@@ -61,7 +61,7 @@ impl Place {
             parent: ParentChoice::None,
             base_snapshot: None,
             snapshot: SnapshotInfo::default(),
-            compression: Compression::Zstd(1),
+            compression: Compression::Zstd(1).into(),
             labels: BTreeMap::new(),
             memory: MemoryBudget { total_bytes: 256 * MIB },
             engine: EngineChoice::Auto,

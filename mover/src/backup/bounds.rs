@@ -3,6 +3,7 @@
 //! Memory in use is the sum of these: slots, packs being filled or uploaded, the run table, segment records, dedup index,
 //! map pages. What remains is for the program itself, its threads' stacks and codec contexts, and the TLS stack.
 
+use super::level::{CompressionChoice, seal_thread_bytes};
 use crate::control::MemoryBudget;
 use chunkstore::{ChunkSize, Error, ErrorKind, Result};
 use serde::Serialize;
@@ -12,8 +13,6 @@ const MIB: u64 = 1 << 20;
 pub const MEMORY_BYTES_MIN: u64 = 64 * MIB;
 /// Code, stacks, allocator slack, the network stack.
 const FIXED_BYTES: u64 = 32 * MIB;
-/// zstd's working memory and output buffers of one seal thread at low levels, measured with level 1 and 1 MiB entries.
-const SEAL_THREAD_BYTES: u64 = 4 * MIB;
 /// Read unit aimed at: large enough for the device's full rate, small enough to have many.
 const UNIT_BYTES: u32 = 1 << 20;
 /// What one record costs while a segment is built: the record and its encoding.
@@ -54,12 +53,14 @@ pub struct Bounds {
 
 impl Bounds {
     /// Derives the bounds for a repository with these chunks and entries, on `cores` CPUs.
+    /// Stronger compression takes memory from the buffers.
     pub fn derive(
         memory: MemoryBudget,
         chunk: ChunkSize,
         entry_chunks: u16,
         page_fanout: u16,
         cores: usize,
+        compression: CompressionChoice,
     ) -> Result<Self> {
         let memory_bytes = memory.total_bytes;
         if memory_bytes < MEMORY_BYTES_MIN {
@@ -70,11 +71,12 @@ impl Bounds {
             )
             .hint(format!("give --memory at least {} MiB", MEMORY_BYTES_MIN / MIB)));
         }
+        let thread_bytes = seal_thread_bytes(compression);
         // small budgets run fewer threads, so that half of the memory is left for data
         let spare = memory_bytes - FIXED_BYTES;
-        let threads_max = usize::try_from(spare / 4 / SEAL_THREAD_BYTES).unwrap_or(usize::MAX);
+        let threads_max = usize::try_from(spare / 4 / thread_bytes).unwrap_or(usize::MAX);
         let seal_threads = cores.clamp(1, threads_max.max(1));
-        let data = spare - seal_threads as u64 * SEAL_THREAD_BYTES;
+        let data = spare - seal_threads as u64 * thread_bytes;
         let slot_bytes = UNIT_BYTES.min(chunk.bytes() * u32::from(entry_chunks)).max(chunk.bytes());
         let slots_wanted = 4 * seal_threads + 8;
         let slots_max = usize::try_from(data / 6 / u64::from(slot_bytes)).unwrap_or(usize::MAX);
@@ -125,9 +127,12 @@ impl Bounds {
 mod tests {
     use super::*;
 
+    const AUTO: CompressionChoice = CompressionChoice::Auto;
+
     fn bounds(mib: u64, chunk: u32, cores: usize) -> Bounds {
         let chunk = ChunkSize::new(chunk).unwrap();
-        Bounds::derive(MemoryBudget { total_bytes: mib * MIB }, chunk, 16, 128, cores).unwrap()
+        Bounds::derive(MemoryBudget { total_bytes: mib * MIB }, chunk, 16, 128, cores, AUTO)
+            .unwrap()
     }
 
     #[test]
@@ -137,7 +142,7 @@ mod tests {
                 for cores in [1, 2, 16, 128] {
                     let b = bounds(mib, chunk, cores);
                     let sum = FIXED_BYTES
-                        + b.seal_threads as u64 * SEAL_THREAD_BYTES
+                        + b.seal_threads as u64 * seal_thread_bytes(AUTO)
                         + b.slots as u64 * u64::from(b.slot_bytes)
                         + (b.uploads as u64 + 1) * u64::from(b.pack_bytes)
                         + b.run_table_bytes
@@ -157,7 +162,7 @@ mod tests {
     #[test]
     fn too_little_memory_is_refused() {
         let chunk = ChunkSize::new(65536).unwrap();
-        let e = Bounds::derive(MemoryBudget { total_bytes: 63 * MIB }, chunk, 16, 128, 2);
+        let e = Bounds::derive(MemoryBudget { total_bytes: 63 * MIB }, chunk, 16, 128, 2, AUTO);
         assert_eq!(e.unwrap_err().kind(), ErrorKind::Usage);
     }
 }

@@ -12,6 +12,7 @@ use super::assemble::{AssembleStage, Assembled};
 use super::bounds::Bounds;
 use super::dedup::Dedup;
 use super::feed::{FeedOut, FeedStage};
+use super::level::{CompressionChoice, CompressionUsed, Level};
 use super::read::{ReadStage, ReadStats};
 use super::seal::{SealStage, SealStats};
 use super::stop::Stop;
@@ -43,7 +44,7 @@ pub(crate) struct Pass<'a> {
     pub(crate) dedup: &'a Dedup,
     pub(crate) bounds: &'a Bounds,
     pub(crate) engine: EngineChoice,
-    pub(crate) compression: Compression,
+    pub(crate) compression: CompressionChoice,
     pub(crate) progress: &'a Arc<Progress>,
     pub(crate) stop: &'a Arc<Stop>,
 }
@@ -55,6 +56,7 @@ pub(crate) struct PassDone {
     pub(crate) read: ReadStats,
     pub(crate) seal: SealStats,
     pub(crate) upload: UploadStats,
+    pub(crate) compression: CompressionUsed,
     /// Packs that this pass stored.
     pub(crate) own_packs: Vec<PackId>,
 }
@@ -63,6 +65,7 @@ struct Stages {
     assembled: Option<Assembled>,
     read: Option<ReadStats>,
     seal: Option<SealStats>,
+    compression: CompressionUsed,
     engine: &'static str,
 }
 
@@ -83,7 +86,8 @@ impl Pass<'_> {
             match (s.assembled, s.read, s.seal) {
                 (Some(assembled), Some(read), Some(seal)) => {
                     let own_packs = uploads.take_packs();
-                    Ok(PassDone { assembled, engine: s.engine, read, seal, upload, own_packs })
+                    let (engine, compression) = (s.engine, s.compression);
+                    Ok(PassDone { assembled, engine, read, seal, upload, compression, own_packs })
                 }
                 _ => Err(Error::new(ErrorKind::Bug, "end the run", "a stage left no result")),
             }
@@ -108,6 +112,7 @@ impl Pass<'_> {
         let (filled_tx, filled) = bounded(b.slots);
         let (steps_tx, steps) = bounded(2 * b.seal_threads + 2);
         let (tickets_tx, tickets) = bounded(b.units_ahead);
+        let level = Level::new(self.compression, b.memory_bytes / 16 / b.seal_threads as u64);
         let read = ReadStage {
             engine,
             arena: &arena,
@@ -121,6 +126,7 @@ impl Pass<'_> {
             geometry: self.geometry,
             allocator: &allocator,
             table: &table,
+            level: &level,
             dedup: self.dedup,
             progress: self.progress,
             stop: self.stop,
@@ -138,7 +144,7 @@ impl Pass<'_> {
             let sealers: Vec<_> = (0..b.seal_threads)
                 .map(|_| {
                     let (inbox, outbox) = (filled.clone(), steps_tx.clone());
-                    let sealer = Sealer::new(self.compression);
+                    let sealer = Sealer::new(level.compression());
                     scope.spawn(move || stop.guard(|| seal.run(sealer?, &inbox, &outbox)))
                 })
                 .collect();
@@ -152,7 +158,8 @@ impl Pass<'_> {
             for stats in sealers.into_iter().map(|s| join(s, stop)) {
                 seal.add(&stats.unwrap_or_default());
             }
-            Stages { assembled, read, seal: Some(seal), engine: engine_name }
+            let compression = level.used();
+            Stages { assembled, read, seal: Some(seal), compression, engine: engine_name }
         });
         assert!(arena.all_home(), "every slot is back when all stages have ended");
         Ok(stages)

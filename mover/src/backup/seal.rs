@@ -5,6 +5,7 @@
 //! back before it hands on its result, so a full outbox never keeps the device waiting for slots for ever.
 
 use super::dedup::Dedup;
+use super::level::{Level, Spent};
 use super::stop::Stop;
 use super::unit::{ChunkOutcome, Filled, SealedUnit, Step, Work};
 use crate::control::Progress;
@@ -27,6 +28,8 @@ pub(crate) struct SealStats {
     pub(crate) stored_bytes: u64,
     /// Waiting for the device.
     pub(crate) idle: Duration,
+    /// Waiting to hand results on.
+    pub(crate) blocked: Duration,
 }
 
 impl SealStats {
@@ -37,6 +40,7 @@ impl SealStats {
         self.new_bytes += other.new_bytes;
         self.stored_bytes += other.stored_bytes;
         self.idle += other.idle;
+        self.blocked += other.blocked;
     }
 }
 
@@ -46,6 +50,7 @@ pub(crate) struct SealStage<'a> {
     pub(crate) geometry: Geometry,
     pub(crate) allocator: &'a PackAllocator,
     pub(crate) table: &'a RunTable,
+    pub(crate) level: &'a Level,
     pub(crate) dedup: &'a Dedup,
     pub(crate) progress: &'a Progress,
     pub(crate) stop: &'a Stop,
@@ -59,20 +64,27 @@ impl SealStage<'_> {
         outbox: &Sender<Step>,
     ) -> Result<SealStats> {
         let mut total = SealStats::default();
+        let mut since = Instant::now();
+        let mut lap = || std::mem::replace(&mut since, Instant::now()).elapsed();
         loop {
-            let since = Instant::now();
             let Ok(filled) = inbox.recv() else { return Ok(total) };
-            total.idle += since.elapsed();
+            let mut spent = Spent { idle: lap(), ..Spent::default() };
             if self.stop.stopped() {
                 return Ok(total);
             }
             let mut stats = SealStats::default();
+            let compression = self.level.compression();
+            sealer.set_compression(compression)?;
             let step = self.unit(&mut sealer, filled, &mut stats)?;
             self.show(&stats);
-            total.add(&stats);
+            spent.busy = lap();
             if outbox.send(step).is_err() {
                 return Ok(total);
             }
+            spent.blocked = lap();
+            (stats.idle, stats.blocked) = (spent.idle, spent.blocked);
+            total.add(&stats);
+            self.level.sealed(compression, stats.new_bytes, spent);
         }
     }
 

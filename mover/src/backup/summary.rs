@@ -1,5 +1,6 @@
 //! What a backup did, with the same numbers for people, machines and the manifest.
 
+use super::level::CompressionUsed;
 use super::run::PassDone;
 use super::{Bounds, Run};
 use crate::changes::BackupPlan;
@@ -56,6 +57,8 @@ pub struct BackupSummary {
     pub rate_bytes_per_second: f64,
     /// Which engine read the device.
     pub engine: &'static str,
+    /// How new chunks were compressed.
+    pub compression: CompressionUsed,
     /// What the run waited for most: `device`, `cpu` or `store`.
     pub bottleneck: &'static str,
     /// Bounds on memory that were in force.
@@ -94,6 +97,7 @@ impl BackupSummary {
             elapsed_seconds: elapsed.as_secs_f64(),
             rate_bytes_per_second: 0.0,
             engine: "none",
+            compression: CompressionUsed::default(),
             bottleneck: "none",
             bounds: None,
             requests: RequestCounts::default(),
@@ -181,6 +185,7 @@ impl Run<'_> {
         let rate = stats.read_bytes as f64 / elapsed.as_secs_f64().max(1e-9);
         summary.rate_bytes_per_second = rate;
         summary.engine = done.engine;
+        summary.compression.clone_from(&done.compression);
         summary.bottleneck = self.bottleneck(done, elapsed);
         summary.bounds = Some(self.prepared.bounds.clone());
         summary.requests = self.repo.store().counts();

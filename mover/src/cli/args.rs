@@ -262,8 +262,8 @@ pub(crate) struct BackupArgs {
     /// Id of this backup; running it again with the same id changes nothing [default: random]
     #[arg(long, env = "MOVER_BACKUP_ID", value_name = "ID")]
     pub(crate) backup_id: Option<String>,
-    /// zstd:LEVEL (-7 to 19) or none
-    #[arg(long, env = "MOVER_COMPRESSION", value_name = "NAME", default_value = "zstd:1")]
+    /// auto (as strong as the slowest other stage allows), zstd:LEVEL (-7 to 19) or none
+    #[arg(long, env = "MOVER_COMPRESSION", value_name = "NAME", default_value = "auto")]
     pub(crate) compression: String,
     /// Note on the backup, NAME=VALUE. May be repeated
     #[arg(long, env = "MOVER_LABEL", value_name = "NAME=VALUE", action = ArgAction::Append)]

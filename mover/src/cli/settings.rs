@@ -5,6 +5,7 @@
 
 use super::args::{ColorWhen, DirectArg, EngineArg, GlobalArgs, OutputArgs, ResourceArgs};
 use super::sizes::parse_size;
+use crate::backup::CompressionChoice;
 use crate::control::MemoryBudget;
 use crate::device::DirectIo;
 use crate::io::EngineChoice;
@@ -238,26 +239,27 @@ fn resources(args: ResourceArgs, env: &Environment) -> Result<Resources> {
     })
 }
 
-/// `none`, `zstd` or `zstd:LEVEL`.
-pub fn parse_compression(text: &str) -> Result<Compression> {
+/// `auto`, `none`, `zstd` or `zstd:LEVEL`.
+pub fn parse_compression(text: &str) -> Result<CompressionChoice> {
     let bad = || {
         Error::new(
             ErrorKind::Usage,
             format!("use --compression {text:?}"),
             "there is no such thing",
         )
-        .hint("use none, zstd or zstd:LEVEL with a level from -7 to 19")
+        .hint("use auto, none, zstd or zstd:LEVEL with a level from -7 to 19")
     };
     match text.split_once(':') {
-        None if text == "none" => Ok(Compression::None),
-        None if text == "zstd" => Ok(Compression::Zstd(1)),
+        None if text == "auto" => Ok(CompressionChoice::Auto),
+        None if text == "none" => Ok(Compression::None.into()),
+        None if text == "zstd" => Ok(Compression::Zstd(1).into()),
         Some(("zstd", level)) => {
             let level: i32 = level.parse().map_err(|_| bad())?;
             // zstd itself takes 0 for its default of 3, which would surprise
             if level == 0 || !ZSTD_LEVELS.contains(&level) {
                 return Err(bad());
             }
-            Ok(Compression::Zstd(level))
+            Ok(Compression::Zstd(level).into())
         }
         _ => Err(bad()),
     }
@@ -354,10 +356,11 @@ mod tests {
 
     #[test]
     fn compression_by_name_and_level() {
-        assert!(matches!(parse_compression("none").unwrap(), Compression::None));
-        assert!(matches!(parse_compression("zstd").unwrap(), Compression::Zstd(1)));
-        assert!(matches!(parse_compression("zstd:-5").unwrap(), Compression::Zstd(-5)));
-        for text in ["", "lz4", "zstd:", "zstd:0", "zstd:20", "zstd:x", "none:1"] {
+        assert_eq!(parse_compression("auto").unwrap(), CompressionChoice::Auto);
+        assert_eq!(parse_compression("none").unwrap(), Compression::None.into());
+        assert_eq!(parse_compression("zstd").unwrap(), Compression::Zstd(1).into());
+        assert_eq!(parse_compression("zstd:-5").unwrap(), Compression::Zstd(-5).into());
+        for text in ["", "lz4", "zstd:", "zstd:0", "zstd:20", "zstd:x", "none:1", "auto:1"] {
             assert_eq!(parse_compression(text).expect_err(text).kind(), ErrorKind::Usage);
         }
     }

@@ -37,6 +37,7 @@ pub(crate) fn backup_text(s: &BackupSummary) -> String {
             "time",
             &format!("{}, read {rate} with engine {}", show_duration(elapsed), s.engine),
         );
+        page.line("compression", &s.compression.line());
         page.line("limited by", s.bottleneck);
         page.line("requests", &requests(&s.requests));
     }

@@ -1,0 +1,312 @@
+//! How strongly new entries are compressed: a setting, or whatever the other stages leave time for.
+//!
+//! Compressing is four fifths of the CPU of a full backup, so its level decides which stage is the limit. With `auto` the
+//! seal threads count where their time goes: working, waiting for units to seal (the device is behind), or waiting to hand a
+//! result on (the store is behind). After every window of units, the level follows:
+//!
+//! - no waiting: the CPU is the limit, and the next faster level is taken;
+//! - waiting, and the next stronger level would still fit into the time: it is taken. Up to [`DEVICE_LEVEL_MAX`] while it is the
+//!   device that is waited for, where a stronger level saves no time; up to [`STORE_LEVEL_MAX`] while it is the store,
+//!   where fewer bytes are less time.
+//!
+//! It starts at level 1 and goes up only into time that would be spent waiting, so it is never slower than level 1.
+
+use chunkstore::Compression;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// How new entries are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CompressionChoice {
+    /// As strongly as the slowest other stage allows.
+    Auto,
+    /// Always like this.
+    Fixed(Compression),
+}
+
+impl From<Compression> for CompressionChoice {
+    fn from(fixed: Compression) -> Self {
+        Self::Fixed(fixed)
+    }
+}
+
+const START: i32 = 1;
+/// The strongest level while the device is the limit.
+const DEVICE_LEVEL_MAX: i32 = 3;
+/// The strongest level while the store is the limit.
+const STORE_LEVEL_MAX: i32 = 6;
+/// Levels that are chosen from, and the CPU time of each in thousandths of level 1, measured with entries of 1 MiB of a volume of
+/// system files and a database. What they store there: 1300, 1215, 1102, 1000, 943, 907, 896, 872 and 854 thousandths.
+const LADDER: [(i32, u32); 9] = [
+    (-5, 630),
+    (-3, 690),
+    (-1, 780),
+    (1, 1000),
+    (2, 1110),
+    (3, 1560),
+    (4, 1920),
+    (5, 3300),
+    (6, 4300),
+];
+/// Units to a window: less than a pack's worth, more than noise.
+const WINDOW_UNITS: u32 = 24;
+const WINDOW_LEAST: Duration = Duration::from_millis(40);
+
+/// Memory of one seal thread at a level: zstd's tables and the output of a 1 MiB entry, measured.
+pub(crate) const fn seal_thread_bytes(choice: CompressionChoice) -> u64 {
+    let mib = match choice {
+        CompressionChoice::Auto | CompressionChoice::Fixed(Compression::None) => 4,
+        CompressionChoice::Fixed(Compression::Zstd(level)) => match level {
+            ..=3 => 4,
+            4..=6 => 8,
+            7..=12 => 17,
+            _ => 22,
+        },
+    };
+    mib << 20
+}
+
+/// Where a seal thread's time went.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Spent {
+    pub(crate) busy: Duration,
+    /// Waiting for units: the device is behind.
+    pub(crate) idle: Duration,
+    /// Waiting to hand on: the store is behind.
+    pub(crate) blocked: Duration,
+}
+
+impl Spent {
+    fn add(&mut self, other: Self) {
+        self.busy += other.busy;
+        self.idle += other.idle;
+        self.blocked += other.blocked;
+    }
+
+    fn total(&self) -> Duration {
+        self.busy + self.idle + self.blocked
+    }
+}
+
+/// The level in force, shared by the seal threads of a run.
+#[derive(Debug)]
+pub(crate) struct Level {
+    choice: CompressionChoice,
+    /// No stronger level fits into the memory budget.
+    ceiling: i32,
+    now: AtomicI32,
+    window: Mutex<Window>,
+}
+
+#[derive(Debug, Default)]
+struct Window {
+    units: u32,
+    spent: Spent,
+    /// Bytes of new chunks by level.
+    bytes: BTreeMap<i32, u64>,
+}
+
+impl Level {
+    /// `spare_bytes` is the memory that a seal thread may use beyond [`seal_thread_bytes`].
+    pub(crate) fn new(choice: CompressionChoice, spare_bytes: u64) -> Self {
+        let needs = |level| seal_thread_bytes(CompressionChoice::Fixed(Compression::Zstd(level)));
+        let fits = spare_bytes >= needs(STORE_LEVEL_MAX) - needs(DEVICE_LEVEL_MAX);
+        let ceiling = if fits { STORE_LEVEL_MAX } else { DEVICE_LEVEL_MAX };
+        Self { choice, ceiling, now: AtomicI32::new(START), window: Mutex::default() }
+    }
+
+    /// For the next entry.
+    pub(crate) fn compression(&self) -> Compression {
+        match self.choice {
+            CompressionChoice::Fixed(fixed) => fixed,
+            CompressionChoice::Auto => Compression::Zstd(self.now.load(Relaxed)),
+        }
+    }
+
+    /// A seal thread has sealed `new_bytes` of a unit's chunks with `used`, and spent its time like this since the last one.
+    pub(crate) fn sealed(&self, used: Compression, new_bytes: u64, spent: Spent) {
+        let (CompressionChoice::Auto, Compression::Zstd(level)) = (self.choice, used) else {
+            return;
+        };
+        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        *window.bytes.entry(level).or_default() += new_bytes;
+        window.spent.add(spent);
+        // units that compress nothing say nothing about levels, but their time counts
+        window.units += u32::from(new_bytes > 0);
+        if window.units < WINDOW_UNITS || window.spent.total() < WINDOW_LEAST {
+            return;
+        }
+        let next = next_level(self.now.load(Relaxed), self.ceiling, window.spent);
+        self.now.store(next, Relaxed);
+        (window.units, window.spent) = (0, Spent::default());
+    }
+
+    /// What was used, for people and scripts.
+    pub(crate) fn used(&self) -> CompressionUsed {
+        let bytes = self.window.lock().unwrap_or_else(PoisonError::into_inner).bytes.clone();
+        let setting = match self.choice {
+            CompressionChoice::Auto => "auto".to_owned(),
+            CompressionChoice::Fixed(fixed) => fixed_name(fixed),
+        };
+        let levels = bytes.into_iter().filter(|(_, bytes)| *bytes > 0);
+        let levels = levels.map(|(level, new_bytes)| LevelUsed { level, new_bytes }).collect();
+        CompressionUsed { setting, levels }
+    }
+}
+
+fn fixed_name(fixed: Compression) -> String {
+    match fixed {
+        Compression::None => "none".to_owned(),
+        Compression::Zstd(level) => format!("zstd:{level}"),
+    }
+}
+
+/// The level for the next window.
+fn next_level(now: i32, ceiling: i32, spent: Spent) -> i32 {
+    let at = LADDER.iter().position(|(level, _)| *level == now).unwrap_or(0);
+    let (total, waited) = (spent.total(), spent.idle + spent.blocked);
+    let limit = if spent.blocked >= spent.idle { STORE_LEVEL_MAX } else { DEVICE_LEVEL_MAX };
+    if waited * 20 < total {
+        return LADDER[at.saturating_sub(1)].0;
+    }
+    if now > limit {
+        return LADDER[at.saturating_sub(1)].0;
+    }
+    match LADDER.get(at + 1) {
+        // not more than 17 of 20 parts of the time, so that the next window does not take it back
+        Some((next, cost))
+            if *next <= limit.min(ceiling)
+                && spent.busy * 20 * *cost < total * 17 * LADDER[at].1 =>
+        {
+            *next
+        }
+        _ => now,
+    }
+}
+
+/// How new chunks were compressed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct CompressionUsed {
+    /// `auto`, `none` or `zstd:LEVEL`.
+    pub setting: String,
+    /// With `auto`: the levels that were used, ascending.
+    pub levels: Vec<LevelUsed>,
+}
+
+/// Bytes of the volume that were compressed at a level, or found not worth it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct LevelUsed {
+    /// Of zstd.
+    pub level: i32,
+    /// Before compression.
+    pub new_bytes: u64,
+}
+
+impl CompressionUsed {
+    /// One line for people.
+    pub fn line(&self) -> String {
+        let Some(most) = self.levels.iter().max_by_key(|l| l.new_bytes) else {
+            return self.setting.clone();
+        };
+        match (self.levels.first(), self.levels.last()) {
+            (Some(first), Some(last)) if first.level != last.level => format!(
+                "{}: levels {} to {}, mostly {}",
+                self.setting, first.level, last.level, most.level
+            ),
+            _ => format!("{}: level {}", self.setting, most.level),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spent(busy: u64, idle: u64, blocked: u64) -> Spent {
+        let ms = Duration::from_millis;
+        Spent { busy: ms(busy), idle: ms(idle), blocked: ms(blocked) }
+    }
+
+    /// Seals until the level stays, with a time a unit that follows the level's cost and one that another stage takes.
+    fn settled(ceiling_spare: u64, busy_at_1_us: u64, other_us: u64, store: bool) -> Vec<i32> {
+        let level = Level::new(CompressionChoice::Auto, ceiling_spare);
+        let mut seen = vec![START];
+        for _ in 0..WINDOW_UNITS * 64 {
+            let used = level.compression();
+            let Compression::Zstd(now) = used else { panic!("auto is zstd") };
+            let cost = LADDER.iter().find(|(l, _)| *l == now).unwrap().1;
+            let busy = busy_at_1_us * u64::from(cost) / 1000;
+            let wait = Duration::from_micros(other_us.saturating_sub(busy));
+            let (idle, blocked) =
+                if store { (Duration::ZERO, wait) } else { (wait, Duration::ZERO) };
+            level.sealed(used, 1 << 20, Spent { busy: Duration::from_micros(busy), idle, blocked });
+            if seen.last() != Some(&now) {
+                seen.push(now);
+            }
+        }
+        seen
+    }
+
+    #[test]
+    fn a_cpu_that_is_the_limit_gets_the_fastest_level() {
+        assert_eq!(settled(u64::MAX, 3000, 0, false), [1, -1, -3, -5]);
+    }
+
+    #[test]
+    fn a_slow_store_gets_the_strongest_level_that_fits_into_the_wait() {
+        assert_eq!(settled(u64::MAX, 3000, 100_000, true), [1, 2, 3, 4, 5, 6]);
+        // at level 4 a unit takes 5760 of 6500 µs, at 5 it would take 9900
+        assert_eq!(settled(u64::MAX, 3000, 6900, true), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_slow_device_gets_no_more_than_level_3() {
+        assert_eq!(settled(u64::MAX, 3000, 100_000, false), [1, 2, 3]);
+    }
+
+    #[test]
+    fn memory_bounds_the_level() {
+        assert_eq!(settled(0, 3000, 100_000, true), [1, 2, 3]);
+    }
+
+    /// The whole point: whatever the other stage takes, a unit never takes longer than it would at level 1.
+    #[test]
+    fn it_is_never_slower_than_level_1() {
+        for other_us in (0..20_000).step_by(250) {
+            for store in [false, true] {
+                let last = *settled(u64::MAX, 3000, other_us, store).last().unwrap();
+                let cost = u64::from(LADDER.iter().find(|(l, _)| *l == last).unwrap().1);
+                assert!(3 * cost <= other_us.max(3000), "{other_us} µs, {store}: level {last}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_level_for_a_slow_store_is_given_back_when_the_device_is_the_limit() {
+        assert_eq!(next_level(6, STORE_LEVEL_MAX, spent(100, 900, 0)), 5);
+        assert_eq!(next_level(3, STORE_LEVEL_MAX, spent(100, 900, 0)), 3);
+    }
+
+    #[test]
+    fn a_fixed_level_stays() {
+        let level = Level::new(Compression::Zstd(4).into(), 0);
+        for _ in 0..100 {
+            level.sealed(level.compression(), 1 << 20, spent(100, 0, 0));
+        }
+        assert_eq!(level.compression(), Compression::Zstd(4));
+        assert_eq!(level.used().line(), "zstd:4");
+    }
+
+    #[test]
+    fn what_was_used_is_said() {
+        let level = Level::new(CompressionChoice::Auto, 0);
+        assert_eq!(level.used().line(), "auto");
+        level.sealed(Compression::Zstd(1), 10, Spent::default());
+        assert_eq!(level.used().line(), "auto: level 1");
+        level.sealed(Compression::Zstd(-5), 20, Spent::default());
+        assert_eq!(level.used().line(), "auto: levels -5 to 1, mostly -5");
+    }
+}
