@@ -1,33 +1,94 @@
 //! The least that a backup and a restore have to do.
 //!
-//!   limits backup DEVICE PACK CHUNK_KIB LEVEL THREADS [aead]
-//!   limits restore PACK TARGET THREADS
+//! ```text
+//! limits backup DEVICE PACK [--chunk KIB] [--level N] [--threads N] [--aead] [--flush]
+//!                           [--extents LIST] [--base INDEX]
+//! limits restore PACK TARGET [--threads N] [--flush]
+//! ```
 //!
-//! O_DIRECT reads, zero test, BLAKE3, deduplication, zstd, AES-256-GCM with `aead`, one pack file: no format, no commit, no
-//! index of other backups, nothing that could be resumed. With FSYNC=1 it flushes what it wrote, as the tools that it is compared
-//! with must. CHANGED=list.json reads only these extents; BASE=old.index leaves out what an old pack holds (such a pack
-//! cannot be restored by itself). Prints wall and CPU time. A measuring stick, so a failure simply ends it.
-mod pipe;
+//! Threads that each read with O_DIRECT, test for zero, hash, look up what was seen before,
+//! compress, perhaps encrypt, and append to one pack file. There is no format, no commit, no
+//! knowledge of other backups, nothing that could be resumed, and a fixed key: what this reaches is
+//! what a real tool may hope for, less its safety. It is a measuring stick, so a failure simply
+//! ends it.
+//!
+//! `--extents` reads only what a list of `{"offset": …, "size": …}` names. `--base` leaves out what
+//! the pack of an earlier index holds: the bound of an increment that has to read everything (such
+//! a pack cannot be restored by itself). `--flush` flushes what was written before the time is
+//! taken.
+
+mod backup;
+mod index;
+mod io;
+mod restore;
+
+use std::time::Instant;
+
+const USAGE: &str = "\
+usage: limits backup DEVICE PACK [--chunk KIB] [--level N] [--threads N] [--aead] [--flush]
+                                 [--extents LIST] [--base INDEX]
+       limits restore PACK TARGET [--threads N] [--flush]";
+
+/// What was typed behind the names of files.
+#[derive(Debug)]
+struct Options {
+    chunk_bytes: usize,
+    level: i32,
+    threads: usize,
+    aead: bool,
+    flush: bool,
+    extents: Option<String>,
+    base: Option<String>,
+}
+
+impl Options {
+    fn parse(words: &[String]) -> Option<Self> {
+        let mut options = Self {
+            chunk_bytes: 1 << 20,
+            level: 1,
+            threads: 3,
+            aead: false,
+            flush: false,
+            extents: None,
+            base: None,
+        };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--aead" => options.aead = true,
+                "--flush" => options.flush = true,
+                "--chunk" => options.chunk_bytes = words.next()?.parse::<usize>().ok()? << 10,
+                "--level" => options.level = words.next()?.parse().ok()?,
+                "--threads" => options.threads = words.next()?.parse().ok()?,
+                "--extents" => options.extents = Some(words.next()?.clone()),
+                "--base" => options.base = Some(words.next()?.clone()),
+                _ => return None,
+            }
+        }
+        (options.chunk_bytes >= 4096 && options.threads > 0).then_some(options)
+    }
+}
 
 fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    match args[..] {
-        ["backup", dev, pack, kib, level, threads, ref rest @ ..] => pipe::backup(
-            dev,
-            pack,
-            kib.parse::<usize>().expect("chunk KiB") << 10,
-            level.parse().expect("level"),
-            threads.parse().expect("threads"),
-            rest.contains(&"aead"),
-        ),
-        ["restore", pack, target, threads] => {
-            pipe::restore(pack, target, threads.parse().expect("threads"));
-        }
-        _ => {
-            eprintln!("usage: limits backup DEVICE PACK CHUNK_KIB LEVEL THREADS [aead]");
-            eprintln!("       limits restore PACK TARGET THREADS");
-            std::process::exit(2);
-        }
-    }
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [command, from, to, rest @ ..] = words.as_slice() else { leave() };
+    let Some(options) = Options::parse(rest) else { leave() };
+    let begun = Instant::now();
+    let (volume_bytes, stored_bytes) = match command.as_str() {
+        "backup" => backup::run(from, to, &options),
+        "restore" => (restore::run(from, to, &options), 0),
+        _ => leave(),
+    };
+    let wall = begun.elapsed().as_secs_f64();
+    let cpu = io::cpu_seconds();
+    println!(
+        "{command}\twall {wall:.3} s\tCPU {cpu:.2} s\t{:.3} GB/s\tstored {:.1} MiB",
+        volume_bytes as f64 / wall / 1e9,
+        stored_bytes as f64 / f64::from(1 << 20)
+    );
+}
+
+fn leave() -> ! {
+    eprintln!("{USAGE}");
+    std::process::exit(2);
 }
