@@ -58,6 +58,8 @@ pub use map::{
     Inherit, LivePack, LiveSet, MapBuilder, MapReader, MapWalk, PageAt, PageSet, PageSink, Reached,
     ReadLimits, Visitor, VolumeMap, Window, diff, reach,
 };
+#[doc(hidden)]
+pub use pack::pack_end;
 pub use pack::{
     ClosedPack, Codec, DirectoryEntry, EntryHeader, EntryKind, FinishedPack, PackAllocator,
     PackCollector, PackHeader, PackKind, PackSummary, PackTrailer, Place, check_pack,

@@ -9,6 +9,8 @@ mod collector;
 mod layout;
 
 pub use allocator::PackAllocator;
+#[doc(hidden)]
+pub use collector::pack_end;
 pub use collector::{FinishedPack, PackCollector};
 pub use layout::{
     Codec, DirectoryEntry, EntryHeader, PackHeader, PackSummary, PackTrailer, check_pack,

@@ -224,31 +224,42 @@ impl Building {
     }
 
     fn finish(mut self, keys: &Keys, pack: PackId, kind: PackKind) -> Result<FinishedPack> {
-        let too_long = |_| bug(format!("pack {pack}"), "it is too long");
-        let plain = encode_directory(&self.entries)?;
-        let header = EntryHeader {
-            codec: Codec::Raw,
-            kind: EntryKind::Directory,
-            count: 0,
-            plain_len: u32::try_from(plain.len()).map_err(too_long)?,
-        };
-        let directory_offset = self.end;
-        let directory = seal_entry(&keys.pack_key(&pack), directory_offset, header, &plain)?;
-        let directory_len = u32::try_from(directory.len()).map_err(too_long)?;
-        let len = u64::from(self.end) + u64::from(directory_len) + u64::from(PACK_TRAILER_BYTES);
-        let len = u32::try_from(len).map_err(too_long)?;
+        let (directory, mut end, len) = pack_end(keys, &pack, self.end, &self.entries)?;
         self.append(directory);
-        let trailer = PackTrailer {
-            directory_offset,
-            directory_len,
-            entries: u32::try_from(self.entries.len()).map_err(too_long)?,
-            pack_len: len,
-            hash: [0; 32],
-        };
-        let mut end = trailer.encode_hashed();
         self.hasher.update(&end);
         end.extend_from_slice(self.hasher.finalize().as_bytes());
         self.parts.push(end.into());
         Ok(FinishedPack { pack, kind, parts: self.parts, len, entries: self.entries })
     }
+}
+
+/// What follows the entries of a pack, which end at `end`: its directory as stored, its trailer but for
+/// the hash, and the length of the whole pack. For benchmarks that make packs without their entries.
+#[doc(hidden)]
+pub fn pack_end(
+    keys: &Keys,
+    pack: &PackId,
+    end: u32,
+    entries: &[DirectoryEntry],
+) -> Result<(Bytes, Vec<u8>, u32)> {
+    let too_long = |_| bug(format!("pack {pack}"), "it is too long");
+    let plain = encode_directory(entries)?;
+    let header = EntryHeader {
+        codec: Codec::Raw,
+        kind: EntryKind::Directory,
+        count: 0,
+        plain_len: u32::try_from(plain.len()).map_err(too_long)?,
+    };
+    let directory = seal_entry(&keys.pack_key(pack), end, header, &plain)?;
+    let directory_len = u32::try_from(directory.len()).map_err(too_long)?;
+    let len = u64::from(end) + u64::from(directory_len) + u64::from(PACK_TRAILER_BYTES);
+    let len = u32::try_from(len).map_err(too_long)?;
+    let trailer = PackTrailer {
+        directory_offset: end,
+        directory_len,
+        entries: u32::try_from(entries.len()).map_err(too_long)?,
+        pack_len: len,
+        hash: [0; 32],
+    };
+    Ok((directory, trailer.encode_hashed(), len))
 }
