@@ -16,10 +16,12 @@
 //! | `place` | where repositories and targets are, and removing them |
 //! | `series` | the runs, one operation after the other |
 //! | `sample` | what is measured, and what of it is shown |
+//! | `growth` | increments in a repository that holds very much |
 //! | `compare`, `html` | against an earlier report; the page |
 
 mod child;
 mod compare;
+pub(crate) mod growth;
 mod html;
 mod operation;
 mod place;

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `engines` | reading a device with each engine |
 //! | `e2e` | backups and restores, each in a process of its own |
+//! | `populate` | a repository that looks as if it held very many chunks |
 //! | `machine`, `usage` | what the machine is; what a process or the machine used |
 //! | `stop` | ending early without leaving anything behind |
 //! | `numbers`, `table` | medians, and how they are shown |
@@ -15,6 +16,7 @@ mod e2e;
 mod engines;
 mod machine;
 mod numbers;
+mod populate;
 mod stop;
 mod table;
 mod usage;
@@ -32,6 +34,10 @@ enum Command {
     Engines(engines::Args),
     /// Full and incremental backups and a restore, each in a process of its own
     E2e(Box<e2e::Args>),
+    /// Make a repository that looks as if it held very many chunks
+    Synthetic(populate::Args),
+    /// Increments in such a repository beside the same in an empty one
+    Growth(e2e::growth::Args),
     /// One operation of `e2e`: reads what to do from stdin, prints what it did
     #[command(hide = true)]
     Operation,
@@ -41,6 +47,8 @@ fn main() -> ExitCode {
     let done = match Command::parse() {
         Command::Operation => e2e::run_operation(),
         Command::Engines(args) => with_stop(|stop| engines::run(&args, stop)),
+        Command::Synthetic(args) => with_stop(|stop| populate::run(&args, stop)),
+        Command::Growth(args) => with_stop(|stop| e2e::growth::run(&args, stop)),
         Command::E2e(args) => with_stop(|stop| e2e::run(&args, stop)),
     };
     match done {

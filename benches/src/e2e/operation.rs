@@ -38,7 +38,7 @@ pub(crate) struct Request {
     pub(crate) compression: String,
     pub(crate) engine: String,
     pub(crate) threads: Option<usize>,
-    pub(crate) scratch: PathBuf,
+    pub(crate) scratch: Option<PathBuf>,
     pub(crate) operation: Operation,
 }
 
@@ -173,7 +173,7 @@ impl Request {
             memory: MemoryBudget { total_bytes: self.memory_bytes },
             engine: self.engine.parse()?,
             direct: DirectIo::Auto,
-            scratch: Some(self.scratch.clone()),
+            scratch: self.scratch.clone(),
             threads: self.threads,
             tool: TOOL.into(),
             host: VOLUME.into(),

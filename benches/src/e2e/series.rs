@@ -155,7 +155,7 @@ impl<'a> Series<'a> {
             compression: self.settings.compression.clone(),
             engine: self.settings.engine.clone(),
             threads: self.settings.threads.map(usize::from),
-            scratch: self.scratch.clone(),
+            scratch: Some(self.scratch.clone()),
             operation,
         })
     }
@@ -183,7 +183,7 @@ impl<'a> Series<'a> {
 
 /// The figures that the operation's own summary has are taken from it; a member that is not there
 /// is a mistake of ours.
-fn sample(
+pub(super) fn sample(
     run: u32,
     kind: Kind,
     volume_bytes: u64,
