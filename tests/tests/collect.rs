@@ -6,16 +6,19 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
 use chunkstore::{
-    ChunkRef, Encryption, Error, ErrorKind, PackId, PageAt, ReadLimits, Repository, Result,
-    SegmentIndex, SegmentLayout, SegmentOpener, Visitor, VolumeMap, names, reach,
+    ChunkRef, Encryption, Error, ErrorKind, Location, Moved, PackId, PageAt, ReadLimits,
+    Repository, Result, SegmentIndex, SegmentLayout, SegmentOpener, Visitor, VolumeMap, names,
+    reach,
 };
 use object_store::ObjectStore;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tests::{BesideStore, ClockedStore, Death, DyingStore, Rng, Vault, VaultParams};
 
+/// Bytes of a chunk.
+const CHUNK: usize = 4096;
 /// Longer than any lease of these tests.
 const LONG: i64 = 3600;
 
@@ -32,19 +35,19 @@ impl World {
     fn new(name: &str) -> Arc<Self> {
         let mut rng = Rng::new(23);
         let params = VaultParams {
-            chunk_bytes: 4096,
+            chunk_bytes: u32::try_from(CHUNK).unwrap(),
             entry_chunks: 4,
             page_fanout: 16,
             encryption: Encryption::Aes256Gcm,
         };
         let vault = Vault::new(name, params);
-        let shared = rng.bytes(40_000);
+        let shared = rng.bytes(10 * CHUNK);
         let mut image = |own: usize, of_shared: usize| {
-            let mut content = rng.bytes(own);
-            content.extend(&shared[..of_shared]);
+            let mut content = rng.bytes(own * CHUNK);
+            content.extend(&shared[..of_shared * CHUNK]);
             content
         };
-        let contents = [image(160_000, 40_000), image(120_000, 0), image(80_000, 20_000)];
+        let contents = [image(40, 10), image(30, 0), image(20, 5), image(15, 0)];
         let write = |(n, content): (usize, Vec<u8>)| {
             let path = vault.path(&format!("image{n}"));
             fs::write(&path, &content).unwrap();
@@ -63,11 +66,12 @@ impl World {
         self.vault.backup(objects, &self.images[image].0, id, None).map(|_| ())
     }
 
-    /// Backups `one` of image 0 and `two` of image 1, and `one` is forgotten.
+    /// Backups `one` of image 0, `two` of image 1, `three` of image 2; `one` is forgotten. A pack of it is mostly dead.
     fn with_garbage(&self) -> Arc<ClockedStore> {
         let objects = self.start();
         self.backup(objects.clone(), "one", 0).unwrap();
         self.backup(objects.clone(), "two", 1).unwrap();
+        self.backup(objects.clone(), "three", 2).unwrap();
         self.vault.forget(objects.clone(), "one").unwrap();
         objects
     }
@@ -93,20 +97,25 @@ impl World {
     }
 }
 
+/// A chunk or page: pack, entry, index.
+type Place = (PackId, u32, u16);
+
 #[derive(Default)]
-struct Packs {
-    packs: BTreeSet<PackId>,
-    pages: BTreeSet<Vec<u8>>,
+struct Places(BTreeSet<Place>);
+
+impl Places {
+    fn insert(&mut self, at: &Location) -> bool {
+        self.0.insert((at.pack, at.entry, at.index))
+    }
 }
 
-impl Visitor for Packs {
+impl Visitor for Places {
     fn page(&mut self, at: &PageAt) -> Result<bool> {
-        self.packs.insert(at.page.location.pack);
-        Ok(self.pages.insert(at.page.id.as_bytes().to_vec()))
+        Ok(self.insert(&at.page.location))
     }
 
     fn chunk(&mut self, _: &PageAt, _: u64, chunk: &ChunkRef) -> Result<()> {
-        self.packs.insert(chunk.location.pack);
+        self.insert(&chunk.location);
         Ok(())
     }
 
@@ -115,19 +124,46 @@ impl Visitor for Packs {
     }
 }
 
+/// Follows stubs by hand; gives the packs that all lies in, and those that stubs are needed of.
+async fn resolve(
+    repo: &Repository,
+    mut places: BTreeSet<Place>,
+    stored: &BTreeSet<PackId>,
+) -> (BTreeSet<PackId>, BTreeSet<PackId>) {
+    let mut stubs = BTreeMap::new();
+    let mut packs = BTreeSet::new();
+    while let Some((pack, entry, index)) = places.pop_first() {
+        if stored.contains(&pack) {
+            packs.insert(pack);
+            continue;
+        }
+        if let std::collections::btree_map::Entry::Vacant(vacant) = stubs.entry(pack) {
+            let key = names::moved_key(&pack);
+            let bytes = repo.store().get(&key).await.unwrap();
+            vacant.insert(Moved::decode(repo.keys(), repo.id(), &key, &bytes).unwrap());
+        }
+        let to = stubs[&pack].find(entry, index).unwrap();
+        places.insert((to.pack, to.entry, to.index));
+    }
+    (packs, stubs.into_keys().collect())
+}
+
 /// Every object is one that something refers to, or one of those that stay for ever.
 async fn expect_clean(repo: &Repository, backups: usize, when: &str) {
     let (entries, problems) = repo.list_backups(None).await.unwrap();
     assert!(problems.is_empty() && entries.len() == backups, "{when}: {entries:?} {problems:?}");
     let maps: Vec<_> = entries.iter().map(|b| VolumeMap::of(repo, &b.manifest).unwrap()).collect();
-    let mut wanted = Packs::default();
-    reach(repo, &maps, ReadLimits::default(), &mut wanted).await.unwrap();
-    let mut stored = BTreeSet::new();
-    for listed in repo.store().list("").await.unwrap() {
+    let mut places = Places::default();
+    reach(repo, &maps, ReadLimits::default(), &mut places).await.unwrap();
+    let keys: Vec<_> = repo.store().list("").await.unwrap();
+    let stored = keys.iter().filter_map(|l| names::parse_pack_key(&l.key).ok()).collect();
+    let (packs, stubs) = resolve(repo, places.0, &stored).await;
+    assert_eq!(stored, packs, "{when}: packs");
+    let moved = keys.iter().filter_map(|l| names::parse_moved_key(&l.key).ok()).collect();
+    assert_eq!(stubs, moved, "{when}: stubs");
+    for listed in keys {
         let key = listed.key.as_str();
-        if let Ok(pack) = names::parse_pack_key(key) {
-            stored.insert(pack);
-        } else if let Ok(id) = names::parse_segment_key(key) {
+        if let Ok(id) = names::parse_segment_key(key) {
             let bytes = repo.store().get(key).await.unwrap();
             let opener = SegmentOpener::new(repo.keys(), repo.keys().encryption(), &id);
             let trailer = &bytes[bytes.len() - 64..];
@@ -136,7 +172,7 @@ async fn expect_clean(repo: &Repository, backups: usize, when: &str) {
             let at = usize::try_from(at.start).unwrap()..usize::try_from(at.end).unwrap();
             let plain = opener.open_index(&layout, &bytes[at]).unwrap();
             let index = SegmentIndex::decode("s", &layout, &plain).unwrap();
-            assert!(index.packs().all(|pack| wanted.packs.contains(&pack)), "{when}: {key}");
+            assert!(index.packs().all(|pack| stored.contains(&pack)), "{when}: {key}");
         } else if let Ok((_, object)) = names::parse_gc_key(key) {
             // a fence has nothing behind its kind
             let stays = object == names::GcObject::Verdict || listed.size_bytes <= 64 + 1 + 16;
@@ -147,30 +183,39 @@ async fn expect_clean(repo: &Repository, backups: usize, when: &str) {
             assert!(is_backup || listed.size_bytes < 300, "{when}: {key} is left");
         } else {
             let kind = key.split('/').next().unwrap();
-            assert!(["format", "keys", "forgotten"].contains(&kind), "{when}: {key} is left");
+            let stays = ["format", "keys", "forgotten", "packs", "moved"].contains(&kind);
+            assert!(stays, "{when}: {key} is left");
         }
     }
-    assert_eq!(stored, wanted.packs, "{when}: packs");
 }
 
 #[test]
 fn what_was_forgotten_goes_and_the_rest_stays() {
     let world = World::new("collect");
     let objects = world.with_garbage();
-    world.backup(objects.clone(), "three", 2).unwrap();
     let done = world.vault.collect(objects.clone(), false).unwrap();
     println!("{done:?}");
-    assert!(done.condemned_packs > 0 && done.deleted_packs == done.condemned_packs, "{done:?}");
-    assert!(done.deleted_bytes > 80_000 && done.deleted_manifests == 1, "{done:?}");
+    // its pages are dead, and its chunks but for the five that another one shares
+    assert_eq!((done.condemned_packs, done.rewritten_packs, done.deleted_packs), (1, 1, 2));
+    assert!(done.deleted_bytes > 200_000 && done.copied_bytes < 30_000, "{done:?}");
     assert!(done.waiting.is_empty() && done.rescued_packs == 0, "{done:?}");
+    assert_eq!(done.deleted_manifests, 1);
     world.settle(&objects, &[("two", 1), ("three", 2)], "after");
     // nothing is left to do: no list, no lease stays, and little is asked for
     let idle = world.vault.collect(objects.clone(), false).unwrap();
     println!("idle: {:?}", idle.requests);
     assert_eq!((idle.condemned_packs, idle.deleted_packs, idle.forgotten), (0, 0, 0));
     // a full circle: what was forgotten is stored again
-    world.backup(objects.clone(), "again", 0).unwrap();
+    let image = &world.images[0].0;
+    let again = world.vault.backup(objects.clone(), image, "again", None).unwrap();
+    let shared = 5 * u64::try_from(CHUNK).unwrap();
+    assert_eq!(again.reused_bytes, shared, "what was moved is found where it is");
     world.settle(&objects, &[("two", 1), ("three", 2), ("again", 0)], "again");
+    // nothing leads through the stub any more when the last backup that knew the old place goes
+    world.vault.forget(objects.clone(), "three").unwrap();
+    world.settle(&objects, &[("two", 1), ("again", 0)], "without three");
+    let repo = world.vault.open(objects).unwrap();
+    assert!(world.vault.block_on(repo.store().list("moved")).unwrap().is_empty());
 }
 
 #[test]
@@ -179,14 +224,14 @@ fn a_collection_killed_at_any_change_loses_nothing_and_is_made_good() {
     let start = world.with_garbage();
     // a run that died: packs and a lease, no backup
     let dying = DyingStore::new(start.clone(), Some(Death { change: 4, done: false }));
-    world.backup(dying, "dead", 2).unwrap_err();
+    world.backup(dying, "dead", 3).unwrap_err();
     // its lease has run out, and nobody else's
     start.advance(LONG);
     let count = DyingStore::new(start.fork(), None);
     let done = world.vault.collect(count.clone(), false).unwrap();
     let changes = count.changes();
     println!("{changes} changes, {done:?}");
-    assert!(done.deleted_packs > 2 && changes > 10, "{done:?}");
+    assert!(done.deleted_packs > 2 && done.rewritten_packs > 0 && changes > 10, "{done:?}");
     for change in 0..changes {
         for done in [false, true] {
             let death = Death { change, done };
@@ -197,9 +242,9 @@ fn a_collection_killed_at_any_change_loses_nothing_and_is_made_good() {
             assert!(dying.dead(), "{death:?}");
             let when = format!("{death:?}");
             // a backup works at once, on what is left
-            world.check(&objects, &[("two", 1)], &when);
+            world.check(&objects, &[("two", 1), ("three", 2)], &when);
             world.backup(objects.clone(), "again", 0).unwrap();
-            world.settle(&objects, &[("two", 1), ("again", 0)], &when);
+            world.settle(&objects, &[("two", 1), ("three", 2), ("again", 0)], &when);
         }
     }
 }
@@ -208,7 +253,6 @@ fn a_collection_killed_at_any_change_loses_nothing_and_is_made_good() {
 fn a_forget_killed_at_its_only_change_is_done_or_not() {
     let world = World::new("forget-killed");
     let start = world.with_garbage();
-    world.backup(start.clone(), "three", 2).unwrap();
     for done in [false, true] {
         let objects = start.fork();
         let dying = DyingStore::new(objects.clone(), Some(Death { change: 0, done }));
@@ -257,7 +301,8 @@ fn a_backup_that_takes_up_garbage_is_safe_from_a_collection_at_any_moment() {
             },
             |objects, result, when| {
                 result.unwrap_or_else(|e| panic!("{name} {when}: {e}"));
-                world.settle(&objects, &[("two", 1), ("again", 0)], &format!("{name} {when}"));
+                let committed = [("two", 1), ("three", 2), ("again", 0)];
+                world.settle(&objects, &committed, &format!("{name} {when}"));
             },
         );
         println!("{name}: two collections before each of {requests} requests of a backup");
@@ -275,7 +320,7 @@ fn a_collection_beside_which_garbage_is_taken_up_spares_it_at_any_moment() {
         move |objects| second.backup(objects, "again", 0).unwrap(),
         |objects, result, when| {
             result.unwrap_or_else(|e| panic!("{when}: {e}"));
-            world.settle(&objects, &[("two", 1), ("again", 0)], when);
+            world.settle(&objects, &[("two", 1), ("three", 2), ("again", 0)], when);
         },
     );
     println!("a backup before each of {requests} requests of a collection");
@@ -285,7 +330,6 @@ fn a_collection_beside_which_garbage_is_taken_up_spares_it_at_any_moment() {
 fn a_collection_beside_which_more_is_forgotten_and_collected_ends_well() {
     let world = World::new("collect-two");
     let start = world.with_garbage();
-    world.backup(start.clone(), "three", 2).unwrap();
     let (first, second) = (world.clone(), world.clone());
     let requests = between_any_two(
         &start,
@@ -311,7 +355,6 @@ fn a_collection_beside_which_more_is_forgotten_and_collected_ends_well() {
 fn what_is_being_read_stays_until_it_was_read() {
     let world = World::new("collect-reader");
     let start = world.with_garbage();
-    world.backup(start.clone(), "three", 2).unwrap();
     let target = world.vault.path("read.img");
     let (first, second, file) = (world.clone(), world.clone(), target.clone());
     let requests = between_any_two(
@@ -346,10 +389,10 @@ fn a_store_that_ignores_create_once_is_refused_unless_it_is_had_alone() {
     let objects = world.with_garbage();
     // committed, but the lease was not given back
     let count = DyingStore::new(objects.fork(), None);
-    world.backup(count.clone(), "three", 2).unwrap();
+    world.backup(count.clone(), "four", 3).unwrap();
     let last = count.changes() - 1;
     let dying = DyingStore::new(objects.clone(), Some(Death { change: last, done: false }));
-    world.backup(dying, "three", 2).unwrap();
+    world.backup(dying, "four", 3).unwrap();
     objects.ignore_create_once();
     let e = world.vault.collect(objects.clone(), false).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Unsupported);
@@ -361,9 +404,9 @@ fn a_store_that_ignores_create_once_is_refused_unless_it_is_had_alone() {
     objects.advance(LONG);
     let done = world.vault.collect(objects.clone(), true).unwrap();
     assert!(done.waiting.is_empty() && done.deleted_packs > 0, "{done:?}");
-    world.check(&objects, &[("two", 1), ("three", 2)], "alone");
+    world.check(&objects, &[("two", 1), ("three", 2), ("four", 3)], "alone");
     let repo = world.vault.open(objects.clone()).unwrap();
-    world.vault.block_on(expect_clean(&repo, 2, "alone"));
+    world.vault.block_on(expect_clean(&repo, 3, "alone"));
 }
 
 #[test]
@@ -394,5 +437,103 @@ fn a_backup_that_cannot_be_read_ends_a_collection_and_deletes_nothing() {
     assert!(e.hint_text().is_some_and(|hint| hint.contains("leases/0000")), "{e}");
     assert!(keys("packs").is_superset(&before));
     world.vault.block_on(repo.store().delete(lease)).unwrap();
-    world.settle(&objects, &[("two", 1)], "mended");
+    world.settle(&objects, &[("two", 1), ("three", 2)], "mended");
+}
+
+/// What a life does to the repository that it has in mind.
+struct Life {
+    world: Arc<World>,
+    objects: Arc<ClockedStore>,
+    rng: Rng,
+    pool: Vec<Vec<u8>>,
+    alive: Vec<(String, Vec<u8>)>,
+    steps: u64,
+    rewritten: u64,
+}
+
+impl Life {
+    /// A volume of new chunks, and of some that others have had: packs die in part, and what is left of them moves again
+    /// and again.
+    fn image(&mut self) -> Vec<u8> {
+        let mut content = self.rng.bytes(CHUNK * 25);
+        for _ in 0..self.rng.below(8) {
+            let at = self.rng.below(self.pool.len() as u64);
+            content.extend(&self.pool[usize::try_from(at).unwrap()]);
+        }
+        content
+    }
+
+    fn step(&mut self) {
+        self.steps += 1;
+        let objects = self.objects.clone();
+        match self.rng.below(10) {
+            0..4 => {
+                let (content, id) = (self.image(), format!("b{}", self.steps));
+                let image = self.world.vault.path("life.img");
+                fs::write(&image, &content).unwrap();
+                let death = Death { change: self.rng.below(8), done: self.rng.once_in(2) };
+                let death = self.rng.once_in(5).then_some(death);
+                let dying = DyingStore::new(objects, death);
+                let done = self.world.vault.backup(dying, &image, &id, None);
+                let there = self.world.vault.restored(self.objects.clone(), &id);
+                assert!(done.is_err() || there.is_ok(), "{id}");
+                self.alive.extend(there.is_ok().then_some((id, content)));
+            }
+            4..7 if self.alive.len() > 2 => {
+                let at = self.rng.below(self.alive.len() as u64);
+                let (id, _) = self.alive.swap_remove(usize::try_from(at).unwrap());
+                self.world.vault.forget(objects, &id).unwrap();
+            }
+            7 => self.objects.advance(LONG),
+            _ => {
+                let death = Death { change: self.rng.below(20), done: self.rng.once_in(2) };
+                let death = self.rng.once_in(3).then_some(death);
+                let done = self.world.vault.collect(DyingStore::new(objects, death), false);
+                self.rewritten += done.map_or(0, |done| done.rewritten_packs);
+            }
+        }
+    }
+
+    fn check(&self, when: &str) {
+        for (id, content) in &self.alive {
+            let restored = self.world.vault.restored(self.objects.clone(), id);
+            assert!(restored.unwrap_or_else(|e| panic!("{when}: {id}: {e}")) == *content, "{when}");
+        }
+    }
+}
+
+#[test]
+fn a_life_of_backups_forgets_collections_and_deaths_keeps_what_counts() {
+    let world = World::new("collect-life");
+    let mut rng = Rng::new(5);
+    let (mut rewritten, mut stubs) = (0, 0);
+    for life in 0..6 {
+        let mut rng = rng.fork();
+        let pool = (0..12).map(|_| rng.bytes(CHUNK)).collect();
+        let (objects, alive) = (world.start(), Vec::new());
+        let mut life_of =
+            Life { world: world.clone(), objects, rng, pool, alive, steps: 0, rewritten: 0 };
+        for step in 0..60 {
+            life_of.step();
+            if step % 6 == 5 {
+                life_of.check(&format!("life {life}, step {step}"));
+            }
+        }
+        for _ in 0..2 {
+            life_of.objects.advance(LONG);
+            world.vault.collect(life_of.objects.clone(), false).unwrap();
+        }
+        life_of.check(&format!("life {life}, end"));
+        let repo = world.vault.open(life_of.objects.clone()).unwrap();
+        let (count, when) = (life_of.alive.len(), format!("life {life}"));
+        world.vault.block_on(expect_clean(&repo, count, &when));
+        let left = world.vault.block_on(repo.store().list("moved")).unwrap().len();
+        println!(
+            "life {life}: {count} backups, {} packs rewritten, {left} stubs",
+            life_of.rewritten
+        );
+        rewritten += life_of.rewritten;
+        stubs += left;
+    }
+    assert!(rewritten > 0 && stubs > 0, "nothing was ever moved");
 }

@@ -16,7 +16,7 @@
 //! | 1 a lease that names the generation | `condemn` | 1 read condemned and blockers; no blockers: list leases, create them | `sweep` |
 //! | 2 forgotten set, packs | `condemn` | 2 wait for blockers or fence them | `blockers` |
 //! | 3 mark | `mark` | 3 mark again, with the recorded forgotten set | `mark` |
-//! | 4 copy what lives of mostly dead packs | not done | 4 the verdict | `plan`, `sweep` |
+//! | 4 copy what lives of mostly dead packs | `rewrite` | 4 the verdict | `plan`, `sweep` |
 //! | 5 create condemned | `condemn` | 5 replace segments | `segments` |
 //! | 6 list leases | `blockers` | 6 stubs of what the verdict kills | `sweep` |
 //! | 7 create blockers | `blockers` | 7 delete packs | `sweep` |
@@ -34,6 +34,7 @@ mod blockers;
 mod condemn;
 mod mark;
 mod plan;
+mod rewrite;
 mod segments;
 mod sweep;
 
@@ -87,6 +88,12 @@ pub struct Collected {
     pub condemned_packs: u64,
     /// See [`condemned_packs`](Self::condemned_packs).
     pub condemned_bytes: u64,
+    /// Mostly dead packs that were rewritten (a preview: that would be), and what is dead of them.
+    pub rewritten_packs: u64,
+    /// See [`rewritten_packs`](Self::rewritten_packs).
+    pub rewritten_dead_bytes: u64,
+    /// Bytes of the new packs that what lives of them was copied to.
+    pub copied_bytes: u64,
     /// Manifests of forgotten backups that go with them.
     pub forgotten: u64,
     /// Condemned packs that somebody has begun to use since: they stay.

@@ -1,7 +1,8 @@
 //! The first half of a collection: what nothing refers to is written down. Deletes nothing but its own lease.
 
 use super::mark::Mark;
-use super::plan::plan_condemned;
+use super::plan::{plan_condemned, plan_rewrites};
+use super::rewrite::rewrite;
 use super::{CollectOptions, Collected, Stop, blockers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::gc::{Condemned, CondemnedList};
@@ -10,6 +11,7 @@ use crate::format::names::{
     FORGOTTEN_PREFIX, PACKS_PREFIX, condemned_key, parse_forgotten_key, parse_pack_key,
 };
 use crate::ids::{GenerationId, LeaseId, PackId};
+use crate::map::LivePack;
 use crate::protocol::lease::LeaseKeeper;
 use crate::repository::Repository;
 use crate::store::Created;
@@ -29,6 +31,8 @@ pub(super) struct Condemnation {
 /// What there is to condemn.
 pub(super) struct Found {
     pub(super) list: CondemnedList,
+    /// Mostly dead packs that are to be rewritten.
+    rewrites: Vec<(PackId, u64)>,
     mark: Mark,
 }
 
@@ -68,8 +72,11 @@ async fn under_lease(
     done: &mut Collected,
 ) -> Result<Option<Condemnation>> {
     blockers::bury_the_dead(repo, own, options).await?;
-    let Found { list, mark } = find(repo, options, done).await?; // 2 and 3
-    if list.dead.is_empty() && list.forgotten.is_empty() {
+    let Found { mut list, rewrites, mark } = find(repo, options, done).await?; // 2 and 3
+    let copied = rewrite(repo, &rewrites, &mark.live).await?; // 4
+    done.copied_bytes = copied.stored_bytes;
+    list.rewritten = copied.stubs;
+    if list.dead.is_empty() && list.rewritten.is_empty() && list.forgotten.is_empty() {
         return Ok(None);
     }
     let key = condemned_key(&generation);
@@ -107,6 +114,17 @@ pub(super) async fn find(
     drop(forgotten);
 
     let dead = plan_condemned(&packs, &mark.stubs, &mark.live, &mark.undecided);
+    // two that move the same would both be right, and do the work twice
+    let rewrites = if mark.moving {
+        Vec::new()
+    } else {
+        plan_rewrites(&packs, &mark.live, &mark.undecided, &mark.edges)
+    };
+    let bytes = |(pack, size): &(PackId, u64)| {
+        size.saturating_sub(mark.live.pack(pack).map_or(0, LivePack::live_bytes))
+    };
+    done.rewritten_packs = rewrites.len() as u64;
+    done.rewritten_dead_bytes = rewrites.iter().map(bytes).sum();
     done.backups = mark.backups;
     done.packs = packs.len() as u64;
     done.pack_bytes = packs.iter().map(|(_, bytes)| bytes).sum();
@@ -118,7 +136,8 @@ pub(super) async fn find(
     done.condemned_packs = dead.len() as u64;
     done.forgotten = mark.forgotten.len() as u64;
     let forgotten = mark.forgotten.iter().cloned().collect();
-    Ok(Found { list: CondemnedList { dead, rewritten: Vec::new(), forgotten }, mark })
+    let list = CondemnedList { dead, rewritten: Vec::new(), forgotten };
+    Ok(Found { list, rewrites, mark })
 }
 
 /// All packs and their sizes.
@@ -130,14 +149,16 @@ pub(super) async fn list_packs(repo: &Repository) -> Result<Vec<(PackId, u64)>> 
 /// What a collection would ask of the store besides what finding out has: lease, list, blockers, verdict, the second look, and
 /// deletions, which most stores take 1000 at a time.
 pub(super) fn add_cost(found: &Found, done: &mut Collected) {
-    if found.list.dead.is_empty() && found.list.forgotten.is_empty() {
+    let rewrites = found.rewrites.len();
+    if found.list.dead.is_empty() && rewrites == 0 && found.list.forgotten.is_empty() {
         return;
     }
     let requests = &mut done.requests;
-    requests.creates += 4;
+    // a rewritten pack is read in three parts or more, looked up, and leaves a stub
+    requests.creates += 4 + rewrites as u64;
     requests.lists += 8;
-    requests.gets += 4;
-    for count in [found.list.dead.len(), found.list.forgotten.len()] {
+    requests.gets += 4 + 3 * rewrites as u64;
+    for count in [found.list.dead.len() + rewrites, found.list.forgotten.len()] {
         requests.deletes += (count as u64).div_ceil(DELETED_AT_A_TIME);
     }
     requests.deletes += 3;

@@ -50,6 +50,10 @@ pub(super) struct Mark {
     pub(super) undecided: HashSet<PackId>,
     /// Packs that there are stubs of.
     pub(super) stubs: Vec<PackId>,
+    /// From each of them to where what lived of it went.
+    pub(super) edges: HashSet<(PackId, PackId)>,
+    /// Whether a collection that moves something is not decided yet.
+    pub(super) moving: bool,
     pub(super) reached: Reached,
 }
 
@@ -65,6 +69,8 @@ impl Mark {
             forgotten: BTreeSet::new(),
             undecided: HashSet::new(),
             stubs: Vec::new(),
+            edges: HashSet::new(),
+            moving: false,
             reached: Reached::default(),
         }
     }
@@ -152,6 +158,7 @@ impl Mark {
     /// Relocations that nobody has decided yet, and what is condemned.
     async fn read_lists(&mut self, repo: &Repository) -> Result<Vec<Idle>> {
         self.undecided.clear();
+        self.moving = false;
         let mut idle = Vec::new();
         let generations = generations_with(repo, GcObject::Condemned).await?;
         let mut lists = stream::iter(generations)
@@ -162,6 +169,7 @@ impl Mark {
                 continue;
             };
             self.undecided.extend(dead);
+            self.moving |= !rewritten.is_empty();
             for stub in &rewritten {
                 self.undecided.insert(*stub.pack());
                 follow(&mut self.live, stub, &mut idle)?;
@@ -175,6 +183,7 @@ impl Mark {
         let keys = listed.into_iter().map(|l| l.key);
         let keys: Vec<String> = keys.filter(|key| parse_moved_key(key).is_ok()).collect();
         self.stubs = keys.iter().filter_map(|key| parse_moved_key(key).ok()).collect();
+        self.edges.clear();
         let mut idle = Vec::new();
         let mut stubs = stream::iter(keys)
             .map(|key| async move {
@@ -185,6 +194,8 @@ impl Mark {
             .buffer_unordered(IN_FLIGHT);
         while let Some(stub) = stubs.try_next().await? {
             if let Some(stub) = stub {
+                let targets = stub.relocations().iter().map(|(_, to)| (*stub.pack(), to.pack));
+                self.edges.extend(targets);
                 follow(&mut self.live, &stub, &mut idle)?;
             }
         }

@@ -3,8 +3,10 @@
 use crate::format::gc::CondemnedList;
 use crate::format::moved::Moved;
 use crate::ids::PackId;
+use crate::limits::MOVED_HOPS_MAX;
 use crate::map::LiveSet;
-use std::collections::HashSet;
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 
 /// Packs of one generation, at most: its list has to fit in one object, and a reader's memory.
 pub(super) const DEAD_MAX: usize = 1 << 20;
@@ -27,6 +29,61 @@ pub(super) fn plan_condemned(
     dead.dedup();
     dead.truncate(DEAD_MAX);
     dead
+}
+
+/// Live chunks and pages that one generation moves, at most: readers of its list and its stubs keep them in memory.
+const MOVED_MAX: u64 = 1 << 18;
+/// A pack is not worth the requests unless so much of it is dead.
+const DEAD_BYTES_MIN: u64 = 64 << 10;
+/// Stubs that may lead to a pack that is moved on: well below what readers follow.
+const CHAIN_MAX: u32 = MOVED_HOPS_MAX / 2;
+
+/// Which packs are to be rewritten: those of which less than half lives, the most dead bytes first. `edges` lead from each
+/// pack that a stub is left of to where it went.
+pub(super) fn plan_rewrites(
+    packs: &[(PackId, u64)],
+    live: &LiveSet,
+    undecided: &HashSet<PackId>,
+    edges: &HashSet<(PackId, PackId)>,
+) -> Vec<(PackId, u64)> {
+    let depths = chain_depths(edges);
+    let mut found: Vec<(u64, u64, PackId, u64)> = packs
+        .iter()
+        .filter(|(pack, _)| !undecided.contains(pack))
+        .filter(|(pack, _)| depths.get(pack).is_none_or(|depth| *depth < CHAIN_MAX))
+        .filter_map(|(pack, size)| {
+            let of_pack = live.pack(pack)?;
+            let dead = size.saturating_sub(of_pack.live_bytes());
+            let worth = dead >= DEAD_BYTES_MIN && dead > size / 2;
+            worth.then_some((dead, u64::from(of_pack.live_chunks()), *pack, *size))
+        })
+        .collect();
+    found.sort_unstable_by_key(|(dead, _, pack, _)| (Reverse(*dead), *pack));
+    let mut left = MOVED_MAX;
+    found.retain(|(_, chunks, ..)| {
+        let fits = *chunks <= left;
+        left -= if fits { *chunks } else { 0 };
+        fits
+    });
+    found.into_iter().map(|(_, _, pack, size)| (pack, size)).collect()
+}
+
+/// How many stubs lead to each pack, one after another.
+fn chain_depths(edges: &HashSet<(PackId, PackId)>) -> HashMap<PackId, u32> {
+    let mut depths: HashMap<PackId, u32> = HashMap::new();
+    for _ in 0..=CHAIN_MAX {
+        let mut changed = false;
+        for (from, to) in edges {
+            let depth = depths.get(from).map_or(1, |depth| depth + 1);
+            let known = depths.entry(*to).or_insert(0);
+            changed |= depth > *known;
+            *known = depth.max(*known);
+        }
+        if !changed {
+            break;
+        }
+    }
+    depths
 }
 
 /// Which of the condemned packs die: those of which nothing is live now, or all that is live was copied, to packs that exist.

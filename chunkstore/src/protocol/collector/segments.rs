@@ -1,4 +1,5 @@
-//! Dedup segments that name packs which are gone or about to go: replaced by segments of what is left of them.
+//! Dedup segments that name packs which are gone or about to go: replaced by segments of what is left of them. What was
+//! copied out of a rewritten pack is found at its new place from then on.
 //!
 //! Segments only save work, and whoever reuses a pack through one looks it up; so nothing here can lose data. What is left
 //! of several segments is put together. The new ones are stored before the old ones go; a crash in between leaves some
@@ -9,6 +10,8 @@
 use super::Collected;
 use super::condemn::list_packs;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::gc::CondemnedList;
+use crate::format::moved::Moved;
 use crate::format::names::{DEDUP_PREFIX, parse_segment_key, segment_key};
 use crate::format::segment::{SegmentIndex, SegmentLayout, SegmentOpener, SegmentRecord};
 use crate::ids::{PackId, SegmentId};
@@ -25,20 +28,47 @@ const TAIL_BYTES: u64 = 64 << 10;
 /// Bytes of blocks read at a time.
 const STEP_BYTES: u64 = 4 << 20;
 
+/// What becomes of the records of a pack.
+enum Fate<'a> {
+    Stays,
+    /// It was rewritten.
+    Moves(&'a Moved),
+    Goes,
+}
+
+impl Fate<'_> {
+    fn of(&self, record: SegmentRecord) -> Option<SegmentRecord> {
+        match self {
+            Self::Stays => Some(record),
+            Self::Moves(stub) => {
+                let location = *stub.find(record.location.entry, record.location.index)?;
+                Some(SegmentRecord { location, ..record })
+            }
+            Self::Goes => None,
+        }
+    }
+}
+
 /// Sweep 5. Gives the packs that are stored, with their sizes.
 pub(super) async fn replace(
     repo: &Arc<Repository>,
+    list: &CondemnedList,
     dead: &HashSet<PackId>,
     done: &mut Collected,
 ) -> Result<HashMap<PackId, u64>> {
     // segments first: what they name was stored before them, so a pack that is not listed then is gone
     let segments = repo.store().list(DEDUP_PREFIX).await?;
     let packs: HashMap<PackId, u64> = list_packs(repo).await?.into_iter().collect();
-    let stays = |pack: &PackId| packs.contains_key(pack) && !dead.contains(pack);
+    let stubs: HashMap<PackId, &Moved> = list.rewritten.iter().map(|s| (*s.pack(), s)).collect();
+    let fate = |pack: &PackId| match (dead.contains(pack), stubs.get(pack)) {
+        (true, Some(stub)) => Fate::Moves(stub),
+        (false, _) if packs.contains_key(pack) => Fate::Stays,
+        _ => Fate::Goes,
+    };
     let (mut left, mut old) = (Vec::new(), Vec::new());
     for listed in segments {
         let Ok(id) = parse_segment_key(&listed.key) else { continue };
-        match survivors(repo, &id, listed.size_bytes, &stays, &mut left).await {
+        match survivors(repo, &id, listed.size_bytes, &fate, &mut left).await {
             Ok(true) => old.push(listed.key),
             Ok(false) => {}
             Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => {
@@ -58,11 +88,11 @@ pub(super) async fn replace(
 
 /// Adds what stays of a segment that names something that does not, and stores what is enough for a new one. False: all of
 /// the segment stays.
-async fn survivors(
+async fn survivors<'a>(
     repo: &Arc<Repository>,
     id: &SegmentId,
     size_bytes: u64,
-    stays: &(dyn Fn(&PackId) -> bool + Sync),
+    fate: &(dyn Fn(&PackId) -> Fate<'a> + Sync),
     left: &mut Vec<SegmentRecord>,
 ) -> Result<bool> {
     let key = segment_key(id);
@@ -74,10 +104,10 @@ async fn survivors(
     let sealed = part(repo, &key, layout.index(), tail_at, &tail).await?;
     let index = opener.open_index(&layout, &sealed)?;
     let index = SegmentIndex::decode(opener.what(), &layout, &index)?;
-    if index.packs().all(|pack| stays(&pack)) {
+    if index.packs().all(|pack| matches!(fate(&pack), Fate::Stays)) {
         return Ok(false);
     }
-    if !index.packs().any(|pack| stays(&pack)) {
+    if index.packs().all(|pack| matches!(fate(&pack), Fate::Goes)) {
         return Ok(true);
     }
     let mut block = 0;
@@ -95,7 +125,7 @@ async fn survivors(
                 .ok_or_else(|| crate::format::corrupt(opener.what(), "it ends too early"))?;
             let plain = opener.open_block(&layout, number, &sealed)?;
             let records = index.records(opener.what(), &plain)?;
-            left.extend(records.into_iter().filter(|r| stays(&r.location.pack)));
+            left.extend(records.into_iter().filter_map(|r| fate(&r.location.pack).of(r)));
         }
         if left.len() >= RECORDS_MAX {
             repo.put_segment(std::mem::take(left)).await?;

@@ -131,7 +131,7 @@ async fn delete(
     done: &mut Collected,
 ) -> Result<()> {
     if !dead.is_empty() {
-        let sizes = segments::replace(repo, dead, done).await?; // 5
+        let sizes = segments::replace(repo, list, dead, done).await?; // 5
         let stubs = put_stubs(repo, list, dead).await?; // 6
         let packs: Vec<&PackId> = dead.iter().filter(|pack| sizes.contains_key(*pack)).collect();
         done.deleted_packs += packs.len() as u64;

@@ -1,6 +1,6 @@
 use super::blockers::{establish, still_at_work};
 use super::mark::Mark;
-use super::plan::{plan_condemned, plan_verdict, targets};
+use super::plan::{plan_condemned, plan_rewrites, plan_verdict, targets};
 use super::*;
 use crate::format::gc::{Condemned, CondemnedList};
 use crate::format::lease::{Lease, LeaseRole};
@@ -63,6 +63,37 @@ fn condemned_is_what_nothing_refers_to_and_nobody_else_has_condemned() {
     let live = live(&[place(2, 0, 0), place(7, 0, 0)]);
     let undecided = HashSet::from([pack(3)]);
     assert_eq!(plan_condemned(&packs, &stubs, &live, &undecided), [pack(1), pack(4), pack(6)]);
+}
+
+#[test]
+fn rewritten_is_what_is_mostly_dead_and_worth_it() {
+    const MIB: u64 = 1 << 20;
+    // one entry of 900 bytes lives of each but of 5, where nothing does
+    let live = live(&[1, 2, 3, 4, 6, 7].map(|n| place(n, 0, 0)));
+    let packs = [
+        (pack(1), MIB),
+        (pack(2), 2 * MIB),
+        // too little to gain
+        (pack(3), 60 << 10),
+        // somebody else's
+        (pack(4), MIB),
+        // dead, not mostly dead
+        (pack(5), MIB),
+        // more than half lives
+        (pack(6), 1000),
+        (pack(7), MIB),
+    ];
+    let undecided = HashSet::from([pack(4)]);
+    let none = HashSet::new();
+    let plan = plan_rewrites(&packs, &live, &undecided, &none);
+    assert_eq!(plan, [(pack(2), 2 * MIB), (pack(1), MIB), (pack(7), MIB)]);
+    // a pack that many stubs lead to, one after another, stays where it is
+    let chain = |len: u8| -> HashSet<(PackId, PackId)> {
+        let hops: Vec<u8> = (100..100 + len).chain([7]).collect();
+        hops.windows(2).map(|hop| (pack(hop[0]), pack(hop[1]))).collect()
+    };
+    let planned = |len| plan_rewrites(&packs, &live, &undecided, &chain(len)).len();
+    assert_eq!((planned(1), planned(31), planned(32), planned(60)), (3, 3, 2, 2));
 }
 
 #[test]

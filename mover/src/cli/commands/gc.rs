@@ -51,6 +51,12 @@ fn page(done: &Collected) -> String {
     found_lines(&mut page, done);
     let deleted = format!("{} in {} packs", show_bytes(done.deleted_bytes), done.deleted_packs);
     page.line("deleted", &format!("{deleted}, {} manifests", done.deleted_manifests));
+    if done.copied_bytes > 0 {
+        page.line(
+            "copied",
+            &format!("{} that lives of mostly dead packs", show_bytes(done.copied_bytes)),
+        );
+    }
     if done.rescued_packs > 0 {
         page.line("rescued", &format!("{} packs are in use again", done.rescued_packs));
     }
@@ -71,8 +77,9 @@ fn preview_page(found: &Collected) -> String {
         let packs: u64 = found.waiting.iter().map(|w| w.packs).sum();
         page.line("earlier", &format!("{packs} packs are condemned and not deleted yet"));
     }
-    let freed = show_bytes(found.condemned_bytes);
-    page.line("would free", &format!("{freed} in {} packs", found.condemned_packs));
+    let freed = show_bytes(found.condemned_bytes + found.rewritten_dead_bytes);
+    let packs = found.condemned_packs + found.rewritten_packs;
+    page.line("would free", &format!("{freed} in {packs} packs"));
     page.line("would take", &requests_text(&found.requests));
     page.0
 }
@@ -81,6 +88,10 @@ fn found_lines(page: &mut Page, found: &Collected) {
     let stored = format!("{} in {} packs", show_bytes(found.pack_bytes), found.packs);
     page.line("stored", &stored);
     page.line("in use", &format!("{} chunks of {} backups", found.live_chunks, found.backups));
+    if found.rewritten_packs > 0 {
+        let dead = show_bytes(found.rewritten_dead_bytes);
+        page.line("mostly dead", &format!("{} packs, {dead} of them", found.rewritten_packs));
+    }
     page.line(
         "garbage",
         &format!(
@@ -118,6 +129,9 @@ fn view(done: &Collected, dry_run: bool) -> serde_json::Value {
         "pages_read": done.pages_read,
         "condemned_packs": done.condemned_packs,
         "condemned_bytes": done.condemned_bytes,
+        "rewritten_packs": done.rewritten_packs,
+        "rewritten_dead_bytes": done.rewritten_dead_bytes,
+        "copied_bytes": done.copied_bytes,
         "forgotten_backups": done.forgotten,
         "rescued_packs": done.rescued_packs,
         "deleted_packs": done.deleted_packs,
