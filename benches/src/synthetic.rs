@@ -2,7 +2,7 @@
 //! what changed.
 //!
 //! Pieces of 1 MiB: of each eight, two are holes, one repeats an earlier piece, the rest are
-//! [`mixed`](crate::mixed) data. In the later image one 64 KiB block in twenty has its first 4 KiB
+//! [`mixed`] data. In the later image one 64 KiB block in twenty has its first 4 KiB
 //! rewritten, one piece of data became a hole, and one hole became data. The list names whole 64
 //! KiB blocks, as trackers of changed blocks do.
 

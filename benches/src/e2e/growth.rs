@@ -132,7 +132,7 @@ pub(crate) fn run(args: &Args, stop: &Stop) -> Result<()> {
     note(&machine.line());
     growth.prepare(&sides)?;
     for run in 1..=args.runs {
-        growth.change(run)?;
+        growth.change()?;
         // in turns, and the other way round in the next run
         if run % 2 == 0 {
             sides.reverse();
@@ -192,8 +192,9 @@ impl Growth<'_> {
         format!("{}-{run}", self.series)
     }
 
-    /// Gives every listed extent other bytes than it ever had.
-    fn change(&self, run: u32) -> Result<()> {
+    /// Gives every listed extent other bytes than it ever had, in earlier series too: what one of
+    /// them stored in the large repository would be found there, and not in the empty one.
+    fn change(&self) -> Result<()> {
         let path = &self.images.next;
         let what = |e| failed(format!("change {}", path.display()), e);
         let image = OpenOptions::new().read(true).write(true).open(path).map_err(what)?;
@@ -201,7 +202,7 @@ impl Growth<'_> {
         let text = std::fs::read(&self.images.list).map_err(what)?;
         let list = parse_changed_blocks(text.as_slice(), &ParseOptions::new("list", size))?;
         for extent in list.data.iter() {
-            let seed = extent.start ^ (u64::from(run) << 48);
+            let seed = u64::from_le_bytes(random_bytes());
             for at in extent.clone().step_by(CHUNK_BYTES as usize) {
                 image.write_all_at(&noise(4096, seed ^ at), at).map_err(what)?;
             }
