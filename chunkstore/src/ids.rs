@@ -99,6 +99,8 @@ id!(/// Names a run of the garbage collection; random, never used again.
     GenerationId, 16);
 id!(/// Names a damage record; random.
     DamageId, 16);
+id!(/// Hash of what a run was asked to make; compared for equality only.
+    PlanDigest, 32);
 random_id!(PackId, SegmentId, RepositoryId, KeyId, LeaseId, GenerationId, DamageId);
 
 /// Random bytes from the system's source.

@@ -50,13 +50,13 @@ pub use format::segment::{
     SegmentIndex, SegmentLayout, SegmentOpener, SegmentRecord, encode_segment, to_plain_segment,
 };
 pub use ids::{
-    BackupId, ChunkId, DamageId, GenerationId, KeyId, LeaseId, PackId, PageId, RepositoryId,
-    SegmentId, VolumeName, random_bytes,
+    BackupId, ChunkId, DamageId, GenerationId, KeyId, LeaseId, PackId, PageId, PlanDigest,
+    RepositoryId, SegmentId, VolumeName, random_bytes,
 };
 pub use keys::{Credential, Encryption, KdfCost, Keys, MasterKey, PackKey};
 pub use map::{
     Inherit, LivePack, LiveSet, MapBuilder, MapReader, MapWalk, PageAt, PageSet, PageSink, Reached,
-    ReadLimits, Visitor, VolumeMap, Window, diff, reach,
+    ReadLimits, Visitor, VolumeMap, Window, check_frontier, diff, reach,
 };
 #[doc(hidden)]
 pub use pack::pack_end;
@@ -66,8 +66,8 @@ pub use pack::{
     decode_directory, decode_pack_header, decode_pack_trailer,
 };
 pub use protocol::{
-    CollectOptions, Collected, Commit, DamagedSet, LeaseOptions, Reader, SegmentInfo, Waiting,
-    Writer, WriterOptions, collect, preview_collection,
+    Checkpointer, CollectOptions, Collected, Commit, DamagedSet, LeaseOptions, Reader, ResumeBy,
+    SegmentInfo, Waiting, Writer, WriterOptions, collect, preview_collection,
 };
 pub use repository::{BackupEntry, CreateOnce, InitOptions, Repository};
 pub use seal::{Compression, Opener, SealedEntry, Sealer};

@@ -42,6 +42,8 @@ pub const RECORD_CLEAR_BYTES_MAX: u32 = 65536;
 pub const MANIFEST_BYTES_MAX: u32 = 65536;
 /// Most bytes in the body of a lease.
 pub const LEASE_BYTES_MAX: u32 = 16 << 20;
+/// Most packs that a checkpoint lists; a list of this length counts as incomplete.
+pub const CHECKPOINT_PACKS_MAX: u32 = 8192;
 /// Most bytes in the body of a stub, a condemned list, blockers or a verdict.
 pub const GC_BYTES_MAX: u32 = 256 << 20;
 /// Most bytes in the body of any other record.

@@ -25,7 +25,7 @@ mod sink;
 mod volume;
 mod walk;
 
-pub use builder::{Inherit, MapBuilder};
+pub use builder::{Inherit, MapBuilder, check_frontier};
 pub use diff::diff;
 pub use live::{LivePack, LiveSet};
 pub use pages::PageSet;

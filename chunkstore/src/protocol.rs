@@ -27,4 +27,4 @@ pub use collector::{CollectOptions, Collected, Waiting, collect, preview_collect
 pub use condemned::DamagedSet;
 pub use lease::LeaseOptions;
 pub use reader::Reader;
-pub use writer::{Commit, SegmentInfo, Writer, WriterOptions};
+pub use writer::{Checkpointer, Commit, ResumeBy, SegmentInfo, Writer, WriterOptions};

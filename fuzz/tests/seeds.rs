@@ -7,9 +7,9 @@ use chunkstore::{
     ChunkSize, Compression, Condemned, CondemnedList, Credential, Damaged, Encryption, Forgotten,
     FrontierPage, GenerationId, KdfCost, KeyId, Keys, Lease, LeaseId, LeaseRole, Location,
     Manifest, ManifestRecord, MapRoot, MasterKey, Moved, PackCollector, PackId, PackKind, Page,
-    PageId, PageRef, ParentRef, RepositoryId, RepositoryParams, Result, SealedEntry, Sealer,
-    SegmentId, SegmentRecord, SnapshotInfo, SourceInfo, Verdict, VolumeName, Wrapping, check_pack,
-    encode_segment, fuzzing, golden, names,
+    PageId, PageRef, ParentRef, PlanDigest, RepositoryId, RepositoryParams, Result, SealedEntry,
+    Sealer, SegmentId, SegmentRecord, SnapshotInfo, SourceInfo, Verdict, VolumeName, Wrapping,
+    check_pack, encode_segment, fuzzing, golden, names,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -254,13 +254,21 @@ fn json_records() {
         FrontierPage { level: 2, page: 0, root: Some(root()) },
         FrontierPage { level: 0, page: 9, root: None },
     ];
-    let checkpoint =
-        Checkpoint { next_chunk: ChunkNo(1 << 30), frontier, packs: vec![PACK], time: time() };
+    let checkpoint = Checkpoint {
+        next_chunk: ChunkNo(1 << 30),
+        frontier,
+        packs: vec![PACK],
+        plan: None,
+        time: time(),
+    };
     let parent = Some(ParentRef { backup_id: must(BackupId::new("b0")), attempt: 0 });
-    for (role, checkpoint) in [
-        (LeaseRole::Writer { name: name(3), parent }, Some(checkpoint)),
-        (LeaseRole::Reader { name: name(0) }, None),
-        (LeaseRole::Collector { generation: GENERATION }, None),
+    let plan = Some(PlanDigest::from_bytes([5; 32]));
+    let planned = Checkpoint { plan, ..checkpoint.clone() };
+    for (file, role, checkpoint) in [
+        ("writer", LeaseRole::Writer { name: name(3), parent: parent.clone() }, Some(checkpoint)),
+        ("writer-plan", LeaseRole::Writer { name: name(3), parent }, Some(planned)),
+        ("reader", LeaseRole::Reader { name: name(0) }, None),
+        ("collector", LeaseRole::Collector { generation: GENERATION }, None),
     ] {
         let lease = Lease {
             lease_id: LEASE,
@@ -274,7 +282,7 @@ fn json_records() {
         };
         let key = names::lease_key(&LEASE);
         let bytes = must(golden::lease(&lease, &keys, &REPOSITORY, &key, &SALT));
-        put("lease", lease.role.as_str(), body(&bytes));
+        put("lease", file, body(&bytes));
     }
     let forgotten = Forgotten { name: name(0), time: time(), tool: "golden".into() };
     let key = name(0).forgotten_key();

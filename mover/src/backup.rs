@@ -6,11 +6,13 @@
 
 mod assemble;
 mod bounds;
+mod checkpoint;
 mod dedup;
 mod feed;
 mod level;
 mod parent;
 mod read;
+mod resume;
 mod run;
 mod seal;
 mod stdin;
@@ -22,6 +24,7 @@ mod upload;
 pub use bounds::{Bounds, MEMORY_BYTES_MIN};
 pub use level::{CompressionChoice, CompressionUsed, LevelUsed};
 pub use parent::ParentChoice;
+pub use resume::Resumed;
 pub use summary::{BackupOutcome, BackupSummary};
 
 use crate::changes::{
@@ -32,11 +35,12 @@ use crate::control::{Cancel, MemoryBudget, Phase, Progress};
 use crate::device::{DirectIo, Source, SourceOptions};
 use crate::io::EngineChoice;
 use crate::scratch::ScratchDir;
+use checkpoint::Pace;
 use chrono::{DateTime, Utc};
 use chunkstore::{
-    BackupId, BackupStats, ChangeKind, Commit, DedupOptions, Error, ErrorKind, Geometry,
-    LeaseOptions, PackId, Repository, Result, Scratch, SnapshotInfo, VolumeMap, VolumeName, Writer,
-    WriterOptions, is_zero,
+    BackupId, BackupStats, ChangeKind, Checkpoint, Commit, DedupOptions, Error, ErrorKind,
+    Geometry, LeaseOptions, PackId, Repository, Result, ResumeBy, Scratch, SnapshotInfo, VolumeMap,
+    VolumeName, Writer, WriterOptions, check_frontier, is_zero,
 };
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -93,6 +97,8 @@ pub struct BackupOptions {
     pub scratch: Option<PathBuf>,
     /// Seal threads; by default one a core.
     pub threads: Option<usize>,
+    /// What is read again at most after a kill; by default as little as checkpoints that cost next to nothing allow.
+    pub checkpoint_bytes: Option<u64>,
     /// Program and version, for manifest and lease.
     pub tool: String,
     /// Name of this machine or pod, for the lease.
@@ -130,10 +136,15 @@ pub fn backup(
         tool: options.tool.clone(),
         host: options.host.clone(),
     };
+    let resume_by = resume::resume_by(options, &prepared, &parents);
     let volume = prepared.volume.clone();
-    let id = backup_id.clone();
-    let writer =
-        rt.block_on(Writer::begin(repo, WriterOptions { volume, backup_id: id, parents, lease }))?;
+    let wanted = WriterOptions { volume, backup_id, parents, lease };
+    let writer = rt.block_on(async {
+        match resume_by {
+            Some(by) => Writer::begin_or_resume(repo, wanted, by).await,
+            None => Writer::begin(repo, wanted).await,
+        }
+    })?;
     if let Some(done) = parent::already_done(options, &writer) {
         let mut summary = BackupSummary::already_done(done, prepared.warnings, begun.elapsed());
         summary.warnings.extend(rt.block_on(writer.finish()));
@@ -145,17 +156,25 @@ pub fn backup(
         repo,
         options,
         prepared,
-        backup_id,
+        resume_by,
         writer,
         progress,
         cancel,
         begun,
         started,
         delta,
+        resumed: None,
         last_stats: None,
     };
     let result = run.rounds();
-    let warnings = rt.block_on(run.writer.finish());
+    let finish = run.writer.finish();
+    let warnings = if cancel.cancelled() {
+        // a store that does not answer must not use up the time that is left; the lease runs out by itself
+        let finish = async { tokio::time::timeout(resume::FINISH_WITHIN, finish).await };
+        rt.block_on(finish).unwrap_or_default()
+    } else {
+        rt.block_on(finish)
+    };
     beat.abort();
     let mut summary = result.inspect_err(|_| {
         warnings.iter().for_each(|w| tracing::warn!("{w}"));
@@ -267,13 +286,15 @@ struct Run<'a> {
     repo: &'a Arc<Repository>,
     options: &'a BackupOptions,
     prepared: Prepared,
-    backup_id: BackupId,
+    resume_by: Option<ResumeBy>,
     writer: Writer,
     progress: &'a Arc<Progress>,
     cancel: &'a Arc<Cancel>,
     begun: Instant,
     started: DateTime<Utc>,
     delta: bool,
+    /// Where the last pass began, if not at the start.
+    resumed: Option<Resumed>,
     /// Of the pass that was committed, or is about to be.
     last_stats: Option<BackupStats>,
 }
@@ -284,7 +305,9 @@ impl Run<'_> {
         let mut missing: HashSet<PackId> = HashSet::new();
         for _ in 0..ROUNDS_MAX {
             let plan = self.plan()?;
-            let done = self.pass(&plan, &missing)?;
+            let from = self.resume_point(&missing)?;
+            let done =
+                self.pass(&plan, from.as_ref(), &missing).map_err(|e| self.ended(e, &plan))?;
             self.progress.set_phase(Phase::Finishing);
             let manifest = self.manifest(&plan, &done);
             self.last_stats = Some(manifest.stats);
@@ -313,7 +336,37 @@ impl Run<'_> {
     fn again(&mut self, why: String) {
         tracing::info!("storing again: {why}");
         self.prepared.warnings.push(format!("stored again: {why}"));
-        self.progress.done_bytes.set(0);
+    }
+
+    /// Where the next pass may start: what the lease says, if it fits the volume.
+    fn resume_point(&mut self, missing: &HashSet<PackId>) -> Result<Option<Checkpoint>> {
+        let from = self.rt.block_on(self.writer.resume_point(missing))?;
+        let Some(from) = from else { return Ok(None) };
+        let fanout = self.repo.params().page_fanout;
+        let geometry = self.prepared.geometry;
+        match check_frontier(fanout, geometry, from.next_chunk, &from.frontier) {
+            Ok(()) => Ok(Some(from)),
+            Err(e) => {
+                self.prepared.warnings.push(format!("the checkpoint is of no use: {e}"));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Says what is left of a run that ended early, and what to do.
+    fn ended(&self, e: Error, plan: &BackupPlan) -> Error {
+        let kept = self.resume_by.map(|_| {
+            // within the runtime: it has the timer
+            let asked = async {
+                tokio::time::timeout(resume::ASKED_WITHIN, self.writer.checkpoint()).await
+            };
+            let checkpoint = self.rt.block_on(asked).ok().flatten();
+            checkpoint.map_or(0, |c| {
+                let left = plan.behind(self.prepared.geometry, c.next_chunk);
+                Resumed::of(plan.read_bytes, left.read_bytes).percent
+            })
+        });
+        resume::explain(e, self.writer.backup_id(), kept)
     }
 
     fn plan(&self) -> Result<BackupPlan> {
@@ -338,9 +391,18 @@ impl Run<'_> {
         plan_backup(&PlanInput { geometry: p.geometry, parent, changes, holes: holes.as_ref() })
     }
 
-    fn pass(&mut self, plan: &BackupPlan, missing: &HashSet<PackId>) -> Result<run::PassDone> {
+    fn pass(
+        &mut self,
+        plan: &BackupPlan,
+        from: Option<&Checkpoint>,
+        missing: &HashSet<PackId>,
+    ) -> Result<run::PassDone> {
         let p = &self.prepared;
+        let left = from.map(|c| plan.behind(p.geometry, c.next_chunk));
+        let left = left.as_ref().unwrap_or(plan);
+        self.resumed = from.map(|_| Resumed::of(plan.read_bytes, left.read_bytes));
         self.progress.total_bytes.set(plan.read_bytes);
+        self.progress.done_bytes.set(plan.read_bytes - left.read_bytes);
         // what needs no reading is known now; a repeated pass starts anew
         self.progress.zero_bytes.set(plan.zero_bytes);
         self.progress.unchanged_bytes.set(plan.inherited_bytes);
@@ -348,31 +410,38 @@ impl Run<'_> {
             counter.set(0);
         }
         self.progress.set_phase(Phase::Moving);
-        let mut excluded = self.writer.condemned().clone();
-        excluded.extend(missing);
+        let mut packs = self.writer.condemned().clone();
+        packs.extend(missing);
         let scratch = match &self.options.scratch {
             Some(dir) => Some(Box::new(ScratchDir::open(dir, self.repo.id())?) as Box<dyn Scratch>),
             None => None,
         };
         let segments = self.rt.block_on(self.writer.list_segments())?;
         let options = DedupOptions { memory_bytes: p.bounds.dedup_bytes };
-        let damaged = self.writer.damaged().clone();
+        let unusable = dedup::Unusable { packs, entries: self.writer.damaged().clone() };
+        let stop = Arc::new(Stop::new(self.cancel));
         let dedup =
-            dedup::Dedup::new(self.repo, self.rt, segments, options, scratch, excluded, damaged);
+            dedup::Dedup::new(self.repo, self.rt, &stop, segments, options, scratch, unusable);
+        let checkpointer =
+            self.resume_by.map(|by| self.rt.block_on(self.writer.checkpoints(by.plan)));
+        let sparing = || Pace::sparing(plan.read_bytes);
         let parent = self.writer.parent().map(|m| VolumeMap::of(self.repo, m)).transpose()?;
         run::Pass {
             repo: self.repo,
             runtime: self.rt,
             source: &p.source,
             geometry: p.geometry,
-            plan,
+            plan: left,
+            from,
+            checkpointer,
+            pace: self.options.checkpoint_bytes.map_or_else(sparing, Pace::of),
             parent,
             dedup: &dedup,
             bounds: &p.bounds,
             engine: self.options.engine,
             compression: self.options.compression,
             progress: self.progress,
-            stop: &Arc::new(Stop::new(self.cancel)),
+            stop: &stop,
         }
         .run()
     }

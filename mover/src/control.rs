@@ -7,8 +7,9 @@
 //! load. Nothing here knows signals, terminals or settings.
 
 use chunkstore::{Error, ErrorKind, Result};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 use tokio::sync::Notify;
 
 /// A counter that many threads add to and one reads to show it.
@@ -109,6 +110,7 @@ impl Progress {
 #[derive(Debug, Default)]
 pub struct Cancel {
     flag: Arc<AtomicBool>,
+    since: OnceLock<Instant>,
     wake: Notify,
 }
 
@@ -120,6 +122,7 @@ impl Cancel {
 
     /// Asks the operation to stop and wakes who awaits [`Self::wait`].
     pub fn request(&self) {
+        self.since.get_or_init(Instant::now);
         self.flag.store(true, Ordering::SeqCst);
         self.wake.notify_waiters();
     }
@@ -127,6 +130,11 @@ impl Cancel {
     /// Whether it was requested.
     pub fn cancelled(&self) -> bool {
         self.flag.load(Ordering::Relaxed)
+    }
+
+    /// When it was requested; `None` in the moment in which only a signal handler knows.
+    pub fn since(&self) -> Option<Instant> {
+        self.since.get().copied()
     }
 
     /// An error of kind `Cancelled` once it was requested: for `cancel.check()?` between units of

@@ -11,6 +11,7 @@ mod mounts;
 mod open;
 mod signatures;
 mod source;
+mod state;
 mod target;
 mod zero;
 

@@ -26,6 +26,8 @@ pub struct Death {
 pub struct DyingStore {
     inner: Arc<dyn ObjectStore>,
     death: Option<Death>,
+    /// Only changes of objects below it count.
+    below: &'static str,
     state: Arc<State>,
 }
 
@@ -38,7 +40,16 @@ struct State {
 impl DyingStore {
     /// Over `inner`; `None` never dies, and counts.
     pub fn new(inner: Arc<dyn ObjectStore>, death: Option<Death>) -> Arc<Self> {
-        Arc::new(Self { inner, death, state: Arc::default() })
+        Arc::new(Self { inner, death, below: "", state: Arc::default() })
+    }
+
+    /// As [`Self::new`], but only changes of objects below a prefix of the repository count, such as `leases`.
+    pub fn below(
+        inner: Arc<dyn ObjectStore>,
+        below: &'static str,
+        death: Option<Death>,
+    ) -> Arc<Self> {
+        Arc::new(Self { inner, death, below, state: Arc::default() })
     }
 
     /// Changes that were asked for.
@@ -56,9 +67,13 @@ impl DyingStore {
     }
 
     /// Whether the change that is about to happen is done, and whether its caller hears of it.
-    fn change(&self) -> (bool, bool) {
+    fn change(&self, path: &Path) -> (bool, bool) {
         if self.dead() {
             return (false, false);
+        }
+        let is_below = |path: &Path| path.parts().nth(1).is_some_and(|p| p.as_ref() == self.below);
+        if !self.below.is_empty() && !is_below(path) {
+            return (true, true);
         }
         let n = self.state.changes.fetch_add(1, Ordering::SeqCst);
         match self.death {
@@ -90,7 +105,7 @@ impl ObjectStore for DyingStore {
         payload: PutPayload,
         opts: PutOptions,
     ) -> Result<PutResult> {
-        let (done, heard) = self.change();
+        let (done, heard) = self.change(path);
         let result =
             if done { self.inner.put_opts(path, payload, opts).await } else { Err(gone()) };
         if heard { result } else { Err(gone()) }
@@ -119,11 +134,12 @@ impl ObjectStore for DyingStore {
         let this = Self {
             inner: Arc::clone(&self.inner),
             death: self.death,
+            below: self.below,
             state: Arc::clone(&self.state),
         };
         paths
             .then(move |path| {
-                let (done, heard) = this.change();
+                let (done, heard) = path.as_ref().map_or((true, true), |path| this.change(path));
                 let inner = Arc::clone(&this.inner);
                 async move {
                     let path = path?;

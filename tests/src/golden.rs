@@ -214,6 +214,7 @@ impl Library {
             direct: DirectIo::Auto,
             scratch: None,
             threads: Some(2),
+            checkpoint_bytes: None,
             tool: "tests".into(),
             host: "tests".into(),
         };

@@ -41,4 +41,4 @@ pub use random::Rng;
 pub use relay::{LinkOptions, Relay, RelayCounts, RelayOptions};
 pub use servers::{S3Bucket, S3Server};
 pub use skip::{is_root, skip};
-pub use vault::{Vault, VaultParams};
+pub use vault::{Vault, VaultParams, VaultRun};

@@ -6,6 +6,7 @@ use chunkstore::{
     InitOptions, KdfCost, LeaseOptions, ReadLimits, Repository, Result, SnapshotInfo, Store,
     VolumeName, collect,
 };
+use futures::TryStreamExt;
 use mover::backup::{BackupOptions, BackupSummary, ChangedBlocksInput, ParentChoice, backup};
 use mover::control::{Cancel, MemoryBudget, Progress};
 use mover::device::DirectIo;
@@ -41,7 +42,17 @@ pub struct Vault {
     credentials: Vec<Credential>,
     rt: Runtime,
     memory: Arc<InMemory>,
+    checkpoint_bytes: Option<u64>,
     dir: tempfile::TempDir,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct VaultRun {
+    /// What it returned.
+    pub result: Result<BackupSummary>,
+    /// What it read of the volume, even if it failed.
+    pub read_bytes: u64,
 }
 
 fn credential() -> Credential {
@@ -78,7 +89,13 @@ impl Vault {
         };
         rt.block_on(Repository::init(store(memory.clone()), options)).expect("init");
         let credentials = if encrypted { vec![credential()] } else { Vec::new() };
-        Self { credentials, rt, memory, dir: work_dir(name) }
+        Self { credentials, rt, memory, checkpoint_bytes: None, dir: work_dir(name) }
+    }
+
+    /// Backups make a checkpoint at least so often.
+    #[must_use]
+    pub fn with_checkpoints(self, every_bytes: u64) -> Self {
+        Self { checkpoint_bytes: Some(every_bytes), ..self }
     }
 
     /// The objects themselves.
@@ -104,11 +121,15 @@ impl Vault {
         id: &str,
         list: Option<(&str, &Path)>,
     ) -> Result<BackupSummary> {
-        let repo = self.rt.block_on(Repository::open(store(objects), &self.credentials))?;
-        let options = BackupOptions {
+        self.run(objects, &self.options(image, id, list), &Cancel::new()).result
+    }
+
+    /// What [`Self::backup`] asks for.
+    pub fn options(&self, image: &Path, id: &str, list: Option<(&str, &Path)>) -> BackupOptions {
+        BackupOptions {
             source: image.to_owned(),
-            volume: Some(VolumeName::new("v")?),
-            backup_id: Some(BackupId::new(id)?),
+            volume: Some(VolumeName::new("v").expect("a name")),
+            backup_id: Some(BackupId::new(id).expect("an id")),
             changed_blocks: list.map(|(_, path)| ChangedBlocksInput::Path(path.to_owned())),
             kind: None,
             parent: ParentChoice::Auto,
@@ -121,10 +142,31 @@ impl Vault {
             direct: DirectIo::Never,
             scratch: None,
             threads: Some(2),
+            checkpoint_bytes: self.checkpoint_bytes,
             tool: "test".into(),
             host: "test".into(),
-        };
-        backup(self.rt.handle(), &repo, &options, &Progress::new(), &Cancel::new())
+        }
+    }
+
+    /// Makes a backup as it is asked for.
+    pub fn run(
+        &self,
+        objects: Arc<dyn ObjectStore>,
+        options: &BackupOptions,
+        cancel: &Arc<Cancel>,
+    ) -> VaultRun {
+        let progress = Progress::new();
+        let opened = self.rt.block_on(Repository::open(store(objects), &self.credentials));
+        let result =
+            opened.and_then(|repo| backup(self.rt.handle(), &repo, options, &progress, cancel));
+        VaultRun { result, read_bytes: progress.read_bytes.get() }
+    }
+
+    /// Keys of all objects below a prefix of the repository.
+    pub fn keys(&self, objects: &Arc<dyn ObjectStore>, prefix: &str) -> Vec<String> {
+        let below = StorePath::from(format!("repo/{prefix}"));
+        let listed = objects.list(Some(&below)).map_ok(|meta| meta.location.to_string());
+        self.rt.block_on(listed.try_collect()).expect("memory can be listed")
     }
 
     /// Restores backup `id` onto `target` as it is.

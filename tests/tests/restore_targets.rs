@@ -68,6 +68,7 @@ impl Place {
             direct: DirectIo::Auto,
             scratch: None,
             threads: None,
+            checkpoint_bytes: None,
             tool: "test".into(),
             host: "test".into(),
         };

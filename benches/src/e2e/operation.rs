@@ -175,6 +175,7 @@ impl Request {
             direct: DirectIo::Auto,
             scratch: self.scratch.clone(),
             threads: self.threads,
+            checkpoint_bytes: None,
             tool: TOOL.into(),
             host: VOLUME.into(),
         };

@@ -9,7 +9,7 @@ use super::names::{AttemptName, parse_lease_key};
 use super::record::{RecordKind, metadata_record};
 use super::{bug, corrupt};
 use crate::error::Result;
-use crate::ids::{GenerationId, LeaseId, PackId, VolumeName};
+use crate::ids::{GenerationId, LeaseId, PackId, PlanDigest, VolumeName};
 use crate::limits::{LEASE_BYTES_MAX, MAGIC_LEASE, MAP_DEPTH_MAX};
 use crate::units::{ChunkNo, PageRef};
 use chrono::{DateTime, Utc};
@@ -78,8 +78,14 @@ pub struct Checkpoint {
     pub next_chunk: ChunkNo,
     /// The finished subtrees to the left of it, left to right.
     pub frontier: Vec<FrontierPage>,
-    /// Packs that were stored under this lease.
+    /// Packs that the subtrees refer to, those of the parent apart, and perhaps more that the run stored;
+    /// [`CHECKPOINT_PACKS_MAX`] at most. A list of that length counts as incomplete.
+    ///
+    /// [`CHECKPOINT_PACKS_MAX`]: crate::limits::CHECKPOINT_PACKS_MAX
     pub packs: Vec<PackId>,
+    /// What the run was asked to make. A run that is asked for something else must not go on from here; nor may any run from a
+    /// checkpoint that does not say.
+    pub plan: Option<PlanDigest>,
     /// When.
     pub time: DateTime<Utc>,
 }
@@ -125,6 +131,8 @@ struct CheckpointBody {
     next_chunk: u64,
     frontier: Vec<FrontierBody>,
     packs: Vec<PackId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    plan: Option<PlanDigest>,
     time: DateTime<Utc>,
 }
 
@@ -148,6 +156,7 @@ impl Checkpoint {
             next_chunk: self.next_chunk.0,
             frontier: frontier.collect(),
             packs: self.packs.clone(),
+            plan: self.plan,
             time: self.time,
         }
     }
@@ -166,6 +175,7 @@ impl CheckpointBody {
             next_chunk: ChunkNo(self.next_chunk),
             frontier: frontier.collect::<Result<_>>()?,
             packs: self.packs,
+            plan: self.plan,
             time: self.time,
         })
     }
@@ -292,6 +302,7 @@ mod tests {
                     FrontierPage { level: 0, page: 1 << 23, root: None },
                 ],
                 packs: vec![pack, PackId::from_bytes([4; 32])],
+                plan: Some(PlanDigest::from_bytes([6; 32])),
                 time: time(1_700_000_100),
             }),
         }
@@ -323,6 +334,8 @@ mod tests {
             Lease::from_body(&key, json.replacen(from, to, 1).as_bytes()).is_ok()
         };
         assert!(with(r#""beat":17"#, r#""beat":17,"later":0"#));
+        assert!(with(r#""plan":"06"#, r#""later":"06"#));
+        assert!(!with(r#""plan":"06"#, r#""plan":"6"#));
         assert!(!with(r#""role":"writer""#, r#""role":"king""#));
         assert!(!with(r#""role":"writer""#, r#""role":"collector""#));
         assert!(!with(r#""volume":"a/b","#, ""));

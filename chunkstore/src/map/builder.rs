@@ -19,6 +19,7 @@
 //!   so a chunk that was stored again because its entry is damaged does not get lost.
 
 mod base;
+mod frontier;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::MapRoot;
@@ -30,6 +31,7 @@ use crate::map::sink::PageSink;
 use crate::map::volume::{VolumeMap, child_span, normalise};
 use crate::units::{ChunkNo, ChunkRef, Geometry, Location, PageRef, map_depth, page_span};
 use base::{Base, BasePage};
+pub use frontier::check_frontier;
 use std::ops::Range;
 use std::sync::Arc;
 

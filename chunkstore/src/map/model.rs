@@ -84,6 +84,17 @@ impl Update {
             Self::Set(range, _) | Self::Zero(range) => range.clone(),
         }
     }
+
+    /// What of it lies at or behind a chunk.
+    fn behind(&self, chunk: u64) -> Option<Self> {
+        let range = self.range();
+        let rest = range.start.max(chunk)..range.end;
+        let cut = usize::try_from(rest.start - range.start).unwrap();
+        (!rest.is_empty()).then(|| match self {
+            Self::Zero(_) => Self::Zero(rest),
+            Self::Set(_, to) => Self::Set(rest, to[cut..].to_vec()),
+        })
+    }
 }
 
 impl Model {
@@ -141,13 +152,16 @@ pub(crate) struct Build<'a> {
     /// Updates whose pages are loaded together.
     pub(crate) window: usize,
     pub(crate) pack_bytes: u32,
+    /// After each window another builder goes on from the frontier of this one.
+    pub(crate) stops: bool,
 }
 
 impl<'a> Build<'a> {
     /// On nothing, in small packs.
     pub(crate) fn new(repo: &'a Arc<Repository>, size_bytes: u64) -> Self {
         let inherit = Inherit::Nothing;
-        Self { repo, inherit, parent: None, size_bytes, window: 100, pack_bytes: 64 << 10 }
+        let (window, pack_bytes) = (100, 64 << 10);
+        Self { repo, inherit, parent: None, size_bytes, window, pack_bytes, stops: false }
     }
 
     /// On a parent, inheriting.
@@ -163,45 +177,69 @@ impl Build<'_> {
         run(self.run_async(updates))
     }
 
+    async fn apply(&self, builder: &mut MapBuilder, sink: &mut PageSink, updates: &[Update]) {
+        for update in updates {
+            match update {
+                Update::Zero(range) => builder.set_zero(sink, range.clone()).unwrap(),
+                Update::Set(range, to) => {
+                    for (number, to) in range.clone().zip(to) {
+                        builder.set(sink, ChunkNo(number), *to).unwrap();
+                    }
+                }
+            }
+            put_finished(self.repo, sink).await;
+        }
+    }
+
     async fn run_async(&self, updates: &[Update]) -> Built {
         let geometry = geometry(self.size_bytes);
         let fanout = self.repo.params().page_fanout;
         let parent = self.parent.map(|p| p.map.clone());
         let mut reader =
             parent.clone().map(|map| MapReader::new(Arc::clone(self.repo), map).unwrap());
-        let keys = Arc::clone(self.repo.keys());
-        let mut builder = MapBuilder::new(keys, fanout, geometry, self.inherit, parent).unwrap();
+        let new = || {
+            let keys = Arc::clone(self.repo.keys());
+            MapBuilder::new(keys, fanout, geometry, self.inherit, parent.clone()).unwrap()
+        };
+        let mut builder = new();
         let mut sink = sink(self.repo, self.pack_bytes);
-        for window in updates.chunks(self.window) {
-            let set: Vec<_> =
-                window.iter().filter(|u| matches!(u, Update::Set(..))).map(Update::range).collect();
-            let zero: Vec<_> = window
-                .iter()
-                .filter(|u| matches!(u, Update::Zero(..)))
-                .map(Update::range)
-                .collect();
+        let mut again: Vec<Update> = Vec::new();
+        for (number, window) in updates.chunks(self.window).enumerate() {
+            let next = (!again.is_empty()).then(|| builder.cursor().0);
+            let window: Vec<_> = again.drain(..).chain(window.iter().cloned()).collect();
+            let of = |set: bool| {
+                let all = window.iter().filter(move |u| matches!(u, Update::Set(..)) == set);
+                all.map(Update::range)
+            };
+            let set: Vec<_> = of(true).chain(next.map(|n| n..n + 1)).collect();
+            let zero: Vec<_> = of(false).collect();
             if let Some(reader) = &mut reader {
                 let pages = reader.load(&builder.needs(&set, &zero)).await.unwrap();
                 builder.provide(&pages).unwrap();
             }
-            for update in window {
-                match update {
-                    Update::Zero(range) => builder.set_zero(&mut sink, range.clone()).unwrap(),
-                    Update::Set(range, to) => {
-                        for (number, to) in range.clone().zip(to) {
-                            builder.set(&mut sink, ChunkNo(number), *to).unwrap();
-                        }
-                    }
-                }
-                put_finished(self.repo, &mut sink).await;
+            self.apply(&mut builder, &mut sink, &window).await;
+            if self.stops
+                && let Some((next, frontier)) = builder.frontier(&mut sink).unwrap()
+            {
+                builder = new();
+                builder.go_on_from(next, &frontier).unwrap();
+                let done = ((number + 1) * self.window).min(updates.len());
+                again = updates[..done].iter().filter_map(|u| u.behind(next.0)).collect();
+                // pages at the place itself are needed even if nothing is done again
+                again.is_empty().then(|| again.push(Update::Set(next.0..next.0, Vec::new())));
             }
         }
-        if updates.is_empty()
+        if (updates.is_empty() || !again.is_empty())
             && let Some(reader) = &mut reader
         {
-            let pages = reader.load(&builder.needs(&[], &[])).await.unwrap();
+            let next = builder.cursor().0;
+            let here = std::iter::once(next..next + 1);
+            let set: Vec<_> = again.iter().map(Update::range).chain(here).collect();
+            let set = if updates.is_empty() { Vec::new() } else { set };
+            let pages = reader.load(&builder.needs(&set, &[])).await.unwrap();
             builder.provide(&pages).unwrap();
         }
+        self.apply(&mut builder, &mut sink, &again).await;
         let root = builder.finish(&mut sink).unwrap();
         sink.close().unwrap();
         put_finished(self.repo, &mut sink).await;

@@ -130,6 +130,11 @@ impl PackCollector {
         self.building.len()
     }
 
+    /// Which ones they are.
+    pub fn unfinished_packs(&self) -> impl Iterator<Item = PackId> {
+        self.building.keys().copied()
+    }
+
     /// The pack's state and the bytes that were added by making it.
     fn building(&mut self, pack: PackId) -> (usize, &mut Building) {
         let mut added = 0;

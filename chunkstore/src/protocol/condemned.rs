@@ -68,6 +68,11 @@ impl DamagedSet {
         }
     }
 
+    /// Whether anything in a pack is damaged.
+    pub fn names(&self, pack: &PackId) -> bool {
+        self.packs.contains_key(pack)
+    }
+
     /// Whether nothing is known to be damaged.
     pub fn is_empty(&self) -> bool {
         self.packs.is_empty()

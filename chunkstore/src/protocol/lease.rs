@@ -9,7 +9,7 @@
 //! overlap the removal (and bring the lease back) nor a replacement. Nothing else is locked while it is held.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::lease::{Lease, LeaseRole};
+use crate::format::lease::{Checkpoint, Lease, LeaseRole};
 use crate::format::names::lease_key;
 use crate::ids::LeaseId;
 use crate::repository::Repository;
@@ -68,6 +68,8 @@ struct State {
     lease: Lease,
     /// Removed by its owner: no beat may bring it back.
     ended: bool,
+    /// A checkpoint is, or was, or may be in the store: another process may be at work under this lease.
+    shared: bool,
 }
 
 impl LeaseKeeper {
@@ -75,8 +77,70 @@ impl LeaseKeeper {
     pub(super) async fn create(repo: &Arc<Repository>, lease: Lease) -> Result<Self> {
         create(repo, &lease).await?;
         let lease_seconds = lease.lease_seconds;
-        let state = Mutex::new(State { lease, ended: false });
+        let state = Mutex::new(State { lease, ended: false, shared: false });
         Ok(Self { repo: Arc::clone(repo), state, lease_seconds, ended: watch::Sender::new(false) })
+    }
+
+    /// Goes on under a lease that another process made. `None` if it is gone meanwhile.
+    pub(super) async fn adopt(
+        repo: &Arc<Repository>,
+        lease: Lease,
+        options: &LeaseOptions,
+    ) -> Result<Option<Self>> {
+        let LeaseOptions { lease_seconds, tool, host } = options.clone();
+        let lease = Lease { lease_seconds, tool, host, ..lease };
+        let state = Mutex::new(State { lease, ended: false, shared: true });
+        let ended = watch::Sender::new(false);
+        let keeper = Self { repo: Arc::clone(repo), state, lease_seconds, ended };
+        let there = keeper.beat().await?;
+        Ok(there.then_some(keeper))
+    }
+
+    /// Its name now.
+    pub(super) async fn id(&self) -> LeaseId {
+        self.state.lock().await.lease.lease_id
+    }
+
+    /// What it says of how far the work is.
+    pub(super) async fn checkpoint(&self) -> Option<Checkpoint> {
+        self.state.lock().await.lease.checkpoint.clone()
+    }
+
+    /// Whether another process may be at work under this lease. Asked with a checkpoint in mind that was written long ago, and
+    /// with one whose writing ended with an unknown outcome.
+    pub(super) async fn may_be_shared(&self) -> bool {
+        self.state.lock().await.shared
+    }
+
+    /// Takes the checkpoint out of the lease: nobody may go on from it.
+    pub(super) async fn drop_checkpoint(&self) -> Result<()> {
+        let mut state = self.state.lock().await;
+        if state.ended || state.lease.checkpoint.take().is_none() {
+            return Ok(());
+        }
+        rewrite(&self.repo, &mut state.lease).await.map(|_| ())
+    }
+
+    /// Writes down how far the work is, as an extra beat. False, and nothing is written, if the lease is gone or is another one
+    /// than `of`. Where the store gave no answer it stays for the next beat: it may have been written, and it is true.
+    pub(super) async fn record(&self, of: Option<LeaseId>, checkpoint: Checkpoint) -> Result<bool> {
+        let mut state = self.state.lock().await;
+        if state.ended || of.is_some_and(|of| of != state.lease.lease_id) {
+            return Ok(false);
+        }
+        let before = state.lease.checkpoint.replace(checkpoint);
+        // whoever drops this future does not know the outcome either
+        let was_shared = std::mem::replace(&mut state.shared, true);
+        let written = rewrite(&self.repo, &mut state.lease).await;
+        let certainly_not = match &written {
+            Ok(written) => !written,
+            Err(e) => matches!(e.kind(), ErrorKind::Bug | ErrorKind::Usage),
+        };
+        if certainly_not {
+            state.lease.checkpoint = before;
+            state.shared = was_shared;
+        }
+        written
     }
 
     /// Rewrites the lease with what its holder does now, as an extra beat.
@@ -99,6 +163,7 @@ impl LeaseKeeper {
         let mut state = self.state.lock().await;
         create(&self.repo, &lease).await?;
         let old = std::mem::replace(&mut state.lease, lease);
+        state.shared = false;
         Ok(remove(&self.repo, &old).await.err())
     }
 
@@ -126,7 +191,7 @@ impl LeaseKeeper {
                 }
                 let Some(keeper) = keeper.upgrade() else { return };
                 pause = match keeper.beat().await {
-                    Ok(()) => every,
+                    Ok(_) => every,
                     Err(e) => {
                         tracing::warn!("heartbeat: {e}");
                         (every / RETRY).max(BEAT_MIN)
@@ -136,20 +201,26 @@ impl LeaseKeeper {
         }
     }
 
-    async fn beat(&self) -> Result<()> {
+    async fn beat(&self) -> Result<bool> {
         let mut state = self.state.lock().await;
         if state.ended {
-            return Ok(());
+            return Ok(false);
         }
-        // One that is gone was fenced. It is not brought back: it would only keep collectors waiting.
-        let key = lease_key(&state.lease.lease_id);
-        if self.repo.store().head(&key).await?.is_none() {
-            tracing::debug!(key, "the lease is gone");
-            return Ok(());
-        }
-        state.lease.beat += 1;
-        write(&self.repo, &state.lease).await
+        rewrite(&self.repo, &mut state.lease).await
     }
+}
+
+/// One beat. False if the lease is gone: it was fenced, or a fellow has ended it. It is not brought back, it would only keep
+/// collectors waiting.
+async fn rewrite(repo: &Repository, lease: &mut Lease) -> Result<bool> {
+    let key = lease_key(&lease.lease_id);
+    if repo.store().head(&key).await?.is_none() {
+        tracing::debug!(key, "the lease is gone");
+        return Ok(false);
+    }
+    lease.beat += 1;
+    write(repo, lease).await?;
+    Ok(true)
 }
 
 async fn create(repo: &Repository, lease: &Lease) -> Result<()> {

@@ -3,6 +3,7 @@
 mod crashes;
 mod fences;
 mod leases;
+mod resumed;
 mod steps;
 
 use super::*;
@@ -14,6 +15,7 @@ use crate::ids::{GenerationId, LeaseId, PackId};
 use crate::repository::Repository;
 use crate::repository::testing::*;
 use crate::store::testing::{Fault, FaultyStore};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 fn lease_options() -> LeaseOptions {

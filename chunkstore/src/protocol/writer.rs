@@ -13,13 +13,18 @@
 //!
 //! Fenced at step 7, the writer goes on under a new lease at the next attempt, with steps 2 to 4 anew. The packs it has
 //! uploaded count only if they are absent from the condemned lists read *under the new lease* and found by a look-up
-//! after that; otherwise all of the work is done again ([`Commit::Restart`]).
+//! after that; otherwise all of the work is done again ([`Commit::Restart`]). That, and going on where another process stopped, is
+//! in `writer/resumed.rs`.
 //!
-//! A run never takes over the lease of another process, not even of an earlier one for the same backup: two processes on
-//! one lease would lose it both when the first of them ends.
+//! A lease that holds a checkpoint stays when the run fails: another process may be at work under it, or go on with it later.
+//! It is removed only when its manifest key is taken, so nobody can commit under a lease that a fellow has removed.
 //!
 //! If the creation of the manifest ends with an unknown outcome, the lease stays: a request still under way could create the
 //! manifest later, and only the lease (or the fence in its place) keeps its packs from being deleted before that.
+
+mod resumed;
+
+pub use resumed::{Checkpointer, ResumeBy};
 
 use super::condemned::{DamagedSet, read_condemned, read_damaged};
 use super::lease::{LeaseKeeper, LeaseOptions};
@@ -98,9 +103,13 @@ pub struct Writer {
     lease: Arc<LeaseKeeper>,
     condemned: HashSet<PackId>,
     damaged: DamagedSet,
+    /// Packs of the checkpoint that the work went on from: own ones, and reused ones that were confirmed.
+    carried: Vec<PackId>,
     warnings: Vec<String>,
     /// A manifest may still come to be.
     in_doubt: bool,
+    /// The manifest key is taken by a backup: nothing can be committed under this lease any more.
+    over: bool,
 }
 
 impl Writer {
@@ -120,10 +129,12 @@ impl Writer {
             options: lease,
             candidates,
             parent: None,
+            over: existing.is_some(),
             existing,
             lease: Arc::new(keeper),
             condemned: HashSet::new(),
             damaged: DamagedSet::default(),
+            carried: Vec::new(),
             warnings: Vec::new(),
             in_doubt: false,
         };
@@ -194,6 +205,11 @@ impl Writer {
         &self.damaged
     }
 
+    /// The backup that is made: the one asked for, or the one that is gone on with.
+    pub fn backup_id(&self) -> &BackupId {
+        &self.backup_id
+    }
+
     /// The attempt that will be committed, as it stands now.
     pub fn attempt(&self) -> u32 {
         self.attempt
@@ -238,6 +254,20 @@ impl Writer {
     /// Errors: `Forgotten`; `AlreadyExists` if this backup id was used for other content; `Usage` if the manifest is not of this
     /// writer's volume and id or not of its parent; whatever the store says. After an error the writer can only be abandoned.
     pub async fn commit(
+        &mut self,
+        manifest: Manifest,
+        own_packs: &[PackId],
+        reused_packs: &[PackId],
+    ) -> Result<Commit> {
+        let result = self.try_commit(manifest, own_packs, reused_packs).await;
+        self.over |= match &result {
+            Ok(commit) => matches!(commit, Commit::Done(_) | Commit::AlreadyDone(_)),
+            Err(e) => matches!(e.kind(), ErrorKind::Forgotten | ErrorKind::AlreadyExists),
+        };
+        result
+    }
+
+    async fn try_commit(
         &mut self,
         mut manifest: Manifest,
         own_packs: &[PackId],
@@ -310,29 +340,6 @@ impl Writer {
         }
     }
 
-    /// The resumed writer: a new lease, the next attempt if this one is fenced, steps 2 and 3 anew, then what was uploaded
-    /// before is looked at. `Some`: the reason why it does not count.
-    async fn resume(&mut self, fenced: bool, own_packs: &[PackId]) -> Result<Option<String>> {
-        let built_on = self.parent.clone();
-        self.candidates.extend(built_on.clone());
-        self.candidates.rotate_right(usize::from(built_on.is_some()));
-        self.attempt = self.attempt.saturating_add(u32::from(fenced));
-        let name = self.name();
-        let record = self.options.lease(role(name.clone(), built_on.as_ref()));
-        if let Some(e) = self.lease.replace(record).await? {
-            self.warnings.push(stays_behind(e));
-        }
-        self.look_around().await?;
-        if self.parent != built_on {
-            return Ok(Some(format!("{name}: the parent was forgotten meanwhile")));
-        }
-        let unsafe_packs = self.confirm_packs(own_packs).await?;
-        Ok(unsafe_packs.first().map(|pack| {
-            let count = unsafe_packs.len();
-            format!("{name}: {count} of its packs are condemned or gone, the first is {pack}")
-        }))
-    }
-
     /// A commit that a forget has overtaken is none.
     async fn refuse_forgotten(&self, name: &AttemptName) -> Result<()> {
         if self.repo.is_forgotten(name).await? {
@@ -370,7 +377,8 @@ impl Writer {
 
     /// Step 8, after a commit. What comes back are warnings of the whole run: not being allowed to delete is one.
     pub async fn finish(mut self) -> Vec<String> {
-        let stays = self.lease.end(!self.in_doubt).await;
+        let unfinished = !self.over && self.lease.may_be_shared().await;
+        let stays = self.lease.end(!self.in_doubt && !unfinished).await;
         self.warnings.extend(stays.map(stays_behind));
         if self.in_doubt {
             self.warnings.push(
@@ -380,7 +388,8 @@ impl Writer {
         self.warnings
     }
 
-    /// The end of a run that did not commit: the lease goes, unless the manifest may still come to be.
+    /// The end of a run that did not commit: the lease goes, unless the manifest may still come to be, or another run can go on
+    /// from its checkpoint.
     pub async fn abandon(self) -> Vec<String> {
         self.finish().await
     }

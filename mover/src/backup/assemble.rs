@@ -4,6 +4,9 @@
 //! bytes, for its turn in the map, which is built in ascending order. A chunk that another unit claimed waits for that
 //! unit's result, which is under way and needs nothing of this stage but that it keeps receiving: so this stage never
 //! stops receiving to wait for a chunk. It does stop for uploads: that is how a slow store holds the run back.
+//!
+//! When the run has to stop, it goes on receiving until the stages ahead have ended, so that the packs that are open can be
+//! completed: an entry that got a place and never arrived would cost its whole pack.
 
 use super::stop::Stop;
 use super::unit::{ChunkOutcome, SealedUnit, Step, Work};
@@ -14,6 +17,7 @@ use chunkstore::{
 };
 use crossbeam_channel::Receiver;
 use std::collections::{BTreeMap, HashSet};
+use std::time::Instant;
 
 pub(crate) struct AssembleStage<'a> {
     pub(crate) builder: MapBuilder,
@@ -22,6 +26,7 @@ pub(crate) struct AssembleStage<'a> {
     pub(crate) table: &'a RunTable,
     pub(crate) uploads: &'a mut Uploads,
     pub(crate) tickets: Receiver<()>,
+    pub(crate) chunk_bytes: u32,
     pub(crate) stop: &'a Stop,
 }
 
@@ -57,7 +62,7 @@ impl AssembleStage<'_> {
     pub(crate) fn run(
         mut self,
         inbox: &Receiver<Step>,
-        close: impl FnOnce() -> Option<chunkstore::ClosedPack>,
+        close: impl Fn() -> Option<chunkstore::ClosedPack>,
     ) -> Result<Option<Assembled>> {
         let mut turns: BTreeMap<u64, Turn> = BTreeMap::new();
         let mut next = 0;
@@ -74,8 +79,17 @@ impl AssembleStage<'_> {
                 // one ticket was taken for each step, so there is one to give back
                 let _ = self.tickets.try_recv();
             }
+            if self.uploads.checkpoints().due(Instant::now()) {
+                self.cut(&close, &reused)?;
+            }
+            if self.uploads.must_close() {
+                close_chunks(&mut self.collector, &mut self.sink, self.uploads, &close)?;
+            }
+            self.uploads.hold()?;
         }
         if self.stop.stopped() {
+            // every entry that has a place has arrived: what is begun can be completed and kept
+            self.cut(&close, &reused)?;
             return Ok(None);
         }
         if !turns.is_empty() {
@@ -84,12 +98,37 @@ impl AssembleStage<'_> {
         }
         let map = self.builder.finish(&mut self.sink)?;
         let pages = self.sink.pages();
-        if let Some(closed) = close() {
-            self.collector.close(closed)?;
-        }
         self.sink.close()?;
-        ship(&mut self.collector, &mut self.sink, self.uploads)?;
+        close_chunks(&mut self.collector, &mut self.sink, self.uploads, &close)?;
         Ok(Some(Assembled { map, pages, reused }))
+    }
+
+    /// Has everything stored that the map refers to so far, and the place noted as one to go on from.
+    fn cut(
+        &mut self,
+        close: &impl Fn() -> Option<chunkstore::ClosedPack>,
+        reused: &HashSet<PackId>,
+    ) -> Result<()> {
+        let frontier = match self.uploads.checkpoints().on() {
+            true => self.builder.frontier(&mut self.sink)?,
+            false => None,
+        };
+        let ahead = frontier.filter(|(next, _)| self.uploads.checkpoints().is_ahead(*next));
+        if ahead.is_some() {
+            self.sink.close()?;
+        }
+        if self.stop.stopped() {
+            close_chunks(&mut self.collector, &mut self.sink, self.uploads, close)?;
+        }
+        ship(&mut self.collector, &mut self.sink, self.uploads)?;
+        match ahead {
+            // every pack that the map refers to and that is not stored is under way, or some of its entries have arrived here
+            Some(frontier) => self.uploads.cut(frontier, self.collector.unfinished_packs(), reused),
+            None => {
+                self.uploads.checkpoints().skip(Instant::now());
+                Ok(())
+            }
+        }
     }
 
     /// Takes what cannot wait out of a result: the entry goes to its pack, locations become known to the run.
@@ -167,6 +206,8 @@ impl AssembleStage<'_> {
                     };
                     self.builder.set(&mut self.sink, *chunk, stored)?;
                 }
+                let bytes = chunks.len() as u64 * u64::from(self.chunk_bytes);
+                self.uploads.checkpoints().done(bytes);
             }
         }
         Ok(true)
@@ -182,4 +223,17 @@ fn ship(collector: &mut PackCollector, sink: &mut PageSink, uploads: &mut Upload
         uploads.start(pack)?;
     }
     Ok(())
+}
+
+/// Ends the pack of chunks that is being filled, and starts the upload of those that are complete.
+fn close_chunks(
+    collector: &mut PackCollector,
+    sink: &mut PageSink,
+    uploads: &mut Uploads,
+    close: &impl Fn() -> Option<chunkstore::ClosedPack>,
+) -> Result<()> {
+    if let Some(closed) = close() {
+        collector.close(closed)?;
+    }
+    ship(collector, sink, uploads)
 }

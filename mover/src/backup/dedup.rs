@@ -1,6 +1,7 @@
 //! The repository's dedup segments as the seal threads see them: opened on the first chunk that is new to the parent and to
 //! this run, never before. A run that finds nothing new reads none.
 
+use super::stop::Stop;
 use chunkstore::{
     ChunkId, ChunkRef, DamagedSet, DedupIndex, DedupOptions, Location, Lookup, PackId, Repository,
     Result, Scratch, SegmentInfo,
@@ -13,10 +14,17 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub(crate) struct Dedup {
     repo: Arc<Repository>,
     runtime: tokio::runtime::Handle,
+    stop: Arc<Stop>,
     opening: Mutex<Option<Opening>>,
     index: OnceLock<DedupIndex>,
-    excluded: HashSet<PackId>,
-    damaged: DamagedSet,
+    unusable: Unusable,
+}
+
+/// What is not relied upon, whatever a segment or the parent says.
+#[derive(Debug)]
+pub(crate) struct Unusable {
+    pub(crate) packs: HashSet<PackId>,
+    pub(crate) entries: DamagedSet,
 }
 
 #[derive(Debug)]
@@ -30,36 +38,36 @@ impl Dedup {
     pub(crate) fn new(
         repo: &Arc<Repository>,
         runtime: &tokio::runtime::Handle,
+        stop: &Arc<Stop>,
         segments: Vec<SegmentInfo>,
         options: DedupOptions,
         scratch: Option<Box<dyn Scratch>>,
-        excluded: HashSet<PackId>,
-        damaged: DamagedSet,
+        unusable: Unusable,
     ) -> Self {
         Self {
             repo: Arc::clone(repo),
             runtime: runtime.clone(),
+            stop: Arc::clone(stop),
             opening: Mutex::new(Some(Opening { segments, options, scratch })),
             index: OnceLock::new(),
-            excluded,
-            damaged,
+            unusable,
         }
     }
 
     /// Whether what is stored there is known to be damaged and must be stored again.
     pub(crate) fn damaged(&self, location: &Location) -> bool {
-        self.damaged.contains(&location.pack, location.entry)
+        self.unusable.entries.contains(&location.pack, location.entry)
     }
 
     /// Where a chunk is stored, if a segment knows and may be trusted.
     pub(crate) fn lookup(&self, id: &ChunkId) -> Result<Option<ChunkRef>> {
         let Some(index) = self.index()? else { return Ok(None) };
-        let usable = |l: &Location| !self.excluded.contains(&l.pack) && !self.damaged(l);
+        let usable = |l: &Location| !self.unusable.packs.contains(&l.pack) && !self.damaged(l);
         loop {
             match index.lookup(id, usable) {
                 Lookup::Absent => return Ok(None),
                 Lookup::At(location) => return Ok(Some(ChunkRef { id: *id, location })),
-                Lookup::Needs(block) => self.runtime.block_on(index.load(block)),
+                Lookup::Needs(block) => self.stop.block_on(&self.runtime, index.load(block))?,
             }
         }
     }
@@ -71,7 +79,7 @@ impl Dedup {
         let mut opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(o) = opening.take() {
             let open = DedupIndex::open(&self.repo, o.segments, o.options, o.scratch);
-            let index = self.runtime.block_on(open);
+            let index = self.stop.block_on(&self.runtime, open)?;
             return Ok(Some(self.index.get_or_init(|| index)));
         }
         Ok(self.index.get())

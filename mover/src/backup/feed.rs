@@ -89,6 +89,8 @@ pub(crate) struct FeedStage<'a> {
     pub(crate) unit_chunks: u16,
     pub(crate) window_leaves: usize,
     pub(crate) parent: Option<MapReader>,
+    /// Where the map goes on, if not at its start: the parent's pages there are needed first.
+    pub(crate) first: Option<ChunkNo>,
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) stop: &'a Stop,
 }
@@ -145,11 +147,12 @@ impl FeedStage<'_> {
                 Piece::Zero(r) => wanted.extend([r.start..r.start + 1, r.end - 1..r.end]),
             }
         }
+        wanted.extend(self.first.take().map(|first| first.0..first.0 + 1));
         // what the parent never had is not in its map
         let within =
             wanted.into_iter().map(|r| r.start..r.end.min(end)).filter(|r| r.start < r.end);
         let wanted: Vec<_> = within.collect();
-        Ok(Some(Arc::new(self.runtime.block_on(parent.load(&wanted))?)))
+        Ok(Some(Arc::new(self.stop.block_on(&self.runtime, parent.load(&wanted))??)))
     }
 
     /// Hands out a step that needs no reading; false when the run is over.

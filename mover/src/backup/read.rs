@@ -15,6 +15,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// How often a wait for a slot looks whether the run has to stop.
+const LOOK_UP: Duration = Duration::from_millis(200);
+
 /// What the stage did and where it waited.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct ReadStats {
@@ -83,6 +86,19 @@ impl ReadStage<'_> {
         }
     }
 
+    /// `None`: the run has to stop. Slots that lie in the channel to seal threads which have ended come back only when this
+    /// thread has ended too, so it must not wait for them.
+    fn wait_for_slot(&self) -> Option<Slot> {
+        loop {
+            if let Some(slot) = self.arena.take_timeout(LOOK_UP) {
+                return Some(slot);
+            }
+            if self.stop.stopped() {
+                return None;
+            }
+        }
+    }
+
     /// The next unit with a slot for it. Blocks only while nothing is in flight.
     fn next(&self, inbox: &Receiver<Unit>, held: &mut Option<Unit>, stats: &mut ReadStats) -> Next {
         let idle = self.engine.in_flight() == 0;
@@ -105,9 +121,12 @@ impl ReadStage<'_> {
         }
         let slot = if idle {
             let since = Instant::now();
-            let slot = self.arena.take_wait();
+            let slot = self.wait_for_slot();
             stats.slot_wait += since.elapsed();
-            Some(slot)
+            if slot.is_none() {
+                return Next::End;
+            }
+            slot
         } else {
             self.arena.take()
         };

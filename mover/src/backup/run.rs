@@ -10,28 +10,29 @@
 
 use super::assemble::{AssembleStage, Assembled};
 use super::bounds::Bounds;
+use super::checkpoint::{Checkpoints, Pace};
 use super::dedup::Dedup;
 use super::feed::{FeedOut, FeedStage};
 use super::level::{CompressionChoice, CompressionUsed, Level};
 use super::read::{ReadStage, ReadStats};
 use super::seal::{SealStage, SealStats};
 use super::stop::Stop;
-use super::upload::{UploadStats, Uploads};
+use super::upload::{UploadBounds, UploadStats, Uploads};
 use crate::changes::BackupPlan;
 use crate::control::Progress;
 use crate::device::Source;
 use crate::io::{Arena, Engine, EngineChoice};
 use chunkstore::{
-    Compression, Error, ErrorKind, Geometry, Inherit, MapBuilder, MapReader, PackAllocator,
-    PackCollector, PackId, PackKind, PageSink, ReadLimits, Repository, Result, RunTable, Sealer,
-    VolumeMap,
+    Checkpoint, Checkpointer, ChunkNo, Compression, Error, ErrorKind, Geometry, Inherit,
+    MapBuilder, MapReader, PackAllocator, PackCollector, PackId, PackKind, PageSink, ReadLimits,
+    Repository, Result, RunTable, Sealer, VolumeMap,
 };
 use crossbeam_channel::bounded;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// How long packs under way are waited for when a run is cancelled.
-const SALVAGE: Duration = Duration::from_secs(6);
+/// A segment of fewer records is not worth a request in the middle of a run.
+const SEGMENT_RECORDS_MIN: u64 = 4096;
 
 /// What a pass works with.
 pub(crate) struct Pass<'a> {
@@ -39,7 +40,14 @@ pub(crate) struct Pass<'a> {
     pub(crate) runtime: &'a tokio::runtime::Handle,
     pub(crate) source: &'a Source,
     pub(crate) geometry: Geometry,
+    /// What is left to do.
     pub(crate) plan: &'a BackupPlan,
+    /// Where the map goes on, if not at its start.
+    pub(crate) from: Option<&'a Checkpoint>,
+    /// Writes down how far the run is, where another one may go on with it.
+    pub(crate) checkpointer: Option<Checkpointer>,
+    /// How often that is done.
+    pub(crate) pace: Pace,
     pub(crate) parent: Option<VolumeMap>,
     pub(crate) dedup: &'a Dedup,
     pub(crate) bounds: &'a Bounds,
@@ -71,14 +79,7 @@ struct Stages {
 
 impl Pass<'_> {
     pub(crate) fn run(&self) -> Result<PassDone> {
-        let mut uploads = Uploads::new(
-            self.repo,
-            self.runtime,
-            self.stop,
-            self.progress,
-            self.bounds.uploads,
-            self.bounds.segment_records,
-        );
+        let mut uploads = self.uploads();
         let stages = self.stages(&mut uploads);
         let done = stages.and_then(|s| {
             self.stop.take()?;
@@ -92,12 +93,28 @@ impl Pass<'_> {
                 _ => Err(Error::new(ErrorKind::Bug, "end the run", "a stage left no result")),
             }
         });
-        if done.is_err()
-            && let Err(e) = uploads.salvage(Instant::now() + SALVAGE)
-        {
-            tracing::warn!("name the packs that were stored in a dedup segment: {e}");
+        if done.is_err() {
+            uploads.salvage();
         }
         done
+    }
+
+    fn uploads(&self) -> Uploads {
+        // a killed run loses for dedup what no segment names yet: about what it loses for the map, so no more
+        let interval_chunks = self.pace.hold_bytes / u64::from(self.geometry.chunk().bytes());
+        let records = self.bounds.segment_records;
+        let bounds = UploadBounds {
+            uploads: self.bounds.uploads,
+            records,
+            segment_records: usize::try_from(interval_chunks.max(SEGMENT_RECORDS_MIN))
+                .map_or(records, |n| n.min(records)),
+        };
+        let first = self.from.map_or(ChunkNo(0), |c| c.next_chunk);
+        let on = self.checkpointer.is_some();
+        let checkpoints = Checkpoints::new(self.pace, first, on, Instant::now());
+        let checkpointer = self.checkpointer.clone();
+        let (repo, runtime) = (self.repo, self.runtime);
+        Uploads::new(repo, runtime, self.stop, self.progress, bounds, checkpoints, checkpointer)
     }
 
     fn stages(&self, uploads: &mut Uploads) -> Result<Stages> {
@@ -181,6 +198,7 @@ impl Pass<'_> {
                     MapReader::with_limits(Arc::clone(self.repo), map, limits)
                 })
                 .transpose()?,
+            first: self.from.map(|c| c.next_chunk),
             runtime: self.runtime.clone(),
             stop: self.stop,
         })
@@ -195,14 +213,13 @@ impl Pass<'_> {
         let repo = self.repo;
         let inherit = if self.plan.inherit { Inherit::Parent } else { Inherit::Nothing };
         let fanout = repo.params().page_fanout;
+        let (keys, parent) = (Arc::clone(repo.keys()), self.parent.clone());
+        let mut builder = MapBuilder::new(keys, fanout, self.geometry, inherit, parent)?;
+        if let Some(from) = self.from {
+            builder.go_on_from(from.next_chunk, &from.frontier)?;
+        }
         Ok(AssembleStage {
-            builder: MapBuilder::new(
-                Arc::clone(repo.keys()),
-                fanout,
-                self.geometry,
-                inherit,
-                self.parent.clone(),
-            )?,
+            builder,
             sink: PageSink::new(
                 repo.keys(),
                 *repo.id(),
@@ -213,6 +230,7 @@ impl Pass<'_> {
             table,
             uploads,
             tickets,
+            chunk_bytes: self.geometry.chunk().bytes(),
             stop: self.stop,
         })
     }

@@ -3,13 +3,15 @@
 use crate::control::Cancel;
 use chunkstore::{Error, ErrorKind, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 /// Shared by all stages. A stage that fails says so here and returns, which closes its channels; the others see a closed
 /// channel, which is no error of theirs, and return too.
 #[derive(Debug)]
 pub(crate) struct Stop {
     stopped: AtomicBool,
+    since: OnceLock<Instant>,
     first: Mutex<Option<Error>>,
     cancel: Arc<Cancel>,
 }
@@ -18,6 +20,7 @@ impl Stop {
     pub(crate) fn new(cancel: &Arc<Cancel>) -> Self {
         Self {
             stopped: AtomicBool::new(false),
+            since: OnceLock::new(),
             first: Mutex::new(None),
             cancel: Arc::clone(cancel),
         }
@@ -32,7 +35,34 @@ impl Stop {
 
     /// Whether stages should end now.
     pub(crate) fn stopped(&self) -> bool {
-        self.stopped.load(Ordering::Acquire) || self.cancel.cancelled()
+        let stopped = self.stopped.load(Ordering::Acquire) || self.cancel.cancelled();
+        if stopped {
+            self.since();
+        }
+        stopped
+    }
+
+    /// Since when the run should end: since the request, or since the first stage saw that it should; now, if none has.
+    pub(crate) fn since(&self) -> Instant {
+        *self.since.get_or_init(|| self.cancel.since().unwrap_or_else(Instant::now))
+    }
+
+    /// Waits for a request of a stage that is not on the async runtime. A request to stop ends the wait: a slow store must
+    /// not use up the little time that is left then.
+    pub(crate) fn block_on<T>(
+        &self,
+        runtime: &tokio::runtime::Handle,
+        request: impl Future<Output = T>,
+    ) -> Result<T> {
+        runtime.block_on(async {
+            tokio::select! {
+                done = request => Ok(done),
+                () = self.cancel.wait() => {
+                    self.since();
+                    Err(Cancel::error())
+                }
+            }
+        })
     }
 
     /// Runs a stage; its error is kept.

@@ -2,7 +2,7 @@
 
 use super::level::CompressionUsed;
 use super::run::PassDone;
-use super::{Bounds, Run};
+use super::{Bounds, Resumed, Run};
 use crate::changes::BackupPlan;
 use chunkstore::{
     BackupStats, ChangeKind, Manifest, ParentRef, RequestCounts, SnapshotInfo, SourceInfo,
@@ -59,6 +59,8 @@ pub struct BackupSummary {
     pub engine: &'static str,
     /// How new chunks were compressed.
     pub compression: CompressionUsed,
+    /// Where the run went on if an earlier one had begun. The other figures are then those of this run alone.
+    pub resumed: Option<Resumed>,
     /// What the run waited for most: `device`, `cpu` or `store`.
     pub bottleneck: &'static str,
     /// Bounds on memory that were in force.
@@ -98,6 +100,7 @@ impl BackupSummary {
             rate_bytes_per_second: 0.0,
             engine: "none",
             compression: CompressionUsed::default(),
+            resumed: None,
             bottleneck: "none",
             bounds: None,
             requests: RequestCounts::default(),
@@ -119,7 +122,7 @@ impl Run<'_> {
         });
         let (listed_bytes, listed_extents) = listed.unwrap_or((p.geometry.size_bytes(), 1));
         Manifest {
-            backup_id: self.backup_id.clone(),
+            backup_id: self.writer.backup_id().clone(),
             volume: p.volume.clone(),
             attempt: self.writer.attempt(),
             size_bytes: p.geometry.size_bytes(),
@@ -186,6 +189,7 @@ impl Run<'_> {
         summary.rate_bytes_per_second = rate;
         summary.engine = done.engine;
         summary.compression.clone_from(&done.compression);
+        summary.resumed = self.resumed;
         summary.bottleneck = self.bottleneck(done, elapsed);
         summary.bounds = Some(self.prepared.bounds.clone());
         summary.requests = self.repo.store().counts();

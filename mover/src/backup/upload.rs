@@ -1,33 +1,70 @@
-//! Stage *upload*: packs on their way to the store, and the dedup segments that name what arrived.
+//! Stage *upload*: packs on their way to the store, the dedup segments that name what arrived, and the checkpoints.
 //!
-//! A segment names only packs that the store has confirmed, so it never leads another writer to a pack that is not there.
+//! A segment names only packs that the store has confirmed, so it never leads another writer to a pack that is not there;
+//! nor does a checkpoint.
+//!
+//! Each request is a task of the runtime that sends one message when it has ended. Only the owner's thread looks at them, so
+//! nothing here is shared; and it is never blocked for longer than it takes to hear of a request to stop.
 
+use super::checkpoint::Checkpoints;
 use super::stop::Stop;
 use crate::control::Progress;
+use chunkstore::limits::CHECKPOINT_PACKS_MAX;
 use chunkstore::{
-    ChunkId, Error, ErrorKind, FinishedPack, Location, PackId, PackKind, Repository, Result,
-    SegmentRecord,
+    Checkpointer, ChunkId, ChunkNo, Error, ErrorKind, FinishedPack, FrontierPage, Location, PackId,
+    PackKind, Repository, Result, SegmentId, SegmentRecord,
 };
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-type Outcome = (FinishedPack, Result<()>);
+/// How long packs under way are waited for when a run has to stop, counted from the request.
+const PACKS_WITHIN: Duration = Duration::from_secs(6);
+/// By when the segment and the checkpoint have to be written then.
+const ALL_WITHIN: Duration = Duration::from_secs(8);
 
-/// Owns the uploads of one run.
+/// How a request ended.
+#[derive(Debug)]
+enum Event {
+    Pack(FinishedPack, Result<()>),
+    Segment(Result<(SegmentId, u64)>),
+    /// Reused packs were looked up for a cut.
+    Confirmed(u64, Vec<PackId>, Result<bool>),
+    /// The lease was written.
+    Recorded(Result<bool>),
+}
+
+/// What uploads are bounded by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UploadBounds {
+    /// Packs under way at once.
+    pub(crate) uploads: usize,
+    /// Records in memory, those of a segment under way included.
+    pub(crate) records: usize,
+    /// Records that make a segment.
+    pub(crate) segment_records: usize,
+}
+
+/// Owns the uploads of one pass.
 #[derive(Debug)]
 pub(crate) struct Uploads {
     repo: Arc<Repository>,
     runtime: tokio::runtime::Handle,
     stop: Arc<Stop>,
     progress: Arc<Progress>,
-    uploads_max: usize,
-    records_max: usize,
-    in_flight: usize,
-    done_tx: Sender<Outcome>,
-    done: Receiver<Outcome>,
+    bounds: UploadBounds,
+    under_way: HashSet<PackId>,
+    /// Other requests under way.
+    tasks: usize,
+    events_tx: Sender<Event>,
+    events: Receiver<Event>,
     records: Vec<SegmentRecord>,
+    /// Records of the segment under way.
+    sent_records: usize,
     packs: Vec<PackId>,
+    checkpoints: Checkpoints,
+    checkpointer: Option<Checkpointer>,
     stats: UploadStats,
 }
 
@@ -37,6 +74,7 @@ pub(crate) struct UploadStats {
     pub(crate) packs: u64,
     pub(crate) segments: u64,
     pub(crate) bytes: u64,
+    pub(crate) checkpoints: u64,
     pub(crate) wait: Duration,
 }
 
@@ -46,65 +84,136 @@ impl Uploads {
         runtime: &tokio::runtime::Handle,
         stop: &Arc<Stop>,
         progress: &Arc<Progress>,
-        uploads_max: usize,
-        records_max: usize,
+        bounds: UploadBounds,
+        checkpoints: Checkpoints,
+        checkpointer: Option<Checkpointer>,
     ) -> Self {
-        // bounded by `uploads_max`: each upload sends one message
-        let (done_tx, done) = unbounded();
+        // bounded by what is under way: each request sends one message
+        let (events_tx, events) = unbounded();
         Self {
             repo: Arc::clone(repo),
             runtime: runtime.clone(),
             stop: Arc::clone(stop),
             progress: Arc::clone(progress),
-            uploads_max,
-            records_max,
-            in_flight: 0,
-            done_tx,
-            done,
+            bounds,
+            under_way: HashSet::new(),
+            tasks: 0,
+            events_tx,
+            events,
             records: Vec::new(),
+            sent_records: 0,
             packs: Vec::new(),
+            checkpoints,
+            checkpointer,
             stats: UploadStats::default(),
         }
     }
 
-    /// Starts one upload; waits while as many as allowed are under way.
+    /// When and where checkpoints are made.
+    pub(crate) fn checkpoints(&mut self) -> &mut Checkpoints {
+        &mut self.checkpoints
+    }
+
+    /// Starts one upload; waits while as many as allowed are under way. A run that has to stop waits for nothing: what is left
+    /// then is little, and the sooner it is on its way the better.
     pub(crate) fn start(&mut self, pack: FinishedPack) -> Result<()> {
-        while let Ok(outcome) = self.done.try_recv() {
-            self.arrived(outcome)?;
-        }
-        while self.in_flight >= self.uploads_max {
+        self.poll()?;
+        while !self.has_room() && !self.stop.stopped() {
             self.wait_one()?;
         }
-        let (repo, done) = (Arc::clone(&self.repo), self.done_tx.clone());
-        self.in_flight += 1;
-        self.runtime.spawn(async move {
+        let repo = Arc::clone(&self.repo);
+        self.under_way.insert(pack.pack);
+        self.spawn(async move {
             let stored = repo.put_pack(&pack).await;
-            // the receiver is gone only if the run has failed
-            let _ = done.send((pack, stored));
+            Event::Pack(pack, stored)
         });
+        Ok(())
+    }
+
+    /// Takes what has ended meanwhile.
+    pub(crate) fn poll(&mut self) -> Result<()> {
+        while let Ok(event) = self.events.try_recv() {
+            self.ended(event)?;
+        }
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        let records = self.records.len() + self.sent_records;
+        self.under_way.len() < self.bounds.uploads
+            && (self.sent_records == 0 || records < self.bounds.records)
+    }
+
+    /// Takes a cut of the map. `unfinished`: packs that are complete, or closed, but not under way.
+    pub(crate) fn cut(
+        &mut self,
+        (next, frontier): (ChunkNo, Vec<FrontierPage>),
+        unfinished: impl Iterator<Item = PackId>,
+        reused: &HashSet<PackId>,
+    ) -> Result<()> {
+        let waiting = unfinished.chain(self.under_way.iter().copied()).collect();
+        let (number, look_up) =
+            self.checkpoints.cut(next, frontier, waiting, reused, Instant::now());
+        if let Some(checkpointer) = self.checkpointer.clone().filter(|_| !look_up.is_empty()) {
+            self.tasks += 1;
+            self.spawn(async move {
+                let there = checkpointer.confirm(look_up.clone()).await;
+                Event::Confirmed(number, look_up, there)
+            });
+        }
+        self.record();
+        Ok(())
+    }
+
+    /// Whether the next checkpoint waits for a pack that is still being filled, and should not any longer.
+    pub(crate) fn must_close(&mut self) -> bool {
+        let filling = self.checkpoints.waits_for().any(|pack| !self.under_way.contains(pack));
+        filling && self.checkpoints.must_close(Instant::now())
+    }
+
+    /// Waits while more than one interval would be lost, as long as it is the store that is waited for.
+    pub(crate) fn hold(&mut self) -> Result<()> {
+        self.poll()?;
+        while self.checkpoints.must_wait()
+            && !self.stop.stopped()
+            && self.checkpoints.waits_for().all(|pack| self.under_way.contains(pack))
+        {
+            self.wait_one()?;
+        }
         Ok(())
     }
 
     /// Waits for all uploads and writes the last segment.
     pub(crate) fn finish(&mut self) -> Result<UploadStats> {
-        while self.in_flight > 0 {
-            self.wait_one()?;
-        }
-        self.flush_segment()?;
+        self.wait_all()?;
+        self.flush_segment();
+        self.wait_all()?;
         Ok(self.stats)
     }
 
-    /// Gives uploads under way until `deadline`, then names what arrived in a segment, so that the next run reuses it.
-    pub(crate) fn salvage(&mut self, deadline: Instant) -> Result<UploadStats> {
-        while self.in_flight > 0 {
-            let Ok((pack, stored)) = self.done.recv_deadline(deadline) else { break };
-            self.in_flight -= 1;
-            if stored.is_ok() {
-                self.count(&pack);
+    /// The run has to stop. What is under way gets some time; then a segment names what arrived, so that the next run reuses it, and
+    /// the lease says how far all of it reaches, so that the next run goes on from there.
+    pub(crate) fn salvage(&mut self) {
+        let since = self.stop.since();
+        while !self.under_way.is_empty() || self.tasks > 0 {
+            if !self.salvage_one(since + PACKS_WITHIN) {
+                break;
             }
         }
-        self.flush_segment()?;
-        Ok(self.stats)
+        self.record();
+        if self.sent_records == 0 {
+            self.flush_segment();
+        }
+        while self.tasks > 0 && self.salvage_one(since + ALL_WITHIN) {}
+    }
+
+    /// Errors are no news here, the run has failed. False: no time is left.
+    fn salvage_one(&mut self, deadline: Instant) -> bool {
+        let Ok(event) = self.events.recv_deadline(deadline) else { return false };
+        if let Err(e) = self.ended(event) {
+            tracing::warn!("while stopping: {e}");
+        }
+        true
     }
 
     /// The packs that the store has confirmed.
@@ -112,36 +221,82 @@ impl Uploads {
         std::mem::take(&mut self.packs)
     }
 
+    fn wait_all(&mut self) -> Result<()> {
+        while !self.under_way.is_empty() || self.tasks > 0 {
+            if self.stop.stopped() {
+                return Err(Error::new(ErrorKind::Cancelled, "upload packs", "stopped"));
+            }
+            self.wait_one()?;
+        }
+        Ok(())
+    }
+
+    /// Waits until something has ended, or the run has to stop.
     fn wait_one(&mut self) -> Result<()> {
         let since = Instant::now();
         loop {
             // looks at the stop request now and then, since a store may take a minute to fail
-            match self.done.recv_timeout(Duration::from_millis(200)) {
-                Ok(outcome) => {
+            match self.events.recv_timeout(Duration::from_millis(200)) {
+                Ok(event) => {
                     self.stats.wait += since.elapsed();
-                    return self.arrived(outcome);
+                    return self.ended(event);
                 }
-                Err(_) if self.stop.stopped() => {
-                    return Err(Error::new(ErrorKind::Cancelled, "upload packs", "stopped"));
-                }
+                Err(_) if self.stop.stopped() => return Ok(()),
                 Err(_) => {}
             }
         }
     }
 
-    fn arrived(&mut self, (pack, stored): Outcome) -> Result<()> {
-        self.in_flight -= 1;
-        stored?;
-        self.count(&pack);
-        if self.records.len() >= self.records_max {
-            self.flush_segment()?;
+    fn ended(&mut self, event: Event) -> Result<()> {
+        match event {
+            Event::Pack(pack, stored) => {
+                self.under_way.remove(&pack.pack);
+                stored?;
+                self.count(&pack);
+                if self.records.len() >= self.bounds.segment_records && self.sent_records == 0 {
+                    self.flush_segment();
+                }
+            }
+            Event::Segment(stored) => {
+                self.tasks -= 1;
+                self.sent_records = 0;
+                let (_, bytes) = stored?;
+                self.stats.segments += 1;
+                self.stats.bytes += bytes;
+            }
+            Event::Confirmed(number, packs, there) => {
+                self.tasks -= 1;
+                let there = there.inspect_err(|e| tracing::warn!("no checkpoint: {e}")).ok();
+                self.checkpoints.confirmed(number, packs, there);
+            }
+            Event::Recorded(written) => {
+                self.tasks -= 1;
+                let written = written.inspect_err(|e| tracing::warn!("no checkpoint: {e}")).ok();
+                self.stats.checkpoints += u64::from(written == Some(true));
+                self.checkpoints.recorded(written, Instant::now());
+            }
         }
+        self.record();
         Ok(())
+    }
+
+    /// Writes the checkpoint that is ready, if there is one.
+    fn record(&mut self) {
+        let Some(checkpointer) = self.checkpointer.clone() else { return };
+        let Some(cut) = self.checkpoints.take_ready(Instant::now()) else { return };
+        tracing::debug!("checkpoint at chunk {}", cut.next_chunk.0);
+        let all = self.packs.iter().chain(self.checkpoints.reused());
+        let packs: Vec<_> = all.take(CHECKPOINT_PACKS_MAX as usize).copied().collect();
+        self.tasks += 1;
+        self.spawn(async move {
+            Event::Recorded(checkpointer.record(cut.next_chunk, cut.frontier, &packs).await)
+        });
     }
 
     fn count(&mut self, pack: &FinishedPack) {
         self.stats.packs += 1;
         self.packs.push(pack.pack);
+        self.checkpoints.stored(&pack.pack);
         self.stats.bytes += u64::from(pack.len);
         self.progress.uploaded_bytes.add(u64::from(pack.len));
         if pack.kind == PackKind::Chunks {
@@ -149,15 +304,24 @@ impl Uploads {
         }
     }
 
-    fn flush_segment(&mut self) -> Result<()> {
+    fn flush_segment(&mut self) {
         if self.records.is_empty() {
-            return Ok(());
+            return;
         }
         let records = std::mem::take(&mut self.records);
-        let stored = self.runtime.block_on(self.repo.put_segment(records))?;
-        self.stats.segments += 1;
-        self.stats.bytes += stored.1;
-        Ok(())
+        let repo = Arc::clone(&self.repo);
+        self.sent_records = records.len();
+        self.tasks += 1;
+        self.spawn(async move { Event::Segment(repo.put_segment(records).await) });
+    }
+
+    fn spawn(&self, request: impl Future<Output = Event> + Send + 'static) {
+        let events = self.events_tx.clone();
+        self.runtime.spawn(async move {
+            let event = request.await;
+            // the receiver is gone only if the run has failed
+            let _ = events.send(event);
+        });
     }
 }
 

@@ -53,6 +53,21 @@ pub struct BackupPlan {
     pub inherited_bytes: u64,
 }
 
+impl BackupPlan {
+    /// What is left of it when everything below a chunk is done. The bytes are those of what is left.
+    pub fn behind(&self, geometry: Geometry, next: ChunkNo) -> Self {
+        let cut = |ranges: &[Range<u64>]| -> Vec<Range<u64>> {
+            let left = ranges.iter().map(|r| r.start.max(next.0)..r.end);
+            left.filter(|r| !r.is_empty()).collect()
+        };
+        let (read, zero) = (cut(&self.read), cut(&self.zero));
+        let (read_bytes, zero_bytes) = (bytes_of(geometry, &read), bytes_of(geometry, &zero));
+        let left = geometry.size_bytes().saturating_sub(geometry.offset(next));
+        let inherited_bytes = left - read_bytes - zero_bytes;
+        Self { inherit: self.inherit, read, zero, read_bytes, zero_bytes, inherited_bytes }
+    }
+}
+
 /// Makes the plan. A delta without a parent, and a list that reaches behind the volume's end, are refused.
 pub fn plan_backup(input: &PlanInput<'_>) -> Result<BackupPlan> {
     let nothing = Extents::new();

@@ -268,6 +268,10 @@ pub(crate) struct BackupArgs {
     /// Note on the backup, NAME=VALUE. May be repeated
     #[arg(long, env = "MOVER_LABEL", value_name = "NAME=VALUE", action = ArgAction::Append)]
     pub(crate) label: Vec<String>,
+    /// Most that is read again when a run is killed and started again with the same --backup-id or
+    /// --snapshot [default: about a second's work, at most 1/32 of what is to be read or 2GiB]
+    #[arg(long, env = "MOVER_CHECKPOINT_INTERVAL", value_name = "SIZE")]
+    pub(crate) checkpoint_interval: Option<String>,
     /// Exit with code 5 when the backup is good, but was not made as asked
     #[arg(long, env = "MOVER_FAIL_ON_DEGRADED", value_parser = FalseyValueParser::new())]
     pub(crate) fail_on_degraded: bool,

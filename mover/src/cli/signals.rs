@@ -65,11 +65,10 @@ fn watch(mut signals: Signals, cancel: &Cancel, output: &Output, ended: &Receive
     }
     cancel.request();
     if let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(STOP_WITHIN) {
-        output.error(&Error::new(
-            ErrorKind::Cancelled,
-            "stopped",
-            "what was in flight took too long",
-        ));
+        output.error(
+            &Error::new(ErrorKind::Cancelled, "stopped", "what was in flight took too long")
+                .hint("run the same command again to go on"),
+        );
         std::process::exit(i32::from(CANCELLED));
     }
 }

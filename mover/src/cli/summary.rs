@@ -22,6 +22,10 @@ pub(crate) fn backup_text(s: &BackupSummary) -> String {
     if s.outcome == BackupOutcome::Committed {
         page.line("parent", s.parent.as_deref().unwrap_or("none"));
         page.line("list", s.kind.as_str());
+        if let Some(resumed) = &s.resumed {
+            let bytes = show_bytes(resumed.bytes);
+            page.line("resumed", &format!("at {}%, {bytes} not read again", resumed.percent));
+        }
         page.line("read", &show_bytes(s.read_bytes));
         page.line("zero", &show_bytes(s.zero_bytes));
         page.line("unchanged", &show_bytes(s.unchanged_bytes));

@@ -4,12 +4,14 @@ use super::geometry::{DeviceKind, Facts};
 use super::mounts::InUse;
 use super::open::{Access, DirectIo, Opened, open_buffered, with_direct};
 use super::signatures;
+use super::state;
 use crate::io::{Direction, IoFile, transfer_error};
 use chunkstore::{Error, ErrorKind, Result, VolumeName};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -100,6 +102,20 @@ impl Source {
     /// Where a file system on this volume is mounted for writing, if it is: what is read then changes under the reader.
     pub fn mounted_read_write(&self) -> Result<Option<PathBuf>> {
         Ok(InUse::of(self.facts.identity)?.mounts.into_iter().find(|m| m.read_write).map(|m| m.at))
+    }
+
+    /// Equal texts, from two processes at two times: nothing was written to the volume in between, as far as this kernel can
+    /// tell. `None` where it cannot.
+    pub fn state(&self) -> Option<String> {
+        let meta = self.io.unaligned().metadata().ok()?;
+        state::state_of(self.facts.identity, &meta)
+    }
+
+    /// When a file's data was changed last, in nanoseconds; `None` for a block device.
+    pub fn file_modified_ns(&self) -> Option<i128> {
+        let meta = self.io.unaligned().metadata().ok()?;
+        let ns = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
+        (self.facts.kind == DeviceKind::File).then_some(ns)
     }
 
     /// Fills `buf` on the caller's thread: for small reads beside an engine's.

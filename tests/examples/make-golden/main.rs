@@ -203,6 +203,7 @@ fn leases(made: &mut Builder, parent: &Manifest, read: &Manifest) {
             FrontierPage { level: 0, page: 16, root: None },
         ],
         packs: root.iter().map(|root| root.location.pack).collect(),
+        plan: None,
         time: made.time(),
     };
     let mut name = parent.name();

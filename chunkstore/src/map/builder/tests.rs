@@ -306,6 +306,9 @@ proptest! {
             let build = Build { inherit, window: step.window, ..Build::on(&repo, size, &last) };
             let built = build.run(&updates);
             check(&repo, &built);
+            let stopped = Build { stops: true, ..build }.run(&updates);
+            check(&repo, &stopped);
+            prop_assert_eq!(root_id(stopped.map.root()), root_id(built.map.root()));
             prop_assert_eq!(last.diff(&repo, &built), last.model.changed_to(&built.model));
             prop_assert_eq!(built.diff(&repo, &last), built.model.changed_to(&last.model));
             prop_assert_eq!(built.diff(&repo, &built), vec![]);

@@ -5,6 +5,7 @@ use super::super::context::{Context, host, tool};
 use super::super::progress::ProgressView;
 use super::super::repository;
 use super::super::settings::{parse_compression, parse_labels};
+use super::super::sizes::parse_size;
 use super::super::summary::backup_text;
 use crate::backup::{BackupOptions, ChangedBlocksInput, ParentChoice, backup as run};
 use crate::control::Progress;
@@ -38,6 +39,16 @@ pub(crate) fn backup(ctx: &Context, args: BackupArgs) -> Result<()> {
             Err(Error::new(ErrorKind::Degraded, what, format!("committed, but {why}")))
         }
         _ => Ok(()),
+    }
+}
+
+fn checkpoint_bytes(text: Option<String>) -> Result<Option<u64>> {
+    match text.map(|t| parse_size(&t)).transpose()? {
+        Some(0) => {
+            Err(Error::new(ErrorKind::Usage, "use --checkpoint-interval", "0 bytes is no interval")
+                .hint("give a size, such as 1GiB"))
+        }
+        bytes => Ok(bytes),
     }
 }
 
@@ -93,6 +104,7 @@ fn options(ctx: &Context, args: BackupArgs) -> Result<BackupOptions> {
         direct: resources.direct,
         scratch: resources.scratch.clone(),
         threads: resources.threads,
+        checkpoint_bytes: checkpoint_bytes(args.checkpoint_interval)?,
         tool: tool(),
         host: host(),
     })

@@ -1,0 +1,334 @@
+//! The resumed writer: going on where a process stopped that is no more, or that was taken for dead.
+//!
+//! A run that can be repeated writes down from time to time, in its lease, how far it is: its [`Checkpoint`]. Such a lease is
+//! not removed before the backup is committed, so whoever comes next with the same plan finds it:
+//!
+//! 1. The lease is still there, and its attempt is not taken: the new process goes on *under the same lease*, at the same
+//!    attempt, from the checkpoint, with no further check. Whatever the first one relied upon is still protected by it.
+//! 2. Otherwise a new lease, the next attempt, the writer's steps 2 to 4 anew; and what was stored before counts only if it is
+//!    absent from the condemned lists read *under the new lease* and found by a look-up after that. If a part of it does
+//!    not, all of it is done again.
+//!
+//! Whether the first process is really dead is never asked: no clock could tell. If it lives, both work under one lease at
+//! one attempt. Each beat and each checkpoint of either is as true as those of the other. The first to commit removes the
+//! lease; the other one finds that out at its own commit, takes a new lease, has its packs looked at, and is told that the
+//! backup is there already. Neither of them removes the lease before there is a backup.
+//!
+//! Which lease is ours: the one of this volume, and of this backup id if one was given, whose checkpoint has the plan's digest. So
+//! another list, another size, another snapshot never goes on from there. Among several the one that is furthest.
+
+use super::{Writer, WriterOptions, next_attempt, role};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::lease::{Checkpoint, FrontierPage, Lease, LeaseRole};
+use crate::format::manifest::{Manifest, ParentRef};
+use crate::format::names::{AttemptName, LEASES_PREFIX, pack_key, parse_lease_key};
+use crate::ids::{BackupId, LeaseId, PackId, PlanDigest, VolumeName};
+use crate::limits::{CHECKPOINT_PACKS_MAX, LEASE_BYTES_MAX};
+use crate::protocol::condemned::DamagedSet;
+use crate::protocol::lease::LeaseKeeper;
+use crate::protocol::reader::{backup_at, stays_behind};
+use crate::repository::{RECORD_OVERHEAD, Repository};
+use crate::units::ChunkNo;
+use chrono::Utc;
+use futures::{StreamExt, TryStreamExt, stream};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Leases read at a time.
+const LEASES_IN_FLIGHT: usize = 8;
+/// A larger one is read alone: memory is that of one, not of eight.
+const SMALL_LEASE_BYTES: u64 = 64 << 10;
+/// Look-ups of packs under way at a time for a checkpoint.
+const LOOK_UPS_IN_FLIGHT: usize = 16;
+
+const ANOTHER_PLAN: &str = "an earlier run of this backup did not end, but it was asked for something else, or its source \
+                            has changed since: all of it is done again";
+
+/// Whose checkpoint a run may go on from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResumeBy {
+    /// What the run is asked to make. Everything that changes what it would write has to be in it.
+    pub plan: PlanDigest,
+    /// Whether a run under any backup id will do, which is then the id of this one too; else only one of the same id.
+    pub any_id: bool,
+}
+
+/// What the leases of this repository have for a run.
+struct Search {
+    fitting: Vec<Found>,
+    /// There is a checkpoint of this very backup, but of another plan.
+    other: bool,
+}
+
+/// A lease that fits.
+struct Found {
+    lease: Lease,
+    name: AttemptName,
+    parent: Option<ParentRef>,
+    checkpoint: Checkpoint,
+}
+
+impl Writer {
+    /// As [`Writer::begin`], but goes on from the checkpoint of an earlier run if there is one that fits.
+    /// [`Writer::resume_point`] says whether.
+    pub async fn begin_or_resume(
+        repo: &Arc<Repository>,
+        options: WriterOptions,
+        by: ResumeBy,
+    ) -> Result<Self> {
+        let Search { fitting, other } = find(repo, &options, by).await?;
+        for found in fitting {
+            if let Some(writer) = Self::go_on(repo, &options, by, found).await? {
+                return Ok(writer);
+            }
+        }
+        let mut writer = Self::begin(repo, options).await?;
+        if other {
+            writer.warnings.push(ANOTHER_PLAN.into());
+        }
+        Ok(writer)
+    }
+
+    async fn go_on(
+        repo: &Arc<Repository>,
+        options: &WriterOptions,
+        by: ResumeBy,
+        found: Found,
+    ) -> Result<Option<Self>> {
+        let Found { lease, name, parent, checkpoint } = found;
+        let (attempt, existing) = match next_attempt(repo, &name.volume, &name.backup_id).await {
+            Err(e) if e.kind() == ErrorKind::Forgotten && by.any_id => return Ok(None),
+            next => next?,
+        };
+        let parent = match parent {
+            None => None,
+            Some(ParentRef { backup_id, attempt }) => {
+                let volume = name.volume.clone();
+                match backup_at(repo, &AttemptName { volume, backup_id, attempt }).await? {
+                    None => return Ok(None),
+                    some => some,
+                }
+            }
+        };
+        let others = options.parents.iter().filter(|p| Some(*p) != parent.as_ref()).cloned();
+        if attempt == name.attempt
+            && let Some(keeper) = LeaseKeeper::adopt(repo, lease, &options.lease).await?
+        {
+            tracing::info!("going on with {name} at chunk {}", checkpoint.next_chunk.0);
+            let mut writer = Self {
+                repo: Arc::clone(repo),
+                volume: name.volume,
+                backup_id: name.backup_id,
+                attempt,
+                options: options.lease.clone(),
+                candidates: others.collect(),
+                parent,
+                over: existing.is_some(),
+                existing,
+                lease: Arc::new(keeper),
+                condemned: HashSet::new(),
+                damaged: DamagedSet::default(),
+                carried: Vec::new(),
+                warnings: Vec::new(),
+                in_doubt: false,
+            };
+            // for what it will reuse from now on; the lease stays whatever happens, it may be another process's too
+            writer.read_lists().await?;
+            return Ok(Some(writer));
+        }
+        let again = WriterOptions {
+            backup_id: name.backup_id,
+            parents: parent.iter().cloned().chain(others).collect(),
+            ..options.clone()
+        };
+        let mut writer = Self::begin(repo, again).await?;
+        match writer.take_over(parent.as_ref(), checkpoint).await {
+            Ok(()) => Ok(Some(writer)),
+            Err(e) => {
+                writer.abandon().await;
+                Err(e)
+            }
+        }
+    }
+
+    /// Case 2: the checkpoint of a lease that is no more, under a new one. It counts as a whole, or not at all.
+    async fn take_over(
+        &mut self,
+        built_on: Option<&Manifest>,
+        checkpoint: Checkpoint,
+    ) -> Result<()> {
+        let name = self.name();
+        if self.parent.as_ref() != built_on {
+            tracing::info!("{name}: not gone on with, the parent is another one now");
+        } else if is_cut(&checkpoint.packs) {
+            tracing::info!("{name}: not gone on with, the checkpoint does not list all packs");
+        } else if !self.confirm_packs(&checkpoint.packs).await?.is_empty() {
+            tracing::info!("{name}: not gone on with, packs of it are condemned or gone");
+        } else {
+            self.lease.record(None, checkpoint).await?;
+        }
+        Ok(())
+    }
+
+    /// How far the work under this writer's lease is, if that is known: where the next pass may start. Its packs count as
+    /// this writer's own from now on.
+    ///
+    /// `gone`: packs that were found missing although they had been there. A checkpoint that may refer to one of them, or to what
+    /// was found damaged since, is of no use to anybody: it is taken out of the lease.
+    pub async fn resume_point(&mut self, gone: &HashSet<PackId>) -> Result<Option<Checkpoint>> {
+        self.carried.clear();
+        let Some(checkpoint) = self.lease.checkpoint().await else { return Ok(None) };
+        let bad = |pack: &PackId| gone.contains(pack) || self.damaged.names(pack);
+        let unknown = is_cut(&checkpoint.packs) && !(gone.is_empty() && self.damaged.is_empty());
+        if unknown || checkpoint.packs.iter().any(bad) {
+            let name = self.name();
+            tracing::info!("{name}: not gone on with, packs of it are gone or damaged");
+            self.lease.drop_checkpoint().await?;
+            return Ok(None);
+        }
+        self.carried.clone_from(&checkpoint.packs);
+        Ok(Some(checkpoint))
+    }
+
+    /// The checkpoint that a process started now would find, as far as this one knows.
+    pub async fn checkpoint(&self) -> Option<Checkpoint> {
+        self.lease.checkpoint().await
+    }
+
+    /// For the pass that starts where [`Self::resume_point`] said: writes down how far it is.
+    pub async fn checkpoints(&self, plan: PlanDigest) -> Checkpointer {
+        Checkpointer {
+            repo: Arc::clone(&self.repo),
+            lease: Arc::clone(&self.lease),
+            lease_id: self.lease.id().await,
+            condemned: self.condemned.iter().copied().collect(),
+            carried: self.carried.clone(),
+            plan,
+        }
+    }
+
+    /// Fenced while alive: a new lease, the next attempt if this one is fenced, steps 2 and 3 anew, then what was uploaded
+    /// before is looked at. `Some`: the reason why it does not count.
+    pub(super) async fn resume(
+        &mut self,
+        fenced: bool,
+        own_packs: &[PackId],
+    ) -> Result<Option<String>> {
+        let built_on = self.parent.clone();
+        self.candidates.extend(built_on.clone());
+        self.candidates.rotate_right(usize::from(built_on.is_some()));
+        self.attempt = self.attempt.saturating_add(u32::from(fenced));
+        let name = self.name();
+        let record = self.options.lease(role(name.clone(), built_on.as_ref()));
+        if let Some(e) = self.lease.replace(record).await? {
+            self.warnings.push(stays_behind(e));
+        }
+        self.look_around().await?;
+        if self.parent != built_on {
+            return Ok(Some(format!("{name}: the parent was forgotten meanwhile")));
+        }
+        if is_cut(&self.carried) {
+            return Ok(Some(format!("{name}: the checkpoint did not list all of its packs")));
+        }
+        let own: Vec<_> = own_packs.iter().chain(&self.carried).copied().collect();
+        let unsafe_packs = self.confirm_packs(&own).await?;
+        Ok(unsafe_packs.first().map(|pack| {
+            let count = unsafe_packs.len();
+            format!("{name}: {count} of its packs are condemned or gone, the first is {pack}")
+        }))
+    }
+}
+
+/// Whether a list of packs may be incomplete.
+fn is_cut(packs: &[PackId]) -> bool {
+    packs.len() >= CHECKPOINT_PACKS_MAX as usize
+}
+
+/// Leases that a run may go on from, the furthest first. One that cannot be read is none of ours, or is of no use.
+async fn find(repo: &Repository, options: &WriterOptions, by: ResumeBy) -> Result<Search> {
+    let listed = repo.store().list(LEASES_PREFIX).await?;
+    let leases = listed.into_iter().filter(|l| parse_lease_key(&l.key).is_ok());
+    let (small, large): (Vec<_>, Vec<_>) = leases.partition(|l| l.size_bytes <= SMALL_LEASE_BYTES);
+    let id = (!by.any_id).then_some(&options.backup_id);
+    let mut search = Search { fitting: Vec::new(), other: false };
+    for (leases, at_once) in [(small, LEASES_IN_FLIGHT), (large, 1)] {
+        let mut leases =
+            stream::iter(leases).map(|l| read_lease(repo, l.key)).buffer_unordered(at_once);
+        while let Some(lease) = leases.next().await {
+            lease?.into_iter().for_each(|l| search.take(l, &options.volume, id, by));
+        }
+    }
+    search.fitting.sort_by_key(|f| std::cmp::Reverse(f.checkpoint.next_chunk));
+    Ok(search)
+}
+
+async fn read_lease(repo: &Repository, key: String) -> Result<Option<Lease>> {
+    let bytes_max = u64::from(LEASE_BYTES_MAX) + RECORD_OVERHEAD;
+    let Some(bytes) = repo.store().get_opt_at_most(&key, bytes_max).await? else {
+        return Ok(None);
+    };
+    let lease = Lease::decode(repo.keys(), repo.id(), &key, &bytes);
+    Ok(lease.inspect_err(|e| tracing::info!("passed over: {e}")).ok())
+}
+
+impl Search {
+    fn take(&mut self, mut lease: Lease, volume: &VolumeName, id: Option<&BackupId>, by: ResumeBy) {
+        let LeaseRole::Writer { name, parent } = lease.role.clone() else { return };
+        if name.volume != *volume || id.is_some_and(|id| name.backup_id != *id) {
+            return;
+        }
+        match lease.checkpoint.take() {
+            Some(checkpoint) if checkpoint.plan == Some(by.plan) => {
+                lease.checkpoint = Some(checkpoint.clone());
+                self.fitting.push(Found { lease, name, parent, checkpoint });
+            }
+            // under any id it may be a run for another snapshot, which is nobody's concern
+            Some(_) => self.other |= !by.any_id,
+            None => {}
+        }
+    }
+}
+
+/// Writes down how far one pass is. It outlives neither the lease that the pass began under, nor its removal: a checkpoint
+/// that comes too late is dropped.
+#[derive(Debug, Clone)]
+pub struct Checkpointer {
+    repo: Arc<Repository>,
+    lease: Arc<LeaseKeeper>,
+    lease_id: LeaseId,
+    condemned: Arc<[PackId]>,
+    carried: Vec<PackId>,
+    plan: PlanDigest,
+}
+
+impl Checkpointer {
+    /// Whether all these packs of other backups may be relied upon. One that is found now, after the lease and the condemned
+    /// lists, stays for as long as the lease does: who condemns it later sees the lease.
+    pub async fn confirm(&self, packs: Vec<PackId>) -> Result<bool> {
+        if packs.iter().any(|pack| self.condemned.contains(pack)) {
+            return Ok(false);
+        }
+        let there = |pack: PackId| async move {
+            Ok::<_, Error>(self.repo.store().head(&pack_key(&pack)).await?.is_some())
+        };
+        let looked = stream::iter(packs).map(there).buffer_unordered(LOOK_UPS_IN_FLIGHT);
+        looked.try_fold(true, |all, there| async move { Ok(all && there) }).await
+    }
+
+    /// Replaces the checkpoint. All of `packs` that this pass stored are stored, all that it reused are confirmed. False if the
+    /// lease is gone: there is nothing to write it into then.
+    pub async fn record(
+        &self,
+        next_chunk: ChunkNo,
+        frontier: Vec<FrontierPage>,
+        packs: &[PackId],
+    ) -> Result<bool> {
+        let mut all: Vec<_> = self.carried.iter().chain(packs).copied().collect();
+        all.sort_unstable();
+        all.dedup();
+        all.truncate(CHECKPOINT_PACKS_MAX as usize);
+        let plan = Some(self.plan);
+        let checkpoint = Checkpoint { next_chunk, frontier, packs: all, plan, time: Utc::now() };
+        self.lease.record(Some(self.lease_id), checkpoint).await
+    }
+}

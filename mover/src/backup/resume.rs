@@ -1,0 +1,155 @@
+//! Going on with a run that was killed: whether it was to make the same, and what is left to do.
+
+use super::parent::ParentChoice;
+use super::{BackupOptions, Prepared};
+use crate::changes::Extents;
+use chunkstore::{BackupId, Error, ErrorKind, Manifest, PlanDigest, ResumeBy};
+use serde::Serialize;
+use std::time::Duration;
+
+/// What a run did not have to do, because an earlier one had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Resumed {
+    /// Where it went on, in hundredths of what is to be read.
+    pub percent: u64,
+    /// Bytes of the volume that were not read again.
+    pub bytes: u64,
+}
+
+/// How long a run that has to stop asks its own lease how far it is, and tries to give it back: a request to the store that is
+/// under way holds both up.
+pub(super) const ASKED_WITHIN: Duration = Duration::from_millis(300);
+pub(super) const FINISH_WITHIN: Duration = Duration::from_millis(500);
+
+/// What somebody who reads the error of a run that ended early wants to know. `kept`: how much need not be done again, in
+/// hundredths; `None` if nobody can go on with this run.
+pub(super) fn explain(e: Error, id: &BackupId, kept: Option<u64>) -> Error {
+    if e.kind() != ErrorKind::Cancelled {
+        if let Some(kept) = kept.filter(|kept| *kept > 0) {
+            tracing::warn!(
+                "backup {id}: {kept}% is stored, the same command run again goes on from there"
+            );
+        }
+        return e;
+    }
+    match kept {
+        Some(kept) => Error::new(
+            ErrorKind::Cancelled,
+            "stopped",
+            format!("on request, {kept}% of backup {id} is stored and need not be read again"),
+        )
+        .hint("run the same command again to go on from there"),
+        None => Error::new(ErrorKind::Cancelled, "stopped", "on request").hint(
+            "run the same command again, from the start; with --snapshot, or --backup-id and a source that does not \
+             change, it would go on",
+        ),
+    }
+}
+
+impl Resumed {
+    pub(super) fn of(total_bytes: u64, left_bytes: u64) -> Self {
+        let bytes = total_bytes - left_bytes;
+        let percent = u128::from(bytes) * 100 / u128::from(total_bytes.max(1));
+        Self { percent: u64::try_from(percent).unwrap_or(100), bytes }
+    }
+}
+
+/// By what a later run would find this one; `None` if none ever may go on with it.
+///
+/// Two things have to be known: that it is the same backup, and that the source shows the same. The name of the snapshot that
+/// is read says both. The same backup id says the first only: then the kernel has to tell that nothing was written since. A
+/// live device of which it cannot tell is read anew.
+pub(super) fn resume_by(
+    options: &BackupOptions,
+    prepared: &Prepared,
+    parents: &[Manifest],
+) -> Option<ResumeBy> {
+    let any_id = options.backup_id.is_none();
+    let source = match (&options.snapshot.id, any_id) {
+        // a file with that name may have been replaced nevertheless, which costs nothing to see
+        (Some(_), _) => prepared.source.file_modified_ns().map(|ns| format!("modified {ns}")),
+        (None, false) => Some(prepared.source.state()?),
+        (None, true) => return None,
+    };
+    Some(ResumeBy { plan: digest(options, prepared, parents, source.as_deref()), any_id })
+}
+
+/// Everything that decides what is stored and what the manifest says it is. Not the compression, the bounds, the labels.
+fn digest(
+    options: &BackupOptions,
+    prepared: &Prepared,
+    parents: &[Manifest],
+    source: Option<&str>,
+) -> PlanDigest {
+    let mut hash = Digest(blake3::Hasher::new());
+    hash.text(Some("mover plan 1"));
+    hash.text(Some(prepared.volume.as_str()));
+    hash.number(prepared.geometry.size_bytes());
+    let s = &options.snapshot;
+    for text in [
+        &s.id,
+        &s.base_id,
+        &s.csi_driver,
+        &s.volume_handle,
+        &s.snapshot_handle,
+        &s.change_id,
+        &options.base_snapshot,
+    ] {
+        hash.text(text.as_deref());
+    }
+    hash.text(source);
+    match (&options.parent, parents) {
+        (ParentChoice::Auto, _) => hash.text(Some("auto")),
+        (ParentChoice::None, _) | (ParentChoice::Id(_), []) => hash.text(Some("none")),
+        (ParentChoice::Id(_), [parent, ..]) => hash.text(Some(&parent.name().to_string())),
+    }
+    match &prepared.changes {
+        None => hash.text(None),
+        Some(list) => {
+            hash.text(Some(list.kind.as_str()));
+            hash.extents(&list.data);
+            hash.extents(&list.zero);
+        }
+    }
+    PlanDigest::from_bytes(*hash.0.finalize().as_bytes())
+}
+
+/// Every part with its length before it, so that no two plans give the same bytes.
+struct Digest(blake3::Hasher);
+
+impl Digest {
+    fn number(&mut self, n: u64) {
+        self.0.update(&n.to_le_bytes());
+    }
+
+    fn text(&mut self, text: Option<&str>) {
+        match text {
+            None => self.number(u64::MAX),
+            Some(text) => {
+                self.number(text.len() as u64);
+                self.0.update(text.as_bytes());
+            }
+        }
+    }
+
+    fn extents(&mut self, extents: &Extents) {
+        self.number(extents.count() as u64);
+        for range in extents.iter() {
+            self.number(range.start);
+            self.number(range.end);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_that_is_done_is_no_more_than_it_is() {
+        assert_eq!(Resumed::of(1000, 590), Resumed { percent: 41, bytes: 410 });
+        assert_eq!(Resumed::of(1000, 1), Resumed { percent: 99, bytes: 999 });
+        assert_eq!(Resumed::of(0, 0), Resumed { percent: 0, bytes: 0 });
+        assert_eq!(Resumed::of(u64::MAX, 0).percent, 100);
+    }
+}

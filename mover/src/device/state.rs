@@ -1,0 +1,160 @@
+//! Whether a volume is still what it was some time ago, in another process: as far as the kernel can tell.
+//!
+//! For: going on with a backup of a device that nobody called a snapshot. Two equal texts say that nothing was written to it in
+//! between through this kernel; where that cannot be known there is no text.
+//!
+//! | source | what tells |
+//! |---|---|
+//! | regular file | device, inode, size, times of last change of its data and of itself |
+//! | loop device | the same of the file behind it, and which part of it the device shows |
+//! | other block device | this boot, the device's sequence number (never used twice in a boot), its counters of writes and discards |
+//!
+//! What is written past the device (by another machine, or to what a mapped device is built of) is not seen.
+
+use super::geometry::{DeviceNo, Identity};
+use std::fs::Metadata;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Fields of `stat`, see the kernel's Documentation/block/stat.rst: write I/Os, write sectors, discard I/Os, discard sectors.
+const WRITE_FIELDS: [usize; 4] = [4, 6, 11, 13];
+
+/// The state of what is open; `meta` is of its descriptor.
+pub(super) fn state_of(identity: Identity, meta: &Metadata) -> Option<String> {
+    match identity {
+        Identity::File { .. } => Some(file_state(meta)),
+        Identity::Block(no) => {
+            let boot = read("/proc/sys/kernel/random/boot_id".as_ref())?;
+            let here = Path::new("/sys/dev/block").join(no.to_string());
+            block_state(&here, no, &boot)
+        }
+    }
+}
+
+fn file_state(meta: &Metadata) -> String {
+    format!(
+        "file {}:{} {} bytes, data {}.{:09}, itself {}.{:09}",
+        meta.dev(),
+        meta.ino(),
+        meta.len(),
+        meta.mtime(),
+        meta.mtime_nsec(),
+        meta.ctime(),
+        meta.ctime_nsec()
+    )
+}
+
+/// `here`: the device's directory in `/sys`.
+fn block_state(here: &Path, no: DeviceNo, boot: &str) -> Option<String> {
+    // of a partition: the disk's
+    let disk = if here.join("partition").exists() { here.join("..") } else { here.to_owned() };
+    if disk.join("loop").exists() {
+        let backing = std::fs::read(disk.join("loop/backing_file")).ok()?;
+        let backing = backing.strip_suffix(b"\n").unwrap_or(&backing).to_vec();
+        let meta = std::fs::metadata(PathBuf::from(std::ffi::OsString::from_vec(backing))).ok()?;
+        let Identity::File { .. } = Identity::of(&meta)? else { return None };
+        let part = [
+            read(&disk.join("loop/offset"))?,
+            read(&disk.join("loop/sizelimit"))?,
+            read(&here.join("start")).unwrap_or_default(),
+        ];
+        return Some(format!("loop [{}] {}", part.join(" "), file_state(&meta)));
+    }
+    if read(&disk.join("queue/iostats"))? != "1" {
+        return None;
+    }
+    let (sequence, stat) = (read(&disk.join("diskseq"))?, read(&here.join("stat"))?);
+    let fields: Vec<&str> = stat.split_whitespace().collect();
+    let counted = WRITE_FIELDS.iter().map(|i| fields.get(*i).copied()).collect::<Option<Vec<_>>>();
+    Some(format!("block {no} boot {boot} sequence {sequence} written {}", counted?.join(" ")))
+}
+
+fn read(path: &Path) -> Option<String> {
+    Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    const STAT: &str = "1 2 3 4 50 6 70 8 9 10 11 120 13 140 15 16 17\n";
+
+    /// A directory as `/sys/dev/block` has one for each device.
+    fn device(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        dir
+    }
+
+    fn state(dir: &Path) -> Option<String> {
+        block_state(dir, DeviceNo { major: 8, minor: 1 }, "b")
+    }
+
+    #[test]
+    fn a_device_is_known_by_its_sequence_and_what_was_written_to_it() {
+        let facts = [("diskseq", "7\n"), ("stat", STAT), ("queue/iostats", "1\n")];
+        let dir = device(&facts);
+        let before = state(dir.path()).unwrap();
+        assert_eq!(before, "block 8:1 boot b sequence 7 written 50 70 120 140");
+        let reads_only = STAT.replacen("1 2 3", "9 9 9", 1);
+        fs::write(dir.path().join("stat"), reads_only).unwrap();
+        assert_eq!(state(dir.path()).as_ref(), Some(&before));
+        for (file, text) in [("stat", STAT.replace("140", "141")), ("diskseq", "8".into())] {
+            let dir = device(&facts);
+            fs::write(dir.path().join(file), text).unwrap();
+            assert_ne!(state(dir.path()).unwrap(), before, "{file}");
+        }
+    }
+
+    #[test]
+    fn a_device_that_does_not_count_is_not_known() {
+        for missing in ["diskseq", "stat", "queue/iostats"] {
+            let facts = [("diskseq", "7\n"), ("stat", STAT), ("queue/iostats", "1\n")];
+            let dir = device(&facts.map(|(f, t)| if f == missing { ("x", t) } else { (f, t) }));
+            assert_eq!(state(dir.path()), None, "{missing}");
+        }
+        let old = device(&[("diskseq", "7"), ("stat", "1 2 3 4 5 6 7"), ("queue/iostats", "1")]);
+        assert_eq!(state(old.path()), None, "a kernel that counts no discards");
+        let off = device(&[("diskseq", "7"), ("stat", STAT), ("queue/iostats", "0")]);
+        assert_eq!(state(off.path()), None);
+    }
+
+    #[test]
+    fn a_partition_has_its_own_counters_and_its_disk_s_sequence() {
+        let disk = device(&[
+            ("diskseq", "7\n"),
+            ("stat", "0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"),
+            ("queue/iostats", "1\n"),
+            ("p1/partition", "1\n"),
+            ("p1/stat", STAT),
+        ]);
+        let found = state(&disk.path().join("p1")).unwrap();
+        assert_eq!(found, "block 8:1 boot b sequence 7 written 50 70 120 140");
+    }
+
+    #[test]
+    fn a_loop_device_is_known_by_its_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let backing = format!("{}\n", file.path().display());
+        let dir = device(&[
+            ("loop/backing_file", &backing),
+            ("loop/offset", "0\n"),
+            ("loop/sizelimit", "0\n"),
+        ]);
+        let before = state(dir.path()).unwrap();
+        assert_eq!(state(dir.path()).as_ref(), Some(&before));
+        fs::write(dir.path().join("loop/offset"), "512\n").unwrap();
+        assert_ne!(state(dir.path()).unwrap(), before);
+        fs::write(dir.path().join("loop/offset"), "0\n").unwrap();
+        fs::write(file.path(), "x").unwrap();
+        assert_ne!(state(dir.path()).unwrap(), before);
+        fs::write(dir.path().join("loop/backing_file"), "/nowhere (deleted)\n").unwrap();
+        assert_eq!(state(dir.path()), None);
+    }
+}
