@@ -19,12 +19,12 @@
 //! | `growth` | increments in a repository that holds very much |
 //! | `compare`, `html` | against an earlier report; the page |
 
-mod child;
+pub(crate) mod child;
 mod compare;
 pub(crate) mod growth;
 mod html;
-mod operation;
-mod place;
+pub(crate) mod operation;
+pub(crate) mod place;
 mod sample;
 mod series;
 
@@ -42,6 +42,7 @@ use mover::cli::parse_compression;
 use mover::io::EngineChoice;
 use sample::{Kind, METRICS, Report};
 use serde::{Deserialize, Serialize};
+pub(crate) use series::same;
 use std::path::{Path, PathBuf};
 
 /// What to measure, and with what.

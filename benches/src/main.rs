@@ -8,12 +8,14 @@
 //! | `engines` | reading a device with each engine |
 //! | `e2e` | backups and restores, each in a process of its own |
 //! | `populate` | a repository that looks as if it held very many chunks |
+//! | `generations` | a full backup and many increments at several repository settings |
 //! | `machine`, `usage` | what the machine is; what a process or the machine used |
 //! | `stop` | ending early without leaving anything behind |
 //! | `numbers`, `table` | medians, and how they are shown |
 
 mod e2e;
 mod engines;
+mod generations;
 mod machine;
 mod numbers;
 mod populate;
@@ -38,6 +40,8 @@ enum Command {
     Synthetic(populate::Args),
     /// Increments in such a repository beside the same in an empty one
     Growth(e2e::growth::Args),
+    /// A full backup and many increments at each of several repository settings
+    Generations(generations::Args),
     /// One operation of `e2e`: reads what to do from stdin, prints what it did
     #[command(hide = true)]
     Operation,
@@ -49,6 +53,7 @@ fn main() -> ExitCode {
         Command::Engines(args) => with_stop(|stop| engines::run(&args, stop)),
         Command::Synthetic(args) => with_stop(|stop| populate::run(&args, stop)),
         Command::Growth(args) => with_stop(|stop| e2e::growth::run(&args, stop)),
+        Command::Generations(args) => with_stop(|stop| generations::run(&args, stop)),
         Command::E2e(args) => with_stop(|stop| e2e::run(&args, stop)),
     };
     match done {

@@ -222,7 +222,7 @@ pub(super) fn sample(
 }
 
 /// A restore that is fast and wrong is no result.
-fn same(source: &Path, restored: &Path, bytes: u64, stop: &Stop) -> Result<()> {
+pub(crate) fn same(source: &Path, restored: &Path, bytes: u64, stop: &Stop) -> Result<()> {
     const PIECE_BYTES: u64 = 1 << 20;
     let what = || format!("compare {} with {}", restored.display(), source.display());
     let open = |path: &Path| File::open(path).map_err(|e| failed(what(), e));
