@@ -137,7 +137,7 @@ pub fn plan_forget<'a>(policy: &Policy, backups: &'a [BackupEntry]) -> Result<Ve
     for mut of_volume in volumes.into_values() {
         of_volume.sort_by_cached_key(|b| {
             let m = &b.manifest;
-            std::cmp::Reverse((m.finished, b.stored, m.backup_id.clone(), m.attempt))
+            std::cmp::Reverse((b.time(), m.finished, m.backup_id.clone(), m.attempt))
         });
         let mut decided = decide(policy, &of_volume);
         decided.reverse();
@@ -151,11 +151,11 @@ fn decide<'a>(policy: &Policy, backups: &[&'a BackupEntry]) -> Vec<Decision<'a>>
     let oldest_within = policy
         .within
         .filter(|span| *span != Span::default())
-        .and_then(|span| Some((span, span.before(backups.first()?.manifest.finished))));
+        .and_then(|span| Some((span, span.before(backups.first()?.time()))));
     let mut counted = policy.periods().map(|(period, most)| (period, most, None::<String>));
     let mut decisions: Vec<Decision<'a>> = Vec::with_capacity(backups.len());
     for (backup, number) in backups.iter().zip(1..) {
-        let finished = backup.manifest.finished;
+        let finished = backup.time();
         let mut reasons = Vec::new();
         if number <= policy.last {
             reasons.push(Reason::Last(number));

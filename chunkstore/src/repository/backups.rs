@@ -24,6 +24,8 @@ const IN_FLIGHT: usize = 32;
 const STEP: usize = 8;
 /// Candidates named in an error.
 const NAMED_MAX: usize = 10;
+/// 2020-01-01: no backup is older than the program.
+const CLOCK_SET: DateTime<Utc> = DateTime::from_timestamp_nanos(1_577_836_800_000_000_000);
 const MANIFEST_OBJECT_BYTES_MAX: u64 = MANIFEST_BYTES_MAX as u64 + RECORD_OVERHEAD;
 
 /// One backup of a listing.
@@ -33,6 +35,16 @@ pub struct BackupEntry {
     pub manifest: Manifest,
     /// When the manifest was stored, by the store's clock.
     pub stored: DateTime<Utc>,
+}
+
+impl BackupEntry {
+    /// When it was made, as far as two clocks agree: it cannot have finished after it was stored, so a machine whose clock is ahead
+    /// does not make its backups the newest for ever. A copied repository was stored later than its backups finished. A clock that
+    /// was never set says 1970.
+    pub fn time(&self) -> DateTime<Utc> {
+        let finished = self.manifest.finished;
+        if finished < CLOCK_SET { self.stored } else { finished.min(self.stored) }
+    }
 }
 
 /// An attempt that was listed and is not forgotten; it may still be a fence.
@@ -51,7 +63,7 @@ impl Repository {
     ) -> Result<(Vec<BackupEntry>, Vec<Error>)> {
         let attempts = self.list_attempts(volume).await?;
         let (mut backups, problems) = self.read_attempts(attempts).await?;
-        let order = |b: &BackupEntry| (b.manifest.volume.clone(), b.manifest.finished, b.stored);
+        let order = |b: &BackupEntry| (b.manifest.volume.clone(), b.time(), b.manifest.finished);
         backups.sort_by_cached_key(order);
         Ok((backups, problems.into_iter().map(|(_, e)| e).collect()))
     }
@@ -198,7 +210,7 @@ impl Repository {
     async fn latest_finished(&self, spec: &str, volume: &VolumeName) -> Result<Manifest> {
         let attempts = self.list_attempts(Some(volume)).await?;
         let (backups, problems) = self.read_attempts(attempts).await?;
-        let latest = backups.into_iter().max_by_key(|b| (b.manifest.finished, b.stored));
+        let latest = backups.into_iter().max_by_key(|b| (b.time(), b.manifest.finished));
         // one that cannot be read and was stored later may be the one that is meant
         let stored = latest.as_ref().map(|b| b.stored);
         let newer =

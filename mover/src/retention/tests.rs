@@ -205,3 +205,24 @@ proptest! {
         prop_assert!(plan_forget(&policy, &left).unwrap().iter().all(Decision::keep));
     }
 }
+
+#[test]
+fn a_machine_with_a_wrong_clock_does_not_rule_the_others() {
+    let stored = |mut backup: BackupEntry, text| {
+        backup.stored = at(text);
+        backup
+    };
+    let backups = [
+        backup("v", "a", at("2026-01-01T10:00:00Z"), &[]),
+        stored(backup("v", "ahead", at("2099-01-01T00:00:00Z"), &[]), "2026-01-02T10:00:00Z"),
+        backup("v", "b", at("2026-01-03T10:00:00Z"), &[]),
+        stored(backup("v", "unset", at("1970-01-01T00:10:00Z"), &[]), "2026-01-04T10:00:00Z"),
+        // of a repository that was copied later
+        stored(backup("v", "copied", at("2026-01-03T09:00:00Z"), &[]), "2027-01-01T10:00:00Z"),
+    ];
+    let last = Policy { last: 2, ..Policy::default() };
+    assert_eq!(kept(&last, &backups), pairs(&[("b", "last 2"), ("unset", "last 1")]));
+    let within = Policy { within: Some(Span::parse("30h").unwrap()), ..Policy::default() };
+    let names: Vec<String> = kept(&within, &backups).into_iter().map(|(id, _)| id).collect();
+    assert_eq!(names, ["copied", "b", "unset"]);
+}

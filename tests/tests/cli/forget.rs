@@ -74,6 +74,8 @@ fn what_says_nothing_or_too_much_is_refused() {
     expect_error(stage.mover.run(["forget", "v@two", "--keep-last", "1"]), 2, "policy");
     expect_error(stage.mover.run(["forget", "--keep-within", "7"]), 2, "14d");
     expect_error(stage.mover.run(["forget", "--keep-tag", "=x"]), 2, "NAME=VALUE");
+    // a variable that was not set is not "all volumes"
+    expect_error(stage.mover.run(["forget", "--volume", "", "--keep-last", "1"]), 2, "volume");
     assert_eq!(listed(&stage).len(), 4);
 }
 

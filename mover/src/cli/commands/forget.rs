@@ -76,8 +76,8 @@ fn one(ctx: &Context, backup: &str, dry_run: bool) -> Result<()> {
 }
 
 fn by_policy(ctx: &Context, args: &ForgetArgs, policy: &Policy) -> Result<()> {
-    let volume = args.keep.volume.as_deref().filter(|v| !v.is_empty());
-    let volume = volume.map(VolumeName::new).transpose()?;
+    // an empty name is a variable that was not set, never all volumes
+    let volume = args.keep.volume.as_deref().map(VolumeName::new).transpose()?;
     let repository = repository::open(ctx)?;
     // what cannot be read is in no decision and stays
     let (backups, problems) = ctx.block_on(repository.list_backups(volume.as_ref()))?;
