@@ -83,6 +83,24 @@ impl Error {
         self
     }
 
+    /// Several failures as one, of the first one's kind: the texts of all, then what to do, each thing once. `None` if there
+    /// are none.
+    pub(crate) fn of_all(context: impl Into<String>, mut all: Vec<Self>) -> Option<Self> {
+        if all.len() < 2 {
+            return all.pop();
+        }
+        let kind = all.first()?.kind;
+        let (mut texts, mut hints) = (Vec::new(), Vec::new());
+        for mut e in all {
+            let hint = e.hint.take().filter(|hint| !hints.contains(hint));
+            hints.extend(hint);
+            texts.push(e.to_string());
+        }
+        let detail = format!("{} things failed: {}", texts.len(), texts.join("; and "));
+        let e = Self::new(kind, context, detail);
+        Some(if hints.is_empty() { e } else { e.hint(hints.join("; and ")) })
+    }
+
     /// Class of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.kind

@@ -440,6 +440,101 @@ fn a_backup_that_cannot_be_read_ends_a_collection_and_deletes_nothing() {
     world.settle(&objects, &[("two", 1), ("three", 2)], "mended");
 }
 
+/// The keys below a prefix.
+fn keys_below(repo: &Repository, world: &World, prefix: &str) -> Vec<String> {
+    let listed = world.vault.block_on(repo.store().list(prefix)).unwrap();
+    listed.into_iter().map(|l| l.key).collect()
+}
+
+#[test]
+fn a_backup_lost_under_an_undecided_collection_is_got_rid_of_by_forgetting_it() {
+    let world = World::new("collect-lost");
+    let start = world.with_garbage();
+    let mut undecided = 0;
+    for change in 0.. {
+        let objects = start.fork();
+        let death = Death { change, done: true };
+        let dying = DyingStore::new(objects.clone(), Some(death));
+        // what it does of its own accord may fail quietly
+        let _ = world.vault.collect(dying.clone(), false);
+        if !dying.dead() {
+            break;
+        }
+        let repo = world.vault.open(objects.clone()).unwrap();
+        let keys = keys_below(&repo, &world, "gc");
+        if !keys.iter().any(|k| k.ends_with("condemned"))
+            || keys.iter().any(|k| k.ends_with("verdict"))
+        {
+            continue;
+        }
+        undecided += 1;
+        objects.advance(LONG);
+        let manifest = world.vault.block_on(repo.find_backup("v@three")).unwrap();
+        let root = names::pack_key(&manifest.map.root.unwrap().location.pack);
+        world.vault.block_on(repo.store().delete(&root)).unwrap();
+        let e = world.vault.collect(objects.clone(), false).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Missing, "{death:?}: {e}");
+        assert!(e.hint_text().is_some_and(|hint| hint.contains("forget the backup")), "{e}");
+        // and that helps
+        world.vault.forget(objects.clone(), "three").unwrap();
+        world.settle(&objects, &[("two", 1)], &format!("{death:?}"));
+    }
+    println!("{undecided} collections killed between their list and their verdict");
+    assert!(undecided > 0);
+}
+
+/// A backup `again` that has taken up what a collection condemned meanwhile, which waits for it; both have let go.
+fn taken_up_and_undecided(world: &Arc<World>) -> Arc<ClockedStore> {
+    let start = world.with_garbage();
+    for at in 0.. {
+        let objects = start.fork();
+        let (second, beside) = (world.clone(), objects.clone());
+        let store = BesideStore::new(objects.clone(), at, move || {
+            second.vault.collect(beside, false).unwrap();
+        });
+        world.backup(store.clone(), "again", 0).unwrap();
+        assert!(store.requests() > at, "nowhere does a backup take up what is condemned");
+        let swept = world.vault.collect(objects.fork(), false).unwrap();
+        if swept.rescued_packs > 0 {
+            println!("condemned before request {at}: {} packs are in use", swept.rescued_packs);
+            return objects;
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn who_reads_what_was_taken_up_and_forgotten_again_is_not_swept_away_beneath() {
+    let world = World::new("collect-recorded");
+    let start = taken_up_and_undecided(&world);
+    let target = world.vault.path("read.img");
+    let (first, second, file) = (world.clone(), world.clone(), target.clone());
+    let requests = between_any_two(
+        &start,
+        |store| {
+            let _ = fs::remove_file(&file);
+            first.vault.restore_leased(store, "again", &file)
+        },
+        // the reader is no blocker of the collection that is undecided: only what that one has recorded protects it
+        move |objects| {
+            second.vault.forget(objects.clone(), "again").unwrap();
+            second.vault.collect(objects, false).unwrap();
+        },
+        |objects, result, when| {
+            match result {
+                Ok(()) => assert!(fs::read(&target).unwrap() == world.images[0].1, "{when}"),
+                // before it was confirmed under the lease
+                Err(e) => assert!(
+                    matches!(e.kind(), ErrorKind::Forgotten | ErrorKind::NotFound),
+                    "{when}: {e}"
+                ),
+            }
+            world.settle(&objects, &[("two", 1), ("three", 2)], when);
+        },
+    );
+    println!("a forget and a sweep before each of {requests} requests of a restore");
+}
+
 /// What a life does to the repository that it has in mind.
 struct Life {
     world: Arc<World>,

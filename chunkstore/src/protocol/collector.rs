@@ -25,7 +25,9 @@
 //!
 //! The order of all of this is the point: every step is where it is because a search of all interleavings found a backup
 //! that refers to deleted data otherwise. An object that cannot be read ends a collection; it never means that nothing is
-//! live. A sweeper holds no lease: until its verdict it deletes nothing, and after it there is nothing left to protect.
+//! live. Only where it was forgotten meanwhile, after the generation had recorded what is forgotten, does the sweep decide: that
+//! of what was condemned nothing dies now. It is left to the next collection, which does not look at that object any more.
+//! A sweeper holds no lease: until its verdict it deletes nothing, and after it there is nothing left to protect.
 //!
 //! [`collect`] does both halves, and sweeps what earlier collections left. It never waits for anybody: what still has
 //! blockers is left for the next run.
@@ -128,8 +130,9 @@ pub struct Waiting {
 /// Sweeps what earlier collections condemned, condemns what is garbage now, and sweeps that.
 ///
 /// Safe at any time beside backups, restores and other collections. Errors: `Unsupported` on a store that ignores create-once,
-/// unless `exclusive`; `Fenced` if another collector took this one for dead; whatever the store says. After an error nothing
-/// is lost, and the next run goes on.
+/// unless `exclusive`; `Fenced` if another collector took this one for dead; whatever the store says. A sweep that fails does
+/// not keep this from the others, nor from condemning; the error at the end tells all. After an error nothing is lost, and
+/// the next run goes on.
 ///
 /// When `stop` becomes ready while a list is being made, it ends `Cancelled` and gives its lease back. At any other time it
 /// may just be dropped.
@@ -142,17 +145,26 @@ pub async fn collect(
     refuse_unsafe_store(repo, options.exclusive).await?;
     let mut done = Collected::default();
     let before = repo.store().counts();
+    // what stops one of them need not stop another
+    let mut failed = Vec::new();
     for generation in unswept(repo).await? {
-        sweep_one(repo, options, generation, None, &mut done).await?;
+        failed.extend(sweep_one(repo, options, generation, None, &mut done).await.err());
     }
-    if done.waiting.len() < WAITING_MAX
-        && let Some(Condemnation { generation, mark, .. }) =
-            condemn::condemn(repo, options, stop, &mut done).await?
-    {
-        sweep_one(repo, options, generation, Some(mark), &mut done).await?;
+    if done.waiting.len() + failed.len() < WAITING_MAX {
+        match condemn::condemn(repo, options, stop, &mut done).await {
+            Ok(None) => {}
+            Ok(Some(Condemnation { generation, mark })) => {
+                let swept = sweep_one(repo, options, generation, Some(mark), &mut done).await;
+                failed.extend(swept.err());
+            }
+            // the caller's own wish says more than what failed before
+            Err(e) if e.kind() == ErrorKind::Cancelled => failed.insert(0, e),
+            Err(e) => failed.push(e),
+        }
     }
     done.requests = since(&before, &repo.store().counts());
-    Ok(done)
+    let context = format!("collect garbage in {}", repo.store().url());
+    Error::of_all(context, failed).map_or(Ok(done), Err)
 }
 
 /// What [`collect`] would condemn now. Takes no lease and writes nothing. What earlier collections condemned and did not delete
@@ -181,7 +193,8 @@ async fn sweep_one(
     mark: Option<Mark>,
     done: &mut Collected,
 ) -> Result<()> {
-    match sweep::sweep(repo, options, &generation, mark, done).await? {
+    let swept = sweep::sweep(repo, options, &generation, mark, done).await;
+    match swept.map_err(|e| e.within(format!("sweep collection {generation}")))? {
         Swept::Done => {}
         Swept::Waits { packs, blockers } => {
             done.waiting.push(Waiting { generation, packs, blockers });

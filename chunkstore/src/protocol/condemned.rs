@@ -32,7 +32,7 @@ pub(super) async fn read_condemned(repo: &Repository) -> Result<HashSet<PackId>>
             return Ok::<_, Error>(Vec::new());
         };
         let list = Condemned::decode(repo.keys(), repo.id(), &key, &bytes)
-            .map_err(|e| e.within(format!("read {key} in {}", repo.store().url())))?;
+            .map_err(|e| unreadable_list(e, repo, &key))?;
         Ok(match list {
             Condemned::Fence => Vec::new(),
             Condemned::List(CondemnedList { mut dead, rewritten, .. }) => {
@@ -49,6 +49,19 @@ pub(super) async fn read_condemned(repo: &Repository) -> Result<HashSet<PackId>>
             Ok(all)
         })
         .await
+}
+
+/// A condemned list that says nothing any more. Once nobody is at work it protects nobody: what it named is found again.
+pub(super) fn unreadable_list(e: Error, repo: &Repository, key: &str) -> Error {
+    let damaged = e.kind() == ErrorKind::Corrupt;
+    let e = e.within(format!("read {key} in {}", repo.store().url()));
+    if !damaged {
+        return e;
+    }
+    e.hint(format!(
+        "it is not known what that collection has condemned: delete {key} once no backup, restore or collection is running, \
+         and the next collection finds it again"
+    ))
 }
 
 /// Entries found damaged: chunks in them are stored again when they are met.

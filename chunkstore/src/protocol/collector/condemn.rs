@@ -21,6 +21,9 @@ use std::sync::Arc;
 /// Objects that one request for several deletions names at most.
 const DELETED_AT_A_TIME: u64 = 1000;
 
+/// How often it looks for garbage again because backups are forgotten and collected beside it.
+const LOOKS_MAX: u32 = 16;
+
 /// A list that was created.
 pub(super) struct Condemnation {
     pub(super) generation: GenerationId,
@@ -99,26 +102,41 @@ fn cancelled(repo: &Repository) -> Error {
     Error::new(ErrorKind::Cancelled, context, "stopped")
 }
 
-/// Steps 2 and 3: what would be condemned now.
+/// Steps 2 and 3: what would be condemned now. A backup that cannot be read because it was forgotten, and collected, after
+/// the forgotten set was listed is no loss: then both steps are done again.
 pub(super) async fn find(
     repo: &Arc<Repository>,
     options: &CollectOptions,
     done: &mut Collected,
 ) -> Result<Found> {
-    let forgotten = repo.store().list(FORGOTTEN_PREFIX).await?;
-    let forgotten: HashSet<_> =
-        forgotten.iter().filter_map(|l| parse_forgotten_key(&l.key).ok()).collect();
-    let packs = list_packs(repo).await?;
-    let mut mark = Mark::new(repo);
-    mark.update(repo, &forgotten, options.limits).await?;
-    drop(forgotten);
+    for _ in 0..LOOKS_MAX {
+        let forgotten = repo.store().list(FORGOTTEN_PREFIX).await?;
+        let forgotten: HashSet<_> =
+            forgotten.iter().filter_map(|l| parse_forgotten_key(&l.key).ok()).collect();
+        let packs = list_packs(repo).await?;
+        let mut mark = Mark::new(repo);
+        let Err(e) = mark.update(repo, &forgotten, options.limits).await else {
+            return Ok(found(&packs, mark, done));
+        };
+        match &mark.unreadable {
+            Some(name) if repo.is_forgotten(name).await? => {
+                tracing::info!("looked at again, as {name} was forgotten meanwhile: {e}");
+            }
+            _ => return Err(e),
+        }
+    }
+    let context = format!("collect garbage in {}", repo.store().url());
+    let detail = format!("backups were forgotten and collected beside it, {LOOKS_MAX} times over");
+    Err(Error::new(ErrorKind::Unavailable, context, detail).hint("try again later"))
+}
 
-    let dead = plan_condemned(&packs, &mark.stubs, &mark.live, &mark.undecided);
+fn found(packs: &[(PackId, u64)], mark: Mark, done: &mut Collected) -> Found {
+    let dead = plan_condemned(packs, &mark.stubs, &mark.live, &mark.undecided);
     // two that move the same would both be right, and do the work twice
     let rewrites = if mark.moving {
         Vec::new()
     } else {
-        plan_rewrites(&packs, &mark.live, &mark.undecided, &mark.edges)
+        plan_rewrites(packs, &mark.live, &mark.undecided, &mark.edges)
     };
     let bytes = |(pack, size): &(PackId, u64)| {
         size.saturating_sub(mark.live.pack(pack).map_or(0, LivePack::live_bytes))
@@ -137,7 +155,7 @@ pub(super) async fn find(
     done.forgotten = mark.forgotten.len() as u64;
     let forgotten = mark.forgotten.iter().cloned().collect();
     let list = CondemnedList { dead, rewritten: Vec::new(), forgotten };
-    Ok(Found { list, rewrites, mark })
+    Found { list, rewrites, mark }
 }
 
 /// All packs and their sizes.

@@ -23,6 +23,7 @@ use crate::format::names::{
 use crate::ids::{GenerationId, PackId};
 use crate::limits::GC_BYTES_MAX;
 use crate::map::{LiveSet, PageAt, Reached, ReadLimits, Visitor, VolumeMap, reach};
+use crate::protocol::condemned::unreadable_list;
 use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::units::{ChunkRef, Location};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -54,6 +55,8 @@ pub(super) struct Mark {
     pub(super) edges: HashSet<(PackId, PackId)>,
     /// Whether a collection that moves something is not decided yet.
     pub(super) moving: bool,
+    /// Of a mark that failed: the backup that could not be read, if that is why.
+    pub(super) unreadable: Option<AttemptName>,
     pub(super) reached: Reached,
 }
 
@@ -71,11 +74,13 @@ impl Mark {
             stubs: Vec::new(),
             edges: HashSet::new(),
             moving: false,
+            unreadable: None,
             reached: Reached::default(),
         }
     }
 
-    /// Marks what is live now, on top of what was marked before. After an error this is of no use any more.
+    /// Marks what is live now, on top of what was marked before. After an error this is of no use any more, but for what was
+    /// `unreadable`.
     pub(super) async fn update(
         &mut self,
         repo: &Repository,
@@ -90,7 +95,7 @@ impl Mark {
             match done {
                 Ok(()) if !decided_meanwhile => return Ok(()),
                 Ok(()) => {}
-                Err(e) if !decided_meanwhile => return Err(e),
+                Err(e) if !decided_meanwhile && !self.gone_meanwhile(repo).await? => return Err(e),
                 Err(e) => {
                     // what that collection deletes was forgotten, and its manifests go last
                     tracing::info!("the mark begins again: {e}");
@@ -102,6 +107,12 @@ impl Mark {
         let context = format!("mark what is live in {}", repo.store().url());
         let detail = format!("other collections ended beside it, {ROUNDS_MAX} times over");
         Err(Error::new(ErrorKind::Unavailable, context, detail).hint("try again later"))
+    }
+
+    /// Whether what could not be read has been removed altogether: another collection was at it.
+    async fn gone_meanwhile(&self, repo: &Repository) -> Result<bool> {
+        let Some(name) = &self.unreadable else { return Ok(false) };
+        Ok(repo.store().head(&name.manifest_key()).await?.is_none())
     }
 
     async fn round(
@@ -131,15 +142,17 @@ impl Mark {
         let new: Vec<AttemptName> = new.collect();
         let mut records = stream::iter(new)
             .map(|name| async move {
-                let record = repo.read_manifest(&name).await.map_err(|e| blind(e, &name))?;
-                Ok::<_, Error>((name, record))
+                let record = repo.read_manifest(&name).await;
+                (name, record)
             })
             .buffered(IN_FLIGHT);
-        let mut maps = Vec::new();
-        while let Some((name, record)) = records.try_next().await? {
-            match record {
+        let (mut maps, mut of_maps) = (Vec::new(), Vec::new());
+        while let Some((name, record)) = records.next().await {
+            match record.map_err(|e| blind(e, &name, &mut self.unreadable))? {
                 Some(ManifestRecord::Backup(manifest)) => {
-                    maps.push(VolumeMap::of(repo, &manifest).map_err(|e| blind(e, &name))?);
+                    let map = VolumeMap::of(repo, &manifest);
+                    maps.push(map.map_err(|e| blind(e, &name, &mut self.unreadable))?);
+                    of_maps.push(name.clone());
                 }
                 Some(ManifestRecord::Fence { .. }) => {}
                 // another collection that had recorded it as forgotten removed it
@@ -148,7 +161,8 @@ impl Mark {
             self.seen.insert(name);
         }
         self.backups += maps.len() as u64;
-        let mut marker = Marker { live: &mut self.live };
+        let (live, unreadable) = (&mut self.live, &mut self.unreadable);
+        let mut marker = Marker { live, of_maps, unreadable };
         let reached = reach(repo, &maps, limits, &mut marker).await?;
         self.reached.pages += reached.pages;
         self.reached.read_bytes += reached.read_bytes;
@@ -236,6 +250,9 @@ fn follow(live: &mut LiveSet, stub: &Moved, idle: &mut Vec<Idle>) -> Result<()> 
 
 struct Marker<'a> {
     live: &'a mut LiveSet,
+    /// Whose maps are walked, in their order.
+    of_maps: Vec<AttemptName>,
+    unreadable: &'a mut Option<AttemptName>,
 }
 
 impl Visitor for Marker<'_> {
@@ -247,17 +264,24 @@ impl Visitor for Marker<'_> {
         self.live.insert(&chunk.location).map(|_| ())
     }
 
-    fn unreadable(&mut self, _: &PageAt, error: Error) -> Result<()> {
-        Err(error.within("find out what is live").hint(HINT))
+    fn unreadable(&mut self, at: &PageAt, error: Error) -> Result<()> {
+        let name = usize::try_from(at.map).ok().and_then(|map| self.of_maps.get(map));
+        Err(match name {
+            Some(name) => blind(error, name, self.unreadable),
+            None => error.within("find out what is live"),
+        })
     }
 }
 
 const HINT: &str = "nothing is deleted as long as this backup cannot be read whole: bring the object back, or forget the backup \
                     if it is lost";
 
-/// A backup whose data nobody can find out.
-fn blind(e: Error, name: &AttemptName) -> Error {
-    e.within(format!("find out what backup {name} refers to")).hint(HINT)
+/// A backup whose data nobody can find out. What may pass says nothing of a loss.
+fn blind(e: Error, name: &AttemptName, unreadable: &mut Option<AttemptName>) -> Error {
+    *unreadable = Some(name.clone());
+    let lost = matches!(e.kind(), ErrorKind::Missing | ErrorKind::Corrupt);
+    let e = e.within(format!("find out what backup {name} refers to"));
+    if lost { e.hint(HINT) } else { e }
 }
 
 async fn verdicts(repo: &Repository) -> Result<BTreeSet<GenerationId>> {
@@ -278,5 +302,5 @@ pub(super) async fn read_condemned_list(
     let key = crate::format::names::condemned_key(generation);
     let bytes = repo.store().get_opt_at_most(&key, GC_OBJECT_BYTES_MAX).await?;
     let decode = |bytes: bytes::Bytes| Condemned::decode(repo.keys(), repo.id(), &key, &bytes);
-    bytes.map(decode).transpose().map_err(|e| e.within(format!("read {key}")))
+    bytes.map(decode).transpose().map_err(|e| unreadable_list(e, repo, &key))
 }

@@ -2,12 +2,19 @@
 //!
 //! May be done by anybody, at any time, by several at once, and again from the start after a crash: each step does nothing
 //! where it was done already. Nothing is deleted before the verdict exists.
+//!
+//! A generation's mark walks every backup that the generation did not record as forgotten, also one that was forgotten since:
+//! who began to read that one before may be nobody's blocker. If such a backup cannot be read, no mark will ever succeed, as
+//! nothing brings its data back. So the generation is *given up*: its verdict is that nothing dies. That is right whatever is
+//! live. What goes nevertheless are the manifests that it recorded as forgotten: whoever could still use one of them had a
+//! lease before its list was there, and all of those have ended by the time of any verdict. What they alone referred to is
+//! condemned by the next collection. As any verdict it counts only if no other sweeper has decided before.
 
 use super::blockers::{establish, still_at_work};
 use super::mark::{Mark, read_condemned_list};
 use super::plan::{plan_verdict, targets};
 use super::{CollectOptions, Collected, segments};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::gc::{Condemned, CondemnedList, Verdict};
 use crate::format::names::{
     AttemptName, MOVED_PREFIX, blockers_key, condemned_key, moved_key, pack_key, parse_moved_key,
@@ -66,7 +73,10 @@ pub(super) async fn sweep(
         }
     };
     let verdict = match read_verdict(repo, generation).await? {
-        Some(verdict) => verdict,
+        Some(verdict) => {
+            done.rescued_packs += rescued(&list, &verdict);
+            verdict
+        }
         None => {
             let blockers = establish(repo, generation, None).await?; // 1
             let blockers = still_at_work(repo, &blockers, options).await?; // 2
@@ -77,7 +87,6 @@ pub(super) async fn sweep(
         }
     };
     let dead: HashSet<PackId> = verdict.dead.into_iter().collect();
-    done.rescued_packs += count(&list).saturating_sub(dead.len() as u64);
     delete(repo, &list, &dead, done).await?; // 5 to 8
     repo.store().delete(&blockers_key(generation)).await?;
     repo.store().delete(&condemned_key(generation)).await?; // 9
@@ -103,7 +112,9 @@ async fn decide(
     let forgotten: HashSet<AttemptName> = list.forgotten.iter().cloned().collect();
     let mut mark = mark.unwrap_or_else(|| Mark::new(repo));
     let pages = mark.reached.pages;
-    mark.update(repo, &forgotten, options.limits).await?;
+    if let Err(e) = mark.update(repo, &forgotten, options.limits).await {
+        return give_up(repo, generation, &mark, e).await;
+    }
     done.pages_read += mark.reached.pages.saturating_sub(pages);
     done.mark_bytes = done.mark_bytes.max(mark.live.memory_bytes());
     let exists: Vec<Option<PackId>> = stream::iter(targets(list))
@@ -115,6 +126,41 @@ async fn decide(
         .await?;
     let exists = exists.into_iter().flatten().collect();
     let verdict = Verdict { dead: plan_verdict(list, &mark.live, &exists) };
+    let verdict = create_verdict(repo, generation, verdict).await?;
+    done.rescued_packs += rescued(list, &verdict);
+    Ok(verdict)
+}
+
+fn rescued(list: &CondemnedList, verdict: &Verdict) -> u64 {
+    count(list).saturating_sub(verdict.dead.len() as u64)
+}
+
+/// The verdict where a mark has failed with `e`: that nothing dies, if what could not be read is forgotten by now. See the
+/// module. What may pass is no reason.
+async fn give_up(
+    repo: &Repository,
+    generation: &GenerationId,
+    mark: &Mark,
+    e: Error,
+) -> Result<Verdict> {
+    let stays =
+        matches!(e.kind(), ErrorKind::Missing | ErrorKind::Corrupt | ErrorKind::Unsupported);
+    let Some(name) = mark.unreadable.as_ref().filter(|_| stays) else { return Err(e) };
+    if !repo.is_forgotten(name).await? {
+        return Err(e);
+    }
+    tracing::warn!(
+        "what {generation} condemned is left to the next collection: {name} was forgotten, and {e}"
+    );
+    create_verdict(repo, generation, Verdict { dead: Vec::new() }).await
+}
+
+/// Decides, or takes over what was decided.
+async fn create_verdict(
+    repo: &Repository,
+    generation: &GenerationId,
+    verdict: Verdict,
+) -> Result<Verdict> {
     let key = verdict_key(generation);
     let bytes = verdict.encode(repo.keys(), repo.id(), &key)?;
     match repo.store().create(&key, bytes.into()).await? {
