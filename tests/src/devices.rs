@@ -128,7 +128,16 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let output = run("umount", [&self.directory]);
+        // A process that another thread is starting holds all our files until it becomes its program: the mount is busy for that
+        // moment. Each attempt is a process of its own, which takes longer.
+        let mut output = run("umount", [&self.directory]);
+        for _ in 0..100 {
+            if output.status.success() || !String::from_utf8_lossy(&output.stderr).contains("busy")
+            {
+                break;
+            }
+            output = run("umount", [&self.directory]);
+        }
         if !output.status.success() {
             // Lazily, so that a failed test leaves no device attached for good.
             run("umount", [OsStr::new("--lazy"), self.directory.as_os_str()]);
