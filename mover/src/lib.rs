@@ -5,6 +5,7 @@
 pub mod backup;
 pub mod changes;
 pub mod cli;
+mod concurrency;
 pub mod control;
 pub mod device;
 pub mod diff;

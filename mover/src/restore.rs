@@ -98,13 +98,28 @@ pub fn restore(
     progress: &Arc<Progress>,
     cancel: &Arc<Cancel>,
 ) -> Result<RestoreSummary> {
+    progress.set_phase(Phase::Planning);
+    let found = find(rt, repo, &options.backup, cancel)?;
+    restore_found(rt, repo, found, options, progress, cancel)
+}
+
+/// As [`restore`], of a backup that was looked up already: `options.backup` is not looked at. That it was not forgotten
+/// meanwhile is confirmed under the lease.
+pub fn restore_found(
+    rt: &Handle,
+    repo: &Arc<Repository>,
+    found: Manifest,
+    options: RestoreOptions,
+    progress: &Arc<Progress>,
+    cancel: &Arc<Cancel>,
+) -> Result<RestoreSummary> {
     match &options.target {
         RestoreTarget::Path(path) => {
-            restore_to(rt, repo, &options, To::Path(path), progress, cancel)
+            restore_to(rt, repo, &options, found, To::Path(path), progress, cancel)
         }
         RestoreTarget::Stdout => {
             let mut out = stdout::Stdout::open(Arc::clone(cancel))?;
-            restore_to(rt, repo, &options, To::Output(&mut out), progress, cancel)
+            restore_to(rt, repo, &options, found, To::Output(&mut out), progress, cancel)
         }
     }
 }
@@ -118,13 +133,13 @@ pub(crate) fn restore_to(
     rt: &Handle,
     repo: &Arc<Repository>,
     options: &RestoreOptions,
+    manifest: Manifest,
     to: To<'_>,
     progress: &Progress,
     cancel: &Cancel,
 ) -> Result<RestoreSummary> {
     let begun = Instant::now();
     progress.set_phase(Phase::Planning);
-    let manifest = find(rt, repo, &options.backup, cancel)?;
     let output = match to {
         To::Path(_) => Output::Slots,
         To::Output(_) => Output::Ordered,

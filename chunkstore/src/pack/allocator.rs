@@ -22,11 +22,15 @@ pub struct PackAllocator {
     keys: Arc<Keys>,
     kind: PackKind,
     target_bytes: u32,
+    /// The first packs up to this number are smaller; 0 or 1: none is.
+    staggered: u32,
     state: Mutex<State>,
 }
 
 struct State {
     open: Option<OpenPack>,
+    /// Packs that were full.
+    filled: u32,
     next_id: Box<dyn FnMut() -> PackId + Send>,
 }
 
@@ -67,7 +71,24 @@ impl PackAllocator {
         target_bytes: u32,
         next_id: Box<dyn FnMut() -> PackId + Send>,
     ) -> Self {
-        Self { keys, kind, target_bytes, state: Mutex::new(State { open: None, next_id }) }
+        let state = Mutex::new(State { open: None, filled: 0, next_id });
+        Self { keys, kind, target_bytes, staggered: 0, state }
+    }
+
+    /// Makes the first packs smaller: of `packs`, the first has a share of one, the second of two, and so on. When so many
+    /// are uploaded at once over one line, they end one after the other from then on and not all together, which would
+    /// leave the line idle while the next ones begin; and the first is on its way sooner.
+    #[must_use]
+    pub fn staggered(self, packs: u32) -> Self {
+        Self { staggered: packs, ..self }
+    }
+
+    /// When the next pack is full.
+    fn target_bytes(&self, filled: u32) -> u32 {
+        match filled.saturating_add(1) {
+            number if number < self.staggered => self.target_bytes / self.staggered * number,
+            _ => self.target_bytes,
+        }
     }
 
     /// What the packs hold.
@@ -85,7 +106,7 @@ impl PackAllocator {
             return Err(bug("entry", detail));
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let State { open, next_id } = &mut *state;
+        let State { open, filled, next_id } = &mut *state;
         let pack = open.get_or_insert_with(|| OpenPack {
             key: self.keys.pack_key(&next_id()),
             end: PACK_HEADER_BYTES,
@@ -98,7 +119,8 @@ impl PackAllocator {
         pack.entries += 1;
         pack.chunks += u32::from(count);
         let key = pack.key.clone();
-        let full = pack.is_full(self.target_bytes);
+        let full = pack.is_full(self.target_bytes(*filled));
+        *filled = filled.saturating_add(u32::from(full));
         let closes = if full { open.take().map(OpenPack::close) } else { None };
         Ok(Reservation { place, key, closes })
     }

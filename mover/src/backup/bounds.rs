@@ -82,8 +82,10 @@ impl Bounds {
         let slots_max = usize::try_from(data / 6 / u64::from(slot_bytes)).unwrap_or(usize::MAX);
         let slots = slots_wanted.min(slots_max).max(3);
         let depth = (slots / 2).clamp(1, 16);
-        let pack_room = data / 20 * 9;
-        let pack_bytes = (pack_room / 4).clamp(2 * MIB, 32 * MIB);
+        // few cores need fewer slots than there is room for
+        let slots_spare = (data / 6).saturating_sub(slots as u64 * u64::from(slot_bytes));
+        let pack_room = data / 20 * 9 + slots_spare;
+        let pack_bytes = (pack_room / 5).clamp(2 * MIB, 32 * MIB);
         // one pack is being filled while the others are under way
         let uploads = usize::try_from(pack_room / pack_bytes).unwrap_or(1).saturating_sub(1);
         let share = |part: u64, each: u64| usize::try_from(part / each).unwrap_or(usize::MAX);

@@ -123,7 +123,8 @@ impl Pass<'_> {
         let engine = Engine::start(self.engine, &arena, self.source.io_file(), b.depth)?;
         let engine_name = engine.name();
         let keys = self.repo.keys();
-        let allocator = PackAllocator::new(Arc::clone(keys), PackKind::Chunks, b.pack_bytes);
+        let allocator = PackAllocator::new(Arc::clone(keys), PackKind::Chunks, b.pack_bytes)
+            .staggered(self.staggered_packs());
         let table = RunTable::new(b.run_table_bytes);
         let (units_tx, units) = bounded(b.depth);
         let (filled_tx, filled) = bounded(b.slots);
@@ -180,6 +181,16 @@ impl Pass<'_> {
         });
         assert!(arena.all_home(), "every slot is back when all stages have ended");
         Ok(stages)
+    }
+
+    /// Uneven first packs cost a request or two more: worth it only where many follow.
+    fn staggered_packs(&self) -> u32 {
+        let many = 4 * self.bounds.uploads as u64 * u64::from(self.bounds.pack_bytes);
+        if self.plan.read_bytes < many {
+            0
+        } else {
+            u32::try_from(self.bounds.uploads).unwrap_or(0)
+        }
     }
 
     fn feed(&self) -> Result<FeedStage<'_>> {

@@ -8,6 +8,7 @@
 
 use super::checkpoint::Checkpoints;
 use super::stop::Stop;
+use crate::concurrency::Controller;
 use crate::control::Progress;
 use chunkstore::limits::CHECKPOINT_PACKS_MAX;
 use chunkstore::{
@@ -19,6 +20,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Packs under way at once, until it was measured how many the line takes.
+const UPLOADS_START: usize = 4;
 /// How long packs under way are waited for when a run has to stop, counted from the request.
 const PACKS_WITHIN: Duration = Duration::from_secs(6);
 /// By when the segment and the checkpoint have to be written then.
@@ -38,7 +41,7 @@ enum Event {
 /// What uploads are bounded by.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct UploadBounds {
-    /// Packs under way at once.
+    /// Packs under way at once, at most.
     pub(crate) uploads: usize,
     /// Records in memory, those of a segment under way included.
     pub(crate) records: usize,
@@ -54,6 +57,8 @@ pub(crate) struct Uploads {
     stop: Arc<Stop>,
     progress: Arc<Progress>,
     bounds: UploadBounds,
+    /// How many packs may be under way, `bounds.uploads` at most.
+    concurrency: Controller,
     under_way: HashSet<PackId>,
     /// Other requests under way.
     tasks: usize,
@@ -96,6 +101,7 @@ impl Uploads {
             stop: Arc::clone(stop),
             progress: Arc::clone(progress),
             bounds,
+            concurrency: Controller::new(UPLOADS_START, bounds.uploads, Instant::now()),
             under_way: HashSet::new(),
             tasks: 0,
             events_tx,
@@ -119,6 +125,9 @@ impl Uploads {
     pub(crate) fn start(&mut self, pack: FinishedPack) -> Result<()> {
         self.poll()?;
         while !self.has_room() && !self.stop.stopped() {
+            if self.under_way.len() >= self.concurrency.allowed() {
+                self.concurrency.waited();
+            }
             self.wait_one()?;
         }
         let repo = Arc::clone(&self.repo);
@@ -140,7 +149,7 @@ impl Uploads {
 
     fn has_room(&self) -> bool {
         let records = self.records.len() + self.sent_records;
-        self.under_way.len() < self.bounds.uploads
+        self.under_way.len() < self.concurrency.allowed()
             && (self.sent_records == 0 || records < self.bounds.records)
     }
 
@@ -252,6 +261,7 @@ impl Uploads {
             Event::Pack(pack, stored) => {
                 self.under_way.remove(&pack.pack);
                 stored?;
+                self.concurrency.ended(Instant::now(), u64::from(pack.len));
                 self.count(&pack);
                 if self.records.len() >= self.bounds.segment_records && self.sent_records == 0 {
                     self.flush_segment();

@@ -10,9 +10,10 @@
 //! taken for a whole batch, in order, before any of its reads; what is ahead of the batch that is next never holds more
 //! than what is left of them. A failure elsewhere drops this stage as a whole.
 
-use super::limits::READS_IN_FLIGHT;
+use super::limits::READS_MAX;
 use super::open::{Outcome, Piece, Sealed};
 use super::plan::{Batch, EntryWork, Job, PlanScope, Planner, ReadShape, Want, plan_jobs};
+use crate::concurrency::Gate;
 use crate::control::Progress;
 use chunkstore::limits::MOVED_HOPS_MAX;
 use chunkstore::names::pack_key;
@@ -59,6 +60,8 @@ pub(crate) struct Fetch<'a> {
     pub(crate) forwarder: Mutex<Forwarder>,
     /// Bytes of stored entries.
     pub(crate) memory: Arc<Semaphore>,
+    /// Reads at once.
+    pub(crate) gate: Gate,
     /// Bytes of plaintext, where the output must be in order.
     pub(crate) ordered: Option<Arc<Semaphore>>,
     pub(crate) outbox: Sender<Sealed>,
@@ -148,7 +151,7 @@ impl Fetch<'_> {
                 stream::iter(jobs.into_iter().map(move |job| (job, ordered.clone())))
             })
             .map(|(job, ordered)| self.fetch(job, ordered))
-            .buffer_unordered(READS_IN_FLIGHT)
+            .buffer_unordered(READS_MAX)
             .try_collect()
             .await
     }
@@ -158,8 +161,10 @@ impl Fetch<'_> {
         let mut left = vec![(job, 0)];
         while let Some((job, hops)) = left.pop() {
             let memory = Arc::new(take(&self.memory, u64::from(job.read.len)).await?);
+            let place = self.gate.enter().await;
             match read_range(self.repo, &job.read).await {
                 Ok(Fetched::Data(data)) => {
+                    self.gate.ended(place, data.len() as u64);
                     self.stats.reads.fetch_add(1, Ordering::Relaxed);
                     self.stats.read_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
                     self.progress.read_bytes.add(data.len() as u64);
@@ -170,7 +175,7 @@ impl Fetch<'_> {
                     }
                 }
                 Ok(Fetched::Gone) => {
-                    drop(memory);
+                    drop((place, memory));
                     let moved = self.look_elsewhere(job, hops).await?;
                     left.extend(moved.into_iter().map(|job| (job, hops + 1)));
                 }

@@ -9,8 +9,12 @@ use chunkstore::{Error, ErrorKind, ReadLimits, RepositoryParams, Result};
 
 /// Writes, or reads, of a device in flight. Deeper was not faster on any device measured (design: 4 to 16).
 pub(crate) const WRITES_IN_FLIGHT: usize = 32;
-/// Range reads of packs in flight; the memory for them is bounded apart.
-pub(crate) const READS_IN_FLIGHT: usize = 32;
+/// Range reads of packs in flight, until it was measured how many the line takes; the memory for them is bounded apart.
+pub(crate) const READS_START: usize = 16;
+/// Range reads of packs in flight at most: what small reads over a long line need.
+pub(crate) const READS_MAX: usize = 128;
+/// Reads of the longest that the memory for them has room for, at most.
+const LONG_READS: u64 = 32;
 
 /// Where what is opened goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,8 +66,7 @@ pub(crate) const SLOT_BYTES: u32 = 1 << 20;
 /// More than a device has in flight and threads fill, would only be more memory to touch.
 const SLOTS_MAX: u64 = WRITES_IN_FLIGHT as u64 + 32;
 const READ_BYTES_MAX: u32 = 8 << 20;
-/// All reads that may be in flight, each of the longest.
-const FETCH_BYTES_MAX: u64 = READS_IN_FLIGHT as u64 * READ_BYTES_MAX as u64;
+const FETCH_BYTES_MAX: u64 = LONG_READS * READ_BYTES_MAX as u64;
 const LEAVES_MAX: u64 = 4096;
 const MAP_READ_BYTES_MIN: u64 = 2 << 20;
 const MAP_READ_BYTES_MAX: u64 = 16 << 20;

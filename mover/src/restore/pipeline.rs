@@ -18,11 +18,12 @@
 use super::damage::Damage;
 use super::failure::Failure;
 use super::fetch::{Fetch, FetchStats, ZeroBox};
-use super::limits::Limits;
+use super::limits::{Limits, READS_MAX, READS_START};
 use super::open::{self, OpenContext, OpenStats, Outbox, Outcome, Sealed};
 use super::plan::{PlanScope, ReadShape};
 use super::stream::{self, StreamContext, Streamed};
 use super::write::{self, WriteContext, Written};
+use crate::concurrency::Gate;
 use crate::control::{Cancel, Progress};
 use crate::device::Target;
 use crate::io::{Arena, Engine};
@@ -149,6 +150,7 @@ fn middle<'scope, 'env: 'scope>(
         leaves_per_window: run.limits.leaves_per_window,
         forwarder: Mutex::new(Forwarder::default()),
         memory: Arc::new(Semaphore::new(run.limits.fetch_bytes as usize)),
+        gate: Gate::new(READS_START, READS_MAX),
         ordered: (ordered > 0).then(|| Arc::new(Semaphore::new(ordered))),
         outbox: entries,
         outcome,

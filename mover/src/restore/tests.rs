@@ -34,7 +34,8 @@ pub(super) fn run_out(
     out: &mut (dyn Write + Send),
 ) -> Result<RestoreSummary> {
     let (progress, cancel) = (Progress::new(), Cancel::new());
-    restore_to(kit.rt.handle(), &kit.repo, options, To::Output(out), &progress, &cancel)
+    let found = find(kit.rt.handle(), &kit.repo, &options.backup, &cancel)?;
+    restore_to(kit.rt.handle(), &kit.repo, options, found, To::Output(out), &progress, &cancel)
 }
 
 /// 1000 chunks and a bit, some stored, some of them equal.

@@ -8,7 +8,7 @@ use super::super::settings::RepositoryPlace;
 use super::super::sizes::parse_range;
 use super::super::summary::{restore_text, verify_text};
 use crate::control::Progress;
-use crate::restore::{RestoreOptions, RestoreTarget, restore as run_restore};
+use crate::restore::{RestoreOptions, RestoreTarget, restore_found};
 use crate::verify::{VerifyOptions, verify as run_verify};
 use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Result};
 use std::fs::File;
@@ -55,7 +55,8 @@ pub(crate) fn restore(ctx: &Context, args: RestoreArgs) -> Result<()> {
     };
     let progress = Progress::new();
     let view = ProgressView::start(&ctx.output, &progress);
-    let done = run_restore(ctx.runtime()?, &repository, options, &progress, &ctx.cancel);
+    let done =
+        restore_found(ctx.runtime()?, &repository, manifest, options, &progress, &ctx.cancel);
     drop(view);
     let summary = done?;
     for warning in &summary.warnings {
