@@ -72,6 +72,7 @@ pub use protocol::{
 pub use repository::{BackupEntry, CreateOnce, InitOptions, Repository};
 pub use seal::{Compression, Opener, SealedEntry, Sealer};
 pub use store::{
-    Created, Listed, RequestCounts, Store, StoreOptions, directory_of, open_url, open_url_with,
+    Created, Listed, Pace, RequestCounts, Store, StoreOptions, TransferLimits, directory_of,
+    open_url, open_url_with,
 };
 pub use units::{ChunkNo, ChunkRef, ChunkSize, Geometry, Location, PageRef, map_depth, page_span};

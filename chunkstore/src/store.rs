@@ -7,11 +7,13 @@
 //! - [`create`](Store::create) is the only primitive that coordination rests on; `store/create.rs` says what it makes of
 //!   lost answers.
 //! - `store/fault.rs` turns the errors of `object_store` into ours.
+//! - `store/pace.rs` limits the rate of transfers.
 //! - `store/url.rs` opens URLs. Such a store has two clients: an impatient one for small requests and one for packs and
 //!   large ranges, watched by `store/patience.rs`, so that a dead network is noticed but a slow one is not mistaken for it.
 
 mod create;
 mod fault;
+mod pace;
 mod patience;
 mod url;
 
@@ -22,6 +24,7 @@ mod tests;
 
 pub use create::Created;
 pub(crate) use create::Probe;
+pub use pace::{Pace, TransferLimits};
 pub use url::{StoreOptions, directory_of, open_url, open_url_with};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -100,6 +103,7 @@ pub struct Store {
     bulk: Arc<dyn ObjectStore>,
     /// How long requests are watched; not at all where no network lies between.
     patience: Option<Patience>,
+    throttles: pace::Throttles,
     prefix: Path,
     url: Arc<str>,
     counters: Arc<Counters>,
@@ -118,6 +122,7 @@ impl Store {
             bulk: Arc::clone(&store),
             small: store,
             patience: None,
+            throttles: pace::Throttles::default(),
             prefix,
             url: url.into().into(),
             counters: Arc::default(),
@@ -167,15 +172,19 @@ impl Store {
     async fn fetch(&self, key: &str, bytes_max: u64, expected_bytes: u64) -> Result<Option<Bytes>> {
         count(&self.counters.gets);
         let path = self.path(key)?;
+        let download = self.throttles.download.clone();
         let fetch = |store: Arc<dyn ObjectStore>| {
-            let path = path.clone();
+            let (path, download) = (path.clone(), download.clone());
             async move {
                 let result = store.get_opts(&path, GetOptions::default()).await?;
                 let size = result.meta.size;
                 if size > bytes_max {
                     return Ok((size, Bytes::new()));
                 }
-                Ok((size, result.bytes().await?))
+                if let Some(throttle) = &download {
+                    throttle.charge(size);
+                }
+                Ok((size, Self::body(download.as_deref(), result).await?))
             }
         };
         match self.patient(expected_bytes, fetch).await {
@@ -201,9 +210,13 @@ impl Store {
         let path = self.path(key)?;
         let options =
             GetOptions { range: Some(GetRange::Bounded(range.clone())), ..GetOptions::default() };
+        let download = self.throttles.download.clone();
+        if let Some(throttle) = &download {
+            throttle.turn(wanted).await;
+        }
         let fetch = |store: Arc<dyn ObjectStore>| {
-            let (path, options) = (path.clone(), options.clone());
-            async move { store.get_opts(&path, options).await?.bytes().await }
+            let (path, options, download) = (path.clone(), options.clone(), download.clone());
+            async move { Self::body(download.as_deref(), store.get_opts(&path, options).await?).await }
         };
         match self.patient(wanted, fetch).await {
             Ok(bytes) if bytes.len() as u64 == wanted => Ok(bytes),
@@ -223,11 +236,28 @@ impl Store {
         }
     }
 
-    /// Writes an object, over any that is there. For keys that only the caller uses.
+    /// Writes an object, over any that is there. For keys that only the caller uses. It counts for a limit on the rate, but does
+    /// not wait: a lease with a checkpoint may be large, and its heartbeat must not queue behind packs.
     pub async fn put(&self, key: &str, payload: impl Into<PutPayload>) -> Result<()> {
+        let payload = payload.into();
+        if let Some(throttle) = &self.throttles.upload {
+            throttle.charge(payload.content_length() as u64);
+        }
+        self.put_now(key, payload).await
+    }
+
+    /// As [`put`](Self::put), but waits for its turn where the rate is limited. For packs and segments.
+    pub async fn put_in_turn(&self, key: &str, payload: impl Into<PutPayload>) -> Result<()> {
+        let payload = payload.into();
+        if let Some(throttle) = &self.throttles.upload {
+            throttle.turn(payload.content_length() as u64).await;
+        }
+        self.put_now(key, payload).await
+    }
+
+    async fn put_now(&self, key: &str, payload: PutPayload) -> Result<()> {
         count(&self.counters.puts);
         let path = self.path(key)?;
-        let payload = payload.into();
         let send = |store: Arc<dyn ObjectStore>| {
             let (path, payload) = (path.clone(), payload.clone());
             async move { store.put_opts(&path, payload, PutOptions::default()).await }
@@ -309,6 +339,9 @@ impl Store {
     /// One create request, nothing made of its answer.
     async fn create_once(&self, path: &Path, bytes: &Bytes) -> object_store::Result<()> {
         count(&self.counters.creates);
+        if let Some(throttle) = &self.throttles.upload {
+            throttle.charge(bytes.len() as u64);
+        }
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         self.small.put_opts(path, PutPayload::from(bytes.clone()), options).await.map(|_| ())
     }

@@ -43,6 +43,7 @@ use chunkstore::{
     VolumeName, Writer, WriterOptions, check_frontier, is_zero,
 };
 use std::collections::{BTreeMap, HashSet};
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -99,6 +100,8 @@ pub struct BackupOptions {
     pub threads: Option<usize>,
     /// What is read again at most after a kill; by default as little as checkpoints that cost next to nothing allow.
     pub checkpoint_bytes: Option<u64>,
+    /// Bytes a second that are read from the source at most.
+    pub limit_read: Option<NonZeroU64>,
     /// Program and version, for manifest and lease.
     pub tool: String,
     /// Name of this machine or pod, for the lease.
@@ -214,7 +217,7 @@ fn prepare(repo: &Repository, options: &BackupOptions, cancel: &Arc<Cancel>) -> 
     let params = repo.params();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = options.threads.unwrap_or(cores);
-    let bounds = Bounds::derive(
+    let mut bounds = Bounds::derive(
         options.memory,
         params.chunk,
         params.entry_chunks,
@@ -222,6 +225,9 @@ fn prepare(repo: &Repository, options: &BackupOptions, cancel: &Arc<Cancel>) -> 
         threads,
         options.compression,
     )?;
+    if let Some(rate) = repo.store().limits().upload {
+        bounds.pace(rate);
+    }
     tracing::info!("{}", bounds.line());
     Ok(Prepared { source, volume, geometry, changes, bounds, warnings })
 }
@@ -440,6 +446,7 @@ impl Run<'_> {
             bounds: &p.bounds,
             engine: self.options.engine,
             compression: self.options.compression,
+            limit_read: self.options.limit_read,
             progress: self.progress,
             stop: &stop,
         }

@@ -215,6 +215,7 @@ impl Library {
             scratch: None,
             threads: Some(2),
             checkpoint_bytes: None,
+            limit_read: None,
             tool: "tests".into(),
             host: "tests".into(),
         };

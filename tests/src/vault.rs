@@ -143,6 +143,7 @@ impl Vault {
             scratch: None,
             threads: Some(2),
             checkpoint_bytes: self.checkpoint_bytes,
+            limit_read: None,
             tool: "test".into(),
             host: "test".into(),
         }

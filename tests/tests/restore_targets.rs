@@ -69,6 +69,7 @@ impl Place {
             scratch: None,
             threads: None,
             checkpoint_bytes: None,
+            limit_read: None,
             tool: "test".into(),
             host: "test".into(),
         };

@@ -176,6 +176,7 @@ impl Request {
             scratch: self.scratch.clone(),
             threads: self.threads,
             checkpoint_bytes: None,
+            limit_read: None,
             tool: TOOL.into(),
             host: VOLUME.into(),
         };

@@ -13,7 +13,7 @@ impl Repository {
     /// Stores a finished pack. Its parts are sent as they are, never copied together.
     pub async fn put_pack(&self, pack: &FinishedPack) -> Result<()> {
         let payload: PutPayload = pack.parts.iter().cloned().collect();
-        self.store.put(&pack.object_key(), payload).await
+        self.store.put_in_turn(&pack.object_key(), payload).await
     }
 
     /// Stores a dedup segment of these records: at least one, and of packs that the caller has stored itself.
@@ -25,7 +25,7 @@ impl Repository {
         let bytes = encode_segment(&self.keys, seal, self.id(), &id, seed, &mut records)?;
         drop(records);
         let size_bytes = bytes.len() as u64;
-        self.store.put(&segment_key(&id), Bytes::from(bytes)).await?;
+        self.store.put_in_turn(&segment_key(&id), Bytes::from(bytes)).await?;
         Ok((id, size_bytes))
     }
 }

@@ -56,7 +56,9 @@ impl Store {
         let Some(patience) = self.patience else {
             return request(Arc::clone(&self.bulk)).await;
         };
-        let for_bytes = Duration::from_secs(bytes / patience.slowest_bytes);
+        // half of the rate that was asked for is not stuck yet
+        let slowest = self.slowest_limit().map_or(u64::MAX, |rate| (rate / 2).max(1));
+        let for_bytes = Duration::from_secs(bytes / patience.slowest_bytes.min(slowest));
         let mut deadline = patience.deadline + for_bytes;
         for _ in 0..TRIES {
             let transfer = pin!(request(Arc::clone(&self.bulk)));

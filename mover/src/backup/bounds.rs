@@ -7,6 +7,7 @@ use super::level::{CompressionChoice, seal_thread_bytes};
 use crate::control::MemoryBudget;
 use chunkstore::{ChunkSize, Error, ErrorKind, Result};
 use serde::Serialize;
+use std::num::NonZeroU64;
 
 const MIB: u64 = 1 << 20;
 /// Least memory with which a backup can run at all.
@@ -19,6 +20,9 @@ const UNIT_BYTES: u32 = 1 << 20;
 const SEGMENT_ENTRY_BYTES: u64 = 160;
 /// What one decoded leaf page costs per child.
 const PAGE_CHILD_BYTES: u64 = 96;
+
+/// A limit on the rate makes packs no smaller than this: each is a request.
+const PACED_PACK_BYTES_MIN: u32 = 4 << 20;
 
 /// Bounds of one backup run.
 #[derive(Debug, Clone, Serialize)]
@@ -105,6 +109,12 @@ impl Bounds {
             window_leaves: share(data / 64, leaf_bytes).clamp(4, 512),
             units_ahead: 4 * slots + 64,
         })
+    }
+
+    /// Smaller packs where the rate to the store is limited: a pack is sent at once, so that small ones make the pace even.
+    pub(super) fn pace(&mut self, bytes_per_second: NonZeroU64) {
+        let a_second = u32::try_from(bytes_per_second.get()).unwrap_or(u32::MAX);
+        self.pack_bytes = self.pack_bytes.min(a_second.max(PACED_PACK_BYTES_MIN));
     }
 
     /// One line for the start of a run.

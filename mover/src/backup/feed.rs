@@ -8,13 +8,17 @@
 use super::stop::Stop;
 use super::unit::{Step, Unit, Work};
 use crate::changes::BackupPlan;
-use chunkstore::{ChunkNo, Geometry, MapReader, PageSet, Result};
+use chunkstore::{ChunkNo, Geometry, MapReader, Pace, PageSet, Result};
 use crossbeam_channel::Sender;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A gap of unwanted chunks is read along if it is at most this much: one larger read beats two.
 const GAP_BYTES_MAX: u32 = 64 << 10;
+/// How often a stage that waits for its limit looks whether it is to stop.
+const STOP_POLL: Duration = Duration::from_millis(100);
 
 /// A piece of the plan, in chunk numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +92,8 @@ pub(crate) struct FeedStage<'a> {
     /// Chunks of one read unit: a group of this many, aligned to as many.
     pub(crate) unit_chunks: u16,
     pub(crate) window_leaves: usize,
+    /// Bytes a second that may be read.
+    pub(crate) limit_read: Option<NonZeroU64>,
     pub(crate) parent: Option<MapReader>,
     /// Where the map goes on, if not at its start: the parent's pages there are needed first.
     pub(crate) first: Option<ChunkNo>,
@@ -110,7 +116,9 @@ struct Pending {
 
 impl FeedStage<'_> {
     pub(crate) fn run(mut self, plan: &BackupPlan, out: &FeedOut) -> Result<()> {
-        let mut feed = Feed { seq: 0, base: None, pending: Pending::default(), out };
+        let pace = self.limit_read.map(Pace::new);
+        let begun = Instant::now();
+        let mut feed = Feed { seq: 0, base: None, pending: Pending::default(), pace, begun, out };
         for window in Windows::new(plan, self.fanout, self.window_leaves) {
             feed.base = self.load(&window)?;
             for piece in window {
@@ -183,6 +191,21 @@ impl FeedStage<'_> {
         true
     }
 
+    /// Waits until the limit lets so many bytes be read; false when the run is over.
+    fn wait_turn(&self, feed: &mut Feed<'_>, bytes: u64) -> bool {
+        let Some(pace) = &mut feed.pace else { return true };
+        let now = feed.begun.elapsed();
+        let until = now.saturating_add(pace.book(now, bytes));
+        while !self.stop.stopped() {
+            let left = until.saturating_sub(feed.begun.elapsed());
+            if left.is_zero() {
+                return true;
+            }
+            std::thread::park_timeout(left.min(STOP_POLL));
+        }
+        false
+    }
+
     /// Hands out the pending unit; false when the run is over.
     fn flush(&self, feed: &mut Feed<'_>) -> bool {
         let wanted = std::mem::take(&mut feed.pending.wanted);
@@ -202,7 +225,7 @@ impl FeedStage<'_> {
             read_bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
             base: feed.base.clone(),
         };
-        feed.out.units.send(unit).is_ok()
+        self.wait_turn(feed, bytes) && feed.out.units.send(unit).is_ok()
     }
 }
 
@@ -211,6 +234,8 @@ struct Feed<'a> {
     seq: u64,
     base: Option<Arc<PageSet>>,
     pending: Pending,
+    pace: Option<Pace>,
+    begun: Instant,
     out: &'a FeedOut,
 }
 

@@ -28,6 +28,7 @@ use chunkstore::{
     Repository, Result, RunTable, Sealer, VolumeMap,
 };
 use crossbeam_channel::bounded;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -53,6 +54,7 @@ pub(crate) struct Pass<'a> {
     pub(crate) bounds: &'a Bounds,
     pub(crate) engine: EngineChoice,
     pub(crate) compression: CompressionChoice,
+    pub(crate) limit_read: Option<NonZeroU64>,
     pub(crate) progress: &'a Arc<Progress>,
     pub(crate) stop: &'a Arc<Stop>,
 }
@@ -201,6 +203,7 @@ impl Pass<'_> {
             fanout,
             unit_chunks: u16::try_from(unit_chunks).unwrap_or(u16::MAX),
             window_leaves: self.bounds.window_leaves,
+            limit_read: self.limit_read,
             parent: self
                 .parent
                 .clone()

@@ -6,8 +6,12 @@
 mod collecting;
 pub(crate) use collecting::{ForgetArgs, GcArgs, KeepArgs};
 
+mod resources;
+
 use clap::builder::FalseyValueParser;
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
+use resources::ReadLimitArgs;
+pub(crate) use resources::ResourceArgs;
 use std::path::PathBuf;
 
 const ABOUT: &str = "\
@@ -107,46 +111,6 @@ pub(crate) struct OutputArgs {
     /// Say on stderr what is done; twice or three times for more
     #[arg(short, long, env = "MOVER_VERBOSE", global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
-}
-
-/// How much of the machine is used.
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Resources")]
-pub(crate) struct ResourceArgs {
-    /// Memory to work in; every buffer, queue and cache is cut from it
-    #[arg(
-        long,
-        env = "MOVER_MEMORY",
-        global = true,
-        value_name = "SIZE",
-        default_value = "256MiB"
-    )]
-    pub(crate) memory: String,
-    /// How devices are read and written: probed, or one engine without fallback
-    #[arg(
-        long,
-        env = "MOVER_ENGINE",
-        global = true,
-        value_name = "ENGINE",
-        default_value = "auto"
-    )]
-    pub(crate) engine: EngineArg,
-    /// Whether to bypass the page cache (O_DIRECT); auto does where the device allows it
-    #[arg(
-        long,
-        env = "MOVER_DIRECT_IO",
-        global = true,
-        value_name = "WHEN",
-        default_value = "auto"
-    )]
-    pub(crate) direct_io: DirectArg,
-    /// Directory for cached dedup segments, `none` for no cache [default: $XDG_CACHE_HOME/mover or
-    /// ~/.cache/mover]
-    #[arg(long, env = "MOVER_SCRATCH", global = true, value_name = "DIR")]
-    pub(crate) scratch: Option<PathBuf>,
-    /// Threads that hash, compress and encrypt [default: one for each core]
-    #[arg(long, env = "MOVER_THREADS", global = true, value_name = "N")]
-    pub(crate) threads: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -275,6 +239,8 @@ pub(crate) struct BackupArgs {
     /// Exit with code 5 when the backup is good, but was not made as asked
     #[arg(long, env = "MOVER_FAIL_ON_DEGRADED", value_parser = FalseyValueParser::new())]
     pub(crate) fail_on_degraded: bool,
+    #[command(flatten)]
+    pub(crate) limits: ReadLimitArgs,
     #[command(flatten)]
     pub(crate) changes: ChangesArgs,
     #[command(flatten)]

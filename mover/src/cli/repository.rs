@@ -100,7 +100,7 @@ pub(crate) fn init(
             init_embedded(ctx, directory, key_file, new)
         }
         RepositoryPlace::Url(url) => {
-            let store = open_url(url, &StoreOptions { create_dir: true })?;
+            let store = place(ctx, url, &StoreOptions { create_dir: true })?;
             let encrypted = new.encryption != Encryption::None;
             // where MOVER_KEY_FILE names the file that is about to be made, it is not there yet
             let mut credentials = given(ctx, new_key_file)?;
@@ -254,7 +254,7 @@ fn init_embedded(
     // the key before the repository: a crash in between leaves a key too many, never a repository
     // without its key
     let credential = if encrypted { Some(keys::read_or_make_key_file(key_file)?.0) } else { None };
-    let store = open_url(&url, &StoreOptions { create_dir: true })?;
+    let store = place(ctx, &url, &StoreOptions { create_dir: true })?;
     let repository = make(ctx, store, new.options(credential))?;
     ctx.output.notice(&if encrypted {
         format!(
@@ -283,10 +283,15 @@ fn open_embedded(ctx: &Context, directory: &Path, key_file: &Path) -> Result<Arc
     })
 }
 
+/// A store, at the rates that are allowed.
+fn place(ctx: &Context, url: &str, options: &StoreOptions) -> Result<Store> {
+    Ok(open_url(url, options)?.limited(ctx.settings.resources.limits))
+}
+
 fn open_place(ctx: &Context, url: &str, own_key: Option<Credential>) -> Result<Arc<Repository>> {
     let mut credentials = given(ctx, None)?;
     credentials.extend(own_key);
-    let store = open_url(url, &StoreOptions::default())?;
+    let store = place(ctx, url, &StoreOptions::default())?;
     let opened = match ctx.block_on(Repository::open(store.clone(), &credentials)) {
         Err(e)
             if e.kind() == ErrorKind::WrongKey

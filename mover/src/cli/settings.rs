@@ -4,12 +4,12 @@
 //! here has an effect on disk, terminal or network.
 
 use super::args::{ColorWhen, DirectArg, EngineArg, GlobalArgs, OutputArgs, ResourceArgs};
-use super::sizes::parse_size;
+use super::sizes::{parse_rate, parse_size};
 use crate::backup::CompressionChoice;
 use crate::control::MemoryBudget;
 use crate::device::DirectIo;
 use crate::io::EngineChoice;
-use chunkstore::{Compression, Error, ErrorKind, Result};
+use chunkstore::{Compression, Error, ErrorKind, Result, TransferLimits};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -133,6 +133,7 @@ pub(crate) struct Resources {
     pub(crate) direct: DirectIo,
     pub(crate) scratch: Option<PathBuf>,
     pub(crate) threads: Option<usize>,
+    pub(crate) limits: TransferLimits,
 }
 
 impl Settings {
@@ -236,6 +237,10 @@ fn resources(args: ResourceArgs, env: &Environment) -> Result<Resources> {
         },
         scratch,
         threads: args.threads,
+        limits: TransferLimits {
+            upload: parse_rate("--limit-upload", args.limits.limit_upload.as_deref())?,
+            download: parse_rate("--limit-download", args.limits.limit_download.as_deref())?,
+        },
     })
 }
 
@@ -330,6 +335,10 @@ mod tests {
         };
         assert_eq!(memory("1GiB").unwrap(), 1 << 30);
         assert_eq!(memory("lots").unwrap_err().kind(), ErrorKind::Usage);
+        let limits = |line: &[&str]| settings(line, at_home()).map(|s| s.resources.limits);
+        let rates = limits(&["--limit-upload", "10MiB", "--limit-download", ""]).unwrap();
+        assert_eq!((rates.upload.map(u64::from), rates.download), (Some(10 << 20), None));
+        assert_eq!(limits(&["--limit-upload", "0"]).unwrap_err().kind(), ErrorKind::Usage);
         assert_eq!(settings(&["--threads", "0"], at_home()).unwrap_err().kind(), ErrorKind::Usage);
     }
 

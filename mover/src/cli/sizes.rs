@@ -1,6 +1,7 @@
 //! Byte sizes, ranges and durations: what a person types, and what is shown to one.
 
 use chunkstore::{Error, ErrorKind, Result};
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -85,6 +86,16 @@ pub(crate) fn parse_range(text: &str) -> Result<Range<u64>> {
         return Err(bad("it is empty"));
     }
     Ok(range)
+}
+
+/// A rate in bytes per second, written as a size; what is empty is no limit.
+pub(crate) fn parse_rate(flag: &str, text: Option<&str>) -> Result<Option<NonZeroU64>> {
+    let Some(text) = text.filter(|t| !t.is_empty()) else { return Ok(None) };
+    let rate = parse_size(text).map_err(|e| e.within(format!("use {flag}")))?;
+    NonZeroU64::new(rate).map(Some).ok_or_else(|| {
+        Error::new(ErrorKind::Usage, format!("use {flag} {text:?}"), "nothing would ever be moved")
+            .hint("leave it out to have no limit")
+    })
 }
 
 /// `1.50 GiB`: three digits that matter.

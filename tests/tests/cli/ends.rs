@@ -91,14 +91,48 @@ fn a_signal_stops_a_backup_which_then_can_be_done_again() {
         let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
         let first = lines.next().expect("a line of progress").expect("text");
         assert!(first.contains("\"type\":\"progress\""), "{first}");
-        signal(&child, name);
-        assert_eq!(ends_within(&mut child, Duration::from_secs(11)), Some(143), "{name}");
-        let mut stderr = String::new();
-        child.stderr.take().expect("its errors").read_to_string(&mut stderr).expect("text");
-        let errors: Vec<_> = stderr.lines().filter(|l| l.contains("\"type\":\"error\"")).collect();
-        assert_eq!(errors.len(), 1, "{stderr}");
-        assert!(errors[0].contains("\"kind\":\"cancelled\""), "{stderr}");
+        cancelled_by(&mut child, name, Duration::from_secs(11));
     }
+    assert!(stage.mover.ok(["list", "--volume", "large", "--json"]).json_lines().is_empty());
+    stage.mover.ok([p("backup"), p("--volume"), p("large"), p("-q"), image.clone()]);
+    stage.mover.ok([p("verify"), p("large@latest"), p("--device"), image]);
+}
+
+/// Signals it, and gives the one error that it ends with.
+fn cancelled_by(child: &mut Child, name: &str, within: Duration) -> String {
+    signal(child, name);
+    assert_eq!(ends_within(child, within), Some(143), "{name}");
+    let mut stderr = String::new();
+    child.stderr.take().expect("its errors").read_to_string(&mut stderr).expect("text");
+    let mut errors = stderr.lines().filter(|l| l.contains("\"type\":\"error\""));
+    let error = errors.next().expect("an error").to_owned();
+    assert_eq!(errors.next(), None, "{stderr}");
+    assert!(error.contains("\"kind\":\"cancelled\""), "{stderr}");
+    error
+}
+
+#[test]
+fn a_signal_does_not_wait_for_packs_that_a_limit_holds_back() {
+    const PACK_BYTES: u64 = 4 << 20;
+    let stage = Stage::new("paced-signal");
+    let image = stage.path("large");
+    fs::write(&image, Rng::new(31).bytes(24 << 20)).expect("write the image");
+    // one pack at once, the next one 16 s later, and so on
+    let line = ["backup", "--volume", "large", "--json", "--limit-upload", "256KiB"];
+    let mut command = stage.mover.command(line.iter().map(|t| p(t)).chain([image.clone()]));
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start a backup");
+    let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+    loop {
+        let line = lines.next().expect("a line of progress").expect("text");
+        let progress: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        if progress["uploaded_bytes"].as_u64().expect("a number") >= PACK_BYTES {
+            break;
+        }
+    }
+    let error = cancelled_by(&mut child, "TERM", Duration::from_secs(10));
+    // by its own doing, not because its time was over
+    assert!(!error.contains("took too long"), "{error}");
     assert!(stage.mover.ok(["list", "--volume", "large", "--json"]).json_lines().is_empty());
     stage.mover.ok([p("backup"), p("--volume"), p("large"), p("-q"), image.clone()]);
     stage.mover.ok([p("verify"), p("large@latest"), p("--device"), image]);

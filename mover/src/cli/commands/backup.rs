@@ -5,7 +5,7 @@ use super::super::context::{Context, host, tool};
 use super::super::progress::ProgressView;
 use super::super::repository;
 use super::super::settings::{parse_compression, parse_labels};
-use super::super::sizes::parse_size;
+use super::super::sizes::{parse_rate, parse_size};
 use super::super::summary::backup_text;
 use crate::backup::{BackupOptions, ChangedBlocksInput, ParentChoice, backup as run};
 use crate::control::Progress;
@@ -105,6 +105,7 @@ fn options(ctx: &Context, args: BackupArgs) -> Result<BackupOptions> {
         scratch: resources.scratch.clone(),
         threads: resources.threads,
         checkpoint_bytes: checkpoint_bytes(args.checkpoint_interval)?,
+        limit_read: parse_rate("--limit-read", args.limits.limit_read.as_deref())?,
         tool: tool(),
         host: host(),
     })
