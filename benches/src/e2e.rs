@@ -82,7 +82,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "256MiB", value_parser = size)]
     memory: u64,
     /// As in mover
-    #[arg(long, default_value = "zstd:1")]
+    #[arg(long, default_value = "auto")]
     compression: String,
     /// As in mover
     #[arg(long, default_value = "auto", value_parser = engine)]

@@ -70,7 +70,7 @@ pub fn make(dir: &Path, size_bytes: u64, stop: &dyn Fn() -> bool) -> io::Result<
             }
         }
     }
-    std::fs::write(&images.list, list(size_bytes, &changed))?;
+    std::fs::write(&images.list, delta_list(size_bytes, &changed))?;
     Ok(images)
 }
 
@@ -106,7 +106,8 @@ fn later(number: u64, old: Option<&[u8]>) -> (Option<Vec<u8>>, Vec<Range<u64>>) 
     (Some(new), changed)
 }
 
-fn list(size_bytes: u64, changed: &[Range<u64>]) -> String {
+/// A changed-block list in our own form.
+pub fn delta_list(size_bytes: u64, changed: &[Range<u64>]) -> String {
     let extents: Vec<String> = changed
         .iter()
         .map(|r| format!("{{\"offset\": {}, \"len\": {}}}", r.start, r.end - r.start))

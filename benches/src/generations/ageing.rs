@@ -2,6 +2,7 @@
 
 use crate::failed;
 use crate::stop::Stop;
+use benches::synthetic;
 use chunkstore::{Error, ErrorKind, Result, is_zero};
 use mover::device::{DirectIo, Source, SourceOptions};
 use std::fs::{File, OpenOptions};
@@ -128,12 +129,7 @@ fn list(size_bytes: u64, mut changed: Vec<Range<u64>>) -> String {
             _ => merged.push(range),
         }
     }
-    let extents: Vec<String> = merged
-        .iter()
-        .map(|r| format!("{{\"offset\": {}, \"len\": {}}}", r.start, r.end - r.start))
-        .collect();
-    let extents = extents.join(",\n");
-    format!("{{\"volume_size\": {size_bytes}, \"kind\": \"delta\", \"extents\": [\n{extents}]}}\n")
+    synthetic::delta_list(size_bytes, &merged)
 }
 
 #[cfg(test)]
@@ -143,7 +139,7 @@ mod tests {
     #[test]
     fn the_list_names_exactly_what_changed_and_the_seed_decides() {
         let dir = tempfile::tempdir().unwrap();
-        let images = benches::synthetic::make(dir.path(), 24 << 20, &|| false).unwrap();
+        let images = synthetic::make(dir.path(), 24 << 20, &|| false).unwrap();
         let copies = [dir.path().join("one"), dir.path().join("two")];
         let aged: Vec<String> = copies
             .iter()
