@@ -34,8 +34,8 @@ use std::time::Instant;
 use tokio::runtime::Runtime;
 
 const CHUNK_BYTES: u32 = 64 << 10;
-/// 64 GiB.
-const VOLUME_CHUNKS: u64 = 1 << 20;
+/// What every backup says that it was made of.
+const SNAPSHOT: &str = "made-up";
 const PACK_BYTES: u32 = 32 << 20;
 const TOOL: &str = concat!("benches ", env!("CARGO_PKG_VERSION"));
 
@@ -52,9 +52,13 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 50_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     chunks: u64,
     /// Most chunks in one dedup segment
-    #[arg(long, default_value_t = 8_000_000)]
+    #[arg(long, default_value_t = 1 << 18)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=67_108_864))]
     segment_chunks: u64,
+    /// Chunks of one volume
+    #[arg(long, default_value_t = 1 << 20)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    volume_chunks: u64,
 }
 
 /// Makes it.
@@ -67,7 +71,7 @@ pub(crate) fn run(args: &Args, stop: &Stop) -> Result<()> {
         if start >= args.chunks {
             break;
         }
-        let chunks = start..(start + VOLUME_CHUNKS).min(args.chunks);
+        let chunks = start..start.saturating_add(args.volume_chunks).min(args.chunks);
         start = chunks.end;
         maker.volume(number, chunks, stop)?;
         note(&format!("{start} of {} chunks", args.chunks));
@@ -108,7 +112,7 @@ impl<'a> Maker<'a> {
             let what = format!("use {}", args.repo.display());
             Error::new(ErrorKind::Usage, what, "its path is not valid UTF-8")
         })?;
-        let store = open_url(url, &StoreOptions { create_dir: true })?;
+        let store = open_url(url, &StoreOptions { create_dir: true, ..StoreOptions::default() })?;
         let options = InitOptions {
             chunk: ChunkSize::new(CHUNK_BYTES)?,
             entry_chunks: 16,
@@ -213,7 +217,7 @@ impl<'a> Maker<'a> {
             size_bytes,
             map,
             parent: None,
-            snapshot: SnapshotInfo::default(),
+            snapshot: SnapshotInfo { id: Some(SNAPSHOT.into()), ..SnapshotInfo::default() },
             source: SourceInfo {
                 path: "/dev/null".into(),
                 kind: ChangeKind::Whole,
@@ -227,6 +231,7 @@ impl<'a> Maker<'a> {
             tool: TOOL.into(),
             labels: BTreeMap::new(),
             degraded: Vec::new(),
+            copied_from: None,
         };
         match writer.commit(manifest, own_packs, &[]).await? {
             Commit::Done(_) => drop(writer.finish().await),
@@ -272,11 +277,11 @@ mod tests {
             key_file: dir.path().join("key"),
             chunks: 5000,
             segment_chunks: 3000,
+            volume_chunks: 1 << 20,
         };
         run(&args, &Stop::default()).unwrap();
         let key = std::fs::read(&args.key_file).unwrap();
-        let store =
-            open_url(args.repo.to_str().unwrap(), &StoreOptions { create_dir: false }).unwrap();
+        let store = open_url(args.repo.to_str().unwrap(), &StoreOptions::default()).unwrap();
         let runtime = Runtime::new().unwrap();
         runtime.block_on(async {
             let credential = Credential::from_key_file_bytes(&key).unwrap();

@@ -4,9 +4,11 @@
 //! chunks or pages went, then plans again. That a forwarding stub is absent is never remembered, since it may be written a
 //! moment later (`docs/format.md`, section 10); stubs themselves never change and may be kept.
 
+mod directory;
 mod moved;
 mod plan;
 
+pub(crate) use directory::{PackFrame, read_frame};
 pub use moved::{Forwarder, resolve_moved};
 pub use plan::{EntryAddr, RangeRead, plan_reads};
 

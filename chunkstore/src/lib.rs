@@ -4,6 +4,7 @@
 //! command line and no unsafe code. `docs/format.md` describes every byte that it stores.
 #![forbid(unsafe_code)]
 
+mod check;
 mod chunk;
 mod dedup;
 mod error;
@@ -24,6 +25,9 @@ mod seal;
 mod store;
 mod units;
 
+pub use check::{
+    Check, CheckFigures, Finding, FindingKind, LostBackup, PackChecker, PackReport, Repaired,
+};
 pub use chunk::is_zero;
 pub use dedup::{
     Claim, DedupIndex, DedupOptions, DedupStats, Lookup, NeededBlock, RunTable, RunTableStats,
@@ -39,8 +43,8 @@ pub use format::key::{
 };
 pub use format::lease::{Checkpoint, FrontierPage, Lease, LeaseRole};
 pub use format::manifest::{
-    BackupStats, ChangeKind, Manifest, ManifestRecord, MapRoot, ParentRef, SnapshotInfo,
-    SourceInfo, check_labels,
+    BackupStats, ChangeKind, CopiedFrom, Manifest, ManifestRecord, MapRoot, ParentRef,
+    SnapshotInfo, SourceInfo, check_labels,
 };
 pub use format::moved::{Moved, OldPlace};
 pub use format::names;
@@ -55,8 +59,9 @@ pub use ids::{
 };
 pub use keys::{Credential, Encryption, KdfCost, Keys, MasterKey, PackKey};
 pub use map::{
-    Inherit, LivePack, LiveSet, MapBuilder, MapReader, MapWalk, PageAt, PageSet, PageSink, Reached,
-    ReadLimits, Visitor, VolumeMap, Window, check_frontier, diff, reach,
+    Inherit, LivePack, LiveSet, LostPage, MapBuilder, MapReader, MapWalk, PageAt, PageSet,
+    PageSink, Reached, ReadLimits, Visitor, VolumeMap, Window, check_frontier, damaged_chunks,
+    diff, reach,
 };
 #[doc(hidden)]
 pub use pack::pack_end;

@@ -9,6 +9,7 @@
 //! | `diff` | [`diff`]: which chunks differ between two maps |
 //! | `reach` | [`reach()`]: everything that many maps reach, each page once |
 //! | `live` | [`LiveSet`]: which stored chunks and pages something refers to, in a bit or two each |
+//! | `lost` | [`damaged_chunks`]: which chunks of a map lead into what is damaged |
 //! | `builder` | [`MapBuilder`]: the map of a new backup, in one ascending pass, at the cost of the changed paths |
 //! | `sink` | [`PageSink`]: seals new pages into packs |
 //!
@@ -18,6 +19,7 @@
 mod builder;
 mod diff;
 mod live;
+mod lost;
 mod pages;
 mod reach;
 mod reader;
@@ -28,11 +30,13 @@ mod walk;
 pub use builder::{Inherit, MapBuilder, check_frontier};
 pub use diff::diff;
 pub use live::{LivePack, LiveSet};
+pub use lost::damaged_chunks;
 pub use pages::PageSet;
 pub use reach::{PageAt, Reached, Visitor, reach};
-pub use reader::{MapReader, ReadLimits};
+pub use reader::{LostPage, MapReader, ReadLimits};
 pub use sink::PageSink;
 pub use volume::VolumeMap;
+pub(crate) use volume::normalise;
 pub use walk::{MapWalk, Window};
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ mod tests;
 
 pub use collector::{CollectOptions, Collected, Waiting, collect, preview_collection};
 pub use condemned::DamagedSet;
+pub(crate) use condemned::{read_condemned, read_damaged};
 pub use lease::LeaseOptions;
 pub use reader::Reader;
 pub use writer::{Checkpointer, Commit, ResumeBy, SegmentInfo, Writer, WriterOptions};

@@ -7,14 +7,18 @@
 //! - [`create`](Store::create) is the only primitive that coordination rests on; `store/create.rs` says what it makes of
 //!   lost answers.
 //! - `store/fault.rs` turns the errors of `object_store` into ours.
+//! - `store/tries.rs` bounds, counts and spaces the tries of a request.
 //! - `store/pace.rs` limits the rate of transfers.
+//! - `store/leftovers.rs` removes what killed writers leave in a directory.
 //! - `store/url.rs` opens URLs. Such a store has two clients: an impatient one for small requests and one for packs and
 //!   large ranges, watched by `store/patience.rs`, so that a dead network is noticed but a slow one is not mistaken for it.
 
 mod create;
 mod fault;
+mod leftovers;
 mod pace;
 mod patience;
+mod tries;
 mod url;
 
 #[cfg(test)]
@@ -64,10 +68,13 @@ pub struct RequestCounts {
     pub lists: u64,
     /// Objects deleted.
     pub deletes: u64,
+    /// Tries of all of these that broke, or that the store refused for the moment (429, 5xx). They are made again, so they
+    /// come on top.
+    pub failed_tries: u64,
 }
 
 impl RequestCounts {
-    /// All kinds together.
+    /// All kinds together, each request once.
     pub fn total(&self) -> u64 {
         self.gets + self.puts + self.creates + self.heads + self.lists + self.deletes
     }
@@ -81,6 +88,7 @@ struct Counters {
     heads: AtomicU64,
     lists: AtomicU64,
     deletes: AtomicU64,
+    failed_tries: AtomicU64,
 }
 
 /// One object of a listing.
@@ -104,6 +112,8 @@ pub struct Store {
     /// How long requests are watched; not at all where no network lies between.
     patience: Option<Patience>,
     throttles: pace::Throttles,
+    /// Where it is one.
+    directory: Option<Arc<std::path::Path>>,
     prefix: Path,
     url: Arc<str>,
     counters: Arc<Counters>,
@@ -123,6 +133,7 @@ impl Store {
             small: store,
             patience: None,
             throttles: pace::Throttles::default(),
+            directory: None,
             prefix,
             url: url.into().into(),
             counters: Arc::default(),
@@ -145,6 +156,7 @@ impl Store {
             heads: get(&c.heads),
             lists: get(&c.lists),
             deletes: get(&c.deletes),
+            failed_tries: get(&c.failed_tries),
         }
     }
 
@@ -271,7 +283,8 @@ impl Store {
     /// Size and time of an object, `None` where there is none.
     pub async fn head(&self, key: &str) -> Result<Option<ObjectMeta>> {
         count(&self.counters.heads);
-        match self.small.head(&self.path(key)?).await {
+        let path = self.path(key)?;
+        match self.persist(|| self.small.head(&path)).await {
             Ok(meta) => Ok(Some(meta)),
             Err(e) => self.absent_or_err("look up", key, e),
         }
@@ -280,28 +293,29 @@ impl Store {
     /// All objects below a prefix of whole path segments (`""` is the repository itself), in no certain order.
     pub async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
         let path = self.path(prefix)?;
-        let mut found = Vec::new();
-        let mut stream = self.small.list(Some(&path));
-        let result = loop {
-            match stream.try_next().await {
-                Ok(Some(meta)) => found.extend(self.listed(meta)),
-                Ok(None) => break Ok(()),
-                Err(e) => break Err(e),
-            }
+        let listing = || async {
+            let mut found = Vec::new();
+            let mut stream = self.small.list(Some(&path));
+            let result = loop {
+                match stream.try_next().await {
+                    Ok(Some(meta)) => found.extend(self.listed(meta)),
+                    Ok(None) => break Ok(()),
+                    Err(e) => break Err(e),
+                }
+            };
+            let pages = (found.len() as u64).div_ceil(LIST_PAGE).max(1);
+            self.counters.lists.fetch_add(pages, Ordering::Relaxed);
+            result.map(|()| found)
         };
-        let pages = (found.len() as u64).div_ceil(LIST_PAGE).max(1);
-        self.counters.lists.fetch_add(pages, Ordering::Relaxed);
-        match result {
-            Ok(()) => Ok(found),
-            Err(e) => Err(self.list_failed(prefix, e)),
-        }
+        self.persist(listing).await.map_err(|e| self.list_failed(prefix, e))
     }
 
     /// Whether there is any object below a prefix; reads at most one page of the listing.
     pub async fn any(&self, prefix: &str) -> Result<bool> {
         count(&self.counters.lists);
         let path = self.path(prefix)?;
-        match self.small.list(Some(&path)).try_next().await {
+        let first = || async { self.small.list(Some(&path)).try_next().await };
+        match self.persist(first).await {
             Ok(first) => Ok(first.is_some()),
             Err(e) => Err(self.list_failed(prefix, e)),
         }
@@ -310,7 +324,8 @@ impl Store {
     /// Deletes an object; deleting none is fine.
     pub async fn delete(&self, key: &str) -> Result<()> {
         count(&self.counters.deletes);
-        match self.small.delete(&self.path(key)?).await {
+        let path = self.path(key)?;
+        match self.persist(|| self.small.delete(&path)).await {
             Ok(()) => Ok(()),
             Err(e) => self.absent_or_err::<()>("delete", key, e).map(|_| ()),
         }

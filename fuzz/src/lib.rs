@@ -7,6 +7,7 @@
 //!
 //! A new target is a `pub fn` here, its name in [`TARGETS`], and a few small files in `corpus/<its name>/`.
 
+mod filesystems;
 mod kit;
 mod lists;
 mod names;
@@ -14,6 +15,7 @@ mod packs;
 mod records;
 mod segments;
 
+pub use filesystems::filesystem;
 pub use lists::changed_blocks;
 pub use names::{object_key, volume_name};
 pub use packs::{pack, pack_directory, pack_entry};
@@ -38,6 +40,6 @@ macro_rules! targets {
 
 /// All targets.
 pub const TARGETS: &[Target] = targets! {
-    changed_blocks object_key volume_name pack pack_directory pack_entry page segment segment_layout filter
+    changed_blocks filesystem object_key volume_name pack pack_directory pack_entry page segment segment_layout filter
     record repository_params key_info manifest lease forgotten damaged moved condemned blockers verdict
 };

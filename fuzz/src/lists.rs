@@ -46,7 +46,7 @@ fn check(data: &[u8], volume_bytes: u64, kind_override: Option<ChangeKind>) {
     }
 }
 
-fn check_set(extents: &Extents, volume_bytes: u64) {
+pub(crate) fn check_set(extents: &Extents, volume_bytes: u64) {
     let ranges = extents.as_slice();
     assert!(ranges.iter().all(|r| r.start < r.end && r.end <= volume_bytes), "{extents:?}");
     assert!(ranges.windows(2).all(|w| w[0].end < w[1].start), "{extents:?}");

@@ -225,6 +225,7 @@ fn manifest_value() -> Manifest {
         tool: "golden".into(),
         labels: [("a".to_owned(), "\u{e4}\n".to_owned())].into(),
         degraded: vec!["no list".into()],
+        copied_from: None,
     }
 }
 
@@ -242,6 +243,7 @@ fn json_records() {
         snapshot: SnapshotInfo::default(),
         labels: [].into(),
         degraded: vec![],
+        copied_from: None,
         ..manifest_value()
     };
     let empty = ManifestRecord::Backup(Box::new(empty));

@@ -5,31 +5,35 @@
 //! that were reused, create the manifest, give the lease back. The stages of moving the data are files of this folder.
 
 mod assemble;
-mod bounds;
-mod checkpoint;
-mod dedup;
+mod audit;
+pub(crate) mod bounds;
+pub(crate) mod checkpoint;
+pub(crate) mod dedup;
 mod feed;
-mod level;
-mod parent;
-mod read;
-mod resume;
-mod run;
+mod ladder;
+pub(crate) mod level;
+pub(crate) mod parent;
+pub(crate) mod read;
+pub(crate) mod resume;
+pub(crate) mod run;
 mod seal;
 mod stdin;
-mod stop;
+pub(crate) mod stop;
 mod summary;
-mod unit;
+pub(crate) mod unit;
 mod upload;
 
+pub use audit::{AuditAmount, Audited};
 pub use bounds::{Bounds, MEMORY_BYTES_MIN};
+pub(crate) use ladder::read_given;
 pub use level::{CompressionChoice, CompressionUsed, LevelUsed};
 pub use parent::ParentChoice;
 pub use resume::Resumed;
 pub use summary::{BackupOutcome, BackupSummary};
 
 use crate::changes::{
-    BackupPlan, ChangedBlocks, Changes, Extents, ParseOptions, PlanInput, RANGES_MAX_DEFAULT,
-    parse_changed_blocks, plan_backup,
+    BackupPlan, ChangeRequest, ChangeSource, ChangedBlocks, Changes, Extents, Origin, PlanInput,
+    RANGES_MAX_DEFAULT, plan_backup,
 };
 use crate::control::{Cancel, MemoryBudget, Phase, Progress};
 use crate::device::{DirectIo, Source, SourceOptions};
@@ -39,31 +43,23 @@ use checkpoint::Pace;
 use chrono::{DateTime, Utc};
 use chunkstore::{
     BackupId, BackupStats, ChangeKind, Checkpoint, Commit, DedupOptions, Error, ErrorKind,
-    Geometry, LeaseOptions, PackId, Repository, Result, ResumeBy, Scratch, SnapshotInfo, VolumeMap,
-    VolumeName, Writer, WriterOptions, check_frontier, is_zero,
+    Geometry, LeaseOptions, Manifest, PackId, ReadLimits, Repository, Result, ResumeBy, Scratch,
+    SnapshotInfo, VolumeMap, VolumeName, Writer, WriterOptions, check_frontier,
 };
 use std::collections::{BTreeMap, HashSet};
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 use stop::Stop;
 
 /// How often a run may have to store again what a collector took away before it gives up.
-const ROUNDS_MAX: u32 = 5;
+pub(crate) const ROUNDS_MAX: u32 = 5;
 /// A writer without a heartbeat for this long counts as dead to a collector.
-const LEASE_SECONDS: u32 = 600;
+pub(crate) const LEASE_SECONDS: u32 = 600;
 /// What is looked at of a volume that a list calls empty.
 const HEAD_BYTES: u64 = 1 << 20;
-
-/// Where a changed-block list comes from.
-#[derive(Debug, Clone)]
-pub enum ChangedBlocksInput {
-    /// A file.
-    Path(PathBuf),
-    /// Standard input.
-    Stdin,
-}
 
 /// What a backup is asked to do.
 #[derive(Debug, Clone)]
@@ -74,10 +70,8 @@ pub struct BackupOptions {
     pub volume: Option<VolumeName>,
     /// Random by default; given, it makes a run repeatable.
     pub backup_id: Option<BackupId>,
-    /// Changed-block list; without it the whole source is read, holes of an image file apart.
-    pub changed_blocks: Option<ChangedBlocksInput>,
-    /// Overrides or supplies what the list means.
-    pub kind: Option<ChangeKind>,
+    /// Sources of changed-block lists; without one the whole source is read, holes of an image file apart.
+    pub changes: ChangeRequest,
     /// Which backup to build on.
     pub parent: ParentChoice,
     /// The snapshot that the list starts from.
@@ -102,6 +96,8 @@ pub struct BackupOptions {
     pub checkpoint_bytes: Option<u64>,
     /// Bytes a second that are read from the source at most.
     pub limit_read: Option<NonZeroU64>,
+    /// How much of what a list does not name is looked at.
+    pub audit: AuditAmount,
     /// Program and version, for manifest and lease.
     pub tool: String,
     /// Name of this machine or pod, for the lease.
@@ -116,6 +112,8 @@ struct Prepared {
     changes: Option<ChangedBlocks>,
     bounds: Bounds,
     warnings: Vec<String>,
+    /// Each step down from what was asked for.
+    degraded: Vec<String>,
 }
 
 /// Backs up `options.source` and commits it.
@@ -130,10 +128,9 @@ pub fn backup(
 ) -> Result<BackupSummary> {
     let (begun, started) = (Instant::now(), Utc::now());
     progress.set_phase(Phase::Planning);
-    let prepared = prepare(repo, options, cancel)?;
+    let (prepared, parents) = prepare(rt, repo, options, cancel)?;
     let backup_id = options.backup_id.clone().unwrap_or_else(BackupId::random);
     let delta = prepared.changes.as_ref().is_some_and(|c| c.kind == ChangeKind::Delta);
-    let parents = parent::candidates(rt, repo, options, &prepared.volume, delta)?;
     let lease = LeaseOptions {
         lease_seconds: LEASE_SECONDS,
         tool: options.tool.clone(),
@@ -167,6 +164,7 @@ pub fn backup(
         started,
         delta,
         resumed: None,
+        audited: None,
         last_stats: None,
     };
     let result = run.rounds();
@@ -186,7 +184,12 @@ pub fn backup(
     Ok(summary)
 }
 
-fn prepare(repo: &Repository, options: &BackupOptions, cancel: &Arc<Cancel>) -> Result<Prepared> {
+fn prepare(
+    rt: &tokio::runtime::Handle,
+    repo: &Arc<Repository>,
+    options: &BackupOptions,
+    cancel: &Arc<Cancel>,
+) -> Result<(Prepared, Vec<Manifest>)> {
     let source = Source::open(&options.source, SourceOptions { direct: options.direct })?;
     let geometry = Geometry::new(source.size_bytes(), repo.params().chunk)
         .map_err(|e| e.within(format!("back up {}", options.source.display())))?;
@@ -198,22 +201,18 @@ fn prepare(repo: &Repository, options: &BackupOptions, cancel: &Arc<Cancel>) -> 
             mount.display()
         ));
     }
-    let changes = read_list(options, source.size_bytes(), cancel)?;
-    if let Some(list) = &changes {
-        check_empty(list, &source)?;
+    let chunk = repo.params().chunk;
+    let ladder = ladder::Ladder { rt, repo, options, source: &source, chunk, cancel };
+    let chosen = ladder.choose()?;
+    if let Some(list) = &chosen.list {
         warnings.extend(list.notes.iter().cloned());
     }
-    let delta = changes.as_ref().is_some_and(|c| c.kind == ChangeKind::Delta);
-    let volume = match &options.volume {
-        Some(volume) => volume.clone(),
-        None if delta => {
-            return Err(Error::new(ErrorKind::Usage, "use a delta list", "no volume is named")
-                .hint(
-                    "name the volume with --volume, as for the backup that the delta builds on",
-                ));
-        }
-        None => source.default_volume_name()?,
-    };
+    let bounds = bounds(repo, options)?;
+    let ladder::Choice { list: changes, volume, parents, steps: degraded } = chosen;
+    Ok((Prepared { source, volume, geometry, changes, bounds, warnings, degraded }, parents))
+}
+
+fn bounds(repo: &Repository, options: &BackupOptions) -> Result<Bounds> {
     let params = repo.params();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = options.threads.unwrap_or(cores);
@@ -229,62 +228,12 @@ fn prepare(repo: &Repository, options: &BackupOptions, cancel: &Arc<Cancel>) -> 
         bounds.pace(rate);
     }
     tracing::info!("{}", bounds.line());
-    Ok(Prepared { source, volume, geometry, changes, bounds, warnings })
+    Ok(bounds)
 }
 
 /// A range costs 16 bytes in the list and as many in the plan, twice for a moment: an eighth of the budget is theirs.
-fn ranges_max(memory: MemoryBudget) -> usize {
+pub(crate) fn ranges_max(memory: MemoryBudget) -> usize {
     usize::try_from(memory.total_bytes / 8 / 64).unwrap_or(usize::MAX).min(RANGES_MAX_DEFAULT)
-}
-
-/// Some drivers answer with an empty list of allocated blocks where they mean an error. A device whose first bytes are not
-/// zero is not empty.
-fn check_empty(list: &ChangedBlocks, source: &Source) -> Result<()> {
-    if list.kind != ChangeKind::Allocated || !list.data.is_empty() {
-        return Ok(());
-    }
-    let head = usize::try_from(source.size_bytes().min(HEAD_BYTES)).unwrap_or(0);
-    let mut bytes = vec![0; head];
-    source.read_exact_at(&mut bytes, 0)?;
-    if is_zero(&bytes) {
-        return Ok(());
-    }
-    let what = format!("use the changed-block list for {}", source.path().display());
-    Err(Error::new(
-        ErrorKind::Corrupt,
-        what,
-        "it says that nothing is allocated, but the volume starts with data",
-    )
-    .hint("take the list again, or run the backup without it"))
-}
-
-fn read_list(
-    options: &BackupOptions,
-    volume_bytes: u64,
-    cancel: &Arc<Cancel>,
-) -> Result<Option<ChangedBlocks>> {
-    let name = match &options.changed_blocks {
-        None => return Ok(None),
-        Some(ChangedBlocksInput::Stdin) => "standard input".to_owned(),
-        Some(ChangedBlocksInput::Path(path)) => path.display().to_string(),
-    };
-    let parse = ParseOptions {
-        kind_override: options.kind,
-        ranges_max: ranges_max(options.memory),
-        ..ParseOptions::new(name.as_str(), volume_bytes)
-    };
-    let Some(ChangedBlocksInput::Path(path)) = &options.changed_blocks else {
-        let input = stdin::Waiting::stdin(cancel).map_err(|e| {
-            Error::new(ErrorKind::Usage, format!("read changed-block list {name}"), "").caused_by(e)
-        })?;
-        let list = parse_changed_blocks(input, &parse);
-        cancel.check()?;
-        return list.map(Some);
-    };
-    let file = std::fs::File::open(path).map_err(|e| {
-        Error::new(ErrorKind::Usage, format!("read changed-block list {name}"), "").caused_by(e)
-    })?;
-    parse_changed_blocks(file, &parse).map(Some)
 }
 
 struct Run<'a> {
@@ -301,6 +250,8 @@ struct Run<'a> {
     delta: bool,
     /// Where the last pass began, if not at the start.
     resumed: Option<Resumed>,
+    /// What the audit found; `None` before it.
+    audited: Option<Audited>,
     /// Of the pass that was committed, or is about to be.
     last_stats: Option<BackupStats>,
 }
@@ -310,8 +261,8 @@ impl Run<'_> {
     fn rounds(&mut self) -> Result<BackupSummary> {
         let mut missing: HashSet<PackId> = HashSet::new();
         for _ in 0..ROUNDS_MAX {
-            let plan = self.plan()?;
-            let from = self.resume_point(&missing)?;
+            let (plan, lost) = self.audited_plan()?;
+            let from = self.resume_point(&missing, &lost)?;
             let done =
                 self.pass(&plan, from.as_ref(), &missing).map_err(|e| self.ended(e, &plan))?;
             self.progress.set_phase(Phase::Finishing);
@@ -345,12 +296,21 @@ impl Run<'_> {
     }
 
     /// Where the next pass may start: what the lease says, if it fits the volume.
-    fn resume_point(&mut self, missing: &HashSet<PackId>) -> Result<Option<Checkpoint>> {
+    fn resume_point(
+        &mut self,
+        missing: &HashSet<PackId>,
+        lost: &[Range<u64>],
+    ) -> Result<Option<Checkpoint>> {
+        if self.resume_by.is_none() {
+            return Ok(None);
+        }
         let from = self.rt.block_on(self.writer.resume_point(missing))?;
         let Some(from) = from else { return Ok(None) };
         let fanout = self.repo.params().page_fanout;
         let geometry = self.prepared.geometry;
-        match check_frontier(fanout, geometry, from.next_chunk, &from.frontier) {
+        let fits = check_frontier(fanout, geometry, from.next_chunk, &from.frontier)
+            .and_then(|()| parent::check_undamaged(&from, lost, self.writer.damaged()));
+        match fits {
             Ok(()) => Ok(Some(from)),
             Err(e) => {
                 self.prepared.warnings.push(format!("the checkpoint is of no use: {e}"));
@@ -375,26 +335,81 @@ impl Run<'_> {
         resume::explain(e, self.writer.backup_id(), kept)
     }
 
-    fn plan(&self) -> Result<BackupPlan> {
+    /// What to do, and the chunks of the parent that cannot be inherited as they are damaged.
+    fn plan(&self) -> Result<(BackupPlan, Vec<Range<u64>>)> {
         let p = &self.prepared;
         let parent = match self.writer.parent() {
             Some(m) => Some(Geometry::new(m.size_bytes, p.geometry.chunk())?),
             None if self.delta => {
+                // a list that is asked for is asked for anew by the next run, which finds another way
+                let given = self.options.changes.sources.iter().any(ChangeSource::is_given);
+                let kind = if given { ErrorKind::NotFound } else { ErrorKind::Unavailable };
                 return Err(Error::new(
-                    ErrorKind::NotFound,
+                    kind,
                     format!("use a delta list for {}", p.volume),
                     "the backup that it builds on was forgotten meanwhile",
                 )
-                .hint("run the backup without a list"));
+                .hint(if given {
+                    "run the backup without a list"
+                } else {
+                    "run it again"
+                }));
             }
             None => None,
         };
-        // holes are asked for again in each round: asking is cheap, and the file may have been discarded from
+        let holes = self.holes()?;
+        let changes = p.changes.as_ref().map_or(Changes::Whole, Changes::List);
+        let input = PlanInput { geometry: p.geometry, parent, changes, holes: holes.as_ref() };
+        let plan = plan_backup(&input)?;
+        if !plan.inherit {
+            return Ok((plan, Vec::new()));
+        }
+        let limits = ReadLimits::within(p.bounds.map_read_bytes);
+        let lost = parent::damaged_of_parent(self.rt, self.repo, &self.writer, limits)?;
+        Ok((plan.read_again(p.geometry, &lost), lost))
+    }
+
+    /// Bytes that an image file has no blocks for. Asked for again in each round: asking is cheap, and the file may have been
+    /// discarded from.
+    fn holes(&self) -> Result<Option<Extents>> {
+        let p = &self.prepared;
         let data = p.source.data_ranges()?;
         let all = Extents::of(0..p.geometry.size_bytes());
-        let holes = data.map(|data| all.subtract(&data.into_iter().collect()));
-        let changes = p.changes.as_ref().map_or(Changes::Whole, Changes::List);
-        plan_backup(&PlanInput { geometry: p.geometry, parent, changes, holes: holes.as_ref() })
+        Ok(data.map(|data| all.subtract(&data.into_iter().collect())))
+    }
+
+    /// The plan, once the list has stood the audit; otherwise that of the whole volume.
+    fn audited_plan(&mut self) -> Result<(BackupPlan, Vec<Range<u64>>)> {
+        let (plan, lost) = self.plan()?;
+        if self.audited.is_some() || self.prepared.changes.is_none() {
+            return Ok((plan, lost));
+        }
+        let origin = self.prepared.changes.as_ref().map(|list| list.origin);
+        let audit = audit::Audit {
+            rt: self.rt,
+            repo: self.repo,
+            source: &self.prepared.source,
+            geometry: self.prepared.geometry,
+            cancel: self.cancel,
+            says_zero: origin != Some(Origin::FileSystem),
+        };
+        let parent = self.writer.parent().filter(|_| plan.inherit);
+        let parent = parent.map(|m| VolumeMap::of(self.repo, m)).transpose()?;
+        let seed = u64::from_le_bytes(chunkstore::random_bytes());
+        let holes = self.holes()?;
+        let audited = audit.run(&plan, holes.as_ref(), parent, self.options.audit, seed)?;
+        self.audited = Some(audited);
+        let Some(offset) = audited.false_at else { return Ok((plan, lost)) };
+        // what a run that believed the list has left must not be built upon
+        self.rt.block_on(self.writer.forget_checkpoint())?;
+        if let Some(kind) = self.options.changes.require {
+            return Err(audit::refused(&self.prepared.source, kind, offset));
+        }
+        self.prepared.degraded.push(audit::verdict(&audited, offset));
+        (self.prepared.changes, self.delta) = (None, false);
+        // nor may a run that believes it build upon what this one leaves
+        self.resume_by = None;
+        self.plan()
     }
 
     fn pass(
@@ -423,7 +438,10 @@ impl Run<'_> {
             None => None,
         };
         let segments = self.rt.block_on(self.writer.list_segments())?;
-        let options = DedupOptions { memory_bytes: p.bounds.dedup_bytes };
+        let options = DedupOptions {
+            memory_bytes: p.bounds.dedup_bytes,
+            worth_bytes: dedup::worth_bytes(plan.read_bytes),
+        };
         let unusable = dedup::Unusable { packs, entries: self.writer.damaged().clone() };
         let stop = Arc::new(Stop::new(self.cancel));
         let dedup =
@@ -435,7 +453,7 @@ impl Run<'_> {
         run::Pass {
             repo: self.repo,
             runtime: self.rt,
-            source: &p.source,
+            input: run::Input::Device { source: &p.source, engine: self.options.engine },
             geometry: p.geometry,
             plan: left,
             from,
@@ -444,7 +462,6 @@ impl Run<'_> {
             parent,
             dedup: &dedup,
             bounds: &p.bounds,
-            engine: self.options.engine,
             compression: self.options.compression,
             limit_read: self.options.limit_read,
             progress: self.progress,

@@ -2,20 +2,30 @@
 //!
 //! Every source ends in one form, [`ChangedBlocks`]: ascending, merged byte ranges within the volume, and a kind that says what
 //! an unlisted byte means. [`parse_changed_blocks`] reads the shapes that tools write (`docs/changed-blocks.md` shows each),
-//! [`plan_backup`] turns a list into chunks to read. Nothing here opens a device or a repository. Lists come from outside: what
-//! is wrong in one is an error that names the list and the place in it, never a guess, never a panic; memory is 16 bytes for each
-//! merged range, up to a limit.
+//! [`ChangeSource`] also asks a server for one, [`plan_backup`] turns a list into chunks to read. Nothing here opens a device or a
+//! repository. Lists come from outside: what is wrong in one is an error that names the list and the place in it, never a guess,
+//! never a panic; memory is 16 bytes for each merged range, up to a limit.
 
+mod allocation;
 mod csi;
 mod extents;
+mod ladder;
 mod parse;
 mod plan;
+mod remote;
+mod source;
 mod write;
 
 pub use chunkstore::ChangeKind;
+pub(crate) use extents::ExtentsBuilder;
 pub use extents::{Extents, Ranges};
+pub(crate) use ladder::{check_floor, descend};
 pub use parse::{ParseOptions, RANGES_MAX_DEFAULT, parse_changed_blocks};
 pub use plan::{BackupPlan, Changes, PlanInput, plan_backup};
+pub use remote::{RestSource, RetryPolicy, SnapshotEndpoint, SnapshotSource};
+pub use source::{ChangeRequest, ChangeSource, ListRequest};
+
+use std::ops::Range;
 
 /// Where a list came from, by its shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +40,12 @@ pub enum Origin {
     Rbd,
     /// `qemu-img map`.
     Qemu,
+    /// The REST draft.
+    Rest,
+    /// A SnapshotMetadata service.
+    SnapshotMetadata,
+    /// The volume's own file system.
+    FileSystem,
 }
 
 impl Origin {
@@ -41,6 +57,9 @@ impl Origin {
             Self::Csi => "csi",
             Self::Rbd => "rbd",
             Self::Qemu => "qemu",
+            Self::Rest => "rest",
+            Self::SnapshotMetadata => "snapshot-metadata",
+            Self::FileSystem => "filesystem",
         }
     }
 }
@@ -58,8 +77,21 @@ pub struct ChangedBlocks {
     pub data: Extents,
     /// Byte ranges that are known to be zero; disjoint from `data`.
     pub zero: Extents,
+    /// What the source said about single blocks beside that, uninterpreted.
+    pub contexts: Vec<BlockContext>,
     /// What was tolerated while reading the list, for the user to see.
     pub notes: Vec<String>,
+}
+
+/// Something that a source attached to a block: handed on as it came, used for nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockContext {
+    /// The block.
+    pub range: Range<u64>,
+    /// Whether the block is known to be zero.
+    pub zero: bool,
+    /// Base64, as the source wrote it.
+    pub context: String,
 }
 
 impl ChangedBlocks {

@@ -3,10 +3,13 @@
 //! | file | |
 //! |---|---|
 //! | `args` | what can be typed |
+//! | `sources` | what is meant by the flags about changed blocks |
 //! | `settings` | what is meant by it, and by the environment: the only file that reads it |
 //! | `context`, `repository`, `keys` | runtime, place and keys, made ready for a command |
 //! | `commands` | one function for each command |
 //! | `output`, `progress`, `log`, `table`, `summary`, `sizes` | what is shown |
+//! | `metrics`, `termination` | what Prometheus and a kubelet are told |
+//! | `watch`, `stall` | what looks at an operation while it runs |
 //! | `signals`, `exit` | how it ends |
 //!
 //! Nothing else of the crate prints, reads the environment, installs handlers or ends the process.
@@ -18,29 +21,37 @@ mod context;
 mod exit;
 mod keys;
 mod log;
+mod metrics;
 mod output;
 mod progress;
 mod repository;
 mod settings;
 mod signals;
 mod sizes;
+mod sources;
+mod stall;
 mod summary;
 mod table;
+mod termination;
+mod watch;
 
 pub use settings::parse_compression;
 pub use sizes::{parse_size, show_bytes};
 
 use crate::control::Cancel;
 use args::{Args, Command};
-use chunkstore::{Error, ErrorKind};
+use chunkstore::{Error, ErrorKind, Result};
 use clap::FromArgMatches;
 use context::Context;
 use output::{Output, one_line, reader_left};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-use settings::{Environment, Settings, output_settings};
+use settings::{
+    Environment, Resources, Settings, limits_line, limits_warning, output_settings, termination_log,
+};
 use signals::SignalWatch;
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Runs the program; what the process ends with.
 pub fn main() -> ExitCode {
@@ -53,29 +64,60 @@ pub fn main() -> ExitCode {
         Err(e) => return ExitCode::from(usage(&e)),
     };
     let env = Environment::capture();
-    let output = Output::new(output_settings(&args.global.output, &env));
+    let report = &args.global.report;
+    let output = Output::new(output_settings(&args.global.output, report.log_level, &env));
     log::install(&output);
+    if args.command.is_job() {
+        let place = termination_log(report.termination_log.clone(), &env);
+        termination::begin(place, args.command.name());
+    }
     if let Err(e) = hidden {
         tracing::debug!("the process could not be made non-dumpable: {e}");
     }
     ExitCode::from(run(args, env, &output))
 }
 
-fn run(args: Args, env: Environment, output: &std::sync::Arc<Output>) -> u8 {
+fn run(args: Args, env: Environment, output: &Arc<Output>) -> u8 {
     let cancel = Cancel::new();
     let Args { global, command } = args;
-    let done = Settings::new(global, env).and_then(|settings| {
+    let ready = Settings::new(global, env).and_then(|settings| {
+        say_limits(&settings, command.is_job(), output);
         let signals = SignalWatch::install(&cancel, output)?;
-        let mut ctx = Context::new(settings, std::sync::Arc::clone(output), cancel);
+        let mut ctx = Context::new(settings, Arc::clone(output), cancel, command.name());
         if !matches!(command, Command::Completions(_)) {
             ctx.start_runtime()?;
         }
-        let done = commands::run(&ctx, command);
-        drop(ctx);
-        drop(signals);
-        done
+        let server = ctx.serve_metrics()?;
+        Ok((signals, ctx, server))
     });
-    match done {
+    let (signals, ctx, server) = match ready {
+        Ok(ready) => ready,
+        Err(e) => return ended(output, Err(e)),
+    };
+    let is_job = command.is_job();
+    let done = commands::run(&ctx, command);
+    let done = ctx.stalled.explain(done, ctx.settings.report.stall_timeout);
+    let code = ended(output, done);
+    if is_job {
+        ctx.report_end(code, server.as_ref());
+    }
+    drop(ctx);
+    drop(signals);
+    code
+}
+
+/// What this pod or control group allows, and what comes of it.
+fn say_limits(settings: &Settings, is_job: bool, output: &Output) {
+    let Resources { cgroup, memory, cores, threads, .. } = &settings.resources;
+    tracing::info!("{}", limits_line(cgroup, *memory, threads.unwrap_or(*cores)));
+    if let Some(warning) = limits_warning(cgroup, *memory).filter(|_| is_job) {
+        output.warn(&warning);
+    }
+}
+
+/// Says how a command ended, to everybody who may read it; what the process ends with.
+fn ended(output: &Output, done: Result<()>) -> u8 {
+    let code = match done {
         Ok(()) => exit::OK,
         // `mover restore X - | head`: the reader has what it wanted, and knows best that it left
         Err(e) if output.stdout_is_data() && reader_left(&e) => exit::RETRYABLE,
@@ -83,7 +125,9 @@ fn run(args: Args, env: Environment, output: &std::sync::Arc<Output>) -> u8 {
             output.error(&e);
             exit::exit_code(e.kind())
         }
-    }
+    };
+    termination::end(code, &output.ended());
+    code
 }
 
 fn parse() -> Result<Args, clap::Error> {
@@ -111,14 +155,17 @@ fn usage(e: &clap::Error) -> u8 {
         return exit::OK;
     }
     let env = Environment::capture();
+    let text = e.render().to_string();
+    let first = text.lines().next().unwrap_or_default();
+    let error = Error::new(ErrorKind::Usage, first.trim_start_matches("error: "), "");
     if std::env::args_os().any(|arg| arg == "--json") || env.json {
-        let text = e.render().to_string();
-        let first = text.lines().next().unwrap_or_default();
-        let error = Error::new(ErrorKind::Usage, first.trim_start_matches("error: "), "");
         Output::new(settings::json_only(&env)).error(&error);
     } else {
         let _ = e.print();
     }
+    // which command was meant is not known, but a Job's manifest may be wrong
+    termination::begin(termination_log(env.termination_log.clone(), &env), "unknown");
+    termination::refused(exit::USAGE, "usage", &error.to_string());
     exit::USAGE
 }
 
@@ -132,13 +179,14 @@ fn install_panic_hook() {
             .or_else(|| payload.downcast_ref::<String>().cloned())
             .unwrap_or_default();
         let place = info.location().map(ToString::to_string).unwrap_or_default();
-        let mut stderr = std::io::stderr().lock();
-        let _ = writeln!(
-            stderr,
-            "error: mover {} has a bug: {} at {place}; please report it. What was committed is safe, run the command again",
+        let message = format!(
+            "mover {} has a bug: {} at {place}; please report it. What was committed is safe, run the command again",
             env!("CARGO_PKG_VERSION"),
             one_line(&what),
         );
+        let mut stderr = std::io::stderr().lock();
+        let _ = writeln!(stderr, "error: {message}");
+        termination::refused(exit::BUG, "bug", &message);
         let trace = std::backtrace::Backtrace::capture();
         if trace.status() == std::backtrace::BacktraceStatus::Captured {
             let _ = writeln!(stderr, "{trace}");

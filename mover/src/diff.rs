@@ -31,7 +31,11 @@ pub fn diff(rt: &Handle, repo: &Arc<Repository>, a: &str, b: &str) -> Result<Cha
     })
 }
 
-async fn diff_of(repo: &Arc<Repository>, a: &Manifest, b: &Manifest) -> Result<ChangedBlocks> {
+pub(crate) async fn diff_of(
+    repo: &Arc<Repository>,
+    a: &Manifest,
+    b: &Manifest,
+) -> Result<ChangedBlocks> {
     let reader = |m| VolumeMap::of(repo, m).and_then(|map| MapReader::new(Arc::clone(repo), map));
     let (mut old, mut new) = (reader(a)?, reader(b)?);
     let geometry = *new.map().geometry();
@@ -46,6 +50,7 @@ async fn diff_of(repo: &Arc<Repository>, a: &Manifest, b: &Manifest) -> Result<C
         volume_bytes: Some(b.size_bytes),
         zero: listed.subtract(&data),
         data,
+        contexts: Vec::new(),
         notes: Vec::new(),
     })
 }

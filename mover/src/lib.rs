@@ -3,12 +3,17 @@
 //! The library behind the binary of the same name. `docs/architecture.md` has the code map.
 
 pub mod backup;
+pub mod cgroup;
 pub mod changes;
+pub mod check;
 pub mod cli;
 mod concurrency;
 pub mod control;
+pub mod copy;
 pub mod device;
 pub mod diff;
+pub mod filesystem;
+pub mod inspect;
 pub mod io;
 pub mod restore;
 pub mod retention;

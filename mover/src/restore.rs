@@ -17,9 +17,9 @@
 
 pub(crate) mod damage;
 pub(crate) mod failure;
-mod fetch;
+pub(crate) mod fetch;
 pub(crate) mod limits;
-mod open;
+pub(crate) mod open;
 pub(crate) mod pipeline;
 pub(crate) mod plan;
 pub(crate) mod ranges;
@@ -33,6 +33,7 @@ pub(crate) mod testkit;
 #[cfg(test)]
 mod tests;
 
+pub use damage::{SkippedDamage, SkippedRange};
 pub use limits::LimitLine;
 pub use summary::{RestoreSummary, VerifiedTarget};
 
@@ -43,6 +44,7 @@ use crate::verify::compare::{Compare, Compared, compare};
 use chunkstore::{
     Error, ErrorKind, LeaseOptions, Manifest, MapReader, Reader, Repository, Result, VolumeMap,
 };
+use damage::Damage;
 use limits::{Limits, Output, WRITES_IN_FLIGHT};
 use pipeline::{Destination, Run};
 use plan::PlanScope;
@@ -74,6 +76,8 @@ pub struct RestoreOptions {
     pub force: bool,
     /// Read the target back after the flush and compare.
     pub verify: bool,
+    /// Write all that is left of a damaged backup: what cannot be read is zero on the target, and listed in the summary.
+    pub skip_damaged: bool,
     /// Only these bytes of the volume, to the same offsets of the target.
     pub range: Option<Range<u64>>,
     /// The reader's lease to take; without one, nobody may forget this backup meanwhile.
@@ -145,6 +149,11 @@ pub(crate) fn restore_to(
         To::Output(_) => Output::Ordered,
     };
     let threads = options.threads.unwrap_or_else(cores);
+    if options.skip_damaged && options.verify {
+        let what = "what is not there cannot be compared";
+        return Err(Error::new(ErrorKind::Usage, "use --skip-damaged with --verify", what)
+            .hint("leave --verify out; every chunk that is written was checked"));
+    }
     let limits = Limits::plan(options.memory, repo.params(), output, threads)?;
     let scope = scope_of(repo, &manifest, options.range.clone(), &limits)?;
     let reading = Reading::begin(rt, repo, &manifest, options.lease.clone())?;
@@ -177,7 +186,13 @@ struct Job<'a> {
 
 impl Job<'_> {
     fn map_reader(&self) -> Result<MapReader> {
-        map_reader(self.rt, self.repo, self.manifest, &self.limits, &self.scope)
+        let damage = if self.options.skip_damaged { OnDamage::GoOn } else { OnDamage::Stop };
+        map_reader(self.rt, self.repo, self.manifest, &self.limits, &self.scope, damage)
+    }
+
+    /// Where damage is collected, if the run is to go on after it.
+    fn skip(&self) -> Option<Arc<Damage>> {
+        self.options.skip_damaged.then(Arc::default)
     }
 
     fn run(&self) -> Run<'_> {
@@ -193,8 +208,12 @@ impl Job<'_> {
 
     fn out(&self, out: &mut (dyn Write + Send), reader: MapReader) -> Result<RestoreSummary> {
         self.progress.set_phase(Phase::Moving);
-        let figures = pipeline::run(self.run(), reader, Destination::Output(out))?;
-        Ok(RestoreSummary::new(self.manifest, &self.scope, &self.limits, &figures))
+        let skip = self.skip();
+        let to = Destination::Output(out, skip.clone());
+        let figures = pipeline::run(self.run(), reader, to)?;
+        let mut summary = RestoreSummary::new(self.manifest, &self.scope, &self.limits, &figures);
+        summary.damaged = self.skipped(skip.as_deref())?;
+        Ok(summary)
     }
 
     fn onto(&self, path: &Path, reader: MapReader) -> Result<RestoreSummary> {
@@ -220,25 +239,39 @@ impl Job<'_> {
         )?;
         let (name, notes) = (engine.name(), engine.notes().to_vec());
         self.progress.set_phase(Phase::Moving);
+        let skip = self.skip();
         let to = Destination::Target {
             target,
             engine: Box::new(engine),
             arena: Arc::clone(&arena),
             reads_zero: target.created(),
+            skip: skip.clone(),
         };
         let figures = pipeline::run(self.run(), reader, to)?;
         pipeline::check_home(&arena)?;
         drop(arena);
         self.progress.set_phase(Phase::Finishing);
+        let damaged = self.skipped(skip.as_deref())?;
+        if let Some(damaged) = damaged.as_ref().filter(|_| !target.created()) {
+            for SkippedRange { offset, len } in &damaged.ranges {
+                self.cancel.check()?;
+                target.deallocate_or_zero(*offset..offset + len)?;
+            }
+        }
         let edges = &figures.written.edges;
         write_edges(target, edges, self.progress)?;
         target.flush()?;
         let mut summary = RestoreSummary::new(self.manifest, &self.scope, &self.limits, &figures);
         summary.set_target(target, name, notes);
+        summary.damaged = damaged;
         if self.options.verify {
             summary.verified = Some(self.read_back(target, edges)?);
         }
         Ok(summary)
+    }
+
+    fn skipped(&self, damage: Option<&Damage>) -> Result<Option<SkippedDamage>> {
+        damage.map_or(Ok(None), |damage| damage.skipped(&self.manifest.backup_id))
     }
 
     /// Compares what the flushed target returns with the backup.
@@ -370,6 +403,15 @@ pub(crate) fn scope_of(
     })
 }
 
+/// What a reader of a map does about a page that is damaged or missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnDamage {
+    /// It is an error.
+    Stop,
+    /// It is passed over, and known to be lost. Of the root it is an error all the same: nothing would be left.
+    GoOn,
+}
+
 /// A reader of a backup's map, with the path to the first wanted chunk read: a wrong or missing root shows here.
 pub(crate) fn map_reader(
     rt: &Handle,
@@ -377,11 +419,22 @@ pub(crate) fn map_reader(
     manifest: &Manifest,
     limits: &Limits,
     scope: &PlanScope,
+    damage: OnDamage,
 ) -> Result<MapReader> {
     let map = VolumeMap::of(repo, manifest)?;
+    let root = map.root().root;
     let mut reader = MapReader::with_limits(Arc::clone(repo), map, limits.map_reads())?;
+    if damage == OnDamage::GoOn {
+        reader.tolerate_damage();
+    }
     let first = scope.chunks().start;
     rt.block_on(reader.load(std::slice::from_ref(&(first..first + 1))))?;
+    // what lies below the root is met again
+    for lost in reader.take_lost() {
+        if let (true, Some(e)) = (Some(lost.page) == root, lost.error) {
+            return Err(e);
+        }
+    }
     Ok(reader)
 }
 

@@ -12,7 +12,7 @@ use crate::io::EngineChoice;
 use crate::restore::damage::Damage;
 use crate::restore::limits::{LimitLine, Limits, Output};
 use crate::restore::pipeline::{self, Destination, Figures, Run};
-use crate::restore::{Reading, compare_device, cores, find, map_reader, scope_of};
+use crate::restore::{OnDamage, Reading, compare_device, cores, find, map_reader, scope_of};
 use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Repository, RequestCounts, Result};
 use compare::Compared;
 use serde::Serialize;
@@ -116,7 +116,7 @@ pub fn verify(
 
 /// Reads and checks everything that a restore would.
 fn data(run: &Run<'_>, manifest: &Manifest) -> Result<VerifySummary> {
-    let reader = map_reader(run.rt, run.repo, manifest, run.limits, run.scope)?;
+    let reader = map_reader(run.rt, run.repo, manifest, run.limits, run.scope, OnDamage::GoOn)?;
     let damage = Arc::new(Damage::default());
     let figures = pipeline::run(*run, reader, Destination::Check(Arc::clone(&damage)));
     let found = damage.to_result(&manifest.backup_id);
@@ -145,7 +145,7 @@ fn against(
     source: &Source,
     options: &VerifyOptions,
 ) -> Result<VerifySummary> {
-    let reader = map_reader(run.rt, run.repo, manifest, run.limits, run.scope)?;
+    let reader = map_reader(run.rt, run.repo, manifest, run.limits, run.scope, OnDamage::Stop)?;
     let compared = compare_device(run, options.engine, source, reader)?;
     if !compared.differing.is_empty() {
         return Err(differs(manifest, source, &compared.differing.describe()));

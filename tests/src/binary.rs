@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use tempfile::TempDir;
 
 /// A run that takes longer hangs.
-const RUN_SECONDS_MAX: &str = "600";
+const RUN_SECONDS_MAX: u64 = 600;
 
 /// Cargo's target directory that this test was built into.
 pub fn target_dir() -> PathBuf {
@@ -145,14 +145,25 @@ impl Mover {
         command.env("HOME", self.home.path());
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("RUST_BACKTRACE", "1");
+        // where the tests run in a pod themselves, its message is not theirs to write
+        command.env("MOVER_TERMINATION_LOG", "none");
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null());
     }
 
     /// Runs to the end, whatever comes of it. Ten minutes are taken for a hang: exit code 124.
     pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> MoverOutput {
+        self.run_within(RUN_SECONDS_MAX, args)
+    }
+
+    /// As [`run`](Self::run), with another time after which it is killed: exit code 124.
+    pub fn run_within<S: AsRef<OsStr>>(
+        &self,
+        seconds: u64,
+        args: impl IntoIterator<Item = S>,
+    ) -> MoverOutput {
         let mut command = Command::new("timeout");
-        command.args(["--kill-after=10", RUN_SECONDS_MAX]).arg(mover_bin()).args(args);
+        command.args(["--kill-after=10", &seconds.to_string()]).arg(mover_bin()).args(args);
         self.dress(&mut command);
         MoverOutput::of(&mut command)
     }

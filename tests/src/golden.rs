@@ -3,7 +3,8 @@
 use chunkstore::{
     Compression, Credential, Manifest, Repository, Result, StoreOptions, VolumeName, open_url,
 };
-use mover::backup::{BackupOptions, BackupSummary, ParentChoice, backup};
+use mover::backup::{AuditAmount, BackupOptions, BackupSummary, ParentChoice, backup};
+use mover::changes::ChangeRequest;
 use mover::control::{Cancel, MemoryBudget, Progress};
 use mover::device::DirectIo;
 use mover::io::EngineChoice;
@@ -179,6 +180,7 @@ impl Library {
             target: RestoreTarget::Path(to.into()),
             force: true,
             verify: false,
+            skip_damaged: false,
             range: None,
             lease: None,
             memory: MemoryBudget { total_bytes: 64 << 20 },
@@ -202,8 +204,7 @@ impl Library {
             source: image.into(),
             volume: Some(VolumeName::new(volume)?),
             backup_id: None,
-            changed_blocks: None,
-            kind: None,
+            changes: ChangeRequest::default(),
             parent: ParentChoice::Auto,
             base_snapshot: None,
             snapshot: chunkstore::SnapshotInfo::default(),
@@ -216,6 +217,7 @@ impl Library {
             threads: Some(2),
             checkpoint_bytes: None,
             limit_read: None,
+            audit: AuditAmount::OFF,
             tool: "tests".into(),
             host: "tests".into(),
         };

@@ -11,13 +11,17 @@
     reason = "tests print seeds and read their own MOVER_TEST_* environment"
 )]
 
+mod bad_file;
 mod beside;
 mod binary;
 mod cgroup;
+mod clean;
 mod clocked;
+mod containers;
 mod devices;
 mod dying;
 mod extents;
+mod failing;
 mod filesystems;
 mod golden;
 mod images;
@@ -25,20 +29,31 @@ mod random;
 mod relay;
 mod servers;
 mod skip;
+mod trackers;
 mod vault;
 
+pub use bad_file::{BadFile, Badness};
 pub use beside::BesideStore;
 pub use binary::{Mover, MoverOutput, mover_bin, python, target_dir, volume_dir, work_dir};
 pub use cgroup::Cgroup;
+pub use clean::expect_clean;
 pub use clocked::ClockedStore;
+pub use containers::{Container, Containers};
 pub use devices::{LoopDevice, Mount, run, run_ok};
 pub use dying::{Death, DyingStore};
 pub use extents::{changed_extents, copy_image, extents_json, first_difference, write_extents};
+pub use failing::{FailingStore, Failure};
 pub use filesystems::{Filesystem, TreeEntry, TreeListing};
 pub use golden::{ExpectedBackup, Golden, Library};
 pub use images::{LiveVolume, VolumeState};
 pub use random::Rng;
-pub use relay::{LinkOptions, Relay, RelayCounts, RelayOptions};
+pub use relay::{
+    FaultCounts, FaultKind, FaultOptions, LinkOptions, Relay, RelayCounts, RelayOptions,
+};
 pub use servers::{S3Bucket, S3Server};
 pub use skip::{is_root, skip};
+pub use trackers::{
+    Authority, Block, Blocks, Code, GrpcCall, GrpcQuirks, GrpcServer, RestQuirks, RestRequest,
+    RestServer, RestSpelling,
+};
 pub use vault::{Vault, VaultParams, VaultRun};

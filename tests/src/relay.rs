@@ -14,17 +14,22 @@
 //! Not modelled: loss, slow start, headers of packets (the rate is that of the payload).
 //!
 //! One thread runs all of it, with readiness instead of waiting, so that at 1 Gbit/s the relay leaves the CPU to those that are
-//! measured. Each direction of a connection is two tasks, [`take_in`] and [`give_out`], with a queue between them. Faults
-//! belong there: what is lost or changed before it uses the line in the one, what breaks at the far end in the other.
+//! measured. Each direction of a connection is two tasks, [`take_in`] and [`give_out`], with a queue between them.
+//!
+//! With [`FaultOptions`] a relay knows HTTP, takes each exchange apart and lets some of them go wrong (see [`http`]).
 
+mod faults;
+mod http;
 mod link;
 
 #[cfg(test)]
 mod tests;
 
+pub use faults::{FaultCounts, FaultKind, FaultOptions};
 pub use link::LinkOptions;
 
 use bytes::{Bytes, BytesMut};
+use faults::Faults;
 use link::Link;
 use std::io;
 use std::net::SocketAddr;
@@ -41,7 +46,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 const WINDOW_BYTES: usize = 6 << 20;
 
 /// Where a relay stands and how its line is.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct RelayOptions {
     /// Where it listens; port 0 takes a free one.
     pub listen: SocketAddr,
@@ -51,13 +56,21 @@ pub struct RelayOptions {
     pub up: LinkOptions,
     /// From the server to clients.
     pub down: LinkOptions,
+    /// What goes wrong; the connections have to speak HTTP/1.1 then.
+    pub faults: Option<FaultOptions>,
 }
 
 impl RelayOptions {
     /// On a free port of loopback, in front of `server`, the same in both directions.
     pub fn symmetric(server: SocketAddr, round_trip: Duration, rate: Option<u64>) -> Self {
         let link = LinkOptions { delay: round_trip / 2, bytes_per_second: rate };
-        Self { listen: SocketAddr::from(([127, 0, 0, 1], 0)), server, up: link, down: link }
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        Self { listen, server, up: link, down: link, faults: None }
+    }
+
+    /// The same without delay and limit, with faults.
+    pub fn faulty(server: SocketAddr, faults: FaultOptions) -> Self {
+        Self { faults: Some(faults), ..Self::symmetric(server, Duration::ZERO, None) }
     }
 }
 
@@ -77,6 +90,7 @@ pub struct RelayCounts {
 pub struct Relay {
     address: SocketAddr,
     counters: Arc<Counters>,
+    faults: Option<Arc<Faults>>,
     /// Dropped to end the thread.
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -107,23 +121,35 @@ impl Relay {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let counters = Arc::<Counters>::default();
         let (stop, stopped) = oneshot::channel::<()>();
-        let shared = Arc::clone(&counters);
+        let faults = options.faults.clone().map(|faults| Arc::new(Faults::new(faults)));
+        let line = Line {
+            server: options.server,
+            up: Link::new(options.up),
+            down: Link::new(options.down),
+            faults: faults.clone(),
+            counters: Arc::clone(&counters),
+        };
         let thread = std::thread::Builder::new().name("relay".into()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
                     _ = stopped => {}
-                    result = accept(listener, options, shared) => {
+                    result = accept(listener, line) => {
                         result.expect("accept connections");
                     }
                 }
             });
         })?;
-        Ok(Self { address, counters, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { address, counters, faults, stop: Some(stop), thread: Some(thread) })
     }
 
     /// Where clients connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// What has met a fault so far; `None` without faults.
+    pub fn fault_counts(&self) -> Option<FaultCounts> {
+        self.faults.as_ref().map(|faults| faults.counts())
     }
 
     /// What has passed so far.
@@ -147,42 +173,48 @@ impl Drop for Relay {
     }
 }
 
-async fn accept(
-    listener: std::net::TcpListener,
-    options: RelayOptions,
+/// What all connections share.
+#[derive(Debug)]
+struct Line {
+    server: SocketAddr,
+    up: Link,
+    down: Link,
+    faults: Option<Arc<Faults>>,
     counters: Arc<Counters>,
-) -> io::Result<()> {
+}
+
+async fn accept(listener: std::net::TcpListener, line: Line) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    let up = Arc::new(Link::new(options.up));
-    let down = Arc::new(Link::new(options.down));
+    let line = Arc::new(line);
     loop {
         let (client, _) = listener.accept().await?;
-        counters.connections.fetch_add(1, Ordering::Relaxed);
-        let (up, down, counters) = (Arc::clone(&up), Arc::clone(&down), Arc::clone(&counters));
+        line.counters.connections.fetch_add(1, Ordering::Relaxed);
+        let line = Arc::clone(&line);
         tokio::spawn(async move {
             // one end has gone: dropping the other tells its peer
-            let _ = connection(client, options, up, down, counters).await;
+            let _ = connection(client, &line).await;
         });
     }
 }
 
-async fn connection(
-    client: TcpStream,
-    options: RelayOptions,
-    up: Arc<Link>,
-    down: Arc<Link>,
-    counters: Arc<Counters>,
-) -> io::Result<()> {
-    let established = Instant::now() + options.up.delay + options.down.delay;
-    let server = TcpStream::connect(options.server).await?;
+async fn connection(client: TcpStream, line: &Line) -> io::Result<()> {
+    let Line { up, down, counters, .. } = line;
+    let established = Instant::now() + up.delay() + down.delay();
     client.set_nodelay(true)?;
+    if let Some(faults) = &line.faults {
+        tokio::time::sleep_until(established.into()).await;
+        let up = http::Lane { link: up, passed: &counters.up_bytes };
+        let down = http::Lane { link: down, passed: &counters.down_bytes };
+        return http::exchange(client, line.server, faults, up, down).await;
+    }
+    let server = TcpStream::connect(line.server).await?;
     server.set_nodelay(true)?;
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::time::sleep_until(established.into()).await;
     tokio::try_join!(
-        carry(from_client, to_server, &up, &counters.up_bytes),
-        carry(from_server, to_client, &down, &counters.down_bytes),
+        carry(from_client, to_server, up, &counters.up_bytes),
+        carry(from_server, to_client, down, &counters.down_bytes),
     )?;
     Ok(())
 }

@@ -7,11 +7,13 @@ use chunkstore::{
     VolumeName, collect,
 };
 use futures::TryStreamExt;
-use mover::backup::{BackupOptions, BackupSummary, ChangedBlocksInput, ParentChoice, backup};
+use mover::backup::{AuditAmount, BackupOptions, BackupSummary, ParentChoice, backup};
+use mover::changes::ChangeRequest;
+use mover::check::{CheckOptions, CheckReport, ReadData, check};
 use mover::control::{Cancel, MemoryBudget, Progress};
 use mover::device::DirectIo;
 use mover::io::EngineChoice;
-use mover::restore::{RestoreOptions, RestoreTarget, restore};
+use mover::restore::{RestoreOptions, RestoreSummary, RestoreTarget, restore};
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, path::Path as StorePath};
 use std::collections::BTreeMap;
@@ -130,8 +132,7 @@ impl Vault {
             source: image.to_owned(),
             volume: Some(VolumeName::new("v").expect("a name")),
             backup_id: Some(BackupId::new(id).expect("an id")),
-            changed_blocks: list.map(|(_, path)| ChangedBlocksInput::Path(path.to_owned())),
-            kind: None,
+            changes: list.map(|(_, path)| ChangeRequest::file(path)).unwrap_or_default(),
             parent: ParentChoice::Auto,
             base_snapshot: list.map(|(base, _)| base.to_owned()),
             snapshot: SnapshotInfo { id: Some(id.to_owned()), ..SnapshotInfo::default() },
@@ -144,6 +145,7 @@ impl Vault {
             threads: Some(2),
             checkpoint_bytes: self.checkpoint_bytes,
             limit_read: None,
+            audit: AuditAmount::OFF,
             tool: "test".into(),
             host: "test".into(),
         }
@@ -172,7 +174,17 @@ impl Vault {
 
     /// Restores backup `id` onto `target` as it is.
     pub fn restore(&self, objects: Arc<dyn ObjectStore>, id: &str, target: &Path) -> Result<()> {
-        self.restore_under(objects, id, target, None)
+        self.restore_under(objects, id, target, None, false).map(drop)
+    }
+
+    /// Restores all that is left of backup `id`.
+    pub fn restore_left(
+        &self,
+        objects: Arc<dyn ObjectStore>,
+        id: &str,
+        target: &Path,
+    ) -> Result<RestoreSummary> {
+        self.restore_under(objects, id, target, None, true)
     }
 
     /// The same, with a lease.
@@ -182,7 +194,7 @@ impl Vault {
         id: &str,
         target: &Path,
     ) -> Result<()> {
-        self.restore_under(objects, id, target, Some(lease()))
+        self.restore_under(objects, id, target, Some(lease()), false).map(drop)
     }
 
     fn restore_under(
@@ -191,7 +203,8 @@ impl Vault {
         id: &str,
         target: &Path,
         lease: Option<LeaseOptions>,
-    ) -> Result<()> {
+        skip_damaged: bool,
+    ) -> Result<RestoreSummary> {
         let repo = self.rt.block_on(Repository::open(store(objects), &self.credentials))?;
         let target = RestoreTarget::Path(target.to_owned());
         let options = RestoreOptions {
@@ -199,6 +212,7 @@ impl Vault {
             target,
             force: true,
             verify: false,
+            skip_damaged,
             range: None,
             lease,
             memory: MEMORY,
@@ -207,7 +221,7 @@ impl Vault {
             threads: Some(2),
             source_paths_to_refuse: Vec::new(),
         };
-        restore(self.rt.handle(), &repo, options, &Progress::new(), &Cancel::new()).map(|_| ())
+        restore(self.rt.handle(), &repo, options, &Progress::new(), &Cancel::new())
     }
 
     /// The repository on these objects.
@@ -234,6 +248,19 @@ impl Vault {
         let repo = self.open(objects)?;
         let options = CollectOptions { lease: lease(), limits: ReadLimits::default(), exclusive };
         self.rt.block_on(collect(&repo, &options, std::future::pending()))
+    }
+
+    /// Checks the repository.
+    pub fn check(
+        &self,
+        objects: Arc<dyn ObjectStore>,
+        read_data: ReadData,
+        repair: bool,
+    ) -> Result<CheckReport> {
+        let repo = self.open(objects)?;
+        let lease = Some(lease());
+        let options = CheckOptions { read_data, repair, lease, memory: MEMORY, threads: Some(2) };
+        check(self.rt.handle(), &repo, &options, &Progress::new(), &Cancel::new())
     }
 
     /// What backup `id` restores to, onto a file that is not there yet.

@@ -148,7 +148,8 @@ fn the_second_reader_reads_what_the_program_writes_today() {
             kdf: KdfCost { memory_kib: 64, passes: 2, lanes: 1 },
             created_by: "tests".into(),
         };
-        let store = open_url(&url, &StoreOptions { create_dir: true }).unwrap();
+        let store =
+            open_url(&url, &StoreOptions { create_dir: true, ..StoreOptions::default() }).unwrap();
         let repo = library.runtime.block_on(Repository::init(store, options)).unwrap();
         let first = write_image(&image, &mut rng);
         library.backup(&repo, "a/volume", &image).unwrap();

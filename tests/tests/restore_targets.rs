@@ -7,7 +7,8 @@ use chunkstore::{
     BackupId, ChunkSize, Compression, Encryption, ErrorKind, InitOptions, KdfCost, Repository,
     SnapshotInfo, Store, VolumeName,
 };
-use mover::backup::{BackupOptions, ParentChoice, backup};
+use mover::backup::{AuditAmount, BackupOptions, ParentChoice, backup};
+use mover::changes::ChangeRequest;
 use mover::control::{Cancel, MemoryBudget, Progress};
 use mover::device::DirectIo;
 use mover::io::EngineChoice;
@@ -56,8 +57,7 @@ impl Place {
             source: source.into(),
             volume: Some(VolumeName::new("vol").unwrap()),
             backup_id: Some(BackupId::new(id).unwrap()),
-            changed_blocks: None,
-            kind: None,
+            changes: ChangeRequest::default(),
             parent: ParentChoice::None,
             base_snapshot: None,
             snapshot: SnapshotInfo::default(),
@@ -70,6 +70,7 @@ impl Place {
             threads: None,
             checkpoint_bytes: None,
             limit_read: None,
+            audit: AuditAmount::OFF,
             tool: "test".into(),
             host: "test".into(),
         };
@@ -87,6 +88,7 @@ fn onto(target: &Path) -> RestoreOptions {
         target: RestoreTarget::Path(target.into()),
         force: true,
         verify: true,
+        skip_damaged: false,
         range: None,
         lease: None,
         memory: MemoryBudget { total_bytes: 128 * MIB },

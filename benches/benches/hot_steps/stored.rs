@@ -104,7 +104,7 @@ pub(crate) fn segment_lookup(c: &mut Criterion) {
     let records =
         (0..RECORDS).map(|n| SegmentRecord { id: id(n), location: location(n) }).collect();
     let (segment, size_bytes) = rt.block_on(repo.put_segment(records)).unwrap();
-    let options = DedupOptions { memory_bytes: 256 << 20 };
+    let options = DedupOptions { memory_bytes: 256 << 20, worth_bytes: u64::MAX };
     let segments = vec![SegmentInfo { id: segment, size_bytes }];
     let index = rt.block_on(DedupIndex::open(&repo, segments, options, None));
     let ids = |first: u64| -> Vec<ChunkId> { (first..first + ASKED).map(id).collect() };

@@ -9,7 +9,8 @@ use chunkstore::{
     ChunkSize, Credential, Encryption, Error, ErrorKind, InitOptions, KdfCost, LeaseOptions,
     Repository, Result, SnapshotInfo, Store, StoreOptions, VolumeName, open_url,
 };
-use mover::backup::{BackupOptions, ChangedBlocksInput, ParentChoice, backup};
+use mover::backup::{AuditAmount, BackupOptions, ParentChoice, backup};
+use mover::changes::ChangeRequest;
 use mover::cli::parse_compression;
 use mover::control::{Cancel, MemoryBudget, Progress};
 use mover::device::DirectIo;
@@ -159,8 +160,7 @@ impl Request {
             source: source.to_owned(),
             volume: Some(VolumeName::new(VOLUME)?),
             backup_id: None,
-            changed_blocks: delta.map(|d| ChangedBlocksInput::Path(d.list.clone())),
-            kind: None,
+            changes: delta.map(|d| ChangeRequest::file(&d.list)).unwrap_or_default(),
             parent: ParentChoice::Auto,
             base_snapshot: base.clone(),
             snapshot: SnapshotInfo {
@@ -177,6 +177,7 @@ impl Request {
             threads: self.threads,
             checkpoint_bytes: None,
             limit_read: None,
+            audit: AuditAmount::default(),
             tool: TOOL.into(),
             host: VOLUME.into(),
         };
@@ -199,6 +200,7 @@ impl Request {
             target: RestoreTarget::Path(target.to_owned()),
             force,
             verify: false,
+            skip_damaged: false,
             range: None,
             lease: Some(LeaseOptions {
                 lease_seconds: LEASE_SECONDS,
@@ -217,7 +219,7 @@ impl Request {
     }
 
     fn store(&self, create_dir: bool) -> Result<Store> {
-        open_url(&self.repository, &StoreOptions { create_dir })
+        open_url(&self.repository, &StoreOptions { create_dir, ..StoreOptions::default() })
     }
 
     fn credential(&self) -> Result<Credential> {

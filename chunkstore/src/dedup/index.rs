@@ -38,6 +38,9 @@ const COPY_SHARE: u64 = 4;
 pub struct DedupOptions {
     /// Most memory, mapped copies apart.
     pub memory_bytes: u64,
+    /// Most bytes that may be read to open it, which is what finding a chunk in it could save; a request counts as some KiB.
+    /// Copies in scratch cost nothing.
+    pub worth_bytes: u64,
 }
 
 /// What is in use, and what it took.
@@ -47,7 +50,7 @@ pub struct DedupStats {
     pub segments: u64,
     /// Of them, those with a copy in scratch.
     pub copies: u64,
-    /// Segments left out for want of memory, or because the store does not answer.
+    /// Segments left out for want of memory, because they are not worth it, or because the store does not answer.
     pub left_out: u64,
     /// Segments left out because they could not be trusted.
     pub damaged: u64,
@@ -99,7 +102,8 @@ impl DedupIndex {
     ) -> Self {
         let memory = options.memory_bytes;
         let transfer_bytes = memory / 4;
-        let opening = Opening::new(repo, scratch.as_deref(), transfer_bytes, memory / 2);
+        let (room, worth) = (memory / 2, options.worth_bytes);
+        let opening = Opening::new(repo, scratch.as_deref(), transfer_bytes, room, worth);
         let Opened { segments, index_bytes, left_out, damaged } = opening.run(segments).await;
         let block_bytes = memory.saturating_sub(transfer_bytes).saturating_sub(index_bytes);
         Self {

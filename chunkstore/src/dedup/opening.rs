@@ -1,7 +1,9 @@
 //! Opening the index: which segments are used, and how, within the budget.
 //!
-//! Copies in scratch come first, as they cost nothing. Of the others the end is read, which of small segments holds the whole
-//! index section. Then it is decided, largest first, whose index section fits in what memory is left, and those are read.
+//! Copies in scratch come first, as they cost nothing. Of the others those are chosen, largest first, whose index sections fit
+//! into memory and into what looking is worth to the caller; how long a section is follows from the size of the segment, as
+//! listed. So nothing at all is read of a segment that is not used: what a run costs does not follow the size of the repository. Then the
+//! ends are read, with the index sections in them.
 
 use super::scratch::{Scratch, ScratchBytes, copy, copy_cost};
 use super::segment::Segment;
@@ -19,8 +21,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is read of each segment's end: index sections of up to 4000 records are in it.
+/// Least that is read of a segment's end: index sections of up to 4000 records are in it.
 const TAIL_BYTES: u64 = 8 << 10;
+/// What a request counts as, beside its bytes, where it is decided what looking is worth.
+const REQUEST_BYTES: u64 = 16 << 10;
 /// Requests in flight.
 const REQUESTS_MAX: u64 = 16;
 /// Segments up to this size are copied to scratch at once: that costs about as much as their index section.
@@ -36,6 +40,8 @@ pub(super) struct Opening<'a> {
     transfer_bytes: u64,
     /// For index sections.
     room: u64,
+    /// What reading may cost.
+    worth: u64,
     may_copy: AtomicU64,
     opened: Opened,
     /// The store does not answer, or does not let us read: nothing more is asked of it.
@@ -64,17 +70,18 @@ impl<'a> Opening<'a> {
         scratch: Option<&'a dyn Scratch>,
         transfer_bytes: u64,
         room: u64,
+        worth: u64,
     ) -> Self {
         let may_copy = AtomicU64::new(SMALL_BYTES_TOTAL);
         let opened = Opened::default();
-        Self { repo, scratch, transfer_bytes, room, may_copy, opened, refused: false }
+        Self { repo, scratch, transfer_bytes, room, worth, may_copy, opened, refused: false }
     }
 
     pub(super) async fn run(mut self, segments: Vec<SegmentInfo>) -> Opened {
         let rest = self.use_copies(segments);
-        let large = self.read_tails(rest).await;
-        let chosen = self.choose(large);
-        self.read_indexes(chosen).await;
+        let chosen = self.choose(rest);
+        let longer = self.read_tails(chosen).await;
+        self.read_indexes(longer).await;
         self.opened
     }
 
@@ -99,12 +106,13 @@ impl<'a> Opening<'a> {
         rest
     }
 
-    /// Uses the small segments; gives the layouts of the others.
+    /// Uses those whose index section is in what was read of their end; gives the layouts of the others.
     async fn read_tails(&mut self, segments: Vec<SegmentInfo>) -> Vec<(SegmentId, SegmentLayout)> {
         let (repo, scratch) = (self.repo, self.scratch);
         let may_copy = std::mem::take(&mut self.may_copy);
         let copies = scratch.filter(|_| self.transfer_bytes >= 3 * STEP_BYTES);
-        let each = if copies.is_some() { 3 * STEP_BYTES } else { TAIL_BYTES };
+        let longest = segments.iter().map(|s| tail_len(s.size_bytes)).max().unwrap_or(TAIL_BYTES);
+        let each = if copies.is_some() { longest.max(3 * STEP_BYTES) } else { longest };
         let mut ahead = segments.len() as u64;
         let mut tails = stream::iter(segments)
             .map(|info| {
@@ -133,25 +141,34 @@ impl<'a> Opening<'a> {
         large
     }
 
-    /// The segments with most records that fit.
-    fn choose(
-        &mut self,
-        mut large: Vec<(SegmentId, SegmentLayout)>,
-    ) -> Vec<(SegmentId, SegmentLayout)> {
-        large.sort_unstable_by_key(|(id, layout)| (Reverse(layout.records), *id));
-        let mut room = self.room;
-        let before = large.len();
-        large.retain(|(_, layout)| {
-            let cost = index_len(layout);
-            let fits = !self.refused && cost <= room && cost <= self.transfer_bytes;
-            room -= if fits { cost } else { 0 };
+    /// The largest segments that fit, by what their index sections should take.
+    fn choose(&mut self, mut segments: Vec<SegmentInfo>) -> Vec<SegmentInfo> {
+        segments.sort_unstable_by_key(|s| (Reverse(s.size_bytes), s.id));
+        let (mut room, mut worth) = (self.room, self.worth);
+        let before = segments.len();
+        let copies = self.scratch.is_some();
+        segments.retain(|segment| {
+            let bytes = index_estimate(segment.size_bytes);
+            let copied = copies && segment.size_bytes <= SMALL_BYTES;
+            let read = if copied { segment.size_bytes } else { bytes };
+            let cost = read.max(TAIL_BYTES) + REQUEST_BYTES;
+            let fits = bytes <= room && bytes <= self.transfer_bytes && cost <= worth;
+            if fits {
+                (room, worth) = (room - bytes, worth - cost);
+            }
             fits
         });
-        self.opened.left_out += (before - large.len()) as u64;
-        large
+        self.opened.left_out += (before - segments.len()) as u64;
+        segments
     }
 
-    async fn read_indexes(&mut self, chosen: Vec<(SegmentId, SegmentLayout)>) {
+    async fn read_indexes(&mut self, mut chosen: Vec<(SegmentId, SegmentLayout)>) {
+        // one that is much longer than it should be
+        let before = chosen.len();
+        chosen.retain(|(_, layout)| {
+            !self.refused && index_len(layout) <= self.transfer_bytes.min(self.room)
+        });
+        self.opened.left_out += (before - chosen.len()) as u64;
         let longest = chosen.iter().map(|(_, layout)| index_len(layout)).max().unwrap_or(1);
         let mut ahead = chosen.len() as u64;
         let repo = self.repo;
@@ -215,6 +232,17 @@ impl<'a> Opening<'a> {
     }
 }
 
+/// Bytes of an index section in a segment of so many: a filter of 1.6 bytes to each record of 50, a fence to each block, and the packs,
+/// of which there is one to some hundred records.
+fn index_estimate(segment_bytes: u64) -> u64 {
+    segment_bytes / 1000 * 34 + 512
+}
+
+/// What is read of the end of such a segment.
+fn tail_len(segment_bytes: u64) -> u64 {
+    index_estimate(segment_bytes).max(TAIL_BYTES).min(segment_bytes)
+}
+
 fn index_len(layout: &SegmentLayout) -> u64 {
     let range = layout.index();
     range.end - range.start
@@ -227,7 +255,7 @@ async fn read_tail(
     scratch: Option<&dyn Scratch>,
     may_copy: &AtomicU64,
 ) -> Result<Tail> {
-    let start = info.size_bytes.saturating_sub(TAIL_BYTES);
+    let start = info.size_bytes - tail_len(info.size_bytes);
     let tail = repo.store().get_range(&segment_key(&info.id), start..info.size_bytes).await?;
     let trailer = tail.len().saturating_sub(SEGMENT_TRAILER_BYTES as usize);
     let what = format!("dedup segment {}", info.id);

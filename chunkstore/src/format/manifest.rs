@@ -8,7 +8,7 @@ use super::names::{AttemptName, parse_manifest_key};
 use super::record::{RecordKind, metadata_record};
 use super::repository::RepositoryParams;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{BackupId, VolumeName};
+use crate::ids::{BackupId, RepositoryId, VolumeName};
 use crate::limits::{
     LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_MAX, MAGIC_MANIFEST, MANIFEST_BYTES_MAX,
     MAP_DEPTH_MAX, VOLUME_BYTES_MAX,
@@ -49,6 +49,24 @@ pub struct Manifest {
     pub labels: BTreeMap<String, String>,
     /// Why it was made differently than asked; empty if it was not.
     pub degraded: Vec<String>,
+    /// Which backup of which repository it is a copy of; `None`: it was made here.
+    pub copied_from: Option<CopiedFrom>,
+}
+
+/// Where a copied backup came from. Volume and backup id are the copy's own. All else in its manifest but map, parent and
+/// attempt is what the original says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopiedFrom {
+    /// The repository it was read from.
+    pub repository_id: RepositoryId,
+    /// Its attempt there.
+    pub attempt: u32,
+    /// The repository that it was first made in: another one if a copy was copied.
+    pub origin_repository_id: RepositoryId,
+    /// Its attempt there.
+    pub origin_attempt: u32,
+    /// When the copy was made.
+    pub time: DateTime<Utc>,
 }
 
 /// Root of a volume map.
@@ -198,6 +216,8 @@ struct Body {
     tool: String,
     labels: BTreeMap<String, String>,
     degraded: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    copied_from: Option<CopiedFrom>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -290,6 +310,7 @@ impl Manifest {
             tool: self.tool.clone(),
             labels: self.labels.clone(),
             degraded: self.degraded.clone(),
+            copied_from: self.copied_from.clone(),
         }
     }
 
@@ -316,6 +337,7 @@ impl Manifest {
             tool: body.tool,
             labels: body.labels,
             degraded: body.degraded,
+            copied_from: body.copied_from,
         };
         match manifest.problem() {
             None => Ok(manifest),

@@ -100,6 +100,7 @@ fn manifest_record(root: PageRef) -> ManifestRecord {
         tool: "golden".into(),
         labels: [("a".to_owned(), "b".to_owned())].into(),
         degraded: vec![],
+        copied_from: None,
     }))
 }
 

@@ -18,6 +18,7 @@ use crate::limits::{MOVED_HOPS_MAX, PAGE_PLAIN_BYTES_MAX};
 use crate::map::pages::PageSet;
 use crate::map::volume::{VolumeMap, child_span, normalise};
 use crate::pack::EntryKind;
+use crate::protocol::DamagedSet;
 use crate::repository::Repository;
 use crate::seal::Opener;
 use crate::units::{PageRef, page_span};
@@ -88,6 +89,21 @@ pub struct MapReader {
     opener: Opener,
     forwarder: Forwarder,
     cache: PageCache,
+    /// Pages that are not even tried.
+    skip: DamagedSet,
+    tolerant: bool,
+    lost: Vec<LostPage>,
+}
+
+/// A page that could not be had, and with it all that it says.
+#[derive(Debug)]
+pub struct LostPage {
+    /// The chunks whose references it holds.
+    pub chunks: Range<u64>,
+    /// What led to it.
+    pub page: PageRef,
+    /// What was wrong; `None`: it was known to be damaged.
+    pub error: Option<Error>,
 }
 
 /// A page to be loaded.
@@ -111,7 +127,25 @@ impl MapReader {
     pub fn with_limits(repo: Arc<Repository>, map: VolumeMap, limits: ReadLimits) -> Result<Self> {
         let opener = Opener::new(Arc::clone(repo.keys()))?;
         let cache = PageCache::new(limits.cache_bytes_max);
-        Ok(Self { repo, map, limits, opener, forwarder: Forwarder::default(), cache })
+        let forwarder = Forwarder::default();
+        let (skip, tolerant, lost) = (DamagedSet::default(), false, Vec::new());
+        Ok(Self { repo, map, limits, opener, forwarder, cache, skip, tolerant, lost })
+    }
+
+    /// From now on these pages count as not there: what they hold reads as Zero, and they are among [`Self::take_lost`].
+    pub fn skip_damaged(&mut self, damaged: DamagedSet) {
+        self.skip = damaged;
+    }
+
+    /// From now on a page that is damaged or missing is no error: what it holds reads as Zero, and it is among
+    /// [`Self::take_lost`]. For who reads all that is left.
+    pub fn tolerate_damage(&mut self) {
+        self.tolerant = true;
+    }
+
+    /// The pages that were passed over since the last call.
+    pub fn take_lost(&mut self) -> Vec<LostPage> {
+        std::mem::take(&mut self.lost)
     }
 
     /// The map that it reads.
@@ -146,8 +180,16 @@ impl MapReader {
         self.map.root().root.map(|page| Want { level, number: 0, page }).into_iter().collect()
     }
 
-    /// These pages, in the order given, from the cache or the store.
-    pub(crate) async fn pages(&mut self, wanted: Vec<Want>) -> Result<Vec<Loaded>> {
+    /// These pages, in the order given, from the cache or the store; without those that are passed over.
+    pub(crate) async fn pages(&mut self, mut wanted: Vec<Want>) -> Result<Vec<Loaded>> {
+        if !self.skip.is_empty() {
+            let known =
+                |w: &mut Want| self.skip.contains(&w.page.location.pack, w.page.location.entry);
+            for want in wanted.extract_if(.., known) {
+                let chunks = self.map.page_chunks(want.level, want.number);
+                self.lost.push(LostPage { chunks, page: want.page, error: None });
+            }
+        }
         let mut found: Vec<Option<Arc<Page>>> = Vec::with_capacity(wanted.len());
         let mut missing = Vec::new();
         for (at, want) in wanted.iter().enumerate() {
@@ -160,7 +202,8 @@ impl MapReader {
         if !missing.is_empty() {
             self.fetch(&wanted, missing, &mut found).await?;
         }
-        let loaded: Vec<_> = wanted.into_iter().zip(found.into_iter().flatten()).collect();
+        let there = |(want, page): (Want, Option<Arc<Page>>)| page.map(|page| (want, page));
+        let loaded: Vec<_> = wanted.into_iter().zip(found).filter_map(there).collect();
         for (want, page) in &loaded {
             self.cache.put(want.level, want.number, page);
         }
@@ -176,19 +219,24 @@ impl MapReader {
         found: &mut [Option<Arc<Page>>],
     ) -> Result<()> {
         for _ in 0..=MOVED_HOPS_MAX {
-            for (addr, at) in &mut missing {
+            let mut possible = Vec::with_capacity(missing.len());
+            for (mut addr, at) in missing {
                 if let Some(known) = self.forwarder.known(addr.pack, addr.entry, 0) {
-                    *addr = EntryAddr::from(&known);
+                    addr = EntryAddr::from(&known);
                 }
-                addr.check(PAGE_PLAIN_BYTES_MAX).map_err(|e| self.seen_at(&wanted[*at], e))?;
+                match addr.check(PAGE_PLAIN_BYTES_MAX) {
+                    Ok(()) => possible.push((addr, at)),
+                    Err(e) => self.lose(&wanted[at], e)?,
+                }
             }
+            missing = possible;
             missing.sort_unstable();
             let gone = self.read_round(wanted, &missing, found).await?;
             if gone.is_empty() {
                 return Ok(());
             }
             missing.retain(|(addr, _)| gone.contains(&addr.pack));
-            self.follow(wanted, &mut missing).await?;
+            missing = self.follow(wanted, missing).await?;
         }
         let at = missing.first().map_or(0, |(_, at)| *at);
         let what = "the pack that holds it moved again and again while it was read";
@@ -203,34 +251,35 @@ impl MapReader {
         found: &mut [Option<Arc<Page>>],
     ) -> Result<Vec<PackId>> {
         let addrs = missing.iter().map(|(addr, _)| *addr).collect();
-        let reads = plan_reads(addrs, self.limits.gap_bytes, self.limits.read_bytes_max);
-        let width = self.limits.width(&reads);
+        let mut reads = plan_reads(addrs, self.limits.gap_bytes, self.limits.read_bytes_max);
         let repo = Arc::clone(&self.repo);
-        let mut answers = futures::stream::iter(reads)
-            .map(|read| {
-                let repo = &repo;
-                async move {
-                    let fetched = read_range(repo, &read).await;
-                    (read, fetched)
-                }
-            })
-            .buffer_unordered(width);
         let mut gone = Vec::new();
-        while let Some((read, fetched)) = answers.next().await {
-            let first = missing.partition_point(|(addr, _)| *addr < read.entries[0]);
-            let (_, at) = missing[first.min(missing.len() - 1)];
-            let data = match fetched.map_err(|e| self.seen_at(&wanted[at], e))? {
-                Fetched::Data(data) => data,
-                Fetched::Gone => {
-                    gone.push(read.pack);
-                    continue;
-                }
-            };
-            for addr in &read.entries {
-                let stored = read.entry_bytes(&data, addr)?;
-                let from = missing.partition_point(|(a, _)| a < addr);
-                for (_, at) in missing[from..].iter().take_while(|(a, _)| a == addr) {
-                    found[*at] = Some(Arc::new(self.open(&wanted[*at], addr, &stored)?));
+        while !reads.is_empty() {
+            let width = self.limits.width(&reads);
+            let mut answers = futures::stream::iter(std::mem::take(&mut reads))
+                .map(|read| {
+                    let repo = &repo;
+                    async move {
+                        let fetched = read_range(repo, &read).await;
+                        (read, fetched)
+                    }
+                })
+                .buffer_unordered(width);
+            while let Some((read, fetched)) = answers.next().await {
+                match fetched {
+                    Ok(Fetched::Data(data)) => {
+                        self.take_read(wanted, missing, found, &read, &data)?;
+                    }
+                    Ok(Fetched::Gone) => gone.push(read.pack),
+                    // a pack that is cut short may still hold some of them
+                    Err(e) if self.tolerates(&e) && read.entries.len() > 1 => {
+                        reads.extend(one_by_one(&read));
+                    }
+                    Err(e) => {
+                        let first = missing.partition_point(|(addr, _)| *addr < read.entries[0]);
+                        let (_, at) = missing[first.min(missing.len() - 1)];
+                        self.lose(&wanted[at], e)?;
+                    }
                 }
             }
         }
@@ -239,24 +288,78 @@ impl MapReader {
         Ok(gone)
     }
 
-    /// Replaces the addresses of entries in packs that are gone by where their stubs say they are.
-    async fn follow(&mut self, wanted: &[Want], missing: &mut [(EntryAddr, usize)]) -> Result<()> {
-        let mut rest = missing;
-        while let Some((first, _)) = rest.first() {
-            let pack = first.pack;
-            let (of_pack, others) =
-                rest.split_at_mut(rest.partition_point(|(a, _)| a.pack == pack));
-            let entries: Vec<_> = of_pack.iter().map(|(a, _)| (a.entry, 0)).collect();
-            let at = of_pack[0].1;
-            let moved = self.forwarder.resolve(&self.repo, &pack, &entries).await;
-            for ((addr, _), to) in
-                of_pack.iter_mut().zip(moved.map_err(|e| self.seen_at(&wanted[at], e))?)
-            {
-                *addr = EntryAddr::from(&to);
+    /// Opens the pages that a read brought.
+    fn take_read(
+        &mut self,
+        wanted: &[Want],
+        missing: &[(EntryAddr, usize)],
+        found: &mut [Option<Arc<Page>>],
+        read: &RangeRead,
+        data: &Bytes,
+    ) -> Result<()> {
+        for addr in &read.entries {
+            let stored = read.entry_bytes(data, addr)?;
+            let from = missing.partition_point(|(a, _)| a < addr);
+            for (_, at) in missing[from..].iter().take_while(|(a, _)| a == addr) {
+                match self.open(&wanted[*at], addr, &stored) {
+                    Ok(page) => found[*at] = Some(Arc::new(page)),
+                    Err(e) if self.tolerates(&e) => self.pass_over(&wanted[*at], e),
+                    Err(e) => return Err(e),
+                }
             }
-            rest = others;
         }
         Ok(())
+    }
+
+    /// Replaces the addresses of entries in packs that are gone by where their stubs say they are. What no stub knows is
+    /// an error, or left out.
+    async fn follow(
+        &mut self,
+        wanted: &[Want],
+        missing: Vec<(EntryAddr, usize)>,
+    ) -> Result<Vec<(EntryAddr, usize)>> {
+        let mut found = Vec::with_capacity(missing.len());
+        for of_pack in missing.chunk_by(|(a, _), (b, _)| a.pack == b.pack) {
+            let pack = of_pack[0].0.pack;
+            let entries: Vec<_> = of_pack.iter().map(|(a, _)| (a.entry, 0)).collect();
+            match self.forwarder.resolve(&self.repo, &pack, &entries).await {
+                Ok(moved) => {
+                    let at = of_pack.iter().map(|(_, at)| *at);
+                    found.extend(moved.iter().map(EntryAddr::from).zip(at));
+                }
+                Err(e) if self.tolerates(&e) && of_pack.len() > 1 => {
+                    for (addr, at) in of_pack {
+                        let entry = [(addr.entry, 0)];
+                        match self.forwarder.resolve(&self.repo, &pack, &entry).await {
+                            Ok(moved) => found.extend(moved.first().map(|to| (to.into(), *at))),
+                            Err(e) => self.lose(&wanted[*at], e)?,
+                        }
+                    }
+                }
+                Err(e) => self.lose(&wanted[of_pack[0].1], e)?,
+            }
+        }
+        Ok(found)
+    }
+
+    fn tolerates(&self, e: &Error) -> bool {
+        self.tolerant
+            && matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Missing | ErrorKind::Unsupported)
+    }
+
+    /// A page that cannot be had: an error, unless that is tolerated.
+    fn lose(&mut self, want: &Want, e: Error) -> Result<()> {
+        let e = self.seen_at(want, e);
+        if !self.tolerates(&e) {
+            return Err(e);
+        }
+        self.pass_over(want, e);
+        Ok(())
+    }
+
+    fn pass_over(&mut self, want: &Want, error: Error) {
+        let chunks = self.map.page_chunks(want.level, want.number);
+        self.lost.push(LostPage { chunks, page: want.page, error: Some(error) });
     }
 
     /// Opens a page and holds it against the reference that led to it.
@@ -290,6 +393,16 @@ impl MapReader {
     fn seen_at(&self, want: &Want, error: Error) -> Error {
         error.within(self.read_place(want))
     }
+}
+
+/// Each entry of a read as a read of its own.
+fn one_by_one(read: &RangeRead) -> impl Iterator<Item = RangeRead> + '_ {
+    read.entries.iter().map(|addr| RangeRead {
+        pack: addr.pack,
+        start: addr.offset,
+        len: addr.stored_len,
+        entries: vec![*addr],
+    })
 }
 
 /// The non-zero children of loaded pages that lie in the ranges, ascending. Leaves have none. Pages and ranges ascend.

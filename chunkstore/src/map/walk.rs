@@ -8,7 +8,7 @@
 
 use crate::error::Result;
 use crate::map::pages::PageSet;
-use crate::map::reader::{MapReader, by_number, children_wanted};
+use crate::map::reader::{LostPage, MapReader, by_number, children_wanted};
 use crate::units::page_span;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -74,6 +74,11 @@ impl<'a> MapWalk<'a> {
         self.ahead.start = chunks.end;
         let pages = PageSet::new(map, vec![chunks.clone()], levels);
         Ok(Some(Window { chunks, pages }))
+    }
+
+    /// The pages that were passed over since the last call, where the reader does that.
+    pub fn take_lost(&mut self) -> Vec<LostPage> {
+        self.reader.take_lost()
     }
 
     /// Pages of a level for one window; each covers `leaves` leaves.

@@ -110,6 +110,8 @@ pub struct Collected {
     pub replaced_segments: u64,
     /// Collections that wait for somebody.
     pub waiting: Vec<Waiting>,
+    /// So many wait, or failed, that nothing was looked for and condemned now.
+    pub held_back: bool,
     /// Memory of the mark.
     pub mark_bytes: u64,
     /// Requests that were made (a preview: and those that the collection would make besides).
@@ -127,7 +129,8 @@ pub struct Waiting {
     pub blockers: Vec<String>,
 }
 
-/// Sweeps what earlier collections condemned, condemns what is garbage now, and sweeps that.
+/// Sweeps what earlier collections condemned, condemns what is garbage now, and sweeps that. Puts dedup segments together where there
+/// are many.
 ///
 /// Safe at any time beside backups, restores and other collections. Errors: `Unsupported` on a store that ignores create-once,
 /// unless `exclusive`; `Fenced` if another collector took this one for dead; whatever the store says. A sweep that fails does
@@ -150,7 +153,8 @@ pub async fn collect(
     for generation in unswept(repo).await? {
         failed.extend(sweep_one(repo, options, generation, None, &mut done).await.err());
     }
-    if done.waiting.len() + failed.len() < WAITING_MAX {
+    done.held_back = done.waiting.len() + failed.len() >= WAITING_MAX;
+    if !done.held_back {
         match condemn::condemn(repo, options, stop, &mut done).await {
             Ok(None) => {}
             Ok(Some(Condemnation { generation, mark })) => {
@@ -162,6 +166,12 @@ pub async fn collect(
             Err(e) => failed.push(e),
         }
     }
+    if done.replaced_segments == 0 && failed.is_empty() {
+        failed.extend(segments::merge(repo, &mut done).await.err());
+    }
+    let idle = std::time::Duration::from_secs(u64::from(options.lease.lease_seconds));
+    let leftovers = repo.store().remove_leftovers(idle);
+    tracing::debug!(leftovers, "temporary files of killed writers were removed");
     done.requests = since(&before, &repo.store().counts());
     let context = format!("collect garbage in {}", repo.store().url());
     Error::of_all(context, failed).map_or(Ok(done), Err)
@@ -249,5 +259,6 @@ fn since(before: &RequestCounts, now: &RequestCounts) -> RequestCounts {
         heads: now.heads - before.heads,
         lists: now.lists - before.lists,
         deletes: now.deletes - before.deletes,
+        failed_tries: now.failed_tries - before.failed_tries,
     }
 }

@@ -20,7 +20,7 @@ const DAMAGED_IN_FLIGHT: usize = 16;
 /// A list that goes away while this reads was of a collection that has ended: what it condemned is deleted or was rescued,
 /// and the look-up of every reused pack before the commit finds out which. A list that cannot be read is an error: it may
 /// name anything.
-pub(super) async fn read_condemned(repo: &Repository) -> Result<HashSet<PackId>> {
+pub(crate) async fn read_condemned(repo: &Repository) -> Result<HashSet<PackId>> {
     let listed = repo.store().list(GC_PREFIX).await?;
     let keys = listed
         .into_iter()
@@ -86,12 +86,31 @@ impl DamagedSet {
         self.packs.contains_key(pack)
     }
 
+    /// Whether it says so of an entry, or with `None` of the whole pack.
+    pub(crate) fn says(&self, pack: &PackId, entry: Option<u32>) -> bool {
+        match (self.packs.get(pack), entry) {
+            (None, _) | (Some(Some(_)), None) => false,
+            (Some(None), _) => true,
+            (Some(Some(entries)), Some(entry)) => entries.contains(&entry),
+        }
+    }
+
     /// Whether nothing is known to be damaged.
     pub fn is_empty(&self) -> bool {
         self.packs.is_empty()
     }
 
-    fn insert(&mut self, pack: PackId, entry: Option<u32>) {
+    /// Everything in it, in no certain order; `None` is the whole pack.
+    pub fn iter(&self) -> impl Iterator<Item = (PackId, Option<u32>)> + '_ {
+        self.packs.iter().flat_map(|(pack, entries)| {
+            let whole = entries.is_none().then_some((*pack, None));
+            let each = entries.iter().flatten().map(|entry| (*pack, Some(*entry)));
+            whole.into_iter().chain(each)
+        })
+    }
+
+    /// Adds an entry, or with `None` the whole pack.
+    pub fn insert(&mut self, pack: PackId, entry: Option<u32>) {
         let entries = self.packs.entry(pack).or_insert_with(|| Some(HashSet::new()));
         match (entry, entries.as_mut()) {
             (None, _) => *entries = None,
@@ -104,7 +123,7 @@ impl DamagedSet {
 }
 
 /// All damage records. One that cannot be read is a warning: what it names is found damaged again when it is read.
-pub(super) async fn read_damaged(repo: &Repository) -> Result<(DamagedSet, Vec<String>)> {
+pub(crate) async fn read_damaged(repo: &Repository) -> Result<(DamagedSet, Vec<String>)> {
     let listed = repo.store().list(DAMAGED_PREFIX).await?;
     let keys = listed.into_iter().map(|l| l.key).filter(|key| parse_damaged_key(key).is_ok());
     let read = |key: String| async move {

@@ -53,6 +53,16 @@ impl LeaseOptions {
     }
 }
 
+/// Whether a lease goes with the work of its holder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Removal {
+    Always,
+    /// Unless another process may be at work under it: it holds, or may hold, a checkpoint.
+    UnlessShared,
+    /// What it protects may still come to be.
+    Never,
+}
+
 /// A lease in the store and the state of its heartbeat.
 #[derive(Debug)]
 pub(super) struct LeaseKeeper {
@@ -104,12 +114,6 @@ impl LeaseKeeper {
     /// What it says of how far the work is.
     pub(super) async fn checkpoint(&self) -> Option<Checkpoint> {
         self.state.lock().await.lease.checkpoint.clone()
-    }
-
-    /// Whether another process may be at work under this lease. Asked with a checkpoint in mind that was written long ago, and
-    /// with one whose writing ended with an unknown outcome.
-    pub(super) async fn may_be_shared(&self) -> bool {
-        self.state.lock().await.shared
     }
 
     /// Takes the checkpoint out of the lease: nobody may go on from it.
@@ -167,14 +171,22 @@ impl LeaseKeeper {
         Ok(remove(&self.repo, &old).await.err())
     }
 
-    /// Removes the lease and ends the heartbeat. `Some`: the lease stays behind until it runs out.
-    pub(super) async fn end(&self, remove_it: bool) -> Option<Error> {
+    /// Ends the heartbeat and removes the lease, or not. `Some`: the lease stays behind until it runs out.
+    ///
+    /// Whether it is shared is asked under the same lock that keeps checkpoints out from then on: one that is under way
+    /// meanwhile is either seen here, or not written any more.
+    pub(super) async fn end(&self, removal: Removal) -> Option<Error> {
         let mut state = self.state.lock().await;
         if std::mem::replace(&mut state.ended, true) {
             return None;
         }
         self.ended.send_replace(true);
-        if remove_it { remove(&self.repo, &state.lease).await.err() } else { None }
+        let removes = match removal {
+            Removal::Always => true,
+            Removal::UnlessShared => !state.shared,
+            Removal::Never => false,
+        };
+        if removes { remove(&self.repo, &state.lease).await.err() } else { None }
     }
 
     /// The loop to spawn beside the run. Needs a Tokio runtime with a timer.

@@ -5,11 +5,11 @@
 //!
 //! Without the right to write there is no lease. That is safe as long as nobody forgets the backup meanwhile.
 
-use super::lease::{LeaseKeeper, LeaseOptions};
+use super::lease::{LeaseKeeper, LeaseOptions, Removal};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::lease::LeaseRole;
 use crate::format::manifest::{Manifest, ManifestRecord};
-use crate::format::names::AttemptName;
+use crate::format::names::{AttemptName, BACKUPS_PREFIX, parse_manifest_key};
 use crate::repository::Repository;
 use std::sync::Arc;
 
@@ -52,6 +52,22 @@ impl Reader {
         }
     }
 
+    /// For somebody who reads all backups: a lease that names one of them keeps everything from collections that begin later,
+    /// whatever it names. Where there is no backup there is nothing to keep, and no lease. Backups, and what is forgotten, are to be
+    /// listed after this.
+    pub async fn begin_for_all(
+        repo: &Arc<Repository>,
+        lease: Option<LeaseOptions>,
+    ) -> Result<Self> {
+        let Some(options) = lease else { return Ok(Self { lease: None }) };
+        let listed = repo.store().list(BACKUPS_PREFIX).await?;
+        let Some(name) = listed.iter().find_map(|l| parse_manifest_key(&l.key).ok()) else {
+            return Ok(Self { lease: None });
+        };
+        let lease = LeaseKeeper::create(repo, options.lease(LeaseRole::Reader { name })).await;
+        Ok(Self { lease: Some(Arc::new(lease.map_err(explain)?)) })
+    }
+
     /// Keeps the lease alive; to be spawned beside the reading. Ends with the reader.
     pub fn heartbeat(&self) -> impl Future<Output = ()> + Send + 'static {
         let beat = self.lease.as_ref().map(LeaseKeeper::heartbeat);
@@ -66,7 +82,7 @@ impl Reader {
     pub async fn finish(self) -> Vec<String> {
         match &self.lease {
             None => Vec::new(),
-            Some(lease) => lease.end(true).await.map(stays_behind).into_iter().collect(),
+            Some(lease) => lease.end(Removal::Always).await.map(stays_behind).into_iter().collect(),
         }
     }
 }

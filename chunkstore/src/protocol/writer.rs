@@ -27,7 +27,7 @@ mod resumed;
 pub use resumed::{Checkpointer, ResumeBy};
 
 use super::condemned::{DamagedSet, read_condemned, read_damaged};
-use super::lease::{LeaseKeeper, LeaseOptions};
+use super::lease::{LeaseKeeper, LeaseOptions, Removal};
 use super::reader::{Confirmed, backup_at, confirm, stays_behind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::lease::LeaseRole;
@@ -377,8 +377,12 @@ impl Writer {
 
     /// Step 8, after a commit. What comes back are warnings of the whole run: not being allowed to delete is one.
     pub async fn finish(mut self) -> Vec<String> {
-        let unfinished = !self.over && self.lease.may_be_shared().await;
-        let stays = self.lease.end(!self.in_doubt && !unfinished).await;
+        let removal = match (self.in_doubt, self.over) {
+            (true, _) => Removal::Never,
+            (false, true) => Removal::Always,
+            (false, false) => Removal::UnlessShared,
+        };
+        let stays = self.lease.end(removal).await;
         self.warnings.extend(stays.map(stays_behind));
         if self.in_doubt {
             self.warnings.push(

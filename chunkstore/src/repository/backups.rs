@@ -12,7 +12,7 @@ use crate::format::names::{
     parse_manifest_key,
 };
 use crate::ids::{BackupId, VolumeName};
-use crate::limits::MANIFEST_BYTES_MAX;
+use crate::limits::{MANIFEST_BYTES_MAX, SMALL_RECORD_BYTES_MAX};
 use crate::store::Created;
 use chrono::{DateTime, Utc};
 use futures::{StreamExt, stream};
@@ -105,11 +105,36 @@ impl Repository {
         Ok(self.newest_first(volume, 1, fits).await?.into_iter().next())
     }
 
-    /// Makes a backup count as absent, for good. Its data goes with a later garbage collection.
+    /// The backup that is to be forgotten: as [`find_backup`](Self::find_backup), or, named in full as `VOLUME@ID`, one whose manifest is
+    /// damaged. Otherwise such a backup could never be got rid of, and no garbage could be collected beside it.
+    pub async fn find_to_forget(&self, spec: &str) -> Result<AttemptName> {
+        let e = match self.find_backup(spec).await {
+            Ok(manifest) => return Ok(manifest.name()),
+            Err(e) if e.kind() == ErrorKind::Corrupt => e,
+            Err(e) => return Err(e),
+        };
+        let hint = "to forget a backup that cannot be read name it in full: VOLUME@ID";
+        let Some((volume, id)) = spec.rsplit_once('@') else { return Err(e.hint(hint)) };
+        let mut attempts = self.list_attempts(Some(&VolumeName::new(volume)?)).await?;
+        attempts.retain(|a| a.name.backup_id.as_str() == id);
+        let (backups, mut problems) = self.read_attempts(attempts).await?;
+        match (backups.is_empty(), problems.pop(), problems.is_empty()) {
+            (true, Some((attempt, e)), true) if e.kind() == ErrorKind::Corrupt => Ok(attempt.name),
+            _ => Err(e.hint(hint)),
+        }
+    }
+
+    /// Makes a backup count as absent, for good, also one whose manifest is damaged. Its data goes with a later garbage collection.
     pub async fn forget(&self, name: &AttemptName, tool: &str) -> Result<()> {
-        if !matches!(self.read_manifest(name).await?, Some(ManifestRecord::Backup(_))) {
+        match self.read_manifest(name).await {
+            Ok(Some(ManifestRecord::Backup(_))) => {}
             // a record of what does not exist would forbid the attempt to whoever is about to make it
-            return Err(self.no_such_backup(&name.to_string()));
+            Ok(_) => return Err(self.no_such_backup(&name.to_string())),
+            // its key is taken for good, whatever it was
+            Err(e) if e.kind() == ErrorKind::Corrupt => {
+                tracing::warn!("forgotten although it cannot be read: {e}");
+            }
+            Err(e) => return Err(e),
         }
         let record = Forgotten { name: name.clone(), time: Utc::now(), tool: tool.to_owned() };
         let key = name.forgotten_key();
@@ -129,6 +154,19 @@ impl Repository {
     pub(crate) fn decode_manifest(&self, key: &str, bytes: &[u8]) -> Result<ManifestRecord> {
         ManifestRecord::decode(&self.keys, self.id(), key, bytes)
             .map_err(|e| e.within(format!("read {key} in {}", self.store.url())))
+    }
+
+    /// That a record which was listed is one of ours. Only who has the keys can make a backup one that may be deleted.
+    pub(crate) async fn confirm_forgotten(&self, name: &AttemptName) -> Result<()> {
+        let key = name.forgotten_key();
+        let bytes_max = u64::from(SMALL_RECORD_BYTES_MAX) + RECORD_OVERHEAD;
+        let bytes = self.store.get_at_most(&key, bytes_max).await?;
+        let record = Forgotten::decode(&self.keys, self.id(), &key, &bytes);
+        record.map(|_| ()).map_err(|e| {
+            e.within(format!("confirm {key} in {}", self.store.url())).hint(
+                "nothing is deleted as long as it is there: if nobody forgot that backup, somebody has put it there; delete it",
+            )
+        })
     }
 
     pub(crate) async fn is_forgotten(&self, name: &AttemptName) -> Result<bool> {

@@ -58,6 +58,13 @@ pub(super) async fn unlock(
             }
         }
     }
+    if found.is_empty() {
+        let texts: Vec<_> = problems.iter().map(Error::to_string).collect();
+        let context = format!("open repository {}", store.url());
+        let detail = format!("none of its keys can be read: {}", texts.join("; "));
+        return Err(Error::new(ErrorKind::Corrupt, context, detail)
+            .hint("run it again; if it stays so, bring `keys/` back from a copy"));
+    }
     let given: Vec<_> = credentials.iter().map(Credential::kind).collect();
     let mut detail = format!("no key that was given ({}) opens it", given.join(", "));
     for problem in &problems {

@@ -1,13 +1,21 @@
-//! Putting packs and segments. Both have random names, so writing one twice writes the same.
+//! Putting packs, segments and damage records. All have random names, so writing one twice harms nobody. And what a check
+//! and a repair must know of the objects of others.
 
 use super::Repository;
-use crate::error::Result;
-use crate::format::names::segment_key;
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::damaged::Damaged;
+use crate::format::moved::Moved;
+use crate::format::names::{damaged_key, moved_key, segment_key};
 use crate::format::segment::{SegmentRecord, encode_segment};
-use crate::ids::{SegmentId, random_bytes};
+use crate::ids::{DamageId, PackId, SegmentId, random_bytes};
+use crate::limits::GC_BYTES_MAX;
 use crate::pack::FinishedPack;
+use crate::protocol::{DamagedSet, read_condemned, read_damaged};
+use crate::repository::RECORD_OVERHEAD;
 use bytes::Bytes;
+use chrono::Utc;
 use object_store::PutPayload;
+use std::collections::HashSet;
 
 impl Repository {
     /// Stores a finished pack. Its parts are sent as they are, never copied together.
@@ -27,5 +35,54 @@ impl Repository {
         let size_bytes = bytes.len() as u64;
         self.store.put_in_turn(&segment_key(&id), Bytes::from(bytes)).await?;
         Ok((id, size_bytes))
+    }
+
+    /// Records entries as damaged, so that writers store their chunks again. Gives the number of records.
+    pub async fn put_damage(&self, damaged: &DamagedSet) -> Result<u64> {
+        let mut all: Vec<_> = damaged.iter().collect();
+        all.sort_unstable();
+        let mut records = 0;
+        for entries in all.chunks(Damaged::ENTRIES_MAX) {
+            let key = damaged_key(&DamageId::random());
+            let record = Damaged { time: Utc::now(), entries: entries.to_vec() };
+            let bytes = record.encode(&self.keys, self.id(), &key)?;
+            self.store.put(&key, Bytes::from(bytes)).await?;
+            records += 1;
+        }
+        Ok(records)
+    }
+
+    /// What is recorded as damaged, and a warning for each record that cannot be read.
+    pub async fn read_damage(&self) -> Result<(DamagedSet, Vec<String>)> {
+        read_damaged(self).await
+    }
+
+    /// Packs that a collection means to delete or has rewritten: nothing new may rely on them.
+    pub async fn condemned_packs(&self) -> Result<HashSet<PackId>> {
+        read_condemned(self).await
+    }
+
+    /// The forwarding stub of a pack, if there is one.
+    pub async fn read_stub(&self, pack: &PackId) -> Result<Option<Moved>> {
+        let key = moved_key(pack);
+        let bytes_max = u64::from(GC_BYTES_MAX) + RECORD_OVERHEAD;
+        let Some(bytes) = self.store.get_opt_at_most(&key, bytes_max).await? else {
+            return Ok(None);
+        };
+        let within = |e: Error| e.within(format!("read {key} in {}", self.store.url()));
+        Moved::decode(&self.keys, self.id(), &key, &bytes).map(Some).map_err(within)
+    }
+
+    /// Writes the forwarding stub of a pack that is gone, in the place of one that says less or cannot be read. Only for a pack
+    /// that was looked for and is not there: a stub beside its pack would outlive it unnoticed.
+    pub async fn put_stub(&self, stub: &Moved) -> Result<()> {
+        let pack = crate::format::names::pack_key(stub.pack());
+        if self.store.head(&pack).await?.is_some() {
+            let context = format!("write the forwarding stub of {pack}");
+            return Err(Error::new(ErrorKind::Bug, context, "the pack exists"));
+        }
+        let key = moved_key(stub.pack());
+        let bytes = stub.encode(&self.keys, self.id(), &key)?;
+        self.store.put(&key, Bytes::from(bytes)).await
     }
 }

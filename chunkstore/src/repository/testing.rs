@@ -93,6 +93,7 @@ pub(crate) fn manifest(volume_name: &str, id: &str, content: u8) -> Manifest {
         tool: "test".into(),
         labels: BTreeMap::new(),
         degraded: Vec::new(),
+        copied_from: None,
     }
 }
 

@@ -98,7 +98,9 @@ impl Store {
 
     /// One create request for an object that is known to exist, with its very bytes: harmless whatever the store does.
     pub(crate) async fn probe_create(&self, key: &str, bytes: Bytes) -> Result<Probe> {
-        match self.create_once(&self.path(key)?, &bytes).await {
+        // what it answers to a second try is the same
+        let path = self.path(key)?;
+        match self.persist(|| self.create_once(&path, &bytes)).await {
             Ok(()) => Ok(Probe::WroteOver),
             Err(e) => {
                 let fault = Fault::of(&e);

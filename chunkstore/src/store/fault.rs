@@ -26,6 +26,8 @@ pub(super) struct Fault {
     pub(super) answered: bool,
     /// No connection could be made.
     pub(super) unreachable: bool,
+    /// The answer ended early or is no answer: asked again it may be one.
+    pub(super) broke: bool,
 }
 
 impl Fault {
@@ -46,7 +48,7 @@ impl Fault {
             _ => chain.fault(e),
         };
         let unreachable = chain.http == Some(HttpErrorKind::Connect);
-        Self { answered: chain.http.is_none(), unreachable, ..fault }
+        Self { answered: chain.http.is_none(), unreachable, broke: chain.broke(), ..fault }
     }
 
     fn new(kind: ErrorKind, detail: impl Into<String>) -> Self {
@@ -58,6 +60,7 @@ impl Fault {
             outcome_unknown: false,
             answered: true,
             unreachable: false,
+            broke: false,
         }
     }
 
@@ -143,6 +146,15 @@ impl<'a> Chain<'a> {
             return self.by_io(io);
         }
         self.by_http()
+    }
+
+    fn broke(&self) -> bool {
+        // what `object_store` has tried again for its 40 s is not begun anew
+        let exhausted = self.text.contains(" retries, max_retries: ");
+        let transport = self.http.is_some_and(|kind| {
+            !matches!(kind, HttpErrorKind::Connect | HttpErrorKind::Timeout) && !exhausted
+        });
+        transport || self.text.contains("invalid list response")
     }
 
     /// By the error code that the store wrote into its answer.

@@ -44,8 +44,16 @@ enum Watched {
 }
 
 impl Store {
-    /// Runs one idempotent request of `bytes` on the client that suits its size.
+    /// Runs one idempotent request of `bytes` on the client that suits its size, again where its answer broke.
     pub(super) async fn patient<T, F, Fut>(&self, bytes: u64, request: F) -> object_store::Result<T>
+    where
+        F: Fn(Arc<dyn ObjectStore>) -> Fut,
+        Fut: Future<Output = object_store::Result<T>>,
+    {
+        self.persist(|| self.watched(bytes, &request)).await
+    }
+
+    async fn watched<T, F, Fut>(&self, bytes: u64, request: &F) -> object_store::Result<T>
     where
         F: Fn(Arc<dyn ObjectStore>) -> Fut,
         Fut: Future<Output = object_store::Result<T>>,

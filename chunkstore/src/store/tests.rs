@@ -169,7 +169,7 @@ fn directories_are_opened_made_or_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a b/repo");
     let url = format!("file://{}", path.display()).replace(' ', "%20");
-    let open = |create_dir| open_url(&url, &StoreOptions { create_dir });
+    let open = |create_dir| open_url(&url, &StoreOptions { create_dir, ..StoreOptions::default() });
 
     let e = open(false).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::NotFound, "{e}");
@@ -182,10 +182,15 @@ fn directories_are_opened_made_or_refused() {
 
     let file = dir.path().join("file");
     std::fs::write(&file, b"x").unwrap();
-    let e = open_url(file.to_str().unwrap(), &StoreOptions { create_dir: true }).unwrap_err();
+    let e = open_url(
+        file.to_str().unwrap(),
+        &StoreOptions { create_dir: true, ..StoreOptions::default() },
+    )
+    .unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Usage, "{e}");
     let below = format!("{}/below", file.display());
-    let e = open_url(&below, &StoreOptions { create_dir: true }).unwrap_err();
+    let e = open_url(&below, &StoreOptions { create_dir: true, ..StoreOptions::default() })
+        .unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Usage, "{e}");
 }
 

@@ -3,8 +3,9 @@
 //! Credentials and endpoints of object stores come from the environment, as `object_store` reads it (`AWS_*`, `GOOGLE_*`,
 //! `AZURE_*`, web identity, instance metadata); profile files are not read. Nothing is sent before the first request.
 
-use super::Store;
 use super::patience::Patience;
+use super::tries::{Connector, RETRIES_MAX};
+use super::{Counters, Store};
 use crate::error::{Error, ErrorKind, Result};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
@@ -29,6 +30,8 @@ const URL_FORMS: &str =
 pub struct StoreOptions {
     /// For `file:` URLs and paths: make the directory (mode 0700) and its parents where they are absent.
     pub create_dir: bool,
+    /// Take nothing from the environment: where another store than the usual one is meant.
+    pub settings_only: bool,
 }
 
 /// Retries end after this long: a dead network is one error in about a minute (one more timeout may follow), a store
@@ -40,7 +43,7 @@ fn retry() -> RetryConfig {
             max_backoff: Duration::from_secs(8),
             base: 3.0,
         },
-        max_retries: 100,
+        max_retries: RETRIES_MAX,
         retry_timeout: Duration::from_secs(40),
     }
 }
@@ -55,7 +58,8 @@ fn retry_metadata() -> RetryConfig {
 /// keys are those that name credentials: without any of them the machine's metadata service is asked.
 macro_rules! clients {
     ($url:ident, $prefix:ident, $settings:ident, $builder:ident, $keys:ident::{$($key:ident),*}) => {{
-        let mut builder = $builder;
+        let counters = Arc::<Counters>::default();
+        let mut builder = $builder.with_http_connector(Connector(Arc::clone(&counters)));
         for (name, value) in $settings {
             builder = builder.with_config(setting($url, name)?, *value);
         }
@@ -68,8 +72,15 @@ macro_rules! clients {
         let small = if named { first } else { builder.clone().build().map_err(built)? };
         let timeout = $keys::Client(ClientConfigKey::Timeout);
         let bulk = builder.with_config(timeout, BULK_TIMEOUT).build().map_err(built)?;
-        Ok(remote($url, $prefix, small, bulk))
+        Ok(remote($url, $prefix, small, bulk, counters))
     }};
+}
+
+/// A builder with what the environment says, or with nothing.
+macro_rules! builder {
+    ($builder:ident, $options:ident) => {
+        if $options.settings_only { $builder::new() } else { $builder::from_env() }
+    };
 }
 
 /// Opens `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`, `file:///path` or a path. An unknown scheme is
@@ -92,7 +103,7 @@ pub fn open_url_with(
         "file" => open_dir(url, &file_path(url, rest)?, options),
         "s3" | "s3a" => {
             let (bucket, prefix) = bucket_and_prefix(url, rest)?;
-            let builder = AmazonS3Builder::from_env()
+            let builder = builder!(AmazonS3Builder, options)
                 .with_bucket_name(bucket)
                 // a bulk request of one, which not every server knows, gives nothing but worse errors
                 .with_config(AmazonS3ConfigKey::DisableBulkDelete, "true");
@@ -103,14 +114,14 @@ pub fn open_url_with(
         }
         "gs" => {
             let (bucket, prefix) = bucket_and_prefix(url, rest)?;
-            let builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket);
+            let builder = builder!(GoogleCloudStorageBuilder, options).with_bucket_name(bucket);
             clients!(url, prefix, settings, builder, GoogleConfigKey::{
                 ServiceAccount, ServiceAccountKey, ApplicationCredentials, BearerToken
             })
         }
         "az" | "azure" => {
             let (container, prefix) = bucket_and_prefix(url, rest)?;
-            let builder = MicrosoftAzureBuilder::from_env().with_container_name(container);
+            let builder = builder!(MicrosoftAzureBuilder, options).with_container_name(container);
             clients!(url, prefix, settings, builder, AzureConfigKey::{
                 AccessKey, ClientId, SasKey, Token, FederatedTokenFile
             })
@@ -141,17 +152,26 @@ fn setting<K: FromStr<Err = object_store::Error>>(url: &str, name: &str) -> Resu
 }
 
 fn not_built(url: &str, e: object_store::Error) -> Error {
-    let detail = match e {
-        object_store::Error::Generic { source, .. } => source.to_string(),
-        e => e.to_string(),
+    let error = Error::new(ErrorKind::Usage, format!("open repository {url}"), "");
+    let error = match e {
+        object_store::Error::Generic { source, .. } => error.caused_by(source),
+        e => error.caused_by(e),
     };
-    Error::new(ErrorKind::Usage, format!("open repository {url}"), detail)
-        .hint("set the store's endpoint, account and credentials in the environment")
+    error.hint(
+        "set the store's endpoint, account and credentials in the environment; SSL_CERT_FILE names the authorities of TLS",
+    )
 }
 
-fn remote<S: ObjectStore>(url: &str, prefix: Path, small: S, bulk: S) -> Store {
+fn remote<S: ObjectStore>(
+    url: &str,
+    prefix: Path,
+    small: S,
+    bulk: S,
+    counters: Arc<Counters>,
+) -> Store {
     let mut store = Store::new(Arc::new(small), prefix, url.trim_end_matches('/'));
     store.bulk = Arc::new(bulk);
+    store.counters = counters;
     store.patience = Some(Patience::default());
     store
 }
@@ -212,7 +232,9 @@ fn open_dir(url: &str, dir: &str, options: &StoreOptions) -> Result<Store> {
     let store = LocalFileSystem::new_with_prefix(dir)
         .map_err(|e| Error::new(ErrorKind::Unavailable, context(), e.to_string()))?
         .with_fsync(true);
-    Ok(Store::new(Arc::new(store), Path::default(), url.trim_end_matches('/')))
+    let mut store = Store::new(Arc::new(store), Path::default(), url.trim_end_matches('/'));
+    store.directory = Some(dir.into());
+    Ok(store)
 }
 
 /// With its parents. Their names must survive a power cut as what is written into the directory does.

@@ -3,7 +3,7 @@
 //! Memory in use is the sum of these: slots, packs being filled or uploaded, the run table, segment records, dedup index,
 //! map pages. What remains is for the program itself, its threads' stacks and codec contexts, and the TLS stack.
 
-use super::level::{CompressionChoice, seal_thread_bytes};
+use super::level::{CompressionChoice, STRONG_THREAD_BYTES, seal_thread_bytes};
 use crate::control::MemoryBudget;
 use chunkstore::{ChunkSize, Error, ErrorKind, Result};
 use serde::Serialize;
@@ -37,6 +37,8 @@ pub struct Bounds {
     pub depth: usize,
     /// Threads that hash, compress and seal.
     pub seal_threads: usize,
+    /// Memory of each of them for compression.
+    pub seal_thread_bytes: u64,
     /// A pack is closed when it has this size.
     pub pack_bytes: u32,
     /// Packs being uploaded at once.
@@ -75,9 +77,15 @@ impl Bounds {
             )
             .hint(format!("give --memory at least {} MiB", MEMORY_BYTES_MIN / MIB)));
         }
-        let thread_bytes = seal_thread_bytes(compression);
-        // small budgets run fewer threads, so that half of the memory is left for data
         let spare = memory_bytes - FIXED_BYTES;
+        let thread_bytes = match compression {
+            // a slow store is worth the stronger levels' memory, unless many threads would take it from the buffers
+            CompressionChoice::Auto if cores as u64 * STRONG_THREAD_BYTES <= spare / 8 => {
+                STRONG_THREAD_BYTES
+            }
+            choice => seal_thread_bytes(choice),
+        };
+        // small budgets run fewer threads, so that half of the memory is left for data
         let threads_max = usize::try_from(spare / 4 / thread_bytes).unwrap_or(usize::MAX);
         let seal_threads = cores.clamp(1, threads_max.max(1));
         let data = spare - seal_threads as u64 * thread_bytes;
@@ -100,6 +108,7 @@ impl Bounds {
             slots,
             depth,
             seal_threads,
+            seal_thread_bytes: thread_bytes,
             pack_bytes: u32::try_from(pack_bytes).unwrap_or(u32::MAX),
             uploads: uploads.clamp(1, 32),
             run_table_bytes: data / 10,
@@ -112,7 +121,7 @@ impl Bounds {
     }
 
     /// Smaller packs where the rate to the store is limited: a pack is sent at once, so that small ones make the pace even.
-    pub(super) fn pace(&mut self, bytes_per_second: NonZeroU64) {
+    pub(crate) fn pace(&mut self, bytes_per_second: NonZeroU64) {
         let a_second = u32::try_from(bytes_per_second.get()).unwrap_or(u32::MAX);
         self.pack_bytes = self.pack_bytes.min(a_second.max(PACED_PACK_BYTES_MIN));
     }
@@ -154,7 +163,7 @@ mod tests {
                 for cores in [1, 2, 16, 128] {
                     let b = bounds(mib, chunk, cores);
                     let sum = FIXED_BYTES
-                        + b.seal_threads as u64 * seal_thread_bytes(AUTO)
+                        + b.seal_threads as u64 * b.seal_thread_bytes
                         + b.slots as u64 * u64::from(b.slot_bytes)
                         + (b.uploads as u64 + 1) * u64::from(b.pack_bytes)
                         + b.run_table_bytes

@@ -9,6 +9,15 @@ use chunkstore::{
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+/// Reading the index may always cost this much: the segments of some days, as long as nobody has merged them.
+const WORTH_BYTES_MIN: u64 = 512 << 10;
+
+/// What reading the index may cost a run: an eighth of what it reads from its source, all of which the index might save it
+/// to store, and hardly ever does.
+pub(crate) fn worth_bytes(source_bytes: u64) -> u64 {
+    (source_bytes / 8).max(WORTH_BYTES_MIN)
+}
+
 /// Opens the index when it is needed.
 #[derive(Debug)]
 pub(crate) struct Dedup {
@@ -52,6 +61,11 @@ impl Dedup {
             index: OnceLock::new(),
             unusable,
         }
+    }
+
+    /// All that is known to be damaged.
+    pub(crate) fn damage(&self) -> &DamagedSet {
+        &self.unusable.entries
     }
 
     /// Whether what is stored there is known to be damaged and must be stored again.

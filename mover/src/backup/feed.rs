@@ -5,20 +5,18 @@
 //! gigabyte. A ticket is taken for each step and given back when the map has taken it: that bounds how far this stage
 //! runs ahead. It waits only for tickets and for the reader's inbox; neither needs anything of this stage.
 
-use super::stop::Stop;
+use super::stop::{STOP_POLL, Stop};
 use super::unit::{Step, Unit, Work};
 use crate::changes::BackupPlan;
-use chunkstore::{ChunkNo, Geometry, MapReader, Pace, PageSet, Result};
+use chunkstore::{ChunkNo, ErrorKind, Geometry, MapReader, Pace, PageSet, Result};
 use crossbeam_channel::Sender;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A gap of unwanted chunks is read along if it is at most this much: one larger read beats two.
 const GAP_BYTES_MAX: u32 = 64 << 10;
-/// How often a stage that waits for its limit looks whether it is to stop.
-const STOP_POLL: Duration = Duration::from_millis(100);
 
 /// A piece of the plan, in chunk numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -160,12 +158,21 @@ impl FeedStage<'_> {
         let within =
             wanted.into_iter().map(|r| r.start..r.end.min(end)).filter(|r| r.start < r.end);
         let wanted: Vec<_> = within.collect();
-        Ok(Some(Arc::new(self.stop.block_on(&self.runtime, parent.load(&wanted))??)))
+        let loaded = self.stop.block_on(&self.runtime, parent.load(&wanted))?;
+        // pages that are known to be damaged are no news: the plan has seen them
+        drop(parent.take_lost());
+        loaded.map(|pages| Some(Arc::new(pages))).map_err(|e| match e.kind() {
+            ErrorKind::Corrupt | ErrorKind::Missing => e.within("build on the parent backup").hint(
+                "`mover check --repair` records what is damaged, and backups store it again; or build on nothing \
+                 with --parent none",
+            ),
+            _ => e,
+        })
     }
 
     /// Hands out a step that needs no reading; false when the run is over.
     fn step(&self, feed: &mut Feed<'_>, work: Work) -> bool {
-        if self.stop.stopped() || feed.out.tickets.send(()).is_err() {
+        if !self.stop.send(&feed.out.tickets, ()) {
             return false;
         }
         let step = Step { seq: feed.take_seq(), base: feed.base.clone(), work };
@@ -210,7 +217,7 @@ impl FeedStage<'_> {
     fn flush(&self, feed: &mut Feed<'_>) -> bool {
         let wanted = std::mem::take(&mut feed.pending.wanted);
         let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return true };
-        if self.stop.stopped() || feed.out.tickets.send(()).is_err() {
+        if !self.stop.send(&feed.out.tickets, ()) {
             return false;
         }
         let (start, last) = (first.start, ChunkNo(last.end - 1));

@@ -61,6 +61,10 @@ const LADDER: [(i32, u32); 9] = [
 const WINDOW_UNITS: u32 = 24;
 const WINDOW_LEAST: Duration = Duration::from_millis(40);
 
+/// Memory of a seal thread with which `auto` may go up to [`STORE_LEVEL_MAX`].
+pub(crate) const STRONG_THREAD_BYTES: u64 =
+    seal_thread_bytes(CompressionChoice::Fixed(Compression::Zstd(STORE_LEVEL_MAX)));
+
 /// Memory of one seal thread at a level: zstd's tables and the output of a 1 MiB entry, measured.
 pub(crate) const fn seal_thread_bytes(choice: CompressionChoice) -> u64 {
     let mib = match choice {
@@ -116,10 +120,9 @@ struct Window {
 }
 
 impl Level {
-    /// `spare_bytes` is the memory that a seal thread may use beyond [`seal_thread_bytes`].
-    pub(crate) fn new(choice: CompressionChoice, spare_bytes: u64) -> Self {
-        let needs = |level| seal_thread_bytes(CompressionChoice::Fixed(Compression::Zstd(level)));
-        let fits = spare_bytes >= needs(STORE_LEVEL_MAX) - needs(SMALL_LEVEL_MAX);
+    /// `thread_bytes` is the memory that is set aside for a seal thread.
+    pub(crate) fn new(choice: CompressionChoice, thread_bytes: u64) -> Self {
+        let fits = thread_bytes >= STRONG_THREAD_BYTES;
         let ceiling = if fits { STORE_LEVEL_MAX } else { SMALL_LEVEL_MAX };
         Self { choice, ceiling, now: AtomicI32::new(START), window: Mutex::default() }
     }

@@ -1,7 +1,12 @@
 //! Which backup to build on, and whether there is anything to do at all.
 
 use super::BackupOptions;
-use chunkstore::{Error, ErrorKind, Manifest, Repository, Result, VolumeName, Writer};
+use crate::changes::Origin;
+use chunkstore::{
+    Checkpoint, DamagedSet, Error, ErrorKind, Manifest, ReadLimits, Repository, Result, VolumeMap,
+    VolumeName, Writer, damaged_chunks,
+};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// How a backup finds the one it builds on.
@@ -46,6 +51,8 @@ pub(super) fn candidates(
             }
             if delta {
                 check_base(options, volume, &parent)?;
+                check_complete(volume, &parent)?;
+                check_volume(options, volume, &parent)?;
             }
             Ok(vec![parent])
         }
@@ -58,14 +65,56 @@ pub(super) fn candidates(
                     .hint("give --base-snapshot ID, or choose the parent yourself with --parent"));
             };
             match rt.block_on(repo.backup_of_snapshot(volume, base))? {
-                Some(parent) => Ok(vec![parent]),
+                Some(parent) => {
+                    check_volume(options, volume, &parent)?;
+                    check_complete(volume, &parent)?;
+                    Ok(vec![parent])
+                }
                 None => {
-                    Err(refused(volume, format!("no backup was made of base snapshot {base:?}"))
+                    Err(absent(volume, format!("no backup was made of base snapshot {base:?}"))
                         .hint("run the backup without a list, or with an allocated list"))
                 }
             }
         }
     }
+}
+
+/// Chunks of the parent that must not be taken over. Costs a walk over its map, but only where there are damage records.
+pub(crate) fn damaged_of_parent(
+    rt: &tokio::runtime::Handle,
+    repo: &Repository,
+    writer: &Writer,
+    limits: ReadLimits,
+) -> Result<Vec<Range<u64>>> {
+    let Some(parent) = writer.parent() else { return Ok(Vec::new()) };
+    let map = VolumeMap::of(repo, parent)?;
+    rt.block_on(damaged_chunks(repo, &map, writer.damaged(), limits))
+}
+
+/// A checkpoint may be of a run that did not know of the damage yet: then what it has taken over is damaged too. `lost`: the
+/// parent's damaged chunks.
+pub(crate) fn check_undamaged(
+    from: &Checkpoint,
+    lost: &[Range<u64>],
+    damaged: &DamagedSet,
+) -> Result<()> {
+    let inherited = lost.first().is_some_and(|first| first.start < from.next_chunk.0);
+    if !inherited && !from.packs.iter().any(|pack| damaged.names(pack)) {
+        return Ok(());
+    }
+    let what = "some of what it refers to is recorded as damaged";
+    Err(Error::new(ErrorKind::Corrupt, "go on from the checkpoint", what))
+}
+
+/// A backup without the free blocks of a file system is not what its snapshot was: a delta leaves out a block that came into use as
+/// it was.
+fn check_complete(volume: &VolumeName, parent: &Manifest) -> Result<()> {
+    if parent.source.origin != Origin::FileSystem.as_str() {
+        return Ok(());
+    }
+    let id = &parent.backup_id;
+    let why = format!("backup {id} was made without the file system's free blocks");
+    Err(absent(volume, why).hint("run the backup without a list, or with an allocated list"))
 }
 
 /// A delta fits a parent that the user chose if the snapshot it starts from is the one the parent was made of. Where
@@ -83,6 +132,24 @@ fn check_base(options: &BackupOptions, volume: &VolumeName, parent: &Manifest) -
         name(&parent.snapshot.id)
     );
     Err(refused(volume, why).hint("choose the parent made of that snapshot, or leave the list out"))
+}
+
+/// Two volumes may follow one another under one name. A tracker compares snapshots of one volume only, and does not always say
+/// so when they are of two.
+fn check_volume(options: &BackupOptions, volume: &VolumeName, parent: &Manifest) -> Result<()> {
+    match (&options.snapshot.volume_handle, &parent.snapshot.volume_handle) {
+        (Some(now), Some(then)) if now != then => {
+            let id = &parent.backup_id;
+            let why = format!("backup {id} was made of another volume: {then:?}, not {now:?}");
+            Err(absent(volume, why)
+                .hint("run the backup without a list, or with an allocated list"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn absent(volume: &VolumeName, why: impl Into<String>) -> Error {
+    Error::new(ErrorKind::NotFound, format!("use a delta list for volume {volume}"), why)
 }
 
 fn refused(volume: &VolumeName, why: impl Into<String>) -> Error {

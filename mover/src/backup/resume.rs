@@ -18,8 +18,8 @@ pub struct Resumed {
 
 /// How long a run that has to stop asks its own lease how far it is, and tries to give it back: a request to the store that is
 /// under way holds both up.
-pub(super) const ASKED_WITHIN: Duration = Duration::from_millis(300);
-pub(super) const FINISH_WITHIN: Duration = Duration::from_millis(500);
+pub(crate) const ASKED_WITHIN: Duration = Duration::from_millis(300);
+pub(crate) const FINISH_WITHIN: Duration = Duration::from_millis(500);
 
 /// What somebody who reads the error of a run that ended early wants to know. `kept`: how much need not be done again, in
 /// hundredths; `None` if nobody can go on with this run.
@@ -47,7 +47,7 @@ pub(super) fn explain(e: Error, id: &BackupId, kept: Option<u64>) -> Error {
 }
 
 impl Resumed {
-    pub(super) fn of(total_bytes: u64, left_bytes: u64) -> Self {
+    pub(crate) fn of(total_bytes: u64, left_bytes: u64) -> Self {
         let bytes = total_bytes - left_bytes;
         let percent = u128::from(bytes) * 100 / u128::from(total_bytes.max(1));
         Self { percent: u64::try_from(percent).unwrap_or(100), bytes }
@@ -81,8 +81,7 @@ fn digest(
     parents: &[Manifest],
     source: Option<&str>,
 ) -> PlanDigest {
-    let mut hash = Digest(blake3::Hasher::new());
-    hash.text(Some("mover plan 1"));
+    let mut hash = Digest::new("mover plan 1");
     hash.text(Some(prepared.volume.as_str()));
     hash.number(prepared.geometry.size_bytes());
     let s = &options.snapshot;
@@ -111,18 +110,29 @@ fn digest(
             hash.extents(&list.zero);
         }
     }
-    PlanDigest::from_bytes(*hash.0.finalize().as_bytes())
+    hash.finish()
 }
 
 /// Every part with its length before it, so that no two plans give the same bytes.
-struct Digest(blake3::Hasher);
+pub(crate) struct Digest(blake3::Hasher);
 
 impl Digest {
-    fn number(&mut self, n: u64) {
+    /// Of one kind of plan.
+    pub(crate) fn new(kind: &str) -> Self {
+        let mut hash = Self(blake3::Hasher::new());
+        hash.text(Some(kind));
+        hash
+    }
+
+    pub(crate) fn finish(self) -> PlanDigest {
+        PlanDigest::from_bytes(*self.0.finalize().as_bytes())
+    }
+
+    pub(crate) fn number(&mut self, n: u64) {
         self.0.update(&n.to_le_bytes());
     }
 
-    fn text(&mut self, text: Option<&str>) {
+    pub(crate) fn text(&mut self, text: Option<&str>) {
         match text {
             None => self.number(u64::MAX),
             Some(text) => {

@@ -17,9 +17,11 @@ use super::level::{CompressionChoice, CompressionUsed, Level};
 use super::read::{ReadStage, ReadStats};
 use super::seal::{SealStage, SealStats};
 use super::stop::Stop;
+use super::unit::{Filled, Unit};
 use super::upload::{UploadBounds, UploadStats, Uploads};
 use crate::changes::BackupPlan;
 use crate::control::Progress;
+use crate::copy::read::{BackupRead, Origin};
 use crate::device::Source;
 use crate::io::{Arena, Engine, EngineChoice};
 use chunkstore::{
@@ -27,7 +29,7 @@ use chunkstore::{
     MapBuilder, MapReader, PackAllocator, PackCollector, PackId, PackKind, PageSink, ReadLimits,
     Repository, Result, RunTable, Sealer, VolumeMap,
 };
-use crossbeam_channel::bounded;
+use crossbeam_channel::{Receiver, Sender, bounded};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,11 +37,37 @@ use std::time::Instant;
 /// A segment of fewer records is not worth a request in the middle of a run.
 const SEGMENT_RECORDS_MIN: u64 = 4096;
 
+/// Where the bytes of a pass come from.
+#[derive(Clone, Copy)]
+pub(crate) enum Input<'a> {
+    Device {
+        source: &'a Source,
+        engine: EngineChoice,
+    },
+    /// A backup in another repository.
+    Backup(&'a Origin),
+}
+
+/// The read stage, whatever it reads.
+enum Reading<'a> {
+    Device(ReadStage<'a>),
+    Backup(BackupRead<'a>),
+}
+
+impl Reading<'_> {
+    fn run(self, inbox: &Receiver<Unit>, outbox: &Sender<Filled>) -> Result<ReadStats> {
+        match self {
+            Self::Device(stage) => stage.run(inbox, outbox),
+            Self::Backup(stage) => stage.run(inbox, outbox),
+        }
+    }
+}
+
 /// What a pass works with.
 pub(crate) struct Pass<'a> {
     pub(crate) repo: &'a Arc<Repository>,
     pub(crate) runtime: &'a tokio::runtime::Handle,
-    pub(crate) source: &'a Source,
+    pub(crate) input: Input<'a>,
     pub(crate) geometry: Geometry,
     /// What is left to do.
     pub(crate) plan: &'a BackupPlan,
@@ -52,7 +80,6 @@ pub(crate) struct Pass<'a> {
     pub(crate) parent: Option<VolumeMap>,
     pub(crate) dedup: &'a Dedup,
     pub(crate) bounds: &'a Bounds,
-    pub(crate) engine: EngineChoice,
     pub(crate) compression: CompressionChoice,
     pub(crate) limit_read: Option<NonZeroU64>,
     pub(crate) progress: &'a Arc<Progress>,
@@ -122,25 +149,21 @@ impl Pass<'_> {
     fn stages(&self, uploads: &mut Uploads) -> Result<Stages> {
         let b = self.bounds;
         let arena = Arena::new(b.slots, b.slot_bytes as usize)?;
-        let engine = Engine::start(self.engine, &arena, self.source.io_file(), b.depth)?;
-        let engine_name = engine.name();
+        let (read, engine_name) = self.reading(&arena)?;
         let keys = self.repo.keys();
         let allocator = PackAllocator::new(Arc::clone(keys), PackKind::Chunks, b.pack_bytes)
             .staggered(self.staggered_packs());
         let table = RunTable::new(b.run_table_bytes);
-        let (units_tx, units) = bounded(b.depth);
+        // what comes over a network is planned in larger pieces than what a device has in flight
+        let ahead = match self.input {
+            Input::Device { .. } => b.depth,
+            Input::Backup(_) => b.units_ahead,
+        };
+        let (units_tx, units) = bounded(ahead);
         let (filled_tx, filled) = bounded(b.slots);
         let (steps_tx, steps) = bounded(2 * b.seal_threads + 2);
         let (tickets_tx, tickets) = bounded(b.units_ahead);
-        let level = Level::new(self.compression, b.memory_bytes / 16 / b.seal_threads as u64);
-        let read = ReadStage {
-            engine,
-            arena: &arena,
-            geometry: self.geometry,
-            source: self.source.path(),
-            progress: self.progress,
-            stop: self.stop,
-        };
+        let level = Level::new(self.compression, b.seal_thread_bytes);
         let seal = SealStage {
             keys,
             geometry: self.geometry,
@@ -185,6 +208,25 @@ impl Pass<'_> {
         Ok(stages)
     }
 
+    /// The read stage, and the name of what it reads with.
+    fn reading<'s>(&'s self, arena: &'s Arc<Arena>) -> Result<(Reading<'s>, &'static str)> {
+        let (geometry, progress, stop) = (self.geometry, &**self.progress, &**self.stop);
+        match self.input {
+            Input::Device { source, engine } => {
+                let engine = Engine::start(engine, arena, source.io_file(), self.bounds.depth)?;
+                let name = engine.name();
+                let source = source.path();
+                let stage = ReadStage { engine, arena, geometry, source, progress, stop };
+                Ok((Reading::Device(stage), name))
+            }
+            Input::Backup(origin) => {
+                let runtime = self.runtime;
+                let stage = BackupRead { origin, arena, geometry, runtime, progress, stop };
+                Ok((Reading::Backup(stage), "repository"))
+            }
+        }
+    }
+
     /// Uneven first packs cost a request or two more: worth it only where many follow.
     fn staggered_packs(&self) -> u32 {
         let many = 4 * self.bounds.uploads as u64 * u64::from(self.bounds.pack_bytes);
@@ -209,7 +251,10 @@ impl Pass<'_> {
                 .clone()
                 .map(|map| {
                     let limits = ReadLimits::within(self.bounds.map_read_bytes);
-                    MapReader::with_limits(Arc::clone(self.repo), map, limits)
+                    let mut reader = MapReader::with_limits(Arc::clone(self.repo), map, limits)?;
+                    // the plan reads all that they hold, or inherits nothing
+                    reader.skip_damaged(self.dedup.damage().clone());
+                    Ok::<_, Error>(reader)
                 })
                 .transpose()?,
             first: self.from.map(|c| c.next_chunk),

@@ -2,9 +2,13 @@
 
 use crate::control::Cancel;
 use chunkstore::{Error, ErrorKind, Result};
+use crossbeam_channel::{SendTimeoutError, Sender};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How often a stage that waits for another looks whether it should end.
+pub(crate) const STOP_POLL: Duration = Duration::from_millis(100);
 
 /// Shared by all stages. A stage that fails says so here and returns, which closes its channels; the others see a closed
 /// channel, which is no error of theirs, and return too.
@@ -65,6 +69,18 @@ impl Stop {
         })
     }
 
+    /// Hands on what another stage may take late, or never once it has ended. False: the run is over.
+    pub(crate) fn send<T>(&self, to: &Sender<T>, mut value: T) -> bool {
+        while !self.stopped() {
+            match to.send_timeout(value, STOP_POLL) {
+                Ok(()) => return true,
+                Err(SendTimeoutError::Timeout(back)) => value = back,
+                Err(SendTimeoutError::Disconnected(_)) => return false,
+            }
+        }
+        false
+    }
+
     /// Runs a stage; its error is kept.
     pub(crate) fn guard<T>(&self, stage: impl FnOnce() -> Result<T>) -> Option<T> {
         stage().map_err(|e| self.fail(e)).ok()
@@ -80,5 +96,35 @@ impl Stop {
             }
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crossbeam_channel::bounded;
+
+    /// A read that fails while the feeder waits for a ticket, which only comes back in order, would otherwise leave all of them
+    /// waiting for each other.
+    #[test]
+    fn who_waits_to_hand_on_hears_of_a_failure() {
+        let stop = Stop::new(&Cancel::new());
+        let (to, from) = bounded(1);
+        assert!(stop.send(&to, 1));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| stop.send(&to, 2));
+            stop.fail(Error::new(ErrorKind::Device, "read", "it fails"));
+            assert!(!waiting.join().unwrap());
+        });
+        assert_eq!(from.try_recv(), Ok(1));
+        assert!(from.try_recv().is_err());
+    }
+
+    #[test]
+    fn nobody_left_to_take_it_ends_the_wait() {
+        let stop = Stop::new(&Cancel::new());
+        let (to, from) = bounded::<u8>(0);
+        drop(from);
+        assert!(!stop.send(&to, 1));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::level::CompressionUsed;
 use super::run::PassDone;
-use super::{Bounds, Resumed, Run};
+use super::{Audited, Bounds, Resumed, Run};
 use crate::changes::BackupPlan;
 use chunkstore::{
     BackupStats, ChangeKind, Manifest, ParentRef, RequestCounts, SnapshotInfo, SourceInfo,
@@ -35,6 +35,12 @@ pub struct BackupSummary {
     pub size_bytes: u64,
     /// Which kind of list was used.
     pub kind: ChangeKind,
+    /// Where it came from, by its shape or protocol; `device` without one.
+    pub origin: String,
+    /// Bytes and ranges that it named.
+    pub listed_bytes: u64,
+    /// See `listed_bytes`.
+    pub listed_extents: u64,
     /// Read from the device.
     pub read_bytes: u64,
     /// Zero, read or known.
@@ -61,6 +67,8 @@ pub struct BackupSummary {
     pub compression: CompressionUsed,
     /// Where the run went on if an earlier one had begun. The other figures are then those of this run alone.
     pub resumed: Option<Resumed>,
+    /// What was looked at of what the list does not name; `None` without a list.
+    pub audit: Option<Audited>,
     /// What the run waited for most: `device`, `cpu` or `store`.
     pub bottleneck: &'static str,
     /// Bounds on memory that were in force.
@@ -88,6 +96,9 @@ impl BackupSummary {
             parent: m.parent.map(|p| p.backup_id.to_string()),
             size_bytes: m.size_bytes,
             kind: m.source.kind,
+            origin: m.source.origin,
+            listed_bytes: m.source.listed_bytes,
+            listed_extents: m.source.listed_extents,
             read_bytes: 0,
             zero_bytes: 0,
             unchanged_bytes: 0,
@@ -101,6 +112,7 @@ impl BackupSummary {
             engine: "none",
             compression: CompressionUsed::default(),
             resumed: None,
+            audit: None,
             bottleneck: "none",
             bounds: None,
             requests: RequestCounts::default(),
@@ -150,7 +162,8 @@ impl Run<'_> {
             stats: Self::stats(plan, done),
             tool: self.options.tool.clone(),
             labels: self.options.labels.clone(),
-            degraded: Vec::new(),
+            degraded: self.prepared.degraded.clone(),
+            copied_from: None,
         }
     }
 
@@ -190,6 +203,7 @@ impl Run<'_> {
         summary.engine = done.engine;
         summary.compression.clone_from(&done.compression);
         summary.resumed = self.resumed;
+        summary.audit = self.audited;
         summary.bottleneck = self.bottleneck(done, elapsed);
         summary.bounds = Some(self.prepared.bounds.clone());
         summary.requests = self.repo.store().counts();

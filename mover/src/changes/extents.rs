@@ -189,6 +189,38 @@ impl ExtentsBuilder {
         self.unsorted = false;
     }
 
+    /// Rounds every range outward to whole pieces of `granule_bytes` (a power of two) and merges what then touches.
+    pub(crate) fn round_out(&mut self, granule_bytes: u64) {
+        self.compact();
+        let mask = granule_bytes - 1;
+        for range in &mut self.ranges {
+            let end = range.end.checked_next_multiple_of(granule_bytes).unwrap_or(u64::MAX);
+            *range = range.start & !mask..end;
+        }
+        self.unsorted = true;
+        self.compact();
+        self.ranges.shrink_to_fit();
+    }
+
+    /// Keeps what covers whole pieces of `granule_bytes` (a power of two); the edges go to `edges`.
+    pub(crate) fn round_in(&mut self, granule_bytes: u64, edges: &mut Self) {
+        self.compact();
+        let mask = granule_bytes - 1;
+        let mut kept = Vec::new();
+        for range in self.ranges.drain(..) {
+            let start = range.start.checked_next_multiple_of(granule_bytes).unwrap_or(u64::MAX);
+            let end = range.end & !mask;
+            if start < end {
+                edges.push(range.start..start);
+                edges.push(end..range.end);
+                kept.push(start..end);
+            } else {
+                edges.push(range);
+            }
+        }
+        self.ranges = kept;
+    }
+
     /// The set.
     pub(crate) fn finish(mut self) -> Extents {
         self.compact();

@@ -282,7 +282,8 @@ impl<'a> List<'a> {
             Shape::Qemu => Origin::Qemu,
             Shape::Csi => Origin::Csi,
         };
-        Ok(ChangedBlocks { kind, origin, volume_bytes, data, zero, notes: self.notes })
+        let (contexts, notes) = (Vec::new(), self.notes);
+        Ok(ChangedBlocks { kind, origin, volume_bytes, data, zero, contexts, notes })
     }
 
     fn decide_kind(&self, shape: Shape) -> Result<ChangeKind> {

@@ -6,6 +6,7 @@
 //! - A chunk is not read when *all* its bytes are known to be zero: by the list, or by a hole of the image file.
 //! - *delta*: what is not listed is taken over from the parent. After a resize the old and the new last chunk and everything
 //!   behind the old end are read again, listed or not: a chunk id covers exactly the bytes that the volume has there.
+//!   So are chunks whose stored copy is known to be damaged ([`BackupPlan::read_again`]).
 //! - *allocated*: what is not listed is zero; nothing is taken over, else blocks that were discarded would come back.
 //! - *whole*: everything is read but holes.
 
@@ -95,6 +96,24 @@ pub fn plan_backup(input: &PlanInput<'_>) -> Result<BackupPlan> {
     let zero_bytes = bytes_of(geometry, &zero);
     let inherited_bytes = size - read_bytes - zero_bytes;
     Ok(BackupPlan { inherit, read, zero, read_bytes, zero_bytes, inherited_bytes })
+}
+
+impl BackupPlan {
+    /// The same plan where chunks of the parent (`lost`, ascending) cannot be taken over because what is stored of them is
+    /// damaged: those of them that would be inherited are read instead.
+    #[must_use]
+    pub fn read_again(mut self, geometry: Geometry, lost: &[Range<u64>]) -> Self {
+        if !self.inherit || lost.is_empty() {
+            return self;
+        }
+        let end = geometry.chunks();
+        let lost = lost.iter().map(|r| r.start.min(end)..r.end.min(end)).filter(|r| !r.is_empty());
+        let unknown = sweep(lost, self.zero.iter().cloned(), |lost, zero| lost && !zero);
+        self.read = sweep(self.read.iter().cloned(), unknown, |read, lost| read || lost).collect();
+        self.read_bytes = bytes_of(geometry, &self.read);
+        self.inherited_bytes = geometry.size_bytes() - self.read_bytes - self.zero_bytes;
+        self
+    }
 }
 
 type Chunks = Vec<Range<u64>>;

@@ -1,6 +1,6 @@
 //! Writes a list in our own shape, one range a line, so that people and line tools can read it too.
 
-use super::{ChangedBlocks, Extents};
+use super::{BlockContext, ChangedBlocks, Extents};
 use std::io::{self, Write};
 
 impl ChangedBlocks {
@@ -11,10 +11,11 @@ impl ChangedBlocks {
             write!(out, "\"volume_size\": {bytes}, ")?;
         }
         write!(out, "\"kind\": \"{}\",\n\"extents\": ", self.kind.as_str())?;
-        write_ranges(&mut out, &self.data)?;
-        if !self.zero.is_empty() {
+        write_ranges(&mut out, &self.data, self.contexts.iter().filter(|c| !c.zero))?;
+        let mut contexts = self.contexts.iter().filter(|c| c.zero).peekable();
+        if !self.zero.is_empty() || contexts.peek().is_some() {
             write!(out, ",\n\"zero\": ")?;
-            write_ranges(&mut out, &self.zero)?;
+            write_ranges(&mut out, &self.zero, contexts)?;
         }
         writeln!(out, "}}")
     }
@@ -28,12 +29,27 @@ impl ChangedBlocks {
     }
 }
 
-fn write_ranges(out: &mut impl Write, ranges: &Extents) -> io::Result<()> {
+/// Blocks with a context come once more, each by itself: ranges may repeat.
+fn write_ranges<'a>(
+    out: &mut impl Write,
+    ranges: &Extents,
+    contexts: impl Iterator<Item = &'a BlockContext>,
+) -> io::Result<()> {
     write!(out, "[")?;
-    for (i, range) in ranges.iter().enumerate() {
-        let separator = if i == 0 { "\n" } else { ",\n" };
+    let mut separator = "\n";
+    for range in ranges.iter() {
         let len = range.end - range.start;
         write!(out, "{separator}{{\"offset\": {}, \"len\": {len}}}", range.start)?;
+        separator = ",\n";
+    }
+    for BlockContext { range, context, .. } in contexts {
+        let (offset, len) = (range.start, range.end - range.start);
+        // base64 needs no escapes
+        write!(
+            out,
+            "{separator}{{\"offset\": {offset}, \"len\": {len}, \"context\": \"{context}\"}}"
+        )?;
+        separator = ",\n";
     }
     write!(out, "]")
 }

@@ -3,8 +3,20 @@
 //! Every flag has an environment twin: `MOVER_` and its long name in capitals. A test walks all of
 //! them.
 
+mod changes;
+mod checking;
+pub(crate) use checking::CheckArgs;
+
 mod collecting;
+pub(crate) use changes::{AllocatedFromArg, ChangesArgs, ChangesServerArgs};
 pub(crate) use collecting::{ForgetArgs, GcArgs, KeepArgs};
+
+mod copying;
+pub(crate) use copying::{CopyArgs, TargetArgs};
+mod inspecting;
+pub(crate) use inspecting::{FormArg, InspectArgs};
+mod reporting;
+pub(crate) use reporting::{LogLevel, ReportArgs};
 
 mod resources;
 
@@ -63,6 +75,8 @@ pub(crate) struct GlobalArgs {
     pub(crate) output: OutputArgs,
     #[command(flatten)]
     pub(crate) resources: ResourceArgs,
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
 }
 
 /// Which repository, and what opens it.
@@ -76,7 +90,8 @@ pub(crate) struct RepositoryArgs {
     /// ~/.local/share/mover/repository; the first backup makes it, with a key file beside it.
     #[arg(long, env = "MOVER_REPO", global = true, value_name = "URL")]
     pub(crate) repo: Option<String>,
-    /// File with a key of the repository: 32 bytes, or 64 hex digits. May be repeated
+    /// File with a key of the repository: 32 bytes, or 64 hex digits; or a directory of such files.
+    /// May be repeated
     #[arg(long, env = "MOVER_KEY_FILE", global = true, value_name = "FILE", action = ArgAction::Append)]
     pub(crate) key_file: Vec<PathBuf>,
     /// File whose first line is a passphrase of the repository
@@ -162,9 +177,12 @@ pub(crate) enum Command {
     List(ListArgs),
     Show(ShowArgs),
     Verify(VerifyArgs),
+    Check(CheckArgs),
     Diff(DiffArgs),
+    Changes(Box<InspectArgs>),
     Forget(ForgetArgs),
     Gc(GcArgs),
+    Copy(Box<CopyArgs>),
     Key(KeyArgs),
     Completions(CompletionsArgs),
 }
@@ -210,6 +228,7 @@ pub(crate) struct InitArgs {
 Examples:
   mover backup /dev/vg0/db --volume db
   mover backup disk.img --volume db --changed-blocks changed.json --base-snapshot s1 --snapshot s2
+  mover backup /dev/sdb --volume db --changes-url https://tracker:8443/prod/db-s2 --base-snapshot s1 --snapshot s2
   rbd diff --format json pool/db@s2 --from-snap s1 | mover backup /dev/rbd0 --volume db --changed-blocks - \\
       --changed-blocks-kind delta --base-snapshot s1 --snapshot s2")]
 pub(crate) struct BackupArgs {
@@ -232,10 +251,14 @@ pub(crate) struct BackupArgs {
     /// Note on the backup, NAME=VALUE. May be repeated
     #[arg(long, env = "MOVER_LABEL", value_name = "NAME=VALUE", action = ArgAction::Append)]
     pub(crate) label: Vec<String>,
-    /// Most that is read again when a run is killed and started again with the same --backup-id or
-    /// --snapshot [default: about a second's work, at most 1/32 of what is to be read or 2GiB]
+    /// About the most that is read again when a run is killed and started again with the same
+    /// --backup-id or --snapshot; not less than a map page covers [default: by bytes and time]
     #[arg(long, env = "MOVER_CHECKPOINT_INTERVAL", value_name = "SIZE")]
     pub(crate) checkpoint_interval: Option<String>,
+    /// How much of what a list does not name is read and compared: a number of chunks, a share such
+    /// as 1%, all, or off. Both ends of the volume are always looked at [default: 32]
+    #[arg(long, env = "MOVER_AUDIT", value_name = "AMOUNT")]
+    pub(crate) audit: Option<String>,
     /// Exit with code 5 when the backup is good, but was not made as asked
     #[arg(long, env = "MOVER_FAIL_ON_DEGRADED", value_parser = FalseyValueParser::new())]
     pub(crate) fail_on_degraded: bool,
@@ -245,22 +268,6 @@ pub(crate) struct BackupArgs {
     pub(crate) changes: ChangesArgs,
     #[command(flatten)]
     pub(crate) snapshot: SnapshotArgs,
-}
-
-/// Where the list of changed blocks comes from.
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Changed blocks")]
-pub(crate) struct ChangesArgs {
-    /// List of changed blocks, `-` for stdin: output of `mover diff`, `rbd diff --format json`,
-    /// `qemu-img map --output=json`, the CSI snapshot-metadata lister, or [{"offset", "length"}]
-    #[arg(long, env = "MOVER_CHANGED_BLOCKS", value_name = "FILE")]
-    pub(crate) changed_blocks: Option<PathBuf>,
-    /// What the list means, where it does not say so itself
-    #[arg(long, env = "MOVER_CHANGED_BLOCKS_KIND", value_name = "KIND")]
-    pub(crate) changed_blocks_kind: Option<KindArg>,
-    /// Snapshot that the list starts from; the parent must be the backup of it
-    #[arg(long, env = "MOVER_BASE_SNAPSHOT", value_name = "ID")]
-    pub(crate) base_snapshot: Option<String>,
 }
 
 /// What the source is a snapshot of; recorded in the backup.
@@ -308,6 +315,10 @@ pub(crate) struct RestoreArgs {
     /// Read everything back afterwards and check it
     #[arg(long, env = "MOVER_VERIFY", value_parser = FalseyValueParser::new())]
     pub(crate) verify: bool,
+    /// Write all that is left of a damaged backup: what cannot be read becomes zeros, the ranges
+    /// are listed, and the exit code is 3
+    #[arg(long, env = "MOVER_SKIP_DAMAGED", value_parser = FalseyValueParser::new())]
+    pub(crate) skip_damaged: bool,
     /// Only these bytes of the volume, at the same place of the target (stdout: only these)
     #[arg(long, env = "MOVER_RANGE", value_name = "OFFSET+LEN|START..END")]
     pub(crate) range: Option<String>,

@@ -2,6 +2,9 @@
 
 mod backup;
 mod browse;
+mod changes;
+mod check;
+mod copy;
 mod forget;
 mod gc;
 mod init;
@@ -19,11 +22,14 @@ pub(crate) fn run(ctx: &Context, command: Command) -> Result<()> {
         Command::Init(args) => init::init(ctx, &args),
         Command::Restore(args) => restore::restore(ctx, args),
         Command::Verify(args) => restore::verify(ctx, args),
+        Command::Check(args) => check::check(ctx, &args),
         Command::List(args) => browse::list(ctx, &args),
         Command::Show(args) => browse::show(ctx, &args),
+        Command::Changes(args) => changes::changes(ctx, &args),
         Command::Diff(args) => browse::diff(ctx, &args),
         Command::Forget(args) => forget::forget(ctx, &args),
         Command::Gc(args) => gc::gc(ctx, &args),
+        Command::Copy(args) => copy::copy(ctx, &args),
         Command::Key(args) => match args.command {
             KeyCommand::Add(args) => keyring::add(ctx, &args),
             KeyCommand::Remove(args) => keyring::remove(ctx, &args),

@@ -1,7 +1,9 @@
 //! What every command works with: settings, output, the runtime, the request to stop.
 
+use super::metrics::{RunFacts, Server, Telemetry, push};
 use super::output::Output;
 use super::settings::Settings;
+use super::stall::Stalled;
 use crate::control::Cancel;
 use chunkstore::{Error, ErrorKind, Result};
 use std::future::Future;
@@ -22,17 +24,31 @@ pub(crate) struct Context {
     pub(crate) settings: Settings,
     pub(crate) output: Arc<Output>,
     pub(crate) cancel: Arc<Cancel>,
+    pub(crate) stalled: Arc<Stalled>,
+    pub(crate) telemetry: Arc<Telemetry>,
     runtime: Option<Runtime>,
 }
 
 impl Context {
-    pub(crate) fn new(settings: Settings, output: Arc<Output>, cancel: Arc<Cancel>) -> Self {
-        Self { settings, output, cancel, runtime: None }
+    pub(crate) fn new(
+        settings: Settings,
+        output: Arc<Output>,
+        cancel: Arc<Cancel>,
+        command: &'static str,
+    ) -> Self {
+        let resources = &settings.resources;
+        let telemetry = Telemetry::new(RunFacts {
+            command,
+            memory_bytes: resources.memory.total_bytes,
+            memory_limit_bytes: resources.cgroup.memory_bytes,
+            threads: resources.threads.unwrap_or(resources.cores) as u64,
+        });
+        Self { settings, output, cancel, stalled: Arc::default(), telemetry, runtime: None }
     }
 
     /// Starts the runtime; commands that touch no store do without.
     pub(crate) fn start_runtime(&mut self) -> Result<()> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = self.settings.resources.cores;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads((cores / 4).clamp(NETWORK_THREADS_MIN, NETWORK_THREADS_MAX))
             .thread_name("network")
@@ -43,6 +59,27 @@ impl Context {
             })?;
         self.runtime = Some(runtime);
         Ok(())
+    }
+
+    /// Answers scrapes from now on, if that was asked for.
+    pub(crate) fn serve_metrics(&self) -> Result<Option<Server>> {
+        let address = self.settings.report.metrics_addr;
+        address.map(|at| Server::start(self.runtime()?, at, &self.telemetry)).transpose()
+    }
+
+    /// Tells the numbers of the end to whoever wants them. It changes nothing about the end.
+    pub(crate) fn report_end(&self, exit_code: u8, server: Option<&Server>) {
+        self.telemetry.end(exit_code, self.output.ended().summary);
+        let (Ok(runtime), report) = (self.runtime(), &self.settings.report) else { return };
+        if let Some(gateway) = &report.push_gateway
+            && let Err(e) = runtime.block_on(push(gateway, &self.telemetry))
+        {
+            self.output.warn(&e.to_string());
+        }
+        // a Job that was stopped has no time left
+        if let Some(server) = server.filter(|_| !self.cancel.cancelled()) {
+            server.linger(runtime, report.metrics_linger);
+        }
     }
 
     /// For operations, which block on it themselves.

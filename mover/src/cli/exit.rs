@@ -40,6 +40,11 @@ pub(crate) fn exit_code(kind: ErrorKind) -> u8 {
     }
 }
 
+/// Whether the same command may end otherwise when it is run again.
+pub(crate) fn is_retryable(exit_code: u8) -> bool {
+    matches!(exit_code, RETRYABLE | CANCELLED)
+}
+
 /// One word for machines: the `kind` of an error line with `--json`.
 pub(crate) fn kind_word(kind: ErrorKind) -> String {
     let mut word = String::new();

@@ -25,7 +25,9 @@ pub(crate) fn credentials(sources: &KeySources, but: Option<&Path>) -> Result<Ve
     let mut found = Vec::new();
     let wanted = |path: &&PathBuf| !path.as_os_str().is_empty() && Some(path.as_path()) != but;
     for path in sources.key_files.iter().filter(wanted) {
-        found.push(read_key_file(path)?);
+        for file in key_files_at(path)? {
+            found.push(read_key_file(&file)?);
+        }
     }
     if let Some(path) = sources.password_file.as_deref().filter(|p| !p.as_os_str().is_empty()) {
         found.push(read_password_file(path)?);
@@ -37,6 +39,28 @@ pub(crate) fn credentials(sources: &KeySources, but: Option<&Path>) -> Result<Ve
         found.push(Credential::Passphrase(password.0.clone()));
     }
     Ok(found)
+}
+
+/// A directory stands for the key files in it, as a mounted Secret shows them: where a second one lies beside the first
+/// while keys are changed, no Job has to be. What begins with a dot is the mount's own.
+fn key_files_at(path: &Path) -> Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let what = || format!("read key files in {}", path.display());
+    let list = || -> io::Result<Vec<PathBuf>> {
+        let entries = path.read_dir()?.collect::<io::Result<Vec<_>>>()?;
+        let names = entries.iter().map(std::fs::DirEntry::file_name);
+        let shown = names.filter(|name| !name.as_encoded_bytes().starts_with(b"."));
+        Ok(shown.map(|name| path.join(name)).collect())
+    };
+    let mut files = list().map_err(|e| read_failed(what(), e))?;
+    if files.is_empty() {
+        return Err(Error::new(ErrorKind::NotFound, what(), "it is empty")
+            .hint("put a key file of the repository there, or name one"));
+    }
+    files.sort();
+    Ok(files)
 }
 
 /// The key in a key file.
@@ -232,6 +256,24 @@ mod tests {
             Credential::Passphrase(text) => text,
             Credential::KeyFile(_) => panic!("a key file"),
         }
+    }
+
+    #[test]
+    fn a_directory_stands_for_its_key_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path();
+        assert_eq!(key_files_at(path).unwrap_err().kind(), ErrorKind::NotFound);
+        // as a mounted Secret is
+        std::fs::create_dir(path.join("..2026")).unwrap();
+        for name in ["next", "current"] {
+            std::fs::write(path.join("..2026").join(name), [7; 32]).unwrap();
+            let link = Path::new("..data").join(name);
+            std::os::unix::fs::symlink(link, path.join(name)).unwrap();
+        }
+        std::os::unix::fs::symlink("..2026", path.join("..data")).unwrap();
+        assert_eq!(key_files_at(path).unwrap(), [path.join("current"), path.join("next")]);
+        assert_eq!(key_files_at(&path.join("next")).unwrap(), [path.join("next")]);
+        assert!(read_key_file(&path.join("next")).is_ok());
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Log lines of the libraries, on stderr: warnings always, more with `-v`; with `--json` one object
 //! a line as all else.
 
-use super::output::{Output, one_line};
+use super::args::LogLevel;
+use super::output::{Output, now, one_line};
 use super::settings::OutputSettings;
 use serde_json::{Map, Value, json};
 use std::fmt;
@@ -28,7 +29,14 @@ pub(crate) fn install(output: &Arc<Output>) {
 
 /// The libraries of others log for their developers; theirs come one step later than ours.
 fn filter(settings: &OutputSettings) -> &'static str {
-    match settings.verbosity {
+    let verbosity = match settings.log_level {
+        Some(LogLevel::Error) => return "off,mover=error,chunkstore=error",
+        None | Some(LogLevel::Warn) => 0,
+        Some(LogLevel::Info) => 1,
+        Some(LogLevel::Debug) => 2,
+        Some(LogLevel::Trace) => 3,
+    };
+    match verbosity.max(settings.verbosity) {
         0 => "off,mover=warn,chunkstore=warn",
         1 => "warn,mover=info,chunkstore=info,object_store=info",
         2 => "info,mover=debug,chunkstore=debug,object_store=debug",
@@ -94,6 +102,7 @@ where
             let kind = if level <= Level::WARN { "warning" } else { "log" };
             let mut line = json!({
                 "type": kind,
+                "time": now(),
                 "level": level.as_str().to_ascii_lowercase(),
                 "target": event.metadata().target(),
                 "message": fields.message,

@@ -10,6 +10,7 @@ use super::settings::OutputSettings;
 use chunkstore::{Error, ErrorKind, Result};
 use indicatif::ProgressBar;
 use serde::Serialize;
+use serde_json::Value;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,6 +21,14 @@ pub(crate) struct Output {
     settings: OutputSettings,
     stdout_is_data: AtomicBool,
     bar: Mutex<Option<ProgressBar>>,
+    ended: Mutex<Ended>,
+}
+
+/// What a run has said about its end, for those who do not read its output.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ended {
+    pub(crate) summary: Option<Value>,
+    pub(crate) error: Option<Value>,
 }
 
 /// One JSON line: `type` first, then the members of `body`.
@@ -33,20 +42,38 @@ pub(crate) struct Line<'a, T: Serialize> {
 
 #[derive(Debug, Serialize)]
 struct Message<'a> {
+    time: String,
     message: &'a str,
 }
 
 #[derive(Debug, Serialize)]
 struct Failure<'a> {
+    time: String,
     kind: String,
     exit_code: u8,
     message: &'a str,
     hint: Option<&'a str>,
 }
 
+impl<'a, T: Serialize> Line<'a, T> {
+    pub(crate) fn new(kind: &'a str, body: &'a T) -> Self {
+        Self { kind, body }
+    }
+}
+
 impl Output {
     pub(crate) fn new(settings: OutputSettings) -> Arc<Self> {
-        Arc::new(Self { settings, stdout_is_data: AtomicBool::new(false), bar: Mutex::new(None) })
+        Arc::new(Self {
+            settings,
+            stdout_is_data: AtomicBool::new(false),
+            bar: Mutex::new(None),
+            ended: Mutex::new(Ended::default()),
+        })
+    }
+
+    /// What was said about the end so far.
+    pub(crate) fn ended(&self) -> Ended {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn settings(&self) -> &OutputSettings {
@@ -84,6 +111,9 @@ impl Output {
 
     /// The end of an operation, in the form that was asked for.
     pub(crate) fn summary(&self, text: &str, body: &impl Serialize) -> Result<()> {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.summary = serde_json::to_value(body).ok();
+        drop(ended);
         if self.settings.json {
             return self.to_main(&json_line(&Line { kind: "summary", body })?);
         }
@@ -99,24 +129,28 @@ impl Output {
 
     /// Something that the user should know, although all goes on.
     pub(crate) fn warn(&self, text: &str) {
-        self.to_stderr("warning", "\x1b[1;33m", text, &Message { message: text });
+        self.to_stderr("warning", "\x1b[1;33m", text, &Message { time: now(), message: text });
     }
 
     /// Something that the user must know once, such as where a new key is; not a warning, but not
     /// for `--quiet` either.
     pub(crate) fn notice(&self, text: &str) {
-        self.to_stderr("note", "\x1b[1m", text, &Message { message: text });
+        self.to_stderr("note", "\x1b[1m", text, &Message { time: now(), message: text });
     }
 
     /// The failure that ends the command. Its exit code is the caller's to return.
     pub(crate) fn error(&self, error: &Error) {
         let text = error.to_string();
         let failure = Failure {
+            time: now(),
             kind: kind_word(error.kind()),
             exit_code: exit_code(error.kind()),
             message: &text,
             hint: error.hint_text(),
         };
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.error = serde_json::to_value(&failure).ok();
+        drop(ended);
         self.to_stderr("error", "\x1b[1;31m", &text, &failure);
     }
 
@@ -180,6 +214,11 @@ fn json_line(value: &impl Serialize) -> Result<Vec<u8>> {
     Ok(line)
 }
 
+/// The time of a line, to a millisecond.
+pub(crate) fn now() -> String {
+    chrono::Utc::now().to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
+}
+
 /// Text that stays on its line, whatever a server, a device or a list put into it.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
@@ -211,9 +250,9 @@ mod tests {
 
     #[test]
     fn a_line_has_its_type_first() {
-        let line =
-            json_line(&Line { kind: "warning", body: &Message { message: "a\nb" } }).unwrap();
-        assert_eq!(line, b"{\"type\":\"warning\",\"message\":\"a\\nb\"}\n");
+        let body = Message { time: "T".into(), message: "a\nb" };
+        let line = json_line(&Line { kind: "warning", body: &body }).unwrap();
+        assert_eq!(line, b"{\"type\":\"warning\",\"time\":\"T\",\"message\":\"a\\nb\"}\n");
     }
 
     #[test]

@@ -3,10 +3,10 @@
 
 use super::context::{Context, host, tool};
 use super::keys::{self, KeyFile};
-use super::settings::RepositoryPlace;
+use super::settings::{KeySources, RepositoryPlace};
 use chunkstore::{
     ChunkSize, CreateOnce, Credential, Encryption, Error, ErrorKind, InitOptions, KdfCost,
-    Repository, Result, Store, StoreOptions, directory_of, open_url,
+    Repository, Result, Store, StoreOptions, directory_of, open_url, open_url_with,
 };
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -71,6 +71,22 @@ pub(crate) fn open(ctx: &Context) -> Result<Arc<Repository>> {
     }
 }
 
+/// Opens the repository that `copy` copies to, with what was given for it and nothing else.
+pub(crate) fn open_target(ctx: &Context, url: &str, keys: &KeySources) -> Result<Arc<Repository>> {
+    if url.is_empty() {
+        return Err(Error::new(ErrorKind::Usage, "use --to", "no place is named"));
+    }
+    let given = keys::credentials(keys, None).map_err(|e| ctx.cancel.check().err().unwrap_or(e))?;
+    let store = &ctx.settings.target.store;
+    let store: Vec<_> = store.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+    let options = StoreOptions { create_dir: false, settings_only: !store.is_empty() };
+    let store = open_url_with(url, &options, &store)?.limited(ctx.settings.resources.limits);
+    unlock(ctx, store, &given).map_err(|e| {
+        let none = e.kind() == ErrorKind::WrongKey && given.is_empty();
+        if none { e.hint("name its key with --to-key-file or --to-password-file") } else { e }
+    })
+}
+
 /// As [`open`]; the embedded repository is made where there is none.
 pub(crate) fn open_or_make(ctx: &Context) -> Result<Arc<Repository>> {
     match &ctx.settings.place {
@@ -100,7 +116,8 @@ pub(crate) fn init(
             init_embedded(ctx, directory, key_file, new)
         }
         RepositoryPlace::Url(url) => {
-            let store = place(ctx, url, &StoreOptions { create_dir: true })?;
+            let store =
+                place(ctx, url, &StoreOptions { create_dir: true, ..StoreOptions::default() })?;
             let encrypted = new.encryption != Encryption::None;
             // where MOVER_KEY_FILE names the file that is about to be made, it is not there yet
             let mut credentials = given(ctx, new_key_file)?;
@@ -254,7 +271,7 @@ fn init_embedded(
     // the key before the repository: a crash in between leaves a key too many, never a repository
     // without its key
     let credential = if encrypted { Some(keys::read_or_make_key_file(key_file)?.0) } else { None };
-    let store = place(ctx, &url, &StoreOptions { create_dir: true })?;
+    let store = place(ctx, &url, &StoreOptions { create_dir: true, ..StoreOptions::default() })?;
     let repository = make(ctx, store, new.options(credential))?;
     ctx.output.notice(&if encrypted {
         format!(
@@ -292,13 +309,16 @@ fn open_place(ctx: &Context, url: &str, own_key: Option<Credential>) -> Result<A
     let mut credentials = given(ctx, None)?;
     credentials.extend(own_key);
     let store = place(ctx, url, &StoreOptions::default())?;
-    let opened = match ctx.block_on(Repository::open(store.clone(), &credentials)) {
+    unlock(ctx, store, &credentials)
+}
+
+/// Opens with what was given; where that is nothing, a person is asked.
+fn unlock(ctx: &Context, store: Store, given: &[Credential]) -> Result<Arc<Repository>> {
+    let opened = match ctx.block_on(Repository::open(store.clone(), given)) {
         Err(e)
-            if e.kind() == ErrorKind::WrongKey
-                && credentials.is_empty()
-                && ctx.settings.keys.can_ask =>
+            if e.kind() == ErrorKind::WrongKey && given.is_empty() && ctx.settings.keys.can_ask =>
         {
-            let asked = keys::ask_password(url)?;
+            let asked = keys::ask_password(store.url())?;
             ctx.block_on(Repository::open(store, &[asked]))
         }
         opened => opened,

@@ -3,9 +3,16 @@
 //! This file is the only one that reads the environment (clap does for the flags' twins). Nothing
 //! here has an effect on disk, terminal or network.
 
-use super::args::{ColorWhen, DirectArg, EngineArg, GlobalArgs, OutputArgs, ResourceArgs};
-use super::sizes::{parse_rate, parse_size};
+mod reporting;
+
+pub(crate) use reporting::{ReportSettings, limits_line, limits_warning, termination_log};
+
+use super::args::{
+    ColorWhen, DirectArg, EngineArg, GlobalArgs, LogLevel, OutputArgs, ResourceArgs,
+};
+use super::sizes::parse_rate;
 use crate::backup::CompressionChoice;
+use crate::cgroup::CgroupLimits;
 use crate::control::MemoryBudget;
 use crate::device::DirectIo;
 use crate::io::EngineChoice;
@@ -23,16 +30,26 @@ const ZSTD_LEVELS: std::ops::RangeInclusive<i32> = -7..=19;
 
 /// What the process finds around itself.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools)]
 pub(crate) struct Environment {
     pub(crate) home: Option<PathBuf>,
     pub(crate) data_home: Option<PathBuf>,
     pub(crate) cache_home: Option<PathBuf>,
     pub(crate) password: Option<Result<Secret, NotText>>,
+    pub(crate) to_password: Option<Result<Secret, NotText>>,
+    /// What stands in the variables that configure the store of `copy --to`.
+    pub(crate) to_store: Vec<(String, String)>,
     pub(crate) json: bool,
     pub(crate) no_color: bool,
     pub(crate) stdin_is_terminal: bool,
     pub(crate) stdout_is_terminal: bool,
     pub(crate) stderr_is_terminal: bool,
+    pub(crate) has_termination_log: bool,
+    /// The twin of the flag, for a command line that cannot be understood.
+    pub(crate) termination_log: Option<PathBuf>,
+    pub(crate) cgroup: CgroupLimits,
+    /// Processors that this process may run on; 0 counts as 1.
+    pub(crate) online: usize,
 }
 
 impl Environment {
@@ -48,13 +65,30 @@ impl Environment {
             data_home: dir("XDG_DATA_HOME"),
             cache_home: dir("XDG_CACHE_HOME"),
             password: set("MOVER_PASSWORD").map(|text| secret(text).map_err(|_| NotText)),
+            to_password: set("MOVER_TO_PASSWORD").map(|text| secret(text).map_err(|_| NotText)),
+            to_store: target_store(std::env::vars_os()),
             json: set("MOVER_JSON").is_some(),
             no_color: set("NO_COLOR").is_some() || dumb,
             stdin_is_terminal: std::io::stdin().is_terminal(),
             stdout_is_terminal: std::io::stdout().is_terminal(),
             stderr_is_terminal: std::io::stderr().is_terminal() && !dumb,
+            has_termination_log: reporting::has_termination_log(),
+            termination_log: set("MOVER_TERMINATION_LOG").map(PathBuf::from),
+            cgroup: CgroupLimits::of_this_process(),
+            online: std::thread::available_parallelism().map_or(1, usize::from),
         }
     }
+}
+
+/// The variables of object stores with `MOVER_TO_` before their names, as `object_store` calls them.
+fn target_store(all: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
+    let text = all.filter_map(|(n, v)| Some((n.into_string().ok()?, v.into_string().ok()?)));
+    let named = text.filter_map(|(name, value)| {
+        let name = name.strip_prefix("MOVER_TO_")?.to_ascii_lowercase();
+        let known = ["aws_", "google_", "azure_"].iter().any(|kind| name.starts_with(kind));
+        (known && !value.is_empty()).then_some((name, value))
+    });
+    named.collect()
 }
 
 /// `MOVER_PASSWORD` is not UTF-8; what it is instead is not repeated.
@@ -62,6 +96,7 @@ impl Environment {
 pub(crate) struct NotText;
 
 /// A passphrase: wiped when dropped, not shown by `Debug`.
+#[derive(Clone)]
 pub(crate) struct Secret(pub(crate) Zeroizing<String>);
 
 impl std::fmt::Debug for Secret {
@@ -77,6 +112,21 @@ pub(crate) struct Settings {
     pub(crate) keys: KeySources,
     pub(crate) output: OutputSettings,
     pub(crate) resources: Resources,
+    pub(crate) target: TargetSettings,
+    pub(crate) report: ReportSettings,
+}
+
+/// What the environment says of the repository that `copy` copies to.
+pub(crate) struct TargetSettings {
+    pub(crate) password: Option<Secret>,
+    /// Settings of its store. Where there are any, the usual variables are those of the other store alone.
+    pub(crate) store: Vec<(String, String)>,
+}
+
+impl std::fmt::Debug for TargetSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TargetSettings")
+    }
 }
 
 /// Where the repository is.
@@ -111,6 +161,7 @@ pub(crate) struct OutputSettings {
     pub(crate) color_stdout: bool,
     pub(crate) color_stderr: bool,
     pub(crate) verbosity: u8,
+    pub(crate) log_level: Option<LogLevel>,
     pub(crate) stdout_is_terminal: bool,
 }
 
@@ -132,7 +183,13 @@ pub(crate) struct Resources {
     pub(crate) engine: EngineChoice,
     pub(crate) direct: DirectIo,
     pub(crate) scratch: Option<PathBuf>,
+    /// Nobody asked for that place: where it cannot be written to, none will do.
+    pub(crate) scratch_is_default: bool,
     pub(crate) threads: Option<usize>,
+    /// Threads that are of use here: what `threads` is by default.
+    pub(crate) cores: usize,
+    /// What the control group allows.
+    pub(crate) cgroup: CgroupLimits,
     pub(crate) limits: TransferLimits,
 }
 
@@ -143,7 +200,8 @@ impl Settings {
             Some(url) => RepositoryPlace::Url(url),
             None => embedded(&env),
         };
-        let output = output_settings(&args.output, &env);
+        let output = output_settings(&args.output, args.report.log_level, &env);
+        let report = ReportSettings::new(args.report)?;
         let resources = resources(args.resources, &env)?;
         let keys = KeySources {
             key_files: args.repository.key_file,
@@ -154,7 +212,11 @@ impl Settings {
                 Error::new(ErrorKind::Usage, "read MOVER_PASSWORD", "it is not valid UTF-8")
             })?,
         };
-        Ok(Self { place, keys, output, resources })
+        let password = env.to_password.transpose().map_err(|NotText| {
+            Error::new(ErrorKind::Usage, "read MOVER_TO_PASSWORD", "it is not valid UTF-8")
+        })?;
+        let target = TargetSettings { password, store: env.to_store };
+        Ok(Self { place, keys, output, resources, report, target })
     }
 }
 
@@ -167,7 +229,11 @@ fn embedded(env: &Environment) -> RepositoryPlace {
 }
 
 /// How output looks; known before anything can fail.
-pub(crate) fn output_settings(args: &OutputArgs, env: &Environment) -> OutputSettings {
+pub(crate) fn output_settings(
+    args: &OutputArgs,
+    log_level: Option<LogLevel>,
+    env: &Environment,
+) -> OutputSettings {
     let progress = if args.quiet || args.no_progress {
         ProgressStyle::None
     } else if args.json {
@@ -189,6 +255,7 @@ pub(crate) fn output_settings(args: &OutputArgs, env: &Environment) -> OutputSet
         color_stdout: color(env.stdout_is_terminal) && !args.json,
         color_stderr: color(env.stderr_is_terminal) && !args.json,
         verbosity: args.verbose,
+        log_level,
         stdout_is_terminal: env.stdout_is_terminal,
     }
 }
@@ -202,12 +269,13 @@ pub(crate) fn json_only(env: &Environment) -> OutputSettings {
         color_stdout: false,
         color_stderr: false,
         verbosity: 0,
+        log_level: None,
         stdout_is_terminal: env.stdout_is_terminal,
     }
 }
 
 fn resources(args: ResourceArgs, env: &Environment) -> Result<Resources> {
-    let total_bytes = parse_size(&args.memory).map_err(|e| e.within("use --memory"))?;
+    let cores = env.cgroup.threads(env.online);
     if args.threads.is_some_and(|n| n == 0 || n > THREADS_MAX) {
         return Err(Error::new(
             ErrorKind::Usage,
@@ -216,14 +284,15 @@ fn resources(args: ResourceArgs, env: &Environment) -> Result<Resources> {
         ));
     }
     let cache = env.cache_home.clone().or_else(|| env.home.as_ref().map(|h| h.join(".cache")));
-    let scratch = match args.scratch {
+    let given = args.scratch.filter(|dir| !dir.as_os_str().is_empty());
+    let scratch_is_default = given.is_none();
+    let scratch = match given {
         Some(dir) if dir.as_os_str() == "none" => None,
-        Some(dir) if dir.as_os_str().is_empty() => cache.map(|c| c.join("mover")),
         Some(dir) => Some(dir),
         None => cache.map(|c| c.join("mover")),
     };
     Ok(Resources {
-        memory: MemoryBudget { total_bytes },
+        memory: reporting::memory(&args.memory, &env.cgroup)?,
         engine: match args.engine {
             EngineArg::Auto => EngineChoice::Auto,
             EngineArg::IoUring => EngineChoice::Uring,
@@ -236,7 +305,10 @@ fn resources(args: ResourceArgs, env: &Environment) -> Result<Resources> {
             DirectArg::Never => DirectIo::Never,
         },
         scratch,
-        threads: args.threads,
+        scratch_is_default,
+        threads: Some(args.threads.unwrap_or(cores)),
+        cores,
+        cgroup: env.cgroup,
         limits: TransferLimits {
             upload: parse_rate("--limit-upload", args.limits.limit_upload.as_deref())?,
             download: parse_rate("--limit-download", args.limits.limit_download.as_deref())?,
@@ -385,6 +457,21 @@ mod tests {
         for texts in [&["team"][..], &["=x"], &["a=1", "a=2"]] {
             assert_eq!(parse(texts).unwrap_err().kind(), ErrorKind::Usage);
         }
+    }
+
+    #[test]
+    fn settings_of_the_target_store_are_those_with_the_prefix() {
+        let all = [
+            ("MOVER_TO_AWS_ACCESS_KEY_ID", "k"),
+            ("MOVER_TO_AZURE_STORAGE_ACCOUNT_NAME", ""),
+            ("MOVER_TO_KEY_FILE", "f"),
+            ("AWS_REGION", "r"),
+        ];
+        let found = target_store(all.iter().map(|(n, v)| (n.into(), v.into())));
+        assert_eq!(found, [("aws_access_key_id".to_owned(), "k".to_owned())]);
+        let env = Environment { to_store: found, ..at_home() };
+        let shown = format!("{:?}", settings(&[], env).unwrap());
+        assert!(!shown.contains("aws_access"), "{shown}");
     }
 
     #[test]

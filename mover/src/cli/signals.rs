@@ -6,6 +6,7 @@
 
 use super::exit::CANCELLED;
 use super::output::Output;
+use super::termination;
 use crate::control::Cancel;
 use chunkstore::{Error, ErrorKind, Result};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
@@ -16,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A Job is killed some time after SIGTERM; what it can still say has to be said before.
-const STOP_WITHIN: Duration = Duration::from_millis(9500);
+pub(super) const STOP_WITHIN: Duration = Duration::from_millis(9500);
 
 /// The handlers' thread, until it is dropped.
 #[derive(Debug)]
@@ -69,6 +70,7 @@ fn watch(mut signals: Signals, cancel: &Cancel, output: &Output, ended: &Receive
             &Error::new(ErrorKind::Cancelled, "stopped", "what was in flight took too long")
                 .hint("run the same command again to go on"),
         );
+        termination::end(CANCELLED, &output.ended());
         std::process::exit(i32::from(CANCELLED));
     }
 }

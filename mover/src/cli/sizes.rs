@@ -98,6 +98,29 @@ pub(crate) fn parse_rate(flag: &str, text: Option<&str>) -> Result<Option<NonZer
     })
 }
 
+/// A span of time: `90s`, `30m`, `2h`, `1d`; a bare number is of seconds, what is empty is none.
+pub(crate) fn parse_time(flag: &str, text: &str) -> Result<Duration> {
+    let bad = || {
+        Error::new(ErrorKind::Usage, format!("use {flag} {text:?}"), "it is no span of time")
+            .hint("write it like 90s, 30m or 2h")
+    };
+    let text = text.trim();
+    if text.is_empty() {
+        return Ok(Duration::ZERO);
+    }
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let seconds: u64 = match unit {
+        "" | "s" => 1,
+        "m" | "min" => 60,
+        "h" => 3600,
+        "d" => 86400,
+        _ => return Err(bad()),
+    };
+    let number: u64 = number.parse().map_err(|_| bad())?;
+    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(bad)
+}
+
 /// `1.50 GiB`: three digits that matter.
 pub fn show_bytes(bytes: u64) -> String {
     let unit = UNITS.iter().rev().find(|(_, size)| bytes >= *size);
@@ -144,6 +167,18 @@ pub(crate) fn show_rate(bytes: u64, elapsed: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn spans_of_time_have_a_unit() {
+        let seconds = |text| parse_time("--t", text).map(|t| t.as_secs());
+        for (text, expected) in [("0", 0), ("", 0), ("7", 7), ("90s", 90), ("30m", 1800)] {
+            assert_eq!(seconds(text).unwrap(), expected, "{text}");
+        }
+        assert_eq!((seconds("2h").unwrap(), seconds("1d").unwrap()), (7200, 86400));
+        for text in ["m", "1x", "-1s", "1.5h", "99999999999999999999", "9999999999999999d"] {
+            assert_eq!(seconds(text).expect_err(text).kind(), ErrorKind::Usage, "{text}");
+        }
+    }
     use proptest::prelude::*;
 
     #[test]

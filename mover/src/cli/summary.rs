@@ -4,6 +4,7 @@
 use super::sizes::{show_bytes, show_duration, show_rate};
 use super::table::Page;
 use crate::backup::{BackupOutcome, BackupSummary};
+use crate::copy::{CopyOutcome, CopySummary};
 use crate::restore::{LimitLine, RestoreSummary};
 use crate::verify::VerifySummary;
 use chunkstore::RequestCounts;
@@ -21,10 +22,24 @@ pub(crate) fn backup_text(s: &BackupSummary) -> String {
     page.line("size", &show_bytes(s.size_bytes));
     if s.outcome == BackupOutcome::Committed {
         page.line("parent", s.parent.as_deref().unwrap_or("none"));
-        page.line("list", s.kind.as_str());
+        let (kind, bytes) = (s.kind.as_str(), show_bytes(s.listed_bytes));
+        let list = match s.origin.as_str() {
+            "device" => kind.to_owned(),
+            origin => format!("{kind} from {origin}: {bytes} in {} ranges", s.listed_extents),
+        };
+        page.line("list", &list);
         if let Some(resumed) = &s.resumed {
             let bytes = show_bytes(resumed.bytes);
             page.line("resumed", &format!("at {}%, {bytes} not read again", resumed.percent));
+        }
+        if let Some(audit) = s.audit.filter(|audit| audit.chunks > 0) {
+            let found =
+                if audit.false_at.is_some() { "the list is false" } else { "all as it says" };
+            let (chunks, bytes) = (audit.chunks, show_bytes(audit.bytes));
+            page.line(
+                "audit",
+                &format!("{chunks} chunks ({bytes}) that it does not name: {found}"),
+            );
         }
         page.line("read", &show_bytes(s.read_bytes));
         page.line("zero", &show_bytes(s.zero_bytes));
@@ -51,6 +66,35 @@ pub(crate) fn backup_text(s: &BackupSummary) -> String {
     page.0
 }
 
+/// One backup of a `copy`.
+pub(crate) fn copy_text(s: &CopySummary) -> String {
+    let elapsed = seconds(s.elapsed_seconds);
+    let mut page = Page::default();
+    let how = match s.outcome {
+        CopyOutcome::Copied => "copied",
+        CopyOutcome::AlreadyThere => "was copied by somebody else meanwhile",
+    };
+    page.line("backup", &format!("{} of volume {}: {how}", s.backup_id, s.volume));
+    page.line("size", &show_bytes(s.size_bytes));
+    page.line("base", s.base.as_deref().unwrap_or("none"));
+    if let Some(resumed) = &s.resumed {
+        let bytes = show_bytes(resumed.bytes);
+        page.line("resumed", &format!("at {}%, {bytes} not read again", resumed.percent));
+    }
+    let (read, fetched) = (show_bytes(s.read_bytes), show_bytes(s.fetched_bytes));
+    page.line("read", &format!("{read}, fetched as {fetched} in {} reads", s.reads));
+    page.line("zero", &show_bytes(s.zero_bytes));
+    page.line("unchanged", &show_bytes(s.unchanged_bytes));
+    page.line("reused", &show_bytes(s.reused_bytes));
+    page.line("new", &show_bytes(s.new_bytes));
+    let (packs, pages) = (s.packs, s.pages);
+    let stored = show_bytes(s.stored_bytes);
+    page.line("stored", &format!("{stored} in {packs} packs, {pages} map pages"));
+    let rate = show_rate(s.read_bytes, elapsed);
+    page.line("time", &format!("{}, {rate}", show_duration(elapsed)));
+    page.0
+}
+
 /// The end of a restore.
 pub(crate) fn restore_text(s: &RestoreSummary) -> String {
     let elapsed = seconds(s.elapsed_seconds);
@@ -71,6 +115,13 @@ pub(crate) fn restore_text(s: &RestoreSummary) -> String {
     page.line("fetched", &format!("{} in {} reads", show_bytes(s.fetched_bytes), s.reads));
     if s.moved_entries > 0 {
         page.line("moved", &format!("{} entries were found at new places", s.moved_entries));
+    }
+    if let Some(damaged) = &s.damaged {
+        let count = damaged.ranges.len();
+        page.line("not there", &format!("{} in {count} ranges", show_bytes(damaged.bytes)));
+        for range in &damaged.ranges {
+            page.line("", &format!("offset {} +{}", range.offset, range.len));
+        }
     }
     if let Some(verified) = &s.verified {
         let through = if verified.direct { "from the device" } else { "through the page cache" };
@@ -128,6 +179,7 @@ fn requests(counts: &RequestCounts) -> String {
         ("heads", counts.heads),
         ("lists", counts.lists),
         ("deletes", counts.deletes),
+        ("failed tries", counts.failed_tries),
     ];
     let made: Vec<_> =
         kinds.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{n} {name}")).collect();

@@ -4,7 +4,9 @@
 use super::output::one_line;
 use super::sizes::show_bytes;
 use chrono::{DateTime, SecondsFormat, Utc};
-use chunkstore::{BackupStats, Encryption, KeyInfo, Manifest, SnapshotInfo, SourceInfo};
+use chunkstore::{
+    BackupStats, CopiedFrom, Encryption, KeyInfo, Manifest, SnapshotInfo, SourceInfo,
+};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -27,6 +29,8 @@ pub(crate) struct BackupView<'a> {
     tool: &'a str,
     labels: &'a BTreeMap<String, String>,
     degraded: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    copied_from: Option<&'a CopiedFrom>,
 }
 
 impl<'a> BackupView<'a> {
@@ -47,6 +51,7 @@ impl<'a> BackupView<'a> {
             tool: &m.tool,
             labels: &m.labels,
             degraded: &m.degraded,
+            copied_from: m.copied_from.as_ref(),
         }
     }
 }
@@ -201,6 +206,10 @@ pub(crate) fn backup_page(m: &Manifest) -> String {
     page.line("stored", &format!("{stored} in {} packs, {} map pages", stats.packs, stats.pages));
     page.line("map root", &m.map.root.map_or("all zero".into(), |root| root.id.to_hex()));
     page.line("tool", &m.tool);
+    if let Some(from) = &m.copied_from {
+        let (repository, time) = (from.repository_id.to_hex(), human_time(&from.time));
+        page.line("copied", &format!("from repository {repository}, {time}"));
+    }
     for (name, value) in &m.labels {
         page.line("label", &format!("{name}={value}"));
     }

@@ -68,12 +68,17 @@ const BCACHEFS_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf
 
 /// What is on a device that begins and ends with these bytes; `None` if nothing is recognised.
 pub(super) fn detect(head: &[u8], tail: &[u8]) -> Option<&'static str> {
+    // a device whose use has changed may keep the superblock of what was on it before
+    besides_ext(head, tail).or_else(|| is_ext(head).then_some("an ext2, ext3 or ext4 file system"))
+}
+
+/// The same, a file system of the ext family apart.
+fn besides_ext(head: &[u8], tail: &[u8]) -> Option<&'static str> {
     let at = |m: &&Magic| head.get(m.offset..).is_some_and(|b| b.starts_with(m.magic));
     MAGICS
         .iter()
         .find(at)
         .map(|m| m.what)
-        .or_else(|| is_ext(head).then_some("an ext2, ext3 or ext4 file system"))
         .or_else(|| zfs(head))
         .or_else(|| mbr(head))
         .or_else(|| at_the_end(tail))
@@ -174,10 +179,19 @@ pub(super) fn read_head(io: &IoFile, size_bytes: u64) -> Result<Vec<u8>> {
 
 /// What is on a device, by its first and last bytes.
 pub(super) fn look(io: &IoFile, size_bytes: u64) -> Result<Option<&'static str>> {
-    let head = read_head(io, size_bytes)?;
-    let tail_bytes = size_bytes.min(TAIL_BYTES);
-    let tail = read(io, size_bytes - tail_bytes, tail_bytes)?;
+    let (head, tail) = ends(io, size_bytes)?;
     Ok(detect(&head, &tail))
+}
+
+/// What is on a device besides a file system of the ext family: where there is anything, that may be a leftover.
+pub(super) fn look_besides_ext(io: &IoFile, size_bytes: u64) -> Result<Option<&'static str>> {
+    let (head, tail) = ends(io, size_bytes)?;
+    Ok(besides_ext(&head, &tail))
+}
+
+fn ends(io: &IoFile, size_bytes: u64) -> Result<(Vec<u8>, Vec<u8>)> {
+    let tail_bytes = size_bytes.min(TAIL_BYTES);
+    Ok((read_head(io, size_bytes)?, read(io, size_bytes - tail_bytes, tail_bytes)?))
 }
 
 fn read(io: &IoFile, offset: u64, len: u64) -> Result<Vec<u8>> {

@@ -64,10 +64,21 @@ fn block_state(here: &Path, no: DeviceNo, boot: &str) -> Option<String> {
     if read(&disk.join("queue/iostats"))? != "1" {
         return None;
     }
-    let (sequence, stat) = (read(&disk.join("diskseq"))?, read(&here.join("stat"))?);
+    let sequence = read(&disk.join("diskseq"))?;
+    let written = written(&here.join("stat"))?;
+    let mut state = format!("block {no} boot {boot} sequence {sequence} written {written}");
+    if disk != here {
+        // what is written to a partition by way of its whole disk is counted there alone
+        state += &format!(", disk {}", self::written(&disk.join("stat"))?);
+    }
+    Some(state)
+}
+
+fn written(stat: &Path) -> Option<String> {
+    let stat = read(stat)?;
     let fields: Vec<&str> = stat.split_whitespace().collect();
     let counted = WRITE_FIELDS.iter().map(|i| fields.get(*i).copied()).collect::<Option<Vec<_>>>();
-    Some(format!("block {no} boot {boot} sequence {sequence} written {}", counted?.join(" ")))
+    Some(counted?.join(" "))
 }
 
 fn read(path: &Path) -> Option<String> {
@@ -126,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_has_its_own_counters_and_its_disk_s_sequence() {
+    fn a_partition_has_its_own_counters_and_those_of_its_disk() {
         let disk = device(&[
             ("diskseq", "7\n"),
             ("stat", "0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"),
@@ -135,7 +146,10 @@ mod tests {
             ("p1/stat", STAT),
         ]);
         let found = state(&disk.path().join("p1")).unwrap();
-        assert_eq!(found, "block 8:1 boot b sequence 7 written 50 70 120 140");
+        assert_eq!(found, "block 8:1 boot b sequence 7 written 50 70 120 140, disk 0 0 0 0");
+        // by way of the whole disk
+        fs::write(disk.path().join("stat"), STAT).unwrap();
+        assert_ne!(state(&disk.path().join("p1")).unwrap(), found);
     }
 
     #[test]

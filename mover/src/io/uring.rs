@@ -54,6 +54,7 @@ impl Uring {
         file: &Arc<IoFile>,
         depth: usize,
     ) -> io::Result<Self> {
+        refuse_fuse(file)?;
         let ring = build_ring(u32::try_from(depth).unwrap_or(u32::MAX)).map_err(explain)?;
         let registered = if register { Some(register_all(&ring, arena, file)?) } else { None };
         let mut this = Self {
@@ -237,6 +238,19 @@ impl Uring {
             },
         }
     }
+}
+
+/// A file served over FUSE without the page cache may answer with less than was asked for. Linux (6.18) then goes on by itself
+/// without moving the offset, and reports all of it as read: the same bytes stand in the buffer again and again, and nothing shows
+/// it. Blocking reads are told of the short answer.
+fn refuse_fuse(file: &IoFile) -> io::Result<()> {
+    const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
+    let of = rustix::fs::fstatfs(file.unaligned())?;
+    if i64::from(of.f_type) == FUSE_SUPER_MAGIC {
+        let what = "io_uring misreads files that are served over FUSE";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+    }
+    Ok(())
 }
 
 /// A ring with what this engine needs; an error where the kernel, seccomp or a limit forbids it.

@@ -1,8 +1,11 @@
-//! Collects what is damaged or missing while a backup's data is checked, so that one run finds all of it.
+//! Collects what is damaged or missing while a backup's data is checked, or restored as far as it can be, so that one run
+//! finds all of it.
 
 use super::plan::{Placement, PlanScope};
 use super::ranges::RangeSet;
-use chunkstore::{BackupId, Error, ErrorKind, Result};
+use chunkstore::{BackupId, ChunkNo, Error, ErrorKind, LostPage, Result};
+use serde::Serialize;
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 /// Byte ranges of the volume whose data is not there or not right, and the first error that said so.
@@ -15,10 +18,30 @@ struct Found {
     first: Option<Error>,
 }
 
+/// What a restore that skips damage could not restore.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SkippedDamage {
+    /// Bytes of all ranges.
+    pub bytes: u64,
+    /// Byte ranges of the volume, ascending. They are zero on the target.
+    pub ranges: Vec<SkippedRange>,
+    /// What was wrong with the first that was found.
+    pub first: String,
+}
+
+/// A byte range of the volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct SkippedRange {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
 impl Damage {
     /// Whether an error means that data is damaged, not that something else failed.
     pub(crate) fn is(error: &Error) -> bool {
-        matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Missing)
+        matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Missing | ErrorKind::Unsupported)
     }
 
     /// Takes what is damage; any other error ends the run.
@@ -31,12 +54,25 @@ impl Damage {
         if !Self::is(&error) {
             return Err(error);
         }
-        let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for p in places {
-            found.ranges.insert(scope.clip(p.chunk));
-        }
-        found.first.get_or_insert(error);
+        self.insert(Some(error), places.into_iter().map(|p| scope.clip(p.chunk)));
         Ok(())
+    }
+
+    /// Takes pages of the map that could not be read: all that they say is lost.
+    pub(crate) fn note_pages(&self, pages: Vec<LostPage>, scope: &PlanScope) {
+        for LostPage { chunks, error, .. } in pages {
+            let start = scope.clip(ChunkNo(chunks.start)).start;
+            let end = scope.clip(ChunkNo(chunks.end.saturating_sub(1))).end;
+            self.insert(error, std::iter::once(start..end.max(start)));
+        }
+    }
+
+    fn insert(&self, error: Option<Error>, ranges: impl Iterator<Item = Range<u64>>) {
+        let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        ranges.for_each(|range| found.ranges.insert(range));
+        if found.first.is_none() {
+            found.first = error;
+        }
     }
 
     /// One error for all that was found until now.
@@ -46,5 +82,21 @@ impl Damage {
         let detail = format!("{} of the volume cannot be restored", found.ranges.describe());
         let error = Error::new(first.kind(), format!("verify backup {backup}"), detail);
         Err(error.caused_by(first))
+    }
+
+    /// All that was found, for who has gone on without it. So many ranges that they were not kept are an error: nobody
+    /// could tell what of the target is right.
+    pub(crate) fn skipped(&self, backup: &BackupId) -> Result<Option<SkippedDamage>> {
+        let found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(first) = &found.first else { return Ok(None) };
+        let Some(ranges) = found.ranges.all() else {
+            let context = format!("restore what is left of backup {backup}");
+            let detail = format!("{} are damaged", found.ranges.describe());
+            return Err(Error::new(ErrorKind::Corrupt, context, detail)
+                .hint("restore it in parts, with --range"));
+        };
+        let range = |r: Range<u64>| SkippedRange { offset: r.start, len: r.end - r.start };
+        let ranges = ranges.into_iter().map(range).collect();
+        Ok(Some(SkippedDamage { bytes: found.ranges.bytes(), ranges, first: first.to_string() }))
     }
 }

@@ -70,9 +70,11 @@ pub(crate) struct Fetch<'a> {
     pub(crate) stats: FetchStats,
 }
 
-struct Planned {
-    jobs: Vec<Job>,
-    ordered: Option<Arc<OwnedSemaphorePermit>>,
+/// Reads to be made, and the permit for what they open to.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) ordered: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 impl Fetch<'_> {
@@ -95,7 +97,11 @@ impl Fetch<'_> {
         loop {
             // room first: so there are never more than two windows and their plans
             let Ok(room) = out.reserve().await else { return Ok(()) };
-            let Some(window) = walk.next().await? else { break };
+            let window = walk.next().await?;
+            if let Some(damage) = self.outcome.damage() {
+                damage.note_pages(walk.take_lost(), self.scope);
+            }
+            let Some(window) = window else { break };
             self.stats.pages.fetch_add(window.pages.pages() as u64, Ordering::Relaxed);
             drop(room);
             for (chunk, at) in window.pages.nonzero(window.chunks.clone())? {
@@ -145,7 +151,8 @@ impl Fetch<'_> {
         Ok(())
     }
 
-    async fn read(&self, plans: mpsc::Receiver<Planned>) -> Result<()> {
+    /// Makes the reads of plans as they come.
+    pub(crate) async fn read(&self, plans: mpsc::Receiver<Planned>) -> Result<()> {
         stream::unfold(plans, |mut plans| async { plans.recv().await.map(|p| (p, plans)) })
             .flat_map(|Planned { jobs, ordered }| {
                 stream::iter(jobs.into_iter().map(move |job| (job, ordered.clone())))
@@ -231,12 +238,7 @@ impl Fetch<'_> {
             return Err(e);
         };
         let e = e.within(format!("read {}", self.scope.name(first.chunk)));
-        match &self.outcome {
-            Outcome::Restored => Err(e),
-            Outcome::Checked(damage) => {
-                damage.note(e, self.scope, works.iter().flat_map(|w| &w.places))
-            }
-        }
+        self.outcome.settle(e, self.scope, works.iter().flat_map(|w| &w.places))
     }
 }
 
@@ -250,7 +252,7 @@ fn one_by_one(job: Job) -> impl Iterator<Item = Job> {
 }
 
 /// Permits for `bytes`. The limits are such that no request exceeds what there is.
-async fn take(memory: &Arc<Semaphore>, bytes: u64) -> Result<OwnedSemaphorePermit> {
+pub(crate) async fn take(memory: &Arc<Semaphore>, bytes: u64) -> Result<OwnedSemaphorePermit> {
     let bug =
         |why: String| Error::new(ErrorKind::Bug, format!("take memory for {bytes} bytes"), why);
     let permits = u32::try_from(bytes).map_err(|e| bug(e.to_string()))?;

@@ -61,14 +61,42 @@ pub(crate) enum Outbox {
 pub(crate) enum Outcome {
     /// It ends the run.
     Restored,
-    /// It is noted, and the rest is checked too.
+    /// It is noted, and the rest is checked, or restored, too.
     Checked(Arc<Damage>),
+    /// The same, and zeros go into the output in its place.
+    Zeroed(Arc<Damage>, Sender<Piece>),
 }
 
 impl Outcome {
     /// Whether the run goes on after this error.
     pub(crate) fn is_damage(&self, e: &Error) -> bool {
-        matches!(self, Self::Checked(_)) && Damage::is(e)
+        self.damage().is_some() && Damage::is(e)
+    }
+
+    /// Where it is noted.
+    pub(crate) fn damage(&self) -> Option<&Damage> {
+        match self {
+            Self::Restored => None,
+            Self::Checked(damage) | Self::Zeroed(damage, _) => Some(damage),
+        }
+    }
+
+    /// What becomes of these places, of which nothing was handed on.
+    pub(crate) fn settle<'a>(
+        &self,
+        e: Error,
+        scope: &PlanScope,
+        places: impl IntoIterator<Item = &'a Placement> + Clone,
+    ) -> Result<()> {
+        let Some(damage) = self.damage() else { return Err(e) };
+        damage.note(e, scope, places.clone())?;
+        if let Self::Zeroed(_, pieces) = self {
+            for p in places {
+                let zeros = Piece::Zero(scope.clip(p.chunk));
+                pieces.send(zeros).map_err(|_| stopped("output"))?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -147,11 +175,8 @@ impl Thread<'_> {
             }
         };
         self.stats.entries += 1;
-        let result = match (result, self.ctx.outcome) {
-            (Err(e), Outcome::Checked(damage)) => damage.note(e, self.ctx.scope, &work.places),
-            (result, _) => result,
-        };
-        self.ctx.failure.note(result);
+        let settled = result.or_else(|e| self.ctx.outcome.settle(e, self.ctx.scope, &work.places));
+        self.ctx.failure.note(settled);
     }
 
     /// Opens the entry into `self.plain` and checks every chunk of it that is wanted.

@@ -37,7 +37,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Semaphore, mpsc};
 
 /// Bytes between two entries that are read for nothing rather than paying for another request.
-const GAP_BYTES: u32 = 128 << 10;
+pub(crate) const GAP_BYTES: u32 = 128 << 10;
 /// A signal handler can only set a flag: it is looked at this often.
 const CANCEL_POLL: Duration = Duration::from_millis(100);
 
@@ -61,9 +61,11 @@ pub(crate) enum Destination<'a> {
         arena: Arc<Arena>,
         /// The target reads zero wherever nothing is written.
         reads_zero: bool,
+        /// What is damaged is left out, and collected here.
+        skip: Option<Arc<Damage>>,
     },
-    /// Out, in order.
-    Output(&'a mut (dyn Write + Send)),
+    /// Out, in order; what is damaged as zeros, if it is to be collected.
+    Output(&'a mut (dyn Write + Send), Option<Arc<Damage>>),
     /// Nowhere: the data is checked, and what is damaged collected.
     Check(Arc<Damage>),
 }
@@ -81,7 +83,7 @@ pub(crate) struct Figures {
 pub(crate) fn run(run: Run<'_>, reader: MapReader, to: Destination<'_>) -> Result<Figures> {
     let failure = Failure::default();
     let figures = std::thread::scope(|threads| match to {
-        Destination::Target { target, engine, arena, reads_zero } => {
+        Destination::Target { target, engine, arena, reads_zero, skip } => {
             let ctx = WriteContext {
                 target,
                 failure: &failure,
@@ -99,22 +101,25 @@ pub(crate) fn run(run: Run<'_>, reader: MapReader, to: Destination<'_>) -> Resul
                 (ZeroBox::Target(zero), zeroer)
             };
             let outbox = Outbox::Target { arena, writes };
-            let (fetch, open) =
-                middle(run, &failure, threads, reader, outbox, zero, Outcome::Restored);
+            let outcome = skip.map_or(Outcome::Restored, Outcome::Checked);
+            let (fetch, open) = middle(run, &failure, threads, reader, outbox, zero, outcome);
             let written = failure.join("write", writer).unwrap_or_default();
             failure.join("zero", zeroer);
             Figures { fetch, open, written, ..Figures::default() }
         }
-        Destination::Output(out) => {
+        Destination::Output(out, skip) => {
             let (pieces, inbox) = unbounded();
             let want = run.scope.want.clone();
             let (failure_ref, cancel, progress) = (&failure, run.cancel, run.progress);
             let ctx = StreamContext { want, failure: failure_ref, cancel, progress };
             let writer = spawn(threads, &failure, "output", move || stream::run(out, &inbox, &ctx));
             let zero = ZeroBox::Ordered(pieces.clone());
+            let outcome = match skip {
+                Some(damage) => Outcome::Zeroed(damage, pieces.clone()),
+                None => Outcome::Restored,
+            };
             let outbox = Outbox::Ordered(pieces);
-            let (fetch, open) =
-                middle(run, &failure, threads, reader, outbox, zero, Outcome::Restored);
+            let (fetch, open) = middle(run, &failure, threads, reader, outbox, zero, outcome);
             let streamed = failure.join("output", writer).unwrap_or_default();
             Figures { fetch, open, streamed, ..Figures::default() }
         }

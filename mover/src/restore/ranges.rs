@@ -46,6 +46,15 @@ impl RangeSet {
         self.bytes == 0
     }
 
+    /// All of them, ascending; `None` if there were more than could be kept.
+    pub(crate) fn all(&self) -> Option<Vec<Range<u64>>> {
+        (!self.dropped).then(|| self.kept.iter().map(|(s, e)| *s..*e).collect())
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// The first ones, ascending.
     pub(crate) fn first(&self) -> Vec<Range<u64>> {
         self.kept.iter().take(SHOWN_MAX).map(|(s, e)| *s..*e).collect()

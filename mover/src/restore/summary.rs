@@ -1,5 +1,6 @@
 //! What a restore did, for people and machines.
 
+use super::damage::SkippedDamage;
 use super::limits::{LimitLine, Limits};
 use super::open::OpenStats;
 use super::pipeline::Figures;
@@ -50,6 +51,8 @@ pub struct RestoreSummary {
     pub direct: Option<bool>,
     /// What reading back found, if it was asked for.
     pub verified: Option<VerifiedTarget>,
+    /// What could not be restored and is zero instead, if damage was to be skipped and there was any.
+    pub damaged: Option<SkippedDamage>,
     /// All of it.
     pub elapsed_seconds: f64,
     /// Requests to the store so far.
@@ -102,6 +105,7 @@ impl RestoreSummary {
             engine_notes: Vec::new(),
             direct: None,
             verified: None,
+            damaged: None,
             elapsed_seconds: 0.0,
             requests: RequestCounts::default(),
             limits: limits.lines(),

@@ -263,6 +263,7 @@ impl Kit {
             tool: "test".into(),
             labels: BTreeMap::new(),
             degraded: Vec::new(),
+            copied_from: None,
         };
         let key = manifest.object_key();
         let record = ManifestRecord::Backup(Box::new(manifest.clone()));

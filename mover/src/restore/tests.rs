@@ -14,6 +14,7 @@ pub(super) fn options(backup: &str, target: &Path) -> RestoreOptions {
         target: RestoreTarget::Path(target.into()),
         force: true,
         verify: true,
+        skip_damaged: false,
         range: None,
         lease: None,
         memory: MemoryBudget { total_bytes: 64 * MIB },

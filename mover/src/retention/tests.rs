@@ -31,6 +31,7 @@ fn backup(volume: &str, id: &str, finished: DateTime<Utc>, labels: &[(&str, &str
         tool: "test".into(),
         labels: labels.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect(),
         degraded: Vec::new(),
+        copied_from: None,
     };
     BackupEntry { manifest, stored: finished }
 }

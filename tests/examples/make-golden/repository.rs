@@ -283,6 +283,7 @@ impl Builder {
             tool: TOOL.into(),
             labels: [("purpose".to_owned(), "golden \u{2713}".to_owned())].into(),
             degraded: Vec::new(),
+            copied_from: None,
         };
         let key = manifest.object_key();
         let record = ManifestRecord::Backup(Box::new(manifest.clone()));

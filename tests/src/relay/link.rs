@@ -70,6 +70,11 @@ impl Link {
         }
     }
 
+    /// From one end to the other.
+    pub(super) fn delay(&self) -> Duration {
+        self.delay
+    }
+
     /// Most bytes that may be booked at once.
     pub(super) fn quantum_bytes(&self) -> usize {
         self.quantum_bytes

@@ -3,8 +3,9 @@
 
 use super::{Stage, expect_error, p, random_bytes};
 use std::fs;
-use std::path::PathBuf;
-use tests::{LoopDevice, Mount, work_dir};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tests::{BadFile, Badness, LoopDevice, Mount, work_dir};
 
 const MIB: u64 = 1 << 20;
 const ENGINES: [&str; 3] = ["io_uring", "io_uring-plain", "blocking"];
@@ -80,4 +81,89 @@ fn a_target_that_runs_full_half_way() {
     let sound = stage.path("sound");
     stage.mover.ok([p("restore"), p("noise@latest"), sound.clone()]);
     assert!(fs::read(&image).expect("the image") == fs::read(sound).expect("the copy"));
+}
+
+/// Where a bad block is, in the middle of an image of 24 MiB.
+const BROKEN: std::ops::Range<u64> = 13 * MIB + 5 * 4096..13 * MIB + 6 * 4096;
+
+/// A number in the text that lies in the unit around the bad block.
+fn names_the_place(error: &str) -> bool {
+    let numbers = error.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse::<u64>().ok());
+    numbers.into_iter().any(|n| (12 * MIB..=14 * MIB).contains(&n))
+}
+
+fn backup_of(source: &Path, engine: &str) -> Vec<PathBuf> {
+    let line = ["backup", "--volume", "bad", "--engine", engine, "--json"];
+    line.iter().map(|word| p(word)).chain([source.to_owned()]).collect()
+}
+
+#[test]
+fn a_block_that_cannot_be_read_is_named_and_nothing_is_committed() {
+    tests::require_root!();
+    let stage = Stage::new("bad-block-source");
+    let image = stage.path("bad");
+    fs::write(&image, random_bytes(24 << 20)).expect("write the image");
+    let bad = BadFile::new(&image, Badness::default());
+    for engine in ENGINES {
+        bad.becomes(Badness { broken: Some(BROKEN), ..Badness::default() });
+        let device = LoopDevice::attach(&bad.path());
+        let before = stage.objects("backups");
+        let line = ["backup", "--volume", "bad", "--engine", engine];
+        let line = line.iter().map(|word| p(word)).chain([device.path().to_owned()]);
+        let error = expect_error(stage.mover.run(line), 1, "os error 5");
+        assert!(error.contains(&device.path().display().to_string()), "{engine}: {error}");
+        assert!(names_the_place(&error), "{engine}: no place in: {error}");
+        assert_eq!(stage.objects("backups"), before, "{engine}");
+        assert!(stage.objects("leases").is_empty(), "{engine}: a lease stays");
+        // mended
+        bad.becomes(Badness::default());
+        let done = stage.mover.ok(backup_of(device.path(), engine)).summary();
+        stage.mover.ok([p("verify"), p("bad@latest"), p("--device"), image.clone()]);
+        stage.mover.ok(["forget", done["backup_id"].as_str().expect("an id")]);
+    }
+}
+
+#[test]
+fn a_block_that_cannot_be_written_is_named_and_the_restore_can_be_run_again() {
+    tests::require_root!();
+    let stage = Stage::new("bad-block-target");
+    let image = stage.path("image24");
+    fs::write(&image, random_bytes(24 << 20)).expect("write the image");
+    stage.mover.ok([p("backup"), image.clone(), p("--volume"), p("w"), p("--quiet")]);
+    let target = stage.path("target");
+    fs::File::create(&target).and_then(|f| f.set_len(24 * MIB)).expect("make the target");
+    let bad = BadFile::new(&target, Badness::default());
+    for engine in ENGINES {
+        bad.becomes(Badness { broken: Some(BROKEN), ..Badness::default() });
+        let device = LoopDevice::attach(&bad.path());
+        let to = device.path().to_owned();
+        let line = [p("restore"), p("w@latest"), to, p("--force"), p("--engine"), p(engine)];
+        let error = expect_error(stage.mover.run(line.clone()), 1, "os error 5");
+        assert!(error.contains(&device.path().display().to_string()), "{engine}: {error}");
+        assert!(stage.objects("leases").is_empty(), "{engine}: a lease stays");
+        bad.becomes(Badness::default());
+        stage.mover.ok(line);
+        drop(device);
+        assert_eq!(tests::first_difference(&image, &target), None, "{engine}");
+    }
+}
+
+#[test]
+fn a_slow_device_changes_no_byte() {
+    tests::require_root!();
+    let stage = Stage::new("slow-device");
+    let (image, target) = (stage.path("bad"), stage.path("target"));
+    fs::write(&image, random_bytes((12 << 20) + 512)).expect("write the image");
+    let slow = Badness { delay: Duration::from_millis(4), ..Badness::default() };
+    let source = BadFile::new(&image, slow.clone());
+    let engine = ENGINES[0];
+    let done = stage.mover.ok(backup_of(&source.path(), engine)).summary();
+    let size = fs::metadata(&image).expect("the image").len();
+    assert_eq!(done["size_bytes"].as_u64(), Some(size), "{done}");
+    fs::File::create(&target).and_then(|f| f.set_len(size)).expect("make the target");
+    let onto = BadFile::new(&target, slow);
+    let line = [p("restore"), p("bad@latest"), onto.path(), p("--force"), p("--engine")];
+    stage.mover.ok(line.into_iter().chain([p(engine), p("--verify")]));
+    drop(onto);
+    assert_eq!(tests::first_difference(&image, &target), None);
 }

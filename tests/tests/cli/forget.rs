@@ -88,4 +88,21 @@ fn a_backup_that_cannot_be_read_is_never_forgotten() {
     assert!(output.text().ends_with("forgot 1 backups, 2 stay\n"), "{}", output.text());
     assert!(output.stderr.contains("backups/v/two"), "{}", output.stderr);
     assert!(stage.objects("forgotten/v/two").is_empty());
+    // nor can garbage be collected beside it, until it is named in full and forgotten
+    expect_error(stage.mover.run(["gc"]), 3, "VOLUME@ID");
+    expect_error(stage.mover.run(["forget", "tw"]), 3, "VOLUME@ID");
+    expect_error(stage.mover.run(["forget", "v@tw"]), 3, "VOLUME@ID");
+    stage.mover.ok(["forget", "v@two"]);
+    stage.mover.ok(["gc"]);
+    assert!(stage.objects("backups/v/two").is_empty());
+}
+
+#[test]
+fn a_backup_of_another_volume_than_the_one_named_is_not_forgotten() {
+    let stage = stage("forget-other-volume");
+    let before = listed(&stage).len();
+    expect_error(stage.mover.run(["forget", "--volume", "w", "v@two"]), 2, "--volume");
+    assert_eq!(listed(&stage).len(), before);
+    stage.mover.ok(["forget", "--volume", "v", "v@two"]);
+    assert_eq!(listed(&stage).len(), before - 1);
 }

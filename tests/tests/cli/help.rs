@@ -2,16 +2,18 @@
 
 use tests::Mover;
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 13] = [
     "init",
     "backup",
     "restore",
     "list",
     "show",
     "verify",
+    "check",
     "diff",
     "forget",
     "gc",
+    "copy",
     "key",
     "completions",
 ];

@@ -2,14 +2,18 @@
 //! input.
 
 mod bad_input;
+mod check;
+mod copy;
 mod embedded;
 mod ends;
 mod failing_devices;
 mod forget;
+mod full_disks;
 mod gc;
 mod help;
 mod keys;
 mod output;
+mod secrets;
 mod stores;
 
 use std::collections::BTreeMap;

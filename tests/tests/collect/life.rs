@@ -1,9 +1,9 @@
 //! Random lives: backups that share chunks, forgets, collections, and deaths in the middle of any of them.
 
-use crate::world::{CHUNK, LONG, World, expect_clean};
+use crate::world::{CHUNK, LONG, World};
 use std::fs;
 use std::sync::Arc;
-use tests::{ClockedStore, Death, DyingStore, Rng};
+use tests::{ClockedStore, Death, DyingStore, Rng, expect_clean};
 
 /// What a life does to the repository that it has in mind.
 struct Life {

@@ -6,13 +6,15 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
 mod beside;
+mod failing;
 mod life;
+mod paths;
 mod world;
 
-use chunkstore::{ErrorKind, Repository, names};
+use chunkstore::{ErrorKind, names};
 use std::collections::BTreeSet;
-use tests::{Death, DyingStore};
-use world::{CHUNK, Committed, LONG, World, expect_clean};
+use tests::{Death, DyingStore, expect_clean};
+use world::{CHUNK, Committed, LONG, World, keys_below};
 
 #[test]
 fn what_was_forgotten_goes_and_the_rest_stays() {
@@ -144,12 +146,6 @@ fn a_backup_that_cannot_be_read_ends_a_collection_and_deletes_nothing() {
     world.settle(&objects, &[("two", 1), ("three", 2)], "mended");
 }
 
-/// The keys below a prefix.
-fn keys_below(repo: &Repository, world: &World, prefix: &str) -> Vec<String> {
-    let listed = world.vault.block_on(repo.store().list(prefix)).unwrap();
-    listed.into_iter().map(|l| l.key).collect()
-}
-
 #[test]
 fn a_backup_lost_under_an_undecided_collection_is_got_rid_of_by_forgetting_it() {
     let world = World::new("collect-lost");
@@ -165,7 +161,7 @@ fn a_backup_lost_under_an_undecided_collection_is_got_rid_of_by_forgetting_it() 
             break;
         }
         let repo = world.vault.open(objects.clone()).unwrap();
-        let keys = keys_below(&repo, &world, "gc");
+        let keys = keys_below(&world, &objects, "gc");
         if !keys.iter().any(|k| k.ends_with("condemned"))
             || keys.iter().any(|k| k.ends_with("verdict"))
         {

@@ -1,15 +1,11 @@
 //! A repository with garbage, what must be restorable from it, and what may be left in it.
 
-use chunkstore::{
-    ChunkRef, Encryption, Error, Location, Moved, PackId, PageAt, ReadLimits, Repository, Result,
-    SegmentIndex, SegmentLayout, SegmentOpener, Visitor, VolumeMap, names, reach,
-};
+use chunkstore::{Encryption, Result};
 use object_store::ObjectStore;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tests::{ClockedStore, Rng, Vault, VaultParams};
+use tests::{ClockedStore, Rng, Vault, VaultParams, expect_clean};
 
 /// Bytes of a chunk.
 pub(crate) const CHUNK: usize = 4096;
@@ -28,6 +24,21 @@ pub(crate) type Committed<'a> = &'a [(&'a str, usize)];
 impl World {
     pub(crate) fn new(name: &str) -> Arc<Self> {
         let mut rng = Rng::new(23);
+        let shared = rng.bytes(10 * CHUNK);
+        let mut image = |own: usize, of_shared: usize| {
+            let mut content = rng.bytes(own * CHUNK);
+            content.extend(&shared[..of_shared * CHUNK]);
+            content
+        };
+        Self::of(name, [image(40, 10), image(30, 0), image(20, 5), image(15, 0)], None)
+    }
+
+    /// With images of these contents, and a checkpoint so often.
+    pub(crate) fn of(
+        name: &str,
+        contents: impl IntoIterator<Item = Vec<u8>>,
+        checkpoint_bytes: Option<u64>,
+    ) -> Arc<Self> {
         let params = VaultParams {
             chunk_bytes: u32::try_from(CHUNK).unwrap(),
             entry_chunks: 4,
@@ -35,13 +46,10 @@ impl World {
             encryption: Encryption::Aes256Gcm,
         };
         let vault = Vault::new(name, params);
-        let shared = rng.bytes(10 * CHUNK);
-        let mut image = |own: usize, of_shared: usize| {
-            let mut content = rng.bytes(own * CHUNK);
-            content.extend(&shared[..of_shared * CHUNK]);
-            content
+        let vault = match checkpoint_bytes {
+            Some(bytes) => vault.with_checkpoints(bytes),
+            None => vault,
         };
-        let contents = [image(40, 10), image(30, 0), image(20, 5), image(15, 0)];
         let write = |(n, content): (usize, Vec<u8>)| {
             let path = vault.path(&format!("image{n}"));
             fs::write(&path, &content).unwrap();
@@ -83,6 +91,20 @@ impl World {
         }
     }
 
+    /// As [`Self::settle`], once more has become garbage: segments that could not be replaced when their packs went are replaced by
+    /// the next collection from which a pack goes.
+    pub(crate) fn settle_later(
+        &self,
+        objects: &Arc<ClockedStore>,
+        committed: Committed<'_>,
+        when: &str,
+    ) {
+        self.check(objects, committed, when);
+        self.backup(objects.clone(), "more", 3).unwrap_or_else(|e| panic!("{when}: {e}"));
+        self.vault.forget(objects.clone(), "more").unwrap_or_else(|e| panic!("{when}: {e}"));
+        self.settle(objects, committed, when);
+    }
+
     /// Two collections, after all leases have run out: all is there, and nothing else is.
     pub(crate) fn settle(&self, objects: &Arc<ClockedStore>, committed: Committed<'_>, when: &str) {
         self.check(objects, committed, when);
@@ -96,94 +118,9 @@ impl World {
     }
 }
 
-/// A chunk or page: pack, entry, index.
-pub(crate) type Place = (PackId, u32, u16);
-
-#[derive(Default)]
-pub(crate) struct Places(BTreeSet<Place>);
-
-impl Places {
-    fn insert(&mut self, at: &Location) -> bool {
-        self.0.insert((at.pack, at.entry, at.index))
-    }
-}
-
-impl Visitor for Places {
-    fn page(&mut self, at: &PageAt) -> Result<bool> {
-        Ok(self.insert(&at.page.location))
-    }
-
-    fn chunk(&mut self, _: &PageAt, _: u64, chunk: &ChunkRef) -> Result<()> {
-        self.insert(&chunk.location);
-        Ok(())
-    }
-
-    fn unreadable(&mut self, _: &PageAt, error: Error) -> Result<()> {
-        Err(error)
-    }
-}
-
-/// Follows stubs by hand; gives the packs that all lies in, and those that stubs are needed of.
-pub(crate) async fn resolve(
-    repo: &Repository,
-    mut places: BTreeSet<Place>,
-    stored: &BTreeSet<PackId>,
-) -> (BTreeSet<PackId>, BTreeSet<PackId>) {
-    let mut stubs = BTreeMap::new();
-    let mut packs = BTreeSet::new();
-    while let Some((pack, entry, index)) = places.pop_first() {
-        if stored.contains(&pack) {
-            packs.insert(pack);
-            continue;
-        }
-        if let std::collections::btree_map::Entry::Vacant(vacant) = stubs.entry(pack) {
-            let key = names::moved_key(&pack);
-            let bytes = repo.store().get(&key).await.unwrap();
-            vacant.insert(Moved::decode(repo.keys(), repo.id(), &key, &bytes).unwrap());
-        }
-        let to = stubs[&pack].find(entry, index).unwrap();
-        places.insert((to.pack, to.entry, to.index));
-    }
-    (packs, stubs.into_keys().collect())
-}
-
-/// Every object is one that something refers to, or one of those that stay for ever.
-pub(crate) async fn expect_clean(repo: &Repository, backups: usize, when: &str) {
-    let (entries, problems) = repo.list_backups(None).await.unwrap();
-    assert!(problems.is_empty() && entries.len() == backups, "{when}: {entries:?} {problems:?}");
-    let maps: Vec<_> = entries.iter().map(|b| VolumeMap::of(repo, &b.manifest).unwrap()).collect();
-    let mut places = Places::default();
-    reach(repo, &maps, ReadLimits::default(), &mut places).await.unwrap();
-    let keys: Vec<_> = repo.store().list("").await.unwrap();
-    let stored = keys.iter().filter_map(|l| names::parse_pack_key(&l.key).ok()).collect();
-    let (packs, stubs) = resolve(repo, places.0, &stored).await;
-    assert_eq!(stored, packs, "{when}: packs");
-    let moved = keys.iter().filter_map(|l| names::parse_moved_key(&l.key).ok()).collect();
-    assert_eq!(stubs, moved, "{when}: stubs");
-    for listed in keys {
-        let key = listed.key.as_str();
-        if let Ok(id) = names::parse_segment_key(key) {
-            let bytes = repo.store().get(key).await.unwrap();
-            let opener = SegmentOpener::new(repo.keys(), repo.keys().encryption(), &id);
-            let trailer = &bytes[bytes.len() - 64..];
-            let layout = SegmentLayout::decode("s", bytes.len() as u64, trailer).unwrap();
-            let at = layout.index();
-            let at = usize::try_from(at.start).unwrap()..usize::try_from(at.end).unwrap();
-            let plain = opener.open_index(&layout, &bytes[at]).unwrap();
-            let index = SegmentIndex::decode("s", &layout, &plain).unwrap();
-            assert!(index.packs().all(|pack| stored.contains(&pack)), "{when}: {key}");
-        } else if let Ok((_, object)) = names::parse_gc_key(key) {
-            // a fence has nothing behind its kind
-            let stays = object == names::GcObject::Verdict || listed.size_bytes <= 64 + 1 + 16;
-            assert!(stays, "{when}: {key} is left");
-        } else if key.starts_with("backups/") {
-            let name = names::parse_manifest_key(key).unwrap();
-            let is_backup = entries.iter().any(|b| b.manifest.name() == name);
-            assert!(is_backup || listed.size_bytes < 300, "{when}: {key} is left");
-        } else {
-            let kind = key.split('/').next().unwrap();
-            let stays = ["format", "keys", "forgotten", "packs", "moved"].contains(&kind);
-            assert!(stays, "{when}: {key} is left");
-        }
-    }
+/// The keys below a prefix.
+pub(crate) fn keys_below(world: &World, objects: &Arc<ClockedStore>, prefix: &str) -> Vec<String> {
+    let repo = world.vault.open(objects.clone()).unwrap();
+    let listed = world.vault.block_on(repo.store().list(prefix)).unwrap();
+    listed.into_iter().map(|l| l.key).collect()
 }

@@ -105,8 +105,9 @@ fn open(
     memory_bytes: u64,
     scratch: Option<&MemoryScratch>,
 ) -> DedupIndex {
+    let options = DedupOptions { memory_bytes, worth_bytes: u64::MAX };
     let scratch = scratch.map(|s| Box::new(s.clone()) as Box<dyn Scratch>);
-    run(DedupIndex::open(repo, segments.to_vec(), DedupOptions { memory_bytes }, scratch))
+    run(DedupIndex::open(repo, segments.to_vec(), options, scratch))
 }
 
 fn look(index: &DedupIndex, n: u32, usable: impl Fn(&Location) -> bool) -> Option<Location> {
@@ -167,12 +168,12 @@ fn little_is_read_for_little() {
     let before = gets(&repo);
     assert_eq!(look(&open(&repo, &[], 8 * MIB, None), 1, any), None);
     assert_eq!(gets(&repo), before);
-    // small ones: one request each; a large one: its end and its index section
+    // one request each, also where the index section is long
     let mut segments: Vec<_> = (0..20).map(|k| put(&repo, k * 100..(k + 1) * 100, 1)).collect();
     segments.push(put(&repo, 10_000..60_000, 2));
     let before = gets(&repo);
     let index = open(&repo, &segments, 8 * MIB, None);
-    assert_eq!(gets(&repo) - before, 22);
+    assert_eq!(gets(&repo) - before, 21);
     // what is in no segment is known from the filters
     for n in 100_000..100_100 {
         assert_eq!(look(&index, n, any), None);
@@ -192,6 +193,33 @@ fn little_is_read_for_little() {
     // what is no longer listed goes
     open(&repo, &small[..3], 8 * MIB, Some(&scratch));
     assert_eq!(scratch.ids().len(), 3);
+}
+
+#[test]
+fn nothing_is_read_of_segments_that_are_not_worth_it() {
+    let repo = repo(Encryption::Aes256Gcm);
+    let small: Vec<_> = (0..20).map(|n| put(&repo, n * 10..n * 10 + 10, 1)).collect();
+    let large = put(&repo, 10_000..60_000, 2);
+    let segments = [&small[..], &[large]].concat();
+    let opened = |worth_bytes| {
+        let options = DedupOptions { memory_bytes: 16 << 20, worth_bytes };
+        let before = gets(&repo);
+        let index = run(DedupIndex::open(&repo, segments.clone(), options, None));
+        (index.stats(), gets(&repo) - before)
+    };
+    // the large one costs some 88 KiB and a request, each small one a request
+    for (worth, used, records) in [
+        (0, 0, 0),
+        (24 << 10, 1, 10),
+        (100 << 10, 4, 40),
+        (110 << 10, 1, 50_000),
+        (256 << 10, 7, 50_060),
+        (u64::MAX, 21, 50_200),
+    ] {
+        let (stats, requests) = opened(worth);
+        assert_eq!((stats.segments, stats.records, requests), (used, records, used), "{worth}");
+        assert_eq!(stats.left_out, 21 - used);
+    }
 }
 
 #[test]
@@ -252,7 +280,7 @@ fn memory_is_bounded_and_what_does_not_fit_is_counted() {
 fn lookups_end_when_they_cost_more_than_they_save() {
     let repo = repo(Encryption::None);
     let segment = put(&repo, 0..40_000, 1);
-    let index = open(&repo, &[segment], 256 << 10, None);
+    let index = open(&repo, &[segment], 288 << 10, None);
     assert_eq!(index.stats().segments, 1);
     let found = (0..40_000).filter(|n| look(&index, *n, any).is_some()).count();
     let stats = index.stats();

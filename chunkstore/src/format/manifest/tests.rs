@@ -43,6 +43,7 @@ fn manifest() -> Manifest {
         tool: "mover 0.1.0".into(),
         labels: [("app".to_owned(), "db".to_owned())].into(),
         degraded: vec!["the list was refused".into()],
+        copied_from: None,
     }
 }
 
@@ -58,6 +59,13 @@ fn manifests_and_fences_round_trip() {
             parent: None,
             map: MapRoot { depth: 1, root: None },
             size_bytes: 1,
+            copied_from: Some(CopiedFrom {
+                repository_id: REPOSITORY,
+                attempt: 1,
+                origin_repository_id: RepositoryId::from_bytes([9; 16]),
+                origin_attempt: 0,
+                time: time(7),
+            }),
             ..manifest()
         };
         let fence = ManifestRecord::Fence { by: "collector".into(), time: time(5) };
@@ -282,6 +290,7 @@ fn any_manifest() -> impl Strategy<Value = Manifest> {
                     tool,
                     labels,
                     degraded,
+                    copied_from: None,
                 })
             },
         )

@@ -20,7 +20,7 @@ use crate::format::names::{
 };
 use crate::ids::{GenerationId, LeaseId};
 use crate::limits::{GC_BYTES_MAX, LEASE_BYTES_MAX};
-use crate::protocol::lease::LeaseKeeper;
+use crate::protocol::lease::{LeaseKeeper, Removal};
 use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::store::Created;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -199,7 +199,7 @@ impl StoreClock<'_> {
         let key = lease_key(&lease.lease_id);
         let keeper = LeaseKeeper::create(self.repo, lease).await?;
         let meta = self.repo.store().head(&key).await;
-        if let Some(e) = keeper.end(true).await {
+        if let Some(e) = keeper.end(Removal::Always).await {
             tracing::warn!("a lease stays behind until it runs out: {e}");
         }
         let meta = meta?.ok_or_else(|| {

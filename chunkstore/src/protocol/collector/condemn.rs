@@ -2,7 +2,7 @@
 
 use super::mark::Mark;
 use super::plan::{plan_condemned, plan_rewrites};
-use super::rewrite::rewrite;
+use super::rewrite::{Rewritten, rewrite};
 use super::{CollectOptions, Collected, Stop, blockers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::gc::{Condemned, CondemnedList};
@@ -12,7 +12,7 @@ use crate::format::names::{
 };
 use crate::ids::{GenerationId, LeaseId, PackId};
 use crate::map::LivePack;
-use crate::protocol::lease::LeaseKeeper;
+use crate::protocol::lease::{LeaseKeeper, Removal};
 use crate::repository::Repository;
 use crate::store::Created;
 use std::collections::HashSet;
@@ -59,7 +59,8 @@ pub(super) async fn condemn(
         // it ends with the keeper, so never before the work
         () = beat => Err(Error::new(ErrorKind::Bug, "keep a lease alive", "the heartbeat ended")),
     };
-    if let Some(e) = keeper.end(!in_doubt).await {
+    let removal = if in_doubt { Removal::Never } else { Removal::Always };
+    if let Some(e) = keeper.end(removal).await {
         // 8
         tracing::warn!("the collector's lease stays until it runs out: {e}");
     }
@@ -76,8 +77,19 @@ async fn under_lease(
 ) -> Result<Option<Condemnation>> {
     blockers::bury_the_dead(repo, own, options).await?;
     let Found { mut list, rewrites, mark } = find(repo, options, done).await?; // 2 and 3
-    let copied = rewrite(repo, &rewrites, &mark.live).await?; // 4
+    let copied = match rewrite(repo, &rewrites, &mark.live).await {
+        Ok(copied) => copied,
+        // what is dead altogether still goes, and makes room for the next collection's copies
+        Err(e) if e.kind() == ErrorKind::NoSpace => {
+            tracing::warn!("mostly dead packs stay as they are, for want of space to copy to: {e}");
+            Rewritten::default()
+        }
+        Err(e) => return Err(e),
+    }; // 4
     done.copied_bytes = copied.stored_bytes;
+    let moved: HashSet<PackId> = copied.stubs.iter().map(|stub| *stub.pack()).collect();
+    let moved: Vec<_> = rewrites.into_iter().filter(|(pack, _)| moved.contains(pack)).collect();
+    count_rewrites(&moved, &mark, done);
     list.rewritten = copied.stubs;
     if list.dead.is_empty() && list.rewritten.is_empty() && list.forgotten.is_empty() {
         return Ok(None);
@@ -116,6 +128,9 @@ pub(super) async fn find(
         let packs = list_packs(repo).await?;
         let mut mark = Mark::new(repo);
         let Err(e) = mark.update(repo, &forgotten, options.limits).await else {
+            for name in &mark.forgotten {
+                repo.confirm_forgotten(name).await?;
+            }
             return Ok(found(&packs, mark, done));
         };
         match &mark.unreadable {
@@ -138,11 +153,7 @@ fn found(packs: &[(PackId, u64)], mark: Mark, done: &mut Collected) -> Found {
     } else {
         plan_rewrites(packs, &mark.live, &mark.undecided, &mark.edges)
     };
-    let bytes = |(pack, size): &(PackId, u64)| {
-        size.saturating_sub(mark.live.pack(pack).map_or(0, LivePack::live_bytes))
-    };
-    done.rewritten_packs = rewrites.len() as u64;
-    done.rewritten_dead_bytes = rewrites.iter().map(bytes).sum();
+    count_rewrites(&rewrites, &mark, done);
     done.backups = mark.backups;
     done.packs = packs.len() as u64;
     done.pack_bytes = packs.iter().map(|(_, bytes)| bytes).sum();
@@ -158,13 +169,21 @@ fn found(packs: &[(PackId, u64)], mark: Mark, done: &mut Collected) -> Found {
     Found { list, rewrites, mark }
 }
 
+fn count_rewrites(packs: &[(PackId, u64)], mark: &Mark, done: &mut Collected) {
+    let bytes = |(pack, size): &(PackId, u64)| {
+        size.saturating_sub(mark.live.pack(pack).map_or(0, LivePack::live_bytes))
+    };
+    done.rewritten_packs = packs.len() as u64;
+    done.rewritten_dead_bytes = packs.iter().map(bytes).sum();
+}
+
 /// All packs and their sizes.
 pub(super) async fn list_packs(repo: &Repository) -> Result<Vec<(PackId, u64)>> {
     let listed = repo.store().list(PACKS_PREFIX).await?;
     Ok(listed.iter().filter_map(|l| Some((parse_pack_key(&l.key).ok()?, l.size_bytes))).collect())
 }
 
-/// What a collection would ask of the store besides what finding out has: lease, list, blockers, verdict, the second look, and
+/// What a collection would ask of the store at least, besides what finding out has: lease, list, blockers, verdict, the second look, and
 /// deletions, which most stores take 1000 at a time.
 pub(super) fn add_cost(found: &Found, done: &mut Collected) {
     let rewrites = found.rewrites.len();

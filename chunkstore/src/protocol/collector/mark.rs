@@ -17,7 +17,7 @@ use crate::format::gc::{Condemned, CondemnedList};
 use crate::format::manifest::ManifestRecord;
 use crate::format::moved::Moved;
 use crate::format::names::{
-    AttemptName, BACKUPS_PREFIX, GC_PREFIX, GcObject, MOVED_PREFIX, parse_gc_key,
+    AttemptName, BACKUPS_PREFIX, GC_PREFIX, GcObject, MOVED_PREFIX, moved_key, parse_gc_key,
     parse_manifest_key, parse_moved_key,
 };
 use crate::ids::{GenerationId, PackId};
@@ -26,7 +26,7 @@ use crate::map::{LiveSet, PageAt, Reached, ReadLimits, Visitor, VolumeMap, reach
 use crate::protocol::condemned::unreadable_list;
 use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::units::{ChunkRef, Location};
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, TryStream, TryStreamExt, stream};
 use std::collections::{BTreeSet, HashSet};
 
 /// Objects read at a time: manifests and stubs.
@@ -123,7 +123,8 @@ impl Mark {
     ) -> Result<()> {
         self.walk(repo, forgotten, limits).await?;
         let mut idle = self.read_lists(repo).await?;
-        idle.extend(self.read_stubs(repo).await?);
+        let targets: HashSet<PackId> = idle.iter().map(|(.., to)| to.pack).collect();
+        idle.extend(self.read_stubs(repo, targets).await?);
         self.close(idle)
     }
 
@@ -155,8 +156,9 @@ impl Mark {
                     of_maps.push(name.clone());
                 }
                 Some(ManifestRecord::Fence { .. }) => {}
-                // another collection that had recorded it as forgotten removed it
-                None => continue,
+                // another collection that had recorded it as forgotten removed it, and nothing else ever does
+                None if repo.is_forgotten(&name).await? => continue,
+                None => return Err(vanished(repo, &name)),
             }
             self.seen.insert(name);
         }
@@ -186,32 +188,40 @@ impl Mark {
             self.moving |= !rewritten.is_empty();
             for stub in &rewritten {
                 self.undecided.insert(*stub.pack());
-                follow(&mut self.live, stub, &mut idle)?;
+                follow(&mut self.live, stub, |relocation| idle.push(relocation))?;
             }
         }
         Ok(idle)
     }
 
-    async fn read_stubs(&mut self, repo: &Repository) -> Result<Vec<Idle>> {
+    /// What stubs say. Gives the relocations that may come to life yet: those of packs that another relocation leads to, as one of
+    /// `targets` or of another stub does. There are few of them; those of all stubs would not fit into memory.
+    async fn read_stubs(
+        &mut self,
+        repo: &Repository,
+        mut targets: HashSet<PackId>,
+    ) -> Result<Vec<Idle>> {
         let listed = repo.store().list(MOVED_PREFIX).await?;
-        let keys = listed.into_iter().map(|l| l.key);
-        let keys: Vec<String> = keys.filter(|key| parse_moved_key(key).is_ok()).collect();
-        self.stubs = keys.iter().filter_map(|key| parse_moved_key(key).ok()).collect();
+        self.stubs = listed.iter().filter_map(|l| parse_moved_key(&l.key).ok()).collect();
         self.edges.clear();
-        let mut idle = Vec::new();
-        let mut stubs = stream::iter(keys)
-            .map(|key| async move {
-                let bytes = repo.store().get_opt_at_most(&key, GC_OBJECT_BYTES_MAX).await?;
-                // a stub that goes away was of a pack that nothing live refers to
-                bytes.map(|b| Moved::decode(repo.keys(), repo.id(), &key, &b)).transpose()
-            })
-            .buffer_unordered(IN_FLIGHT);
+        let mut in_part = Vec::new();
+        let mut stubs = stubs(repo, &self.stubs);
         while let Some(stub) = stubs.try_next().await? {
-            if let Some(stub) = stub {
-                let targets = stub.relocations().iter().map(|(_, to)| (*stub.pack(), to.pack));
-                self.edges.extend(targets);
-                follow(&mut self.live, &stub, &mut idle)?;
+            let Some(stub) = stub else { continue };
+            let leads_to = stub.relocations().iter().map(|(_, to)| (*stub.pack(), to.pack));
+            self.edges.extend(leads_to);
+            if follow(&mut self.live, &stub, |_| {})? {
+                in_part.push(*stub.pack());
             }
+        }
+        drop(stubs);
+        targets.extend(self.edges.iter().map(|(_, to)| *to));
+        in_part.retain(|pack| targets.contains(pack));
+        let mut idle = Vec::new();
+        let mut again = self::stubs(repo, &in_part);
+        while let Some(stub) = again.try_next().await? {
+            let Some(stub) = stub else { continue };
+            follow(&mut self.live, &stub, |relocation| idle.push(relocation))?;
         }
         Ok(idle)
     }
@@ -236,16 +246,31 @@ impl Mark {
     }
 }
 
-/// What is live of a pack is live where it went.
-fn follow(live: &mut LiveSet, stub: &Moved, idle: &mut Vec<Idle>) -> Result<()> {
+/// The stubs of these packs, in any order. `None`: one that went away, so it was of a pack that nothing live refers to.
+fn stubs<'a>(
+    repo: &'a Repository,
+    packs: &'a [PackId],
+) -> impl TryStream<Ok = Option<Moved>, Error = Error> + Unpin + 'a {
+    let read = move |pack: PackId| async move {
+        let key = moved_key(&pack);
+        let bytes = repo.store().get_opt_at_most(&key, GC_OBJECT_BYTES_MAX).await?;
+        bytes.map(|b| Moved::decode(repo.keys(), repo.id(), &key, &b)).transpose()
+    };
+    Box::pin(stream::iter(packs.to_vec()).map(read).buffer_unordered(IN_FLIGHT))
+}
+
+/// What is live of a pack is live where it went. The rest is handed to `idle`; true if there was any.
+fn follow(live: &mut LiveSet, stub: &Moved, mut idle: impl FnMut(Idle)) -> Result<bool> {
+    let mut any = false;
     for (old, to) in stub.relocations() {
         if live.contains(stub.pack(), old.0, old.1) {
             live.insert(to)?;
         } else {
-            idle.push((*stub.pack(), *old, *to));
+            idle((*stub.pack(), *old, *to));
+            any = true;
         }
     }
-    Ok(())
+    Ok(any)
 }
 
 struct Marker<'a> {
@@ -273,7 +298,15 @@ impl Visitor for Marker<'_> {
     }
 }
 
-const HINT: &str = "nothing is deleted as long as this backup cannot be read whole: bring the object back, or forget the backup \
+/// What is listed and is neither there nor forgotten: a listing that is not right, or a manifest that somebody deleted. Either
+/// way nobody knows what is live.
+fn vanished(repo: &Repository, name: &AttemptName) -> Error {
+    let context = format!("find out what backup {name} refers to in {}", repo.store().url());
+    Error::new(ErrorKind::Unavailable, context, "its manifest is listed, but not there")
+        .hint("run it again")
+}
+
+const HINT: &str = "nothing is deleted as long as this backup cannot be read whole: bring the object back, or forget the backup (VOLUME@ID) \
                     if it is lost";
 
 /// A backup whose data nobody can find out. What may pass says nothing of a loss.

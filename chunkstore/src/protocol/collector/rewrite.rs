@@ -11,18 +11,15 @@
 //! Memory: two packs that are being filled, and some reads.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::fetch::{EntryAddr, Fetched, plan_reads, read_range};
+use crate::fetch::{EntryAddr, Fetched, PackFrame, plan_reads, read_frame, read_range};
 use crate::format::corrupt;
 use crate::format::moved::{Moved, OldPlace};
 use crate::format::names::pack_key;
 use crate::format::page::Page;
 use crate::ids::{ChunkId, PackId, PageId};
-use crate::limits::{ENTRY_PLAIN_BYTES_MAX, PACK_HEADER_BYTES, PACK_TRAILER_BYTES};
+use crate::limits::ENTRY_PLAIN_BYTES_MAX;
 use crate::map::{LivePack, LiveSet};
-use crate::pack::{
-    DirectoryEntry, EntryHeader, EntryKind, PackAllocator, PackCollector, PackKind,
-    decode_pack_header, decode_pack_trailer,
-};
+use crate::pack::{DirectoryEntry, EntryHeader, EntryKind, PackAllocator, PackCollector, PackKind};
 use crate::repository::Repository;
 use crate::seal::{Compression, Opener, SealedEntry, Sealer};
 use crate::units::Location;
@@ -33,8 +30,6 @@ use std::sync::Arc;
 
 /// New packs of each kind end with the entry that reaches this.
 const PACK_BYTES: u32 = 8 << 20;
-/// What is read of a pack's end at first: most directories are in it.
-const TAIL_BYTES: u64 = 64 << 10;
 const GAP_BYTES: u32 = 128 << 10;
 const READ_BYTES_MAX: u32 = 2 << 20;
 const READS_IN_FLIGHT: usize = 4;
@@ -116,7 +111,9 @@ impl<'a> Copier<'a> {
         size_bytes: u64,
         live: &LivePack,
     ) -> Result<Vec<(OldPlace, Location)>> {
-        let (kind, directory) = self.directory(pack, size_bytes).await?;
+        let PackFrame { header, directory, .. } =
+            read_frame(self.repo, &mut self.opener, pack, size_bytes).await?;
+        let kind = header.kind;
         let mut wanted: BTreeMap<u32, Vec<u16>> = BTreeMap::new();
         for (entry, index) in live.iter() {
             wanted.entry(entry).or_default().push(index);
@@ -151,34 +148,6 @@ impl<'a> Copier<'a> {
             }
         }
         Ok(moved)
-    }
-
-    async fn directory(
-        &mut self,
-        pack: &PackId,
-        size_bytes: u64,
-    ) -> Result<(PackKind, Vec<DirectoryEntry>)> {
-        let (store, key) = (self.repo.store(), pack_key(pack));
-        let header = store.get_range(&key, 0..u64::from(PACK_HEADER_BYTES)).await?;
-        let header = decode_pack_header(&header)?;
-        header.check(self.repo.keys(), self.repo.id(), pack)?;
-        let tail_at = size_bytes.saturating_sub(TAIL_BYTES);
-        let tail = store.get_range(&key, tail_at..size_bytes).await?;
-        if tail.len() < PACK_TRAILER_BYTES as usize {
-            return Err(corrupt(format!("pack {pack}"), "it is too short"));
-        }
-        let trailer = decode_pack_trailer(&tail)?;
-        if u64::from(trailer.pack_len) != size_bytes {
-            return Err(corrupt(format!("pack {pack}"), "it has another length than it says"));
-        }
-        let at = u64::from(trailer.directory_offset);
-        let end = at + u64::from(trailer.directory_len);
-        let in_tail = at.checked_sub(tail_at).and_then(|from| usize::try_from(from).ok());
-        let stored = match in_tail {
-            Some(from) => tail.slice(from..from + trailer.directory_len as usize),
-            None => store.get_range(&key, at..end).await?,
-        };
-        Ok((header.kind, self.opener.open_directory(&header, &trailer, &stored)?))
     }
 
     /// Opens an entry, checks what lives of it, and seals that anew.

@@ -1,7 +1,11 @@
 //! Leases: heartbeats, ends, and what may go wrong with them without harm.
 
 use super::*;
-use crate::format::lease::{Lease, LeaseRole};
+use crate::format::lease::{Checkpoint, Lease, LeaseRole};
+use crate::protocol::lease::{LeaseKeeper, Removal};
+use crate::units::ChunkNo;
+use chrono::Utc;
+use futures::FutureExt;
 use std::time::Duration;
 
 fn short_lease() -> LeaseOptions {
@@ -154,4 +158,42 @@ async fn a_reader_without_a_lease_writes_nothing() {
     let e = Reader::begin(&repo, &backup, Some(lease_options())).await.unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Denied);
     assert!(e.hint_text().is_some_and(|hint| hint.contains("--no-lease")), "{e}");
+}
+
+#[tokio::test]
+async fn a_lease_is_never_removed_behind_the_back_of_a_checkpoint() {
+    let name = manifest("v", "b", 1).name();
+    let checkpoint = Checkpoint {
+        next_chunk: ChunkNo(1),
+        frontier: Vec::new(),
+        packs: Vec::new(),
+        plan: None,
+        time: Utc::now(),
+    };
+    for ends_first in [true, false] {
+        let (repo, faulty, _) = memory_repository().await;
+        let record = lease_options().lease(LeaseRole::Writer { name: name.clone(), parent: None });
+        let keeper = LeaseKeeper::create(&repo, record).await.unwrap();
+        // somebody is at the lease while both others come to it, and so they follow each other without a pause
+        faulty.before("head leases/", |_| {
+            async {
+                for _ in 0..4 {
+                    tokio::task::yield_now().await;
+                }
+            }
+            .boxed()
+        });
+        let end = keeper.end(Removal::UnlessShared);
+        let record = keeper.record(None, checkpoint.clone());
+        let (present, end_failed, recorded) = if ends_first {
+            futures::join!(keeper.is_present(), end, record)
+        } else {
+            let (present, recorded, end_failed) = futures::join!(keeper.is_present(), record, end);
+            (present, end_failed, recorded)
+        };
+        assert!(present.unwrap() && end_failed.is_none());
+        let stays = !leases(&repo).await.is_empty();
+        // who finds the checkpoint finds a lease that nobody takes away any more
+        assert_eq!((recorded.unwrap(), stays), (!ends_first, !ends_first));
+    }
 }

@@ -190,6 +190,12 @@ impl Writer {
         Ok(Some(checkpoint))
     }
 
+    /// Takes back what was recorded as done: nobody is to go on from it. For when what it rests on turns out to be false.
+    pub async fn forget_checkpoint(&mut self) -> Result<()> {
+        self.carried.clear();
+        self.lease.drop_checkpoint().await
+    }
+
     /// The checkpoint that a process started now would find, as far as this one knows.
     pub async fn checkpoint(&self) -> Option<Checkpoint> {
         self.lease.checkpoint().await
@@ -264,8 +270,15 @@ async fn find(repo: &Repository, options: &WriterOptions, by: ResumeBy) -> Resul
 
 async fn read_lease(repo: &Repository, key: String) -> Result<Option<Lease>> {
     let bytes_max = u64::from(LEASE_BYTES_MAX) + RECORD_OVERHEAD;
-    let Some(bytes) = repo.store().get_opt_at_most(&key, bytes_max).await? else {
-        return Ok(None);
+    let bytes = match repo.store().get_opt_at_most(&key, bytes_max).await {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return Ok(None),
+        // too long for any lease
+        Err(e) if e.kind() == ErrorKind::Corrupt => {
+            tracing::info!("passed over: {e}");
+            return Ok(None);
+        }
+        Err(e) => return Err(e),
     };
     let lease = Lease::decode(repo.keys(), repo.id(), &key, &bytes);
     Ok(lease.inspect_err(|e| tracing::info!("passed over: {e}")).ok())

@@ -408,7 +408,8 @@ proptest! {
         }
         let zero = zero.subtract(&data);
         let list = ChangedBlocks {
-            kind, origin: Origin::Mover, volume_bytes: sized.then_some(VOLUME), data, zero, notes: Vec::new(),
+            kind, origin: Origin::Mover, volume_bytes: sized.then_some(VOLUME), data, zero, contexts: vec![],
+            notes: vec![],
         };
         let mut back = parse(&list.to_json());
         back.notes.clear();

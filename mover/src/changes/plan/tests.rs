@@ -15,7 +15,7 @@ fn geometry(cells: usize) -> Geometry {
 
 fn list(kind: ChangeKind, data: Extents, zero: Extents) -> ChangedBlocks {
     let origin = Origin::Mover;
-    ChangedBlocks { kind, origin, volume_bytes: None, data, zero, notes: Vec::new() }
+    ChangedBlocks { kind, origin, volume_bytes: None, data, zero, contexts: vec![], notes: vec![] }
 }
 
 fn plan(
@@ -271,4 +271,22 @@ fn a_list_behind_the_end_is_refused() {
         error.to_string().contains("reaches to byte 1048576 of a volume of 4096 bytes"),
         "{error}"
     );
+}
+
+#[test]
+fn what_is_damaged_in_the_parent_is_read_again() {
+    let size = 100 * CHUNK;
+    let geometry = Geometry::new(size, ChunkSize::new(4096).unwrap()).unwrap();
+    let (data, zero) = (10 * CHUNK..12 * CHUNK, 40 * CHUNK..50 * CHUNK);
+    let list = list(ChangeKind::Delta, Extents::of(data), Extents::of(zero));
+    let plan = plan(size, Some(size), Changes::List(&list), None);
+    assert_eq!((plan.read.clone(), plan.zero.clone()), (vec![10..12], vec![40..50]));
+    let again = plan.clone().read_again(geometry, &[11..14, 38..42, 49..51, 99..200]);
+    assert_eq!(again.read, [10..14, 38..40, 50..51, 99..100]);
+    assert_eq!(again.zero, plan.zero);
+    assert_eq!(again.read_bytes, 8 * CHUNK);
+    assert_eq!(again.read_bytes + again.zero_bytes + again.inherited_bytes, geometry.size_bytes());
+    assert_eq!(plan.clone().read_again(geometry, &[]), plan);
+    let whole = BackupPlan { inherit: false, ..plan };
+    assert_eq!(whole.clone().read_again(geometry, &[0..5]), whole);
 }

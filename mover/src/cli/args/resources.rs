@@ -7,14 +7,9 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct ResourceArgs {
-    /// Memory to work in; every buffer, queue and cache is cut from it
-    #[arg(
-        long,
-        env = "MOVER_MEMORY",
-        global = true,
-        value_name = "SIZE",
-        default_value = "256MiB"
-    )]
+    /// Memory to work in; every buffer, queue and cache is cut from it. auto is 256MiB, or less where
+    /// the limit of this pod or control group is
+    #[arg(long, env = "MOVER_MEMORY", global = true, value_name = "SIZE", default_value = "auto")]
     pub(crate) memory: String,
     /// How devices are read and written: probed, or one engine without fallback
     #[arg(
@@ -38,7 +33,8 @@ pub(crate) struct ResourceArgs {
     /// ~/.cache/mover]
     #[arg(long, env = "MOVER_SCRATCH", global = true, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,
-    /// Threads that hash, compress and encrypt [default: one for each core]
+    /// Threads that hash, compress and encrypt [default: one for each core that this pod
+    /// or control group may use]
     #[arg(long, env = "MOVER_THREADS", global = true, value_name = "N")]
     pub(crate) threads: Option<usize>,
     #[command(flatten)]

@@ -1,15 +1,21 @@
 //! `backup`.
 
-use super::super::args::{BackupArgs, KindArg};
+use super::super::args::BackupArgs;
 use super::super::context::{Context, host, tool};
-use super::super::progress::ProgressView;
+use super::super::metrics::Reads;
 use super::super::repository;
-use super::super::settings::{parse_compression, parse_labels};
+use super::super::settings::{Resources, parse_compression, parse_labels};
 use super::super::sizes::{parse_rate, parse_size};
+use super::super::sources;
 use super::super::summary::backup_text;
-use crate::backup::{BackupOptions, ChangedBlocksInput, ParentChoice, backup as run};
+use super::super::watch::Watch;
+use crate::backup::{AuditAmount, BackupOptions, ParentChoice, backup as run};
 use crate::control::Progress;
-use chunkstore::{BackupId, ChangeKind, Error, ErrorKind, Result, SnapshotInfo, VolumeName};
+use chunkstore::{BackupId, Error, ErrorKind, Result, SnapshotInfo, VolumeName};
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 
 pub(crate) fn backup(ctx: &Context, args: BackupArgs) -> Result<()> {
     let fail_on_degraded = args.fail_on_degraded;
@@ -25,9 +31,12 @@ pub(crate) fn backup(ctx: &Context, args: BackupArgs) -> Result<()> {
     }
     let repository = repository::open_or_make(ctx)?;
     let progress = Progress::new();
-    let view = ProgressView::start(&ctx.output, &progress);
+    if let Some(volume) = &options.volume {
+        ctx.telemetry.set_volume(volume.as_str());
+    }
+    let watch = Watch::start(ctx, &progress, Reads::Device, repository.store());
     let done = run(ctx.runtime()?, &repository, &options, &progress, &ctx.cancel);
-    drop(view);
+    drop(watch);
     let summary = done?;
     for warning in summary.warnings.iter().chain(&summary.degraded) {
         ctx.output.warn(warning);
@@ -42,7 +51,7 @@ pub(crate) fn backup(ctx: &Context, args: BackupArgs) -> Result<()> {
     }
 }
 
-fn checkpoint_bytes(text: Option<String>) -> Result<Option<u64>> {
+pub(super) fn checkpoint_bytes(text: Option<String>) -> Result<Option<u64>> {
     match text.map(|t| parse_size(&t)).transpose()? {
         Some(0) => {
             Err(Error::new(ErrorKind::Usage, "use --checkpoint-interval", "0 bytes is no interval")
@@ -52,60 +61,52 @@ fn checkpoint_bytes(text: Option<String>) -> Result<Option<u64>> {
     }
 }
 
+/// The default place is a cache of the user's; a container without a writable root has none.
+pub(super) fn scratch(resources: &Resources) -> Option<PathBuf> {
+    let dir = resources.scratch.clone()?;
+    if resources.scratch_is_default
+        && let Err(e) = DirBuilder::new().recursive(true).mode(0o700).create(&dir)
+        && matches!(e.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied)
+    {
+        tracing::info!("no scratch directory {}: {e}", dir.display());
+        return None;
+    }
+    Some(dir)
+}
+
 fn options(ctx: &Context, args: BackupArgs) -> Result<BackupOptions> {
     let some = |text: Option<String>| text.filter(|t| !t.is_empty());
-    let list = args.changes.changed_blocks.filter(|p| !p.as_os_str().is_empty());
-    if list.is_none() {
-        for (flag, given) in [
-            ("--changed-blocks-kind", args.changes.changed_blocks_kind.is_some()),
-            ("--base-snapshot", args.changes.base_snapshot.as_ref().is_some_and(|s| !s.is_empty())),
-        ] {
-            if given {
-                return Err(Error::new(
-                    ErrorKind::Usage,
-                    format!("use {flag}"),
-                    "there is no list of changed blocks",
-                )
-                .hint("give one with --changed-blocks"));
-            }
-        }
-    }
+    let snapshot = SnapshotInfo {
+        id: some(args.snapshot.snapshot),
+        base_id: some(args.changes.base_snapshot.clone()),
+        csi_driver: some(args.snapshot.csi_driver),
+        volume_handle: some(args.snapshot.volume_handle),
+        snapshot_handle: some(args.snapshot.snapshot_handle),
+        change_id: some(args.snapshot.change_id),
+    };
     let resources = &ctx.settings.resources;
     Ok(BackupOptions {
-        source: args.source,
         volume: some(args.volume).map(VolumeName::new).transpose()?,
         backup_id: some(args.backup_id).map(BackupId::new).transpose()?,
-        changed_blocks: list.map(|path| match path.to_str() {
-            Some("-") => ChangedBlocksInput::Stdin,
-            _ => ChangedBlocksInput::Path(path),
-        }),
-        kind: args.changes.changed_blocks_kind.map(|kind| match kind {
-            KindArg::Delta => ChangeKind::Delta,
-            KindArg::Allocated => ChangeKind::Allocated,
-        }),
+        changes: sources::request(&args.changes, &snapshot, Some(&args.source))?,
+        source: args.source,
         parent: match args.parent.as_str() {
             "" | "auto" => ParentChoice::Auto,
             "none" => ParentChoice::None,
             _ => ParentChoice::Id(args.parent),
         },
         base_snapshot: some(args.changes.base_snapshot.clone()),
-        snapshot: SnapshotInfo {
-            id: some(args.snapshot.snapshot),
-            base_id: some(args.changes.base_snapshot),
-            csi_driver: some(args.snapshot.csi_driver),
-            volume_handle: some(args.snapshot.volume_handle),
-            snapshot_handle: some(args.snapshot.snapshot_handle),
-            change_id: some(args.snapshot.change_id),
-        },
+        snapshot,
         compression: parse_compression(&args.compression)?,
         labels: parse_labels(&args.label)?,
         memory: resources.memory,
         engine: resources.engine,
         direct: resources.direct,
-        scratch: resources.scratch.clone(),
+        scratch: scratch(resources),
         threads: resources.threads,
         checkpoint_bytes: checkpoint_bytes(args.checkpoint_interval)?,
         limit_read: parse_rate("--limit-read", args.limits.limit_read.as_deref())?,
+        audit: some(args.audit).map_or(Ok(AuditAmount::default()), |text| text.parse())?,
         tool: tool(),
         host: host(),
     })

@@ -9,6 +9,7 @@ use super::super::repository;
 use super::super::table::{human_time, machine_time, table};
 use super::browse::unreadable;
 use crate::retention::{Decision, Policy, Span, Tag, plan_forget};
+use chunkstore::names::AttemptName;
 use chunkstore::{Error, ErrorKind, Manifest, Repository, Result, VolumeName};
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
@@ -38,7 +39,7 @@ pub(crate) fn forget(ctx: &Context, args: &ForgetArgs) -> Result<()> {
             Err(Error::new(ErrorKind::Usage, context, "rules of a policy were given as well")
                 .hint("name a backup, or give --keep-… rules; MOVER_KEEP_… variables count too"))
         }
-        Some(backup) => one(ctx, backup, args.dry_run),
+        Some(backup) => one(ctx, backup, args),
         None => {
             policy.check()?;
             by_policy(ctx, args, &policy)
@@ -46,7 +47,7 @@ pub(crate) fn forget(ctx: &Context, args: &ForgetArgs) -> Result<()> {
     }
 }
 
-fn policy(keep: &KeepArgs) -> Result<Policy> {
+pub(super) fn policy(keep: &KeepArgs) -> Result<Policy> {
     Ok(Policy {
         last: keep.keep_last.unwrap_or(0),
         hourly: keep.keep_hourly.unwrap_or(0),
@@ -60,13 +61,21 @@ fn policy(keep: &KeepArgs) -> Result<Policy> {
     })
 }
 
-fn one(ctx: &Context, backup: &str, dry_run: bool) -> Result<()> {
+fn one(ctx: &Context, backup: &str, args: &ForgetArgs) -> Result<()> {
+    let wanted = args.keep.volume.as_deref().map(VolumeName::new).transpose()?;
+    let dry_run = args.dry_run;
     let repository = repository::open(ctx)?;
-    let manifest = ctx.block_on(repository.find_backup(backup))?;
-    if !dry_run {
-        ctx.block_on(repository.forget(&manifest.name(), &tool()))?;
+    let name = ctx.block_on(repository.find_to_forget(backup))?;
+    let AttemptName { volume, backup_id, attempt } = &name;
+    // what is forgotten does not come back: a prefix that fits another volume's backup is no reason
+    if wanted.is_some_and(|wanted| wanted != *volume) {
+        let detail = format!("it is of volume {volume}, and --volume names another");
+        return Err(Error::new(ErrorKind::Usage, format!("forget backup {backup}"), detail)
+            .hint("name it as VOLUME@ID, or leave out --volume; MOVER_VOLUME counts too"));
     }
-    let Manifest { volume, backup_id, attempt, .. } = &manifest;
+    if !dry_run {
+        ctx.block_on(repository.forget(&name, &tool()))?;
+    }
     let view = json!({
         "backup_id": backup_id.as_str(), "volume": volume.as_str(), "attempt": attempt,
         "dry_run": dry_run,
@@ -128,7 +137,7 @@ fn show(ctx: &Context, decisions: &[Decision<'_>]) -> Result<()> {
         vec![
             m.volume.to_string(),
             m.backup_id.to_string(),
-            human_time(&m.finished),
+            human_time(&decision.backup.time()),
             if decision.keep() { "keep" } else { "forget" }.to_owned(),
             reasons(decision).join(", "),
         ]
@@ -144,7 +153,7 @@ fn view<'a>(decision: &'a Decision<'_>) -> DecisionView<'a> {
         volume: m.volume.as_str(),
         backup_id: m.backup_id.as_str(),
         attempt: m.attempt,
-        finished: machine_time(&m.finished),
+        finished: machine_time(&decision.backup.time()),
         keep: decision.keep(),
         reasons: reasons(decision),
     }

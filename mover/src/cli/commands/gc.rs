@@ -5,6 +5,7 @@ use super::super::context::{Context, host, tool};
 use super::super::repository;
 use super::super::sizes::show_bytes;
 use super::super::table::Page;
+use super::super::watch::Watch;
 use crate::control::Cancel;
 use chunkstore::{
     CollectOptions, Collected, LeaseOptions, ReadLimits, RequestCounts, Result, collect,
@@ -23,6 +24,7 @@ pub(crate) fn gc(ctx: &Context, args: &GcArgs) -> Result<()> {
     let lease = LeaseOptions { lease_seconds: LEASE_SECONDS, tool: tool(), host: host() };
     let limits = ReadLimits::default();
     let options = CollectOptions { lease, limits, exclusive: args.exclusive };
+    let watch = Watch::requests(ctx, repository.store());
     if args.dry_run {
         let found = ctx.block_on(preview_collection(&repository, &options))?;
         return ctx.output.summary(&preview_page(&found), &view(&found, true));
@@ -35,6 +37,7 @@ pub(crate) fn gc(ctx: &Context, args: &GcArgs) -> Result<()> {
             () = async { cancel.wait().await; tokio::time::sleep(GRACE).await } => Err(Cancel::error()),
         }
     })?;
+    drop(watch);
     for waiting in &collected.waiting {
         for blocker in &waiting.blockers {
             ctx.output.notice(&format!(
@@ -42,6 +45,11 @@ pub(crate) fn gc(ctx: &Context, args: &GcArgs) -> Result<()> {
                 waiting.packs
             ));
         }
+    }
+    if collected.held_back {
+        ctx.output.notice(
+            "nothing new was condemned, as too many collections wait already: end or wait for those named above",
+        );
     }
     ctx.output.summary(&page(&collected), &view(&collected, false))
 }
@@ -139,6 +147,7 @@ fn view(done: &Collected, dry_run: bool) -> serde_json::Value {
         "deleted_manifests": done.deleted_manifests,
         "replaced_segments": done.replaced_segments,
         "waiting": waiting.collect::<Vec<_>>(),
+        "held_back": done.held_back,
         "mark_bytes": done.mark_bytes,
         "requests": done.requests,
     })

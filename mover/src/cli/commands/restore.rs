@@ -2,13 +2,14 @@
 
 use super::super::args::{ReadingArgs, RestoreArgs, VerifyArgs};
 use super::super::context::{Context, host, tool};
-use super::super::progress::ProgressView;
+use super::super::metrics::Reads;
 use super::super::repository;
 use super::super::settings::RepositoryPlace;
 use super::super::sizes::parse_range;
 use super::super::summary::{restore_text, verify_text};
+use super::super::watch::Watch;
 use crate::control::Progress;
-use crate::restore::{RestoreOptions, RestoreTarget, restore_found};
+use crate::restore::{RestoreOptions, RestoreSummary, RestoreTarget, restore_found};
 use crate::verify::{VerifyOptions, verify as run_verify};
 use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Result};
 use std::fs::File;
@@ -46,6 +47,7 @@ pub(crate) fn restore(ctx: &Context, args: RestoreArgs) -> Result<()> {
         target,
         force: args.force,
         verify: args.verify,
+        skip_damaged: args.skip_damaged,
         range,
         lease: lease(&args.reading),
         memory: resources.memory,
@@ -54,15 +56,31 @@ pub(crate) fn restore(ctx: &Context, args: RestoreArgs) -> Result<()> {
         threads: resources.threads,
     };
     let progress = Progress::new();
-    let view = ProgressView::start(&ctx.output, &progress);
+    ctx.telemetry.set_volume(manifest.volume.as_str());
+    let watch = Watch::start(ctx, &progress, Reads::Store, repository.store());
     let done =
         restore_found(ctx.runtime()?, &repository, manifest, options, &progress, &ctx.cancel);
-    drop(view);
+    drop(watch);
     let summary = done?;
     for warning in &summary.warnings {
         ctx.output.warn(warning);
     }
-    ctx.output.summary(&restore_text(&summary), &summary)
+    ctx.output.summary(&restore_text(&summary), &summary)?;
+    not_all(&summary)
+}
+
+/// A restore that left something out did what it was asked for, and yet not what a restore is for.
+fn not_all(summary: &RestoreSummary) -> Result<()> {
+    let Some(damaged) = &summary.damaged else { return Ok(()) };
+    let context = format!("restore backup {} to {}", summary.backup_id, summary.target);
+    let detail = format!(
+        "{} bytes in {} ranges are damaged or missing, and zero there; the first: {}",
+        damaged.bytes,
+        damaged.ranges.len(),
+        damaged.first
+    );
+    Err(Error::new(ErrorKind::Corrupt, context, detail)
+        .hint("the summary lists the ranges; all else is as it was backed up"))
 }
 
 /// Refuses targets that would destroy what the restore itself, or the next one, depends on: the
@@ -100,7 +118,7 @@ fn protect(
 }
 
 /// The lease that keeps the backup from being collected meanwhile; `None` writes nothing.
-fn lease(args: &ReadingArgs) -> Option<LeaseOptions> {
+pub(super) fn lease(args: &ReadingArgs) -> Option<LeaseOptions> {
     (!args.no_lease).then(|| LeaseOptions {
         lease_seconds: LEASE_SECONDS,
         tool: tool(),
@@ -156,9 +174,11 @@ fn own_files(ctx: &Context) -> Vec<PathBuf> {
 
 pub(crate) fn verify(ctx: &Context, args: VerifyArgs) -> Result<()> {
     let resources = &ctx.settings.resources;
+    let device = args.device.filter(|p| !p.as_os_str().is_empty());
+    let reads = if device.is_some() { Reads::Device } else { Reads::Store };
     let options = VerifyOptions {
         backup: args.backup,
-        device: args.device.filter(|p| !p.as_os_str().is_empty()),
+        device,
         lease: lease(&args.reading),
         memory: resources.memory,
         engine: resources.engine,
@@ -167,9 +187,9 @@ pub(crate) fn verify(ctx: &Context, args: VerifyArgs) -> Result<()> {
     };
     let repository = repository::open(ctx)?;
     let progress = Progress::new();
-    let view = ProgressView::start(&ctx.output, &progress);
+    let watch = Watch::start(ctx, &progress, reads, repository.store());
     let done = run_verify(ctx.runtime()?, &repository, options, &progress, &ctx.cancel);
-    drop(view);
+    drop(watch);
     let summary = done?;
     for warning in &summary.warnings {
         ctx.output.warn(warning);

@@ -1,0 +1,307 @@
+//! Putting right what can be: stubs of packs that are gone, dedup segments, records of damage.
+//!
+//! A lost chunk or page may be stored a second time: a later backup stored it again, or two did at once. Directories of all
+//! packs are looked through for the ids that references to lost packs want; what is found is read and checked, and a new stub
+//! leads there. Packs that a collection has condemned are not relied upon, nor damaged entries. A collection that condemns
+//! later waits for the reader's lease of this check, and by then finds the stub.
+//!
+//! A segment that cannot be read is replaced by new ones, made from the directories of the packs that no other segment names.
+//!
+//! Nothing but segments and stubs that cannot be read is deleted or written over.
+
+use super::pack::EntryChecker;
+use super::suspects::Reference;
+use super::{Check, is_damage};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fetch::{PackFrame, read_frame};
+use crate::format::moved::{Moved, OldPlace};
+use crate::format::names::{moved_key, segment_key};
+use crate::format::segment::{SegmentIndex, SegmentLayout, SegmentOpener, SegmentRecord};
+use crate::ids::{ChunkId, PackId, SegmentId};
+use crate::limits::{SEGMENT_HEADER_BYTES, SEGMENT_TRAILER_BYTES};
+use crate::pack::{EntryKind, PackKind};
+use crate::repository::Repository;
+use crate::seal::Opener;
+use crate::units::Location;
+use futures::{StreamExt, stream};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+/// Directories read at a time.
+const IN_FLIGHT: usize = 8;
+/// Records of a new segment: 20 MiB in memory.
+const RECORDS_MAX: usize = 1 << 18;
+/// Bytes of a segment's blocks read at a time.
+const STEP_BYTES: u64 = 4 << 20;
+
+/// What was put right.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Repaired {
+    /// Stubs that were made anew, and useless ones that were removed.
+    pub stubs: u64,
+    /// Lost chunks and pages that a stub leads to again.
+    pub found_chunks: u64,
+    /// Segments that were written in the place of damaged ones.
+    pub segments: u64,
+    /// Entries, or whole packs, that are recorded as damaged now and were not before.
+    pub recorded: u64,
+}
+
+impl Check {
+    /// Looks for what is lost in all packs, and leads there by new stubs. If anything was found, the check has to be made
+    /// [`again`](Self::again): more can be read now.
+    pub async fn repair_stubs(&mut self, repaired: &mut Repaired) -> Result<bool> {
+        let condemned = self.repo.condemned_packs().await?;
+        let mut found_any = false;
+        for group in self.groups(&self.lost.clone()) {
+            let references = self.references(&group).await?;
+            let lost = |r: &&Reference| self.damage.contains(&r.at);
+            let lost: Vec<Reference> = references.iter().filter(lost).copied().collect();
+            let found = self.search(&lost, &condemned).await?;
+            let mut by_pack: BTreeMap<PackId, Vec<(OldPlace, Location)>> = BTreeMap::new();
+            for (reference, to) in found {
+                let old = (reference.at.entry, reference.at.index);
+                by_pack.entry(reference.at.pack).or_default().push((old, to));
+            }
+            for (pack, places) in by_pack {
+                found_any = true;
+                repaired.stubs += 1;
+                repaired.found_chunks += places.len() as u64;
+                self.put_stub(pack, places).await?;
+            }
+        }
+        self.remove_useless_stubs(repaired).await?;
+        Ok(found_any)
+    }
+
+    /// A stub of what the old one says, if it can be read, and of this.
+    async fn put_stub(&self, pack: PackId, places: Vec<(OldPlace, Location)>) -> Result<()> {
+        let mut all: BTreeMap<OldPlace, Location> = places.into_iter().collect();
+        match self.repo.read_stub(&pack).await {
+            Ok(Some(old)) => {
+                let kept = old.relocations().iter().filter(|(_, to)| !self.damage.contains(to));
+                all.extend(kept.copied());
+            }
+            Ok(None) => {}
+            Err(e) if is_damage(&e) => {}
+            Err(e) => return Err(e),
+        }
+        self.repo.put_stub(&Moved::new(pack, all.into_iter().collect())?).await
+    }
+
+    /// Stubs that cannot be read, of packs that nothing refers to: they only keep collections from their work.
+    async fn remove_useless_stubs(&self, repaired: &mut Repaired) -> Result<()> {
+        for pack in self.inventory.broken_stubs.iter().filter(|pack| !self.refs.has(pack)) {
+            self.repo.store().delete(&moved_key(pack)).await?;
+            repaired.stubs += 1;
+        }
+        Ok(())
+    }
+
+    /// Looks for ids in the directories of all packs. What is found was read and is whole.
+    async fn search(
+        &self,
+        lost: &[Reference],
+        condemned: &HashSet<PackId>,
+    ) -> Result<Vec<(Reference, Location)>> {
+        if lost.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut wanted: HashMap<([u8; 32], bool), Option<Location>> =
+            lost.iter().map(|r| ((r.id, r.is_page), None)).collect();
+        let usable = |(pack, _): &(&PackId, &u64)| !condemned.contains(*pack);
+        let packs = self.inventory.packs.iter().filter(usable).map(|(p, s)| (*p, *s)).collect();
+        self.directories(packs, |pack, frame| {
+            let is_page = frame.header.kind == PackKind::Pages;
+            for (number, entry) in (0_u32..).zip(&frame.directory) {
+                for (index, id) in (0_u16..).zip(&entry.ids) {
+                    let Some(place) = wanted.get_mut(&(*id, is_page)) else { continue };
+                    let (offset, stored_len) = (entry.offset, entry.stored_len);
+                    let at = Location { pack: *pack, entry: number, offset, stored_len, index };
+                    if place.is_none() && !self.damage.contains(&at) {
+                        *place = Some(at);
+                    }
+                }
+            }
+            Ok(())
+        })
+        .await?;
+        let at = |r: &Reference| *wanted.get(&(r.id, r.is_page))?;
+        let candidates: Vec<(Reference, Location)> =
+            lost.iter().filter_map(|r| Some((*r, at(r)?))).collect();
+        self.confirmed(candidates).await
+    }
+
+    /// Those whose new place holds what it must.
+    async fn confirmed(
+        &self,
+        candidates: Vec<(Reference, Location)>,
+    ) -> Result<Vec<(Reference, Location)>> {
+        let mut checker = EntryChecker::new(&self.repo)?;
+        let mut good = Vec::new();
+        for (reference, to) in candidates {
+            let key = crate::format::names::pack_key(&to.pack);
+            let range = u64::from(to.offset)..u64::from(to.offset) + u64::from(to.stored_len);
+            let wanted = [(to.index, reference.id)];
+            let kind: EntryKind = reference.kind();
+            let checked = match self.repo.store().get_range(&key, range).await {
+                Ok(stored) => checker.check_some(kind, &to.pack, to.offset, &stored, &wanted),
+                Err(e) => Err(e),
+            };
+            match checked {
+                Ok(bad) if bad.is_empty() => good.push((reference, to)),
+                Ok(_) => {}
+                Err(e) if is_damage(&e) || e.kind() == ErrorKind::NotFound => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(good)
+    }
+
+    /// Hands over the directories of packs that have a readable one.
+    async fn directories(
+        &self,
+        packs: Vec<(PackId, u64)>,
+        mut take: impl FnMut(&PackId, PackFrame) -> Result<()>,
+    ) -> Result<()> {
+        let mut frames = stream::iter(packs)
+            .map(|(pack, size)| async move {
+                let mut opener = Opener::new(Arc::clone(self.repo.keys()))?;
+                Ok::<_, Error>((pack, read_frame(&self.repo, &mut opener, &pack, size).await))
+            })
+            .buffer_unordered(IN_FLIGHT);
+        while let Some(answer) = frames.next().await {
+            match answer? {
+                (pack, Ok(frame)) => take(&pack, frame)?,
+                (_, Err(e)) if is_damage(&e) || e.kind() == ErrorKind::NotFound => {}
+                (_, Err(e)) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Replaces segments that cannot be read.
+    pub async fn repair_segments(&mut self, repaired: &mut Repaired) -> Result<()> {
+        let broken = std::mem::take(&mut self.inventory.broken_segments);
+        if broken.is_empty() {
+            return Ok(());
+        }
+        let condemned = self.repo.condemned_packs().await?;
+        let missing = |(pack, _): &(&PackId, &u64)| {
+            !self.inventory.in_segments.contains(*pack) && !condemned.contains(*pack)
+        };
+        let packs: Vec<_> =
+            self.inventory.packs.iter().filter(missing).map(|(p, s)| (*p, *s)).collect();
+        let mut records: Vec<SegmentRecord> = Vec::new();
+        for some in packs.chunks(IN_FLIGHT) {
+            self.directories(some.to_vec(), |pack, frame| {
+                if frame.header.kind == PackKind::Chunks {
+                    records.extend(self.records_of(pack, &frame));
+                }
+                Ok(())
+            })
+            .await?;
+            if records.len() >= RECORDS_MAX {
+                self.repo.put_segment(std::mem::take(&mut records)).await?;
+                repaired.segments += 1;
+            }
+        }
+        if !records.is_empty() {
+            self.repo.put_segment(records).await?;
+            repaired.segments += 1;
+        }
+        // only now: what they named is found again by then
+        self.repo.store().delete_all(broken).await
+    }
+
+    fn records_of<'a>(
+        &'a self,
+        pack: &'a PackId,
+        frame: &'a PackFrame,
+    ) -> impl Iterator<Item = SegmentRecord> + 'a {
+        (0_u32..).zip(&frame.directory).flat_map(move |(number, entry)| {
+            (0_u16..).zip(&entry.ids).filter_map(move |(index, id)| {
+                let (offset, stored_len) = (entry.offset, entry.stored_len);
+                let at = Location { pack: *pack, entry: number, offset, stored_len, index };
+                let id = ChunkId::from_bytes(*id);
+                (!self.damage.contains(&at)).then_some(SegmentRecord { id, location: at })
+            })
+        })
+    }
+
+    /// Records what is damaged, so that the next backups store it again. What is recorded already is left out.
+    pub async fn record_damage(&mut self, repaired: &mut Repaired) -> Result<()> {
+        let mut fresh = crate::protocol::DamagedSet::default();
+        let mut damaged = self.damage.to_records();
+        // nobody is to build on what only a segment knows of them
+        self.bad_frames.iter().for_each(|pack| damaged.insert(*pack, None));
+        for (pack, entry) in damaged.iter() {
+            if !self.inventory.recorded.says(&pack, entry) {
+                fresh.insert(pack, entry);
+                repaired.recorded += 1;
+            }
+        }
+        self.repo.put_damage(&fresh).await.map(drop)
+    }
+}
+
+/// Reads all of a segment: lengths, tags, order and hash. Gives the packs that it names; `None`: it is gone.
+pub(super) async fn read_segment(
+    repo: &Arc<Repository>,
+    id: &SegmentId,
+    size_bytes: u64,
+) -> Result<Option<Vec<PackId>>> {
+    match read_blocks(repo, id, size_bytes).await {
+        Ok(packs) => Ok(Some(packs)),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+async fn read_blocks(
+    repo: &Arc<Repository>,
+    id: &SegmentId,
+    size_bytes: u64,
+) -> Result<Vec<PackId>> {
+    let (store, key) = (repo.store(), segment_key(id));
+    let opener = SegmentOpener::new(repo.keys(), repo.keys().encryption(), id);
+    let what = opener.what();
+    let too_short = || crate::format::corrupt(what, "it is too short");
+    let trailer_at =
+        size_bytes.checked_sub(u64::from(SEGMENT_TRAILER_BYTES)).ok_or_else(too_short)?;
+    let head = store.get_range(&key, 0..u64::from(SEGMENT_HEADER_BYTES)).await?;
+    let trailer = store.get_range(&key, trailer_at..size_bytes).await?;
+    opener.check_header(&head, repo.id())?;
+    let layout = SegmentLayout::decode(what, size_bytes, &trailer)?;
+    let sealed_index = store.get_range(&key, layout.index()).await?;
+    let plain_index = opener.open_index(&layout, &sealed_index)?;
+    let index = SegmentIndex::decode(what, &layout, &plain_index)?;
+    index.check_order(what)?;
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&head);
+    let mut block = 0;
+    while block < layout.blocks() {
+        let start = layout.block(block).start;
+        let mut end = block + 1;
+        while end < layout.blocks() && layout.block(end).end - start <= STEP_BYTES {
+            end += 1;
+        }
+        let bytes = store.get_range(&key, start..layout.block(end - 1).end).await?;
+        hasher.update(&bytes);
+        for number in block..end {
+            let at = layout.block(number);
+            let place = |n: u64| usize::try_from(n - start).unwrap_or(usize::MAX);
+            let sealed = bytes.get(place(at.start)..place(at.end)).ok_or_else(too_short)?;
+            let plain = opener.open_block(&layout, number, sealed)?;
+            index.records(what, &plain)?;
+        }
+        block = end;
+    }
+    hasher.update(&sealed_index);
+    let (hashed, hash) = trailer.split_at(trailer.len().saturating_sub(32));
+    hasher.update(hashed);
+    if hasher.finalize().as_bytes().as_slice() != hash {
+        return Err(crate::format::corrupt(what, "its hash does not fit: it was damaged"));
+    }
+    Ok(index.packs().collect())
+}

@@ -1,0 +1,116 @@
+//! Packs that something refers to and that are not there: their stubs say where it went, or it is lost.
+
+use super::{Check, FindingKind, is_damage};
+use crate::error::Result;
+use crate::format::moved::Moved;
+use crate::format::names::pack_key;
+use crate::ids::PackId;
+use crate::limits::MOVED_HOPS_MAX;
+use std::collections::BTreeSet;
+
+impl Check {
+    /// Follows chains of stubs to packs that are there. Those are to be checked again if they were.
+    pub(super) async fn follow_stubs(&mut self) -> Result<()> {
+        for _ in 0..MOVED_HOPS_MAX {
+            let gone = std::mem::take(&mut self.gone);
+            if gone.is_empty() {
+                return Ok(());
+            }
+            let mut next = BTreeSet::new();
+            for pack in gone {
+                next.extend(self.follow_stub(pack).await?);
+            }
+            self.gone = next;
+        }
+        for pack in std::mem::take(&mut self.gone) {
+            self.lose_pack(pack, format!("after {MOVED_HOPS_MAX} stubs there is still no pack"));
+        }
+        Ok(())
+    }
+
+    /// Gives packs that are gone too, and that more leads to than before.
+    async fn follow_stub(&mut self, pack: PackId) -> Result<Vec<PackId>> {
+        let stub = match self.repo.read_stub(&pack).await {
+            Ok(Some(stub)) => stub,
+            Ok(None) if self.repo.store().head(&pack_key(&pack)).await?.is_some() => {
+                // put since packs were listed, by whoever restored the object
+                return Ok(Vec::new());
+            }
+            Ok(None) => {
+                self.lose_pack(pack, "it does not exist, and no stub says where it went".into());
+                return Ok(Vec::new());
+            }
+            Err(e) if is_damage(&e) => {
+                self.lose_pack(pack, format!("it does not exist, and its stub is damaged: {e}"));
+                return Ok(Vec::new());
+            }
+            Err(e) => return Err(e),
+        };
+        self.rewritten.insert(pack);
+        let mut absent = Vec::new();
+        let places: Vec<_> = self.refs.places(&pack).collect();
+        for (entry, index) in places {
+            let Some(to) = stub.find(entry, index) else {
+                self.lose_place(pack, entry, index);
+                continue;
+            };
+            match self.refs.reach_through_stub(to) {
+                Ok(false) => {}
+                Ok(true) if self.inventory.packs.contains_key(&to.pack) => {
+                    self.again.insert(to.pack);
+                }
+                Ok(true) => absent.push(to.pack),
+                Err(e) => {
+                    self.findings.add(FindingKind::Stub, pack_key(&pack), e.to_string());
+                    self.damage.places.insert((pack, entry, index));
+                }
+            }
+        }
+        absent.sort_unstable();
+        absent.dedup();
+        Ok(absent)
+    }
+
+    fn lose_pack(&mut self, pack: PackId, why: String) {
+        if self.lost.insert(pack) {
+            self.findings.add(FindingKind::Pack, pack_key(&pack), why);
+        }
+        self.damage.entries.insert(pack, None);
+    }
+
+    fn lose_place(&mut self, pack: PackId, entry: u32, index: u16) {
+        if self.lost.insert(pack) {
+            let what = format!("its stub does not say where chunk {index} of entry {entry} went");
+            self.findings.add(FindingKind::Stub, pack_key(&pack), what);
+        }
+        self.damage.places.insert((pack, entry, index));
+    }
+
+    /// What leads through stubs to damage is damaged where it is referred to.
+    pub(super) async fn carry_back(&mut self) -> Result<()> {
+        if self.damage.is_empty() {
+            return Ok(());
+        }
+        for _ in 0..MOVED_HOPS_MAX {
+            let before = self.damage.places.len();
+            for pack in self.rewritten.clone() {
+                let Some(stub) = self.repo.read_stub(&pack).await? else { continue };
+                self.carry_back_through(&stub);
+            }
+            if self.damage.places.len() == before {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn carry_back_through(&mut self, stub: &Moved) {
+        let pack = *stub.pack();
+        for ((entry, index), to) in stub.relocations() {
+            let bad = self.damage.contains(to) && self.refs.contains(&pack, *entry, *index);
+            if bad && !self.damage.entries.contains(&pack, *entry) {
+                self.damage.places.insert((pack, *entry, *index));
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What a pack says of itself: its header, its trailer, and the directory that lists its entries.
+
+use crate::error::Result;
+use crate::format::corrupt;
+use crate::format::names::pack_key;
+use crate::ids::PackId;
+use crate::limits::{PACK_HEADER_BYTES, PACK_TRAILER_BYTES};
+use crate::pack::{
+    DirectoryEntry, PackHeader, PackTrailer, decode_pack_header, decode_pack_trailer,
+};
+use crate::repository::Repository;
+use crate::seal::Opener;
+
+/// What is read of a pack's end at first: most directories are in it.
+const TAIL_BYTES: u64 = 64 << 10;
+
+/// All of a pack but its entries.
+#[derive(Debug)]
+pub(crate) struct PackFrame {
+    pub(crate) header: PackHeader,
+    pub(crate) trailer: PackTrailer,
+    pub(crate) directory: Vec<DirectoryEntry>,
+}
+
+/// Reads it: two requests, three for a large directory. `NotFound` if there is no such pack; `size_bytes` is what a listing
+/// says of it.
+pub(crate) async fn read_frame(
+    repo: &Repository,
+    opener: &mut Opener,
+    pack: &PackId,
+    size_bytes: u64,
+) -> Result<PackFrame> {
+    let (store, key) = (repo.store(), pack_key(pack));
+    let tail_at = size_bytes.saturating_sub(TAIL_BYTES);
+    let head = store.get_range(&key, 0..u64::from(PACK_HEADER_BYTES));
+    let tail = store.get_range(&key, tail_at..size_bytes);
+    let (head, tail) = futures::try_join!(head, tail)?;
+    let header = decode_pack_header(&head)?;
+    header.check(repo.keys(), repo.id(), pack)?;
+    if tail.len() < PACK_TRAILER_BYTES as usize {
+        return Err(corrupt(format!("pack {pack}"), "it is too short"));
+    }
+    let trailer = decode_pack_trailer(&tail)?;
+    if u64::from(trailer.pack_len) != size_bytes {
+        return Err(corrupt(format!("pack {pack}"), "it has another length than it says"));
+    }
+    let at = u64::from(trailer.directory_offset);
+    let end = at + u64::from(trailer.directory_len);
+    let in_tail = at.checked_sub(tail_at).and_then(|from| usize::try_from(from).ok());
+    let stored = match in_tail {
+        Some(from) => tail.slice(from..from + trailer.directory_len as usize),
+        None => store.get_range(&key, at..end).await?,
+    };
+    let directory = opener.open_directory(&header, &trailer, &stored)?;
+    Ok(PackFrame { header, trailer, directory })
+}

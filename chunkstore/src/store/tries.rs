@@ -1,0 +1,110 @@
+//! Tries: how often a request is sent, how long a store may make us wait, and how many tries failed.
+//!
+//! `object_store` tries again after an answer of 5xx or 429 and after a connection that broke before an answer, with pauses that
+//! grow, for at most 40 seconds and [`RETRIES_MAX`] times; it knows nothing of `Retry-After`, and an answer that breaks in the
+//! middle is an error to it. So its connections are wrapped here: every failed try is counted, and an answer that says when
+//! to come back is handed on only then. And a request that may be repeated is begun anew where its answer broke, at most
+//! [`BREAKS_MAX`] times.
+
+use super::fault::Fault;
+use super::{Counters, Store, count, patience};
+use futures::future::BoxFuture;
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Retries of one request by `object_store`. The time that they may take is over before, unless a store answers at once.
+pub(super) const RETRIES_MAX: usize = 24;
+/// New starts of one request whose answer broke.
+const BREAKS_MAX: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(100);
+/// A store may ask for an hour; then it is asked again nevertheless.
+const WAIT_MAX: Duration = Duration::from_secs(20);
+
+/// Connections that wait as long as the store asks for, and count.
+#[derive(Debug)]
+pub(super) struct Connector(pub(super) Arc<Counters>);
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let inner = ReqwestConnector::default().connect(options)?;
+        Ok(HttpClient::new(Polite { inner, counters: Arc::clone(&self.0) }))
+    }
+}
+
+#[derive(Debug)]
+struct Polite {
+    inner: HttpClient,
+    counters: Arc<Counters>,
+}
+
+impl HttpService for Polite {
+    fn call<'s, 'f>(
+        &'s self,
+        request: HttpRequest,
+    ) -> BoxFuture<'f, Result<HttpResponse, HttpError>>
+    where
+        's: 'f,
+        Self: 'f,
+    {
+        Box::pin(async move {
+            let result = self.inner.execute(request).await;
+            match &result {
+                Ok(answer) => {
+                    let status = answer.status().as_u16();
+                    if status == 429 || status >= 500 {
+                        count(&self.counters.failed_tries);
+                        let header = answer.headers().get("retry-after");
+                        let wait = header.and_then(|value| wait_of(value.to_str().ok()?));
+                        patience::pause(wait.unwrap_or_default()).await;
+                    }
+                }
+                Err(_) => count(&self.counters.failed_tries),
+            }
+            result
+        })
+    }
+}
+
+/// Of `Retry-After`. A date in it is not looked at: this machine's clock may be another.
+fn wait_of(value: &str) -> Option<Duration> {
+    let seconds = value.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds).min(WAIT_MAX))
+}
+
+impl Store {
+    /// Runs a request that may be repeated; where its answer broke, again, a bounded number of times.
+    pub(super) async fn persist<T, Fut>(&self, request: impl Fn() -> Fut) -> object_store::Result<T>
+    where
+        Fut: Future<Output = object_store::Result<T>>,
+    {
+        let mut breaks = 0;
+        loop {
+            match request().await {
+                Err(e) if breaks < BREAKS_MAX && Fault::of(&e).broke => {
+                    tracing::debug!(error = %e, breaks, "an answer broke");
+                    count(&self.counters.failed_tries);
+                    patience::pause(PAUSE * 2u32.pow(breaks)).await;
+                    breaks += 1;
+                }
+                result => return result,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_waited_for_as_long_as_it_asks_but_not_for_ever() {
+        assert_eq!(wait_of(" 3 "), Some(Duration::from_secs(3)));
+        assert_eq!(wait_of("86400"), Some(WAIT_MAX));
+        assert_eq!(wait_of("Fri, 31 Dec 1999 23:59:59 GMT"), None);
+        assert_eq!(wait_of("-1"), None);
+    }
+}

@@ -1,0 +1,54 @@
+//! The list of allocated blocks that a volume's own file system gives.
+
+use super::{ChangeKind, ChangedBlocks, Extents, ListRequest, Origin};
+use crate::device::{Source, SourceOptions};
+use crate::filesystem::{Limits, ReadAt, Refusal, used_space};
+use chunkstore::{Error, ErrorKind, Result};
+use std::io;
+use std::path::Path;
+
+impl ReadAt for Source {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_exact_at(buffer, offset).map_err(io::Error::other)
+    }
+}
+
+/// Reads what the file system on a device uses. Nobody may be writing to it: what is on the device then is behind what is in use.
+pub(super) fn filesystem_list(path: &Path, request: &ListRequest<'_>) -> Result<ChangedBlocks> {
+    let context = || format!("find out what the file system on {} uses", path.display());
+    let source = Source::open(path, SourceOptions::default())?;
+    if let Some(mount) = source.mounted_read_write()? {
+        let detail = format!("it is mounted read-write at {}", mount.display());
+        return Err(Error::new(ErrorKind::Unsupported, context(), detail)
+            .hint("back up a snapshot instead"));
+    }
+    if let Some(other) = source.signature_besides_ext()? {
+        let detail = format!("there is also {other}, so a file system on it may be a leftover");
+        return Err(Error::new(ErrorKind::Unsupported, context(), detail));
+    }
+    let limits = Limits { granule_bytes: request.granule_bytes, ranges_max: request.ranges_max };
+    let found = used_space(&source, source.size_bytes(), limits);
+    let found = found.map_err(|refusal| {
+        let kind = match &refusal {
+            Refusal::Io { .. } => ErrorKind::Device,
+            Refusal::Unknown | Refusal::Unusable { .. } => ErrorKind::Unsupported,
+        };
+        Error::new(kind, context(), refusal.to_string())
+    })?;
+    tracing::info!(
+        "the {} file system on {} has {} bytes free, {} transactions of its journal counted in",
+        found.kind,
+        path.display(),
+        found.free_bytes,
+        found.replayed
+    );
+    Ok(ChangedBlocks {
+        kind: ChangeKind::Allocated,
+        origin: Origin::FileSystem,
+        volume_bytes: Some(source.size_bytes()),
+        data: found.used,
+        zero: Extents::new(),
+        notes: Vec::new(),
+        contexts: Vec::new(),
+    })
+}

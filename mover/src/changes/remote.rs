@@ -1,0 +1,221 @@
+//! Changed-block lists from a server: asked for over the network, drained wholly, checked, then used.
+//!
+//! A list is drained to its end before the device is read: the servers end a stream after some minutes, so neither device nor
+//! store may ever slow it down. What a server says is outside data: every promise of its protocol is checked here, bodies,
+//! pages, tries and waits are bounded, and what breaks a promise is an error. What to do then (go down to a list of allocated
+//! blocks, or to no list) is decided in one place, `backup/ladder.rs`. Nothing here reads a device or a repository.
+//!
+//! Memory does not grow with the list: [`Collector`] holds a bounded number of ranges, and makes the list coarser when there are
+//! more. A coarser list names more bytes than the server did, so more is read than need be, and nothing is lost.
+
+mod grpc;
+mod rest;
+mod retry;
+
+pub use grpc::{SnapshotEndpoint, SnapshotSource};
+pub use rest::RestSource;
+pub use retry::RetryPolicy;
+
+use super::extents::ExtentsBuilder;
+use super::{BlockContext, ChangeKind, ChangedBlocks, Extents, ListRequest, Origin};
+use chunkstore::{Error, ErrorKind, Result};
+use std::ops::Range;
+use std::path::Path;
+use zeroize::Zeroizing;
+
+/// A token of a service account is some hundred bytes to a few KiB.
+const TOKEN_BYTES_MAX: u64 = 64 << 10;
+/// A bundle of certificates.
+const CA_BYTES_MAX: u64 = 4 << 20;
+/// Contexts of blocks that are kept, in bytes of their text.
+const CONTEXT_BYTES_MAX: usize = 1 << 20;
+
+/// A list while it is received.
+#[derive(Debug)]
+pub(crate) struct Collector {
+    kind: ChangeKind,
+    volume_bytes: u64,
+    ranges_max: usize,
+    granule_bytes: u64,
+    /// Of the next coarsening; above `granule_bytes` once there was one.
+    next_granule_bytes: u64,
+    /// A range that starts behind the device's end.
+    beyond: Option<Range<u64>>,
+    data: ExtentsBuilder,
+    zero: ExtentsBuilder,
+    contexts: Vec<BlockContext>,
+    context_bytes: usize,
+    contexts_left_out: u64,
+}
+
+impl Collector {
+    pub(crate) fn new(request: &ListRequest<'_>) -> Self {
+        let granule_bytes = request.granule_bytes.max(1).next_power_of_two();
+        Self {
+            kind: request.kind,
+            volume_bytes: request.volume_bytes,
+            ranges_max: request.ranges_max.max(2),
+            granule_bytes,
+            next_granule_bytes: granule_bytes,
+            beyond: None,
+            data: ExtentsBuilder::default(),
+            zero: ExtentsBuilder::default(),
+            contexts: Vec::new(),
+            context_bytes: 0,
+            contexts_left_out: 0,
+        }
+    }
+
+    pub(crate) fn kind(&self) -> ChangeKind {
+        self.kind
+    }
+
+    /// Forgets what came so far.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new(&ListRequest {
+            kind: self.kind,
+            volume_bytes: self.volume_bytes,
+            ranges_max: self.ranges_max,
+            granule_bytes: self.granule_bytes,
+            base: None,
+        });
+    }
+
+    /// Adds a range. One that starts behind the device's end is an error at the end; one that only ends there is cut.
+    pub(crate) fn add(&mut self, range: Range<u64>, zero: bool) {
+        if range.start >= self.volume_bytes {
+            self.beyond.get_or_insert(range);
+            return;
+        }
+        let builder = if zero { &mut self.zero } else { &mut self.data };
+        builder.push(range.start..range.end.min(self.volume_bytes));
+        if self.held() > self.ranges_max {
+            self.make_room();
+        }
+    }
+
+    /// Keeps what the server said about a block.
+    pub(crate) fn add_context(&mut self, range: Range<u64>, zero: bool, context: String) {
+        let range = range.start..range.end.min(self.volume_bytes);
+        if range.is_empty() || self.context_bytes + context.len() > CONTEXT_BYTES_MAX {
+            self.contexts_left_out += 1;
+            return;
+        }
+        self.context_bytes += context.len();
+        self.contexts.push(BlockContext { range, zero, context });
+    }
+
+    fn held(&self) -> usize {
+        self.data.held() + self.zero.held()
+    }
+
+    /// Merges, and makes the list coarser until half of the room is free: so rounds are few however long the list is.
+    fn make_room(&mut self) {
+        self.data.compact();
+        self.zero.compact();
+        while self.held() > self.ranges_max / 2 {
+            let granule_bytes = self.next_granule_bytes;
+            self.zero.round_in(granule_bytes, &mut self.data);
+            self.data.round_out(granule_bytes);
+            self.next_granule_bytes = granule_bytes.saturating_mul(2).min(1 << 62);
+        }
+    }
+
+    /// The list. `capacity_bytes` is the size that the server stated: a device may be larger than its snapshot (what lies behind
+    /// is read), never smaller; the last range may end behind the capacity.
+    pub(crate) fn finish(
+        self,
+        name: &str,
+        origin: Origin,
+        capacity_bytes: Option<u64>,
+    ) -> Result<ChangedBlocks> {
+        let device = self.volume_bytes;
+        let capacity = capacity_bytes.unwrap_or(device);
+        let mut notes = Vec::new();
+        if capacity > device {
+            let what =
+                format!("it is of a volume of {capacity} bytes, but the device has {device}");
+            return Err(refused(ErrorKind::Corrupt, name, what)
+                .hint("name the snapshot that the device was made from"));
+        }
+        if let Some(beyond) = self.beyond {
+            let what = format!("it names byte {} of a volume of {device} bytes", beyond.start);
+            return Err(refused(ErrorKind::Corrupt, name, what)
+                .hint("name the snapshot that the device was made from"));
+        }
+        if self.next_granule_bytes > self.granule_bytes {
+            notes.push(format!(
+                "{name} names more ranges than memory allows for: pieces of {} KiB are read whole where it names any of them; \
+                 a larger --memory reads less",
+                (self.next_granule_bytes / 2).div_ceil(1024)
+            ));
+        }
+        if self.contexts_left_out > 0 {
+            let (count, max) = (self.contexts_left_out, CONTEXT_BYTES_MAX >> 20);
+            notes.push(format!("{name} has contexts of more than {max} MiB: {count} are left out"));
+        }
+        let mut data = self.data.finish();
+        let mut zero = self.zero.finish();
+        data.clamp(capacity);
+        zero.clamp(capacity);
+        if capacity < device {
+            let behind = device - capacity;
+            notes.push(format!(
+                "{name} is of a volume of {capacity} bytes; the {behind} bytes that the device has behind that are read as well"
+            ));
+            data = data.union(&Extents::of(capacity..device));
+        }
+        // reading is always right, so data wins
+        if !zero.is_disjoint(&data) {
+            zero = zero.subtract(&data);
+        }
+        if self.kind == ChangeKind::Allocated && data.is_empty() {
+            notes.push(format!("{name} names no allocated block: the whole volume counts as zero"));
+        }
+        let (kind, contexts) = (self.kind, self.contexts);
+        let volume_bytes = Some(device);
+        Ok(ChangedBlocks { kind, origin, volume_bytes, data, zero, contexts, notes })
+    }
+}
+
+fn refused(kind: ErrorKind, name: &str, what: impl Into<String>) -> Error {
+    Error::new(kind, format!("get the changed-block list from {name}"), what)
+}
+
+/// A token, without the white space around it. Read at each use: whoever issues it renews the file.
+fn read_token(path: &Path) -> Result<Zeroizing<String>> {
+    let bytes = Zeroizing::new(read_small(path, TOKEN_BYTES_MAX, "token")?);
+    let bad = |what: &str| {
+        Error::new(ErrorKind::Usage, format!("read token {}", path.display()), what)
+            .hint("it holds the token and nothing else")
+    };
+    let text = std::str::from_utf8(&bytes).map_err(|_| bad("it is not text"))?.trim();
+    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_graphic()) {
+        return Err(bad("it is empty, or has characters that no token has"));
+    }
+    Ok(Zeroizing::new(text.to_owned()))
+}
+
+/// Certificates to trust, as PEM.
+fn read_ca(path: &Path) -> Result<Vec<u8>> {
+    read_small(path, CA_BYTES_MAX, "CA file")
+}
+
+fn read_small(path: &Path, bytes_max: u64, what: &str) -> Result<Vec<u8>> {
+    use std::io::Read;
+    let context = || format!("read {what} {}", path.display());
+    let mut bytes = Vec::new();
+    let read =
+        std::fs::File::open(path).and_then(|file| file.take(bytes_max + 1).read_to_end(&mut bytes));
+    match read {
+        Err(e) => Err(Error::new(ErrorKind::Usage, context(), "").caused_by(e)),
+        Ok(_) if bytes.len() as u64 > bytes_max => {
+            let detail = format!("it has more than {bytes_max} bytes");
+            Err(Error::new(ErrorKind::Usage, context(), detail))
+        }
+        Ok(_) => Ok(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,273 @@
+//! One page by HTTP: the URL, the token, and what each status means.
+//!
+//! Redirects are not followed: the token is for the address that the user named.
+
+use super::super::{RetryPolicy, read_ca, read_token, refused};
+use super::RestSource;
+use chunkstore::{Error, ErrorKind, Result};
+use reqwest::header::{ACCEPT, AUTHORIZATION, DATE, HeaderValue, RETRY_AFTER};
+use reqwest::{Certificate, Response, StatusCode, Url};
+use std::error::Error as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Most bytes of one page: a page of ten thousand blocks has about one MiB.
+const PAGE_BYTES_MAX: usize = 16 << 20;
+const CONNECT: Duration = Duration::from_secs(20);
+/// Whole of one request, however steadily its bytes drip.
+const REQUEST: Duration = Duration::from_secs(600);
+
+/// What a request came to.
+pub(super) enum Answer {
+    Page {
+        body: Vec<u8>,
+        /// What the server's clock shows, in seconds since 1970.
+        server_time: Option<u64>,
+    },
+    /// The result is no longer there.
+    Expired,
+}
+
+/// A failed try.
+enum Failure {
+    /// It may pass; the server may have said when.
+    Passing(Error, Option<Duration>),
+    Final(Error),
+}
+
+pub(super) struct Client {
+    http: reqwest::Client,
+    url: Url,
+    name: String,
+    offset_parameter: String,
+    token_file: Option<PathBuf>,
+    retry: RetryPolicy,
+}
+
+impl Client {
+    pub(super) fn new(source: &RestSource, url: &str) -> Result<Self> {
+        let url = parse_url(source, url)?;
+        let name = without_query(url.as_str()).to_owned();
+        let mut http = reqwest::Client::builder()
+            .connect_timeout(CONNECT)
+            .read_timeout(source.retry.idle())
+            .timeout(REQUEST)
+            .redirect(reqwest::redirect::Policy::none())
+            .retry(reqwest::retry::never())
+            .user_agent(concat!("mover/", env!("CARGO_PKG_VERSION")));
+        if let Some(path) = &source.ca_file {
+            let bad = |e: reqwest::Error| {
+                let what = format!("use CA file {}", path.display());
+                Error::new(ErrorKind::Usage, what, "").caused_by(e)
+            };
+            let certificates = Certificate::from_pem_bundle(&read_ca(path)?).map_err(bad)?;
+            if certificates.is_empty() {
+                let what = format!("use CA file {}", path.display());
+                return Err(Error::new(ErrorKind::Usage, what, "it has no certificate"));
+            }
+            http = http.tls_certs_only(certificates);
+        }
+        let http = http.build().map_err(|e| {
+            Error::new(ErrorKind::Unavailable, format!("prepare to ask {name}"), "").caused_by(e)
+        })?;
+        Ok(Self {
+            http,
+            url,
+            name,
+            offset_parameter: parameter(&source.offset_parameter, RestSource::OFFSET_PARAMETER),
+            token_file: source.token_file.clone(),
+            retry: source.retry,
+        })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The page at `next`, or the first. Failures that may pass are tried again.
+    pub(super) async fn get(&self, next: Option<&str>) -> Result<Answer> {
+        let mut url = self.url.clone();
+        if let Some(next) = next {
+            url.query_pairs_mut().append_pair(&self.offset_parameter, next);
+        }
+        let mut failures = 0;
+        loop {
+            match self.attempt(url.clone()).await {
+                Ok(answer) => return Ok(answer),
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Passing(error, asked)) => {
+                    failures += 1;
+                    if failures >= self.retry.tries_max {
+                        return Err(error.hint(format!("it was asked {failures} times")));
+                    }
+                    let wait = self.retry.wait(failures, asked);
+                    tracing::info!("{error}; asking again in {} ms", wait.as_millis());
+                    tokio::time::sleep(wait).await;
+                }
+            }
+        }
+    }
+
+    async fn attempt(&self, url: Url) -> Result<Answer, Failure> {
+        let mut request = self.http.get(url).header(ACCEPT, "application/json");
+        if let Some(path) = &self.token_file {
+            let token = read_token(path).map_err(Failure::Final)?;
+            let bearer = zeroize::Zeroizing::new(format!("Bearer {}", token.as_str()));
+            let mut value = HeaderValue::from_str(&bearer).map_err(|e| {
+                let what = format!("use token {}", path.display());
+                Failure::Final(Error::new(ErrorKind::Usage, what, "").caused_by(e))
+            })?;
+            value.set_sensitive(true);
+            request = request.header(AUTHORIZATION, value);
+        }
+        let response = request.send().await.map_err(|e| self.transport(e))?;
+        match self.judge(&response) {
+            Some(failure) => Err(failure),
+            None if response.status() == StatusCode::GONE => Ok(Answer::Expired),
+            None => {
+                let server_time = server_time(&response);
+                let body = self.body(response).await?;
+                Ok(Answer::Page { body, server_time })
+            }
+        }
+    }
+
+    /// What a status other than 200 and 410 means.
+    fn judge(&self, response: &Response) -> Option<Failure> {
+        let status = response.status();
+        let error = |kind| refused(kind, &self.name, format!("it answers {status}"));
+        Some(match status {
+            StatusCode::OK | StatusCode::GONE => return None,
+            StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT => {
+                Failure::Passing(error(ErrorKind::Unavailable), retry_after(response))
+            }
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::Final(
+                error(ErrorKind::Denied).hint("check the token file, and what its owner may do"),
+            ),
+            StatusCode::NOT_FOUND => Failure::Final(
+                error(ErrorKind::NotFound).hint("ask the storage system for the list again"),
+            ),
+            status if status.is_redirection() => Failure::Final(
+                error(ErrorKind::Usage).hint("redirects are not followed: name the last address"),
+            ),
+            _ => Failure::Final(error(ErrorKind::Unsupported)),
+        })
+    }
+
+    async fn body(&self, mut response: Response) -> Result<Vec<u8>, Failure> {
+        let mut body = Vec::new();
+        while let Some(piece) = response.chunk().await.map_err(|e| self.transport(e))? {
+            if body.len() + piece.len() > PAGE_BYTES_MAX {
+                let what = format!("a page has more than {} MiB", PAGE_BYTES_MAX >> 20);
+                return Err(Failure::Final(
+                    refused(ErrorKind::Unsupported, &self.name, what)
+                        .hint("ask for fewer blocks in a page"),
+                ));
+            }
+            body.extend_from_slice(&piece);
+        }
+        Ok(body)
+    }
+
+    fn transport(&self, error: reqwest::Error) -> Failure {
+        // its own text repeats the URL, whose query may hold a secret
+        let error = error.without_url();
+        let mut cause = error.source();
+        let mut untrusted = false;
+        while let Some(e) = cause {
+            untrusted |= e.to_string().contains("certificate");
+            cause = e.source();
+        }
+        if untrusted {
+            return Failure::Final(
+                refused(ErrorKind::Denied, &self.name, "its certificate is not trusted")
+                    .caused_by(error)
+                    .hint("give the CA file that signed it, and the name that stands in it"),
+            );
+        }
+        let error = refused(ErrorKind::Unavailable, &self.name, "").caused_by(error);
+        Failure::Passing(error, None)
+    }
+}
+
+/// By the `Date` header.
+fn server_time(response: &Response) -> Option<u64> {
+    let text = response.headers().get(DATE)?.to_str().ok()?;
+    let date = chrono::DateTime::parse_from_rfc2822(text).ok()?;
+    date.timestamp().try_into().ok()
+}
+
+fn parameter(own: &Option<String>, default: &str) -> String {
+    own.clone().unwrap_or_else(|| default.to_owned())
+}
+
+/// Seconds only: a date would need a clock that agrees with the server's.
+fn retry_after(response: &Response) -> Option<Duration> {
+    let text = response.headers().get(RETRY_AFTER)?.to_str().ok()?;
+    text.trim().parse().ok().map(Duration::from_secs)
+}
+
+/// The address that the user named, with a scheme and the number of entries. What was in its query stays.
+fn parse_url(source: &RestSource, text: &str) -> Result<Url> {
+    let scheme = if source.plain_http { "http" } else { "https" };
+    let full = match text.contains("://") {
+        true => text.to_owned(),
+        false => format!("{scheme}://{text}"),
+    };
+    let name = without_query(text);
+    let bad = |what: String| {
+        Error::new(ErrorKind::Usage, format!("use {name} as the address of a list"), what)
+            .hint("write it like https://host:port/namespace/name")
+    };
+    let mut url = Url::parse(&full).map_err(|e| bad(e.to_string()))?;
+    match url.scheme() {
+        "https" | "http" => {}
+        other => return Err(bad(format!("{other} is neither https nor http"))),
+    }
+    if url.scheme() == "http" && source.token_file.is_some() && !source.plain_http {
+        let what = "a token would be sent in the clear".to_owned();
+        return Err(bad(what).hint("use https, or allow it with --changes-http"));
+    }
+    if source.page_entries > 0 {
+        let entries = source.page_entries.to_string();
+        let name = parameter(&source.entries_parameter, RestSource::ENTRIES_PARAMETER);
+        url.query_pairs_mut().append_pair(&name, &entries);
+    }
+    Ok(url)
+}
+
+/// For messages: a query may hold a secret, and so may what stands before the host.
+pub(super) fn without_query(url: &str) -> &str {
+    let url = url.split(['?', '#']).next().unwrap_or_default();
+    url.rsplit_once('@').map_or(url, |(_, behind)| behind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source() -> RestSource {
+        RestSource { page_entries: 100, ..RestSource::default() }
+    }
+
+    #[test]
+    fn an_address_gets_a_scheme_and_keeps_its_query() {
+        let url = |source: &RestSource, text| parse_url(source, text).map(|u| u.to_string());
+        let plain = RestSource { plain_http: true, ..source() };
+        let tokened = RestSource { token_file: Some("t".into()), ..source() };
+        assert_eq!(url(&source(), "h:1/a/b").unwrap(), "https://h:1/a/b?maxEntries=100");
+        assert_eq!(url(&plain, "h:1/a/b?x=1").unwrap(), "http://h:1/a/b?x=1&maxEntries=100");
+        assert_eq!(url(&source(), "http://h/a").unwrap(), "http://h/a?maxEntries=100");
+        assert!(url(&source(), "ftp://h/a").is_err() && url(&source(), "https://").is_err());
+        assert!(url(&tokened, "http://h/a").unwrap_err().to_string().contains("in the clear"));
+    }
+
+    #[test]
+    fn messages_do_not_show_secrets() {
+        assert_eq!(without_query("https://u:p@h/a?token=1#x"), "h/a");
+        assert_eq!(without_query("https://h/a"), "https://h/a");
+    }
+}

@@ -1,0 +1,80 @@
+use super::*;
+use chunkstore::{ChunkSize, Geometry};
+use proptest::prelude::*;
+
+const VOLUME: u64 = 1 << 20;
+
+fn request(kind: ChangeKind, ranges_max: usize) -> ListRequest<'static> {
+    ListRequest { kind, volume_bytes: VOLUME, ranges_max, granule_bytes: 4096, base: None }
+}
+
+proptest! {
+    /// However little memory there is: what was named stays named, as data or as zero, and what counts as zero was named zero.
+    #[test]
+    fn a_coarser_list_loses_nothing(
+        blocks in prop::collection::vec((0..VOLUME - 5000, 1..5000u64, any::<bool>()), 0..200),
+        ranges_max in 2..64usize,
+    ) {
+        let mut list = Collector::new(&request(ChangeKind::Delta, ranges_max));
+        for (start, len, zero) in &blocks {
+            list.add(*start..start + len, *zero);
+        }
+        let list = list.finish("x", Origin::Rest, Some(VOLUME)).unwrap();
+        let of = |wanted| -> Extents {
+            blocks.iter().filter(|b| b.2 == wanted).map(|b| b.0..b.0 + b.1).collect()
+        };
+        let (data, zero) = (of(false), of(true).subtract(&of(false)));
+        prop_assert!(data.subtract(&list.data).is_empty());
+        prop_assert!(zero.subtract(&list.data.union(&list.zero)).is_empty());
+        prop_assert!(list.zero.subtract(&zero).is_empty());
+        prop_assert!(list.data.is_disjoint(&list.zero));
+        prop_assert!(list.data.count() + list.zero.count() <= 2 * ranges_max + 1);
+    }
+}
+
+#[test]
+fn the_first_step_of_coarseness_costs_a_backup_nothing() {
+    let blocks = (0..VOLUME / 4096).step_by(16).flat_map(|n| [n, n + 2, n + 4]);
+    let blocks: Vec<_> = blocks.map(|n| n * 4096..n * 4096 + 512).collect();
+    let fine: Extents = blocks.iter().cloned().collect();
+    let granule_bytes = 32 << 10;
+    let wanted = ListRequest { granule_bytes, ..request(ChangeKind::Delta, 40) };
+    let mut list = Collector::new(&wanted);
+    blocks.iter().for_each(|b| list.add(b.clone(), false));
+    let list = list.finish("x", Origin::Rest, None).unwrap();
+    let geometry = Geometry::new(VOLUME, ChunkSize::new(32 << 10).unwrap()).unwrap();
+    assert!(fine.count() > 40 && list.data.count() <= 40);
+    assert_eq!(list.data.to_chunks(geometry), fine.to_chunks(geometry));
+    assert!(list.notes[0].contains("32 KiB"), "{:?}", list.notes);
+}
+
+#[test]
+fn a_capacity_is_held_against_the_device() {
+    let list = |capacity| {
+        let mut list = Collector::new(&request(ChangeKind::Allocated, 100));
+        list.add(0..4096, false);
+        list.add(VOLUME - 4096..VOLUME + 4096, false);
+        list.finish("x", Origin::Rest, capacity)
+    };
+    assert_eq!(list(None).unwrap().data.end(), VOLUME);
+    let mut beyond = Collector::new(&request(ChangeKind::Delta, 2));
+    beyond.add(u64::MAX - 9..u64::MAX, false);
+    assert_eq!(beyond.finish("x", Origin::Rest, None).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(list(Some(VOLUME + 1)).unwrap_err().kind(), ErrorKind::Corrupt);
+    let smaller = list(Some(8192)).unwrap();
+    assert_eq!(smaller.data.as_slice(), [0..4096, 8192..VOLUME]);
+    assert!(smaller.notes[0].contains("are read as well"));
+}
+
+#[test]
+fn tokens_are_read_whole_and_bounded() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let read = |bytes: &[u8]| {
+        std::fs::write(file.path(), bytes).unwrap();
+        read_token(file.path()).map(|t| t.to_string())
+    };
+    assert_eq!(read(b" abc.def\n").unwrap(), "abc.def");
+    for bad in [&b""[..], b" \n", b"a b", b"\xff", &[b'x'; 70_000]] {
+        assert_eq!(read(bad).unwrap_err().kind(), ErrorKind::Usage);
+    }
+}

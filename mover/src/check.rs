@@ -1,0 +1,352 @@
+//! Checking a repository: whether every backup in it can be restored, and putting right what can be.
+//!
+//! What has to be looked at, and what it means, is `chunkstore::Check`'s to know. Here the packs are spread over threads: each
+//! has some loops that wait for the store by turns, and opens, hashes and compares what came.
+//!
+//! Cannot deadlock: loops take packs off one counter and wait for nobody but the store. The first error, or a request to stop,
+//! ends every loop at its next request.
+//!
+//! Memory: beside what `chunkstore::Check` states, three reads of 2 MiB and two entries for each loop that reads data; the number
+//! of threads is such that this fits into `--memory`.
+
+use crate::control::{Cancel, MemoryBudget, Phase, Progress};
+use crate::restore::pipeline::cancelled;
+use crate::restore::{cores, failure::Failure, pipeline::spawn};
+use chunkstore::{
+    Check, CheckFigures, Error, ErrorKind, Finding, LeaseOptions, LostBackup, PackChecker, PackId,
+    PackReport, ReadLimits, Reader, Repaired, Repository, RequestCounts, Result, random_bytes,
+};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+use tokio::runtime::Handle;
+
+/// Packs that a thread has under way when only their directories are read: it mostly waits.
+const LOOPS_DIRECTORY: usize = 8;
+/// The same when all of them is read: one computes while the other waits.
+const LOOPS_DATA: usize = 2;
+/// Reads of one loop.
+const LOOP_READ_BYTES: u64 = 6 << 20;
+/// What a check takes whatever it looks at: the process, reads of maps.
+const BASE_BYTES: u64 = 64 << 20;
+/// A repair may make more readable, in which more is found to repair: pages below pages.
+const REPAIRS_MAX: usize = 16;
+
+/// How much of the packs is read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ReadData {
+    /// Their directories only.
+    Nothing,
+    /// So many of a hundred packs, chosen anew each time.
+    Percent(f64),
+    /// Every byte.
+    All,
+}
+
+/// What to check, and with what.
+#[derive(Debug, Clone)]
+pub struct CheckOptions {
+    /// How much is read.
+    pub read_data: ReadData,
+    /// Put right what can be, and record what is lost.
+    pub repair: bool,
+    /// The reader's lease to take; without one nobody may forget backups and collect garbage meanwhile.
+    pub lease: Option<LeaseOptions>,
+    /// Bound on memory, the mark apart.
+    pub memory: MemoryBudget,
+    /// Threads; by default one a core.
+    pub threads: Option<usize>,
+}
+
+/// What a check found and did.
+#[derive(Debug, Clone)]
+pub struct CheckReport {
+    /// How much there is.
+    pub figures: CheckFigures,
+    /// Packs of which every byte was read, and their bytes.
+    pub read_packs: u64,
+    /// See [`read_packs`](Self::read_packs).
+    pub read_bytes: u64,
+    /// What is wrong: the first ones.
+    pub findings: Vec<Finding>,
+    /// How many there are.
+    pub findings_count: u64,
+    /// Which bytes of which backups are lost, after the repair if there was one.
+    pub lost: Vec<LostBackup>,
+    /// What was put right.
+    pub repaired: Repaired,
+    /// What is odd, without harm.
+    pub warnings: Vec<String>,
+    /// All of it.
+    pub elapsed_seconds: f64,
+    /// Requests to the store so far.
+    pub requests: RequestCounts,
+}
+
+impl CheckReport {
+    /// Whether nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.findings_count == 0 && self.lost.is_empty()
+    }
+
+    /// One error for all that was found; `Ok` if nothing was.
+    pub fn to_result(&self, repo: &Repository) -> Result<()> {
+        if self.is_clean() {
+            return Ok(());
+        }
+        let objects = if self.findings_count == 1 { "thing is" } else { "things are" };
+        let detail = match self.lost.len() {
+            0 => {
+                format!("{} {objects} not as it must be; no backup lost data", self.findings_count)
+            }
+            n => format!(
+                "{} {objects} not as it must be; {n} backups lost data",
+                self.findings_count
+            ),
+        };
+        let error = Error::new(ErrorKind::Corrupt, format!("check {}", repo.store().url()), detail);
+        Err(match (self.lost.is_empty(), self.repaired == Repaired::default()) {
+            (true, true) => error.hint("`mover check --repair` puts right what can be"),
+            (false, true) => error.hint(
+                "`mover check --repair` puts right what can be and records the rest, so that the next backups store it \
+                 again; `mover restore --skip-damaged` writes all that is left of a damaged backup",
+            ),
+            (_, false) => error.hint("what could be put right was: run the check again to see"),
+        })
+    }
+}
+
+/// Checks a repository. The calling thread drives it and must not be one of the runtime's.
+///
+/// Damage is in the report; errors are that the store does not allow to find out.
+pub fn check(
+    rt: &Handle,
+    repo: &Arc<Repository>,
+    options: &CheckOptions,
+    progress: &Arc<Progress>,
+    cancel: &Arc<Cancel>,
+) -> Result<CheckReport> {
+    let begun = Instant::now();
+    progress.set_phase(Phase::Planning);
+    let reader = rt.block_on(Reader::begin_for_all(repo, options.lease.clone()))?;
+    // it ends with the reader
+    drop(rt.spawn(reader.heartbeat()));
+    let threads = threads(repo, options);
+    let run = Run { rt, repo, options, progress, cancel, threads };
+    let checked = run.all();
+    let warnings = rt.block_on(reader.finish());
+    let mut report = checked?;
+    report.warnings.extend(warnings);
+    report.elapsed_seconds = begun.elapsed().as_secs_f64();
+    report.requests = repo.store().counts();
+    Ok(report)
+}
+
+fn threads(repo: &Repository, options: &CheckOptions) -> usize {
+    let params = repo.params();
+    let entry = u64::from(params.chunk.bytes()) * u64::from(params.entry_chunks);
+    let of_thread = LOOPS_DATA as u64 * (LOOP_READ_BYTES + 2 * entry);
+    let fits = options.memory.total_bytes.saturating_sub(BASE_BYTES) / of_thread;
+    let wanted = options.threads.unwrap_or_else(cores).max(1);
+    usize::try_from(fits).unwrap_or(usize::MAX).clamp(1, wanted)
+}
+
+struct Run<'a> {
+    rt: &'a Handle,
+    repo: &'a Arc<Repository>,
+    options: &'a CheckOptions,
+    progress: &'a Progress,
+    cancel: &'a Cancel,
+    threads: usize,
+}
+
+impl Run<'_> {
+    fn all(&self) -> Result<CheckReport> {
+        let limits = ReadLimits::default();
+        let mut check = self.wait(Check::begin(self.repo, limits))?;
+        let selected = self.select(&check)?;
+        self.progress.set_phase(Phase::Verifying);
+        let todo = check.packs(|pack| selected.contains(pack));
+        let of_selected = todo.iter().filter(|(pack, _)| selected.contains(pack));
+        self.progress.total_bytes.set(of_selected.map(|(_, bytes)| bytes).sum());
+        self.packs(&mut check, todo, &selected)?;
+        let read_bytes = self.progress.read_bytes.get();
+        let read_packs = selected.len() as u64;
+        self.progress.set_phase(Phase::Finishing);
+        let mut repaired = Repaired::default();
+        let (found, found_count) = (check.findings().0.to_vec(), check.findings().1);
+        let notes = check.notes().to_vec();
+        if self.options.repair {
+            for _ in 0..REPAIRS_MAX {
+                if !self.wait(check.repair_stubs(&mut repaired))? {
+                    break;
+                }
+                check = self.wait(check.again())?;
+                let todo = check.packs(|_| false);
+                self.packs(&mut check, todo, &HashSet::new())?;
+            }
+            self.wait(check.repair_segments(&mut repaired))?;
+            self.wait(check.record_damage(&mut repaired))?;
+        }
+        let lost = self.wait(check.lost())?;
+        Ok(CheckReport {
+            figures: check.figures(),
+            read_packs,
+            read_bytes,
+            findings: found,
+            findings_count: found_count,
+            lost,
+            repaired,
+            warnings: notes,
+            elapsed_seconds: 0.0,
+            requests: RequestCounts::default(),
+        })
+    }
+
+    /// Which packs are read whole.
+    fn select(&self, check: &Check) -> Result<HashSet<PackId>> {
+        let all = check.packs(|_| true);
+        let count = match self.options.read_data {
+            ReadData::Nothing => 0,
+            ReadData::All => all.len(),
+            ReadData::Percent(percent) => share(all.len(), percent)?,
+        };
+        let seed: [u8; 32] = random_bytes();
+        let rank = |pack: &PackId| *blake3::keyed_hash(&seed, pack.as_bytes()).as_bytes();
+        let mut packs: Vec<PackId> = all.into_iter().map(|(pack, _)| pack).collect();
+        if count < packs.len() {
+            packs.sort_by_cached_key(rank);
+            packs.truncate(count);
+        }
+        Ok(packs.into_iter().collect())
+    }
+
+    /// Checks packs until nothing leads to more of them.
+    fn packs(
+        &self,
+        check: &mut Check,
+        mut todo: Vec<(PackId, u64)>,
+        selected: &HashSet<PackId>,
+    ) -> Result<()> {
+        let mut data = true;
+        while !todo.is_empty() || data {
+            let (whole, frames): (Vec<_>, Vec<_>) =
+                todo.into_iter().partition(|(pack, _)| data && selected.contains(pack));
+            let reports = self.spread(check, &frames, LOOPS_DIRECTORY, false)?;
+            let of_whole = self.spread(check, &whole, LOOPS_DATA, true)?;
+            check.absorb(reports);
+            check.absorb(of_whole);
+            // what is looked at again has been read
+            data = false;
+            todo = self.wait(check.settle())?;
+        }
+        Ok(())
+    }
+
+    fn spread(
+        &self,
+        check: &Check,
+        packs: &[(PackId, u64)],
+        loops: usize,
+        data: bool,
+    ) -> Result<Vec<PackReport>> {
+        let threads = self.threads.min(packs.len());
+        let (failure, next) = (Failure::default(), AtomicUsize::new(0));
+        let reports = Mutex::new(Vec::new());
+        let work =
+            Work { run: self, packs, data, next: &next, failure: &failure, reports: &reports };
+        std::thread::scope(|scope| {
+            let start = |_| {
+                let checkers = failure.note(check.checkers(loops))?;
+                let work = &work;
+                spawn(scope, &failure, "check", move || {
+                    self.rt.block_on(futures::future::join_all(
+                        checkers.into_iter().map(|checker| work.turns(checker)),
+                    ));
+                })
+            };
+            let threads: Vec<_> = (0..threads).filter_map(start).collect();
+            for thread in threads {
+                failure.join("check", Some(thread));
+            }
+        });
+        failure.into_result()?;
+        Ok(reports.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits for a request, or for the wish to stop.
+    fn wait<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
+        self.rt.block_on(async {
+            tokio::select! {
+                biased;
+                () = cancelled(self.cancel) => Err(Cancel::error()),
+                result = request => result,
+            }
+        })
+    }
+}
+
+/// What the threads share.
+struct Work<'a> {
+    run: &'a Run<'a>,
+    packs: &'a [(PackId, u64)],
+    data: bool,
+    next: &'a AtomicUsize,
+    failure: &'a Failure,
+    reports: &'a Mutex<Vec<PackReport>>,
+}
+
+impl Work<'_> {
+    /// One pack after another.
+    async fn turns(&self, mut checker: PackChecker<'_>) {
+        let read = |bytes: u64| {
+            self.run.progress.read_bytes.add(bytes);
+            self.run.progress.done_bytes.add(bytes);
+        };
+        while !self.failure.failed() {
+            let Some((pack, bytes)) = self.packs.get(self.next.fetch_add(1, Ordering::Relaxed))
+            else {
+                return;
+            };
+            let checked = tokio::select! {
+                biased;
+                () = cancelled(self.run.cancel) => Err(Cancel::error()),
+                checked = checker.check(pack, *bytes, self.data, &read) => checked,
+            };
+            if let Some(Some(report)) = self.failure.note(checked) {
+                self.reports.lock().unwrap_or_else(PoisonError::into_inner).push(report);
+            }
+        }
+    }
+}
+
+/// So many of a hundred, one at least.
+fn share(count: usize, percent: f64) -> Result<usize> {
+    if !(percent > 0.0 && percent <= 100.0) {
+        let what = format!("{percent}% of the packs cannot be read");
+        return Err(Error::new(ErrorKind::Usage, "use --read-data", what)
+            .hint("give `all`, or a share such as 5%"));
+    }
+    // in millionths, so that no rounding of large counts matters
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 0 to 100 000 000
+    let millionths = (percent * 1e6).round() as u128;
+    let wanted = (count as u128 * millionths).div_ceil(100_000_000);
+    Ok(usize::try_from(wanted).unwrap_or(count).min(count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_never_nothing() {
+        assert_eq!(share(1000, 5.0).unwrap(), 50);
+        assert_eq!(share(1000, 0.001).unwrap(), 1);
+        assert_eq!(share(1001, 100.0).unwrap(), 1001);
+        assert_eq!(share(0, 5.0).unwrap(), 0);
+        for wrong in [0.0, -1.0, 100.1, f64::NAN, f64::INFINITY] {
+            assert_eq!(share(10, wrong).unwrap_err().kind(), ErrorKind::Usage, "{wrong}");
+        }
+    }
+}

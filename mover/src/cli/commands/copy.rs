@@ -1,0 +1,240 @@
+//! `copy`: selects over one listing of each repository, then copies one backup after the other.
+//!
+//! A backup that is damaged, or whose name stands for another one in the target, does not keep the others from being copied;
+//! the command fails with the first such error when all are done. A store that is away ends it at once.
+
+use super::super::args::{CopyArgs, TargetArgs};
+use super::super::context::{Context, host, tool};
+use super::super::metrics::Reads;
+use super::super::output::Line;
+use super::super::repository;
+use super::super::settings::{KeySources, parse_compression};
+use super::super::summary::copy_text;
+use super::super::table::{human_time, machine_time, table};
+use super::super::watch::Watch;
+use super::backup::{checkpoint_bytes, scratch};
+use super::browse::unreadable;
+use super::forget::policy;
+use crate::control::Progress;
+use crate::copy::{
+    CopyOptions, CopyOutcome, CopySummary, Standing, base_of, copy as run, standing,
+};
+use crate::retention::{Policy, plan_forget};
+use chunkstore::{BackupEntry, Error, ErrorKind, Manifest, Repository, Result, VolumeName};
+use serde_json::json;
+use std::sync::Arc;
+
+/// Both ends, and what was in them.
+struct Ends {
+    from: Arc<Repository>,
+    to: Arc<Repository>,
+    /// All that is in the source, of the wanted volume.
+    source: Vec<BackupEntry>,
+    /// All that is in the target; copies are added as they are made.
+    there: Vec<Manifest>,
+}
+
+#[derive(Debug, Default)]
+struct Done {
+    copied: Vec<CopySummary>,
+    there: usize,
+    failed: usize,
+}
+
+pub(crate) fn copy(ctx: &Context, args: &CopyArgs) -> Result<()> {
+    let policy = policy(&args.keep)?;
+    if !args.backups.is_empty() && policy != Policy::default() {
+        let context = format!("copy backup {}", args.backups[0]);
+        let detail = "rules of a policy were given as well";
+        return Err(Error::new(ErrorKind::Usage, context, detail)
+            .hint("name backups, or give --keep-… rules; MOVER_KEEP_… variables count too"));
+    }
+    let options = options(ctx, args)?;
+    let volume = args.keep.volume.as_deref().map(VolumeName::new).transpose()?;
+    let from = repository::open(ctx)?;
+    let to = open_target(ctx, &args.target)?;
+    if from.store().url() == to.store().url() {
+        let context = format!("copy to {}", to.store().url());
+        return Err(Error::new(ErrorKind::Usage, context, "the backups are there already")
+            .hint("name another repository with --to"));
+    }
+    let (source, problems) = ctx.block_on(from.list_backups(volume.as_ref()))?;
+    let (there, far_problems) = ctx.block_on(to.list_backups(volume.as_ref()))?;
+    far_problems.iter().for_each(|e| ctx.output.warn(&e.to_string()));
+    let there = there.into_iter().map(|b| b.manifest).collect();
+    let mut ends = Ends { from, to, source, there };
+    let wanted = select(ctx, args, &policy, &ends)?;
+    if args.dry_run {
+        preview(ctx, &ends, &wanted)?;
+        return unreadable(ctx, problems);
+    }
+    let (done, failed) = copy_all(ctx, &mut ends, &wanted, &options)?;
+    let stored_bytes: u64 = done.copied.iter().map(|s| s.stored_bytes).sum();
+    let fetched_bytes: u64 = done.copied.iter().map(|s| s.fetched_bytes).sum();
+    let (copied, there) = (done.copied.len(), done.there);
+    let view = json!({
+        "copied": copied, "already_there": there, "failed": done.failed,
+        "fetched_bytes": fetched_bytes, "stored_bytes": stored_bytes,
+        "source_requests": ends.from.store().counts(), "target_requests": ends.to.store().counts(),
+        "dry_run": false,
+    });
+    let mut text = format!("copied {copied} backups, {there} were there already");
+    if done.failed > 0 {
+        text.push_str(&format!(", {} could not be copied", done.failed));
+    }
+    ctx.output.summary(&format!("{text}\n"), &view)?;
+    failed.map_or(Ok(()), Err)?;
+    unreadable(ctx, problems)
+}
+
+fn options(ctx: &Context, args: &CopyArgs) -> Result<CopyOptions> {
+    let resources = &ctx.settings.resources;
+    Ok(CopyOptions {
+        compression: parse_compression(&args.compression)?,
+        memory: resources.memory,
+        scratch: scratch(resources),
+        threads: resources.threads,
+        checkpoint_bytes: checkpoint_bytes(args.checkpoint_interval.clone())?,
+        source_lease: !args.reading.no_lease,
+        tool: tool(),
+        host: host(),
+    })
+}
+
+fn open_target(ctx: &Context, args: &TargetArgs) -> Result<Arc<Repository>> {
+    let keys = KeySources {
+        key_files: args.to_key_file.clone(),
+        password_file: args.to_password_file.clone(),
+        password_command: args.to_password_command.clone(),
+        password: ctx.settings.target.password.clone(),
+        can_ask: ctx.settings.keys.can_ask,
+    };
+    repository::open_target(ctx, &args.to, &keys)
+}
+
+/// What is to be copied, by volume and then from the oldest to the newest.
+fn select(ctx: &Context, args: &CopyArgs, policy: &Policy, ends: &Ends) -> Result<Vec<Manifest>> {
+    let all = || ends.source.iter().map(|b| &b.manifest);
+    if args.backups.is_empty() && *policy == Policy::default() {
+        return Ok(all().cloned().collect());
+    }
+    if args.backups.is_empty() {
+        let kept = plan_forget(policy, &ends.source)?.into_iter().filter(|d| d.keep());
+        return Ok(kept.map(|d| d.backup.manifest.clone()).collect());
+    }
+    let mut named = Vec::new();
+    for spec in &args.backups {
+        let found = ctx.block_on(ends.from.find_backup(spec))?;
+        if !all().any(|m| *m == found) {
+            let detail = format!("it is of volume {}", found.volume);
+            return Err(Error::new(ErrorKind::Usage, format!("copy backup {spec}"), detail)
+                .hint("name the same volume with --volume, or none"));
+        }
+        named.push(found.name());
+    }
+    Ok(all().filter(|m| named.contains(&m.name())).cloned().collect())
+}
+
+fn preview(ctx: &Context, ends: &Ends, wanted: &[Manifest]) -> Result<()> {
+    let (from, to) = (*ends.from.id(), *ends.to.id());
+    let mut counts = [0; 3];
+    let mut rows = Vec::new();
+    for m in wanted {
+        let (index, word) = match standing(from, m, to, &ends.there) {
+            Standing::Absent => (0, "copy"),
+            Standing::There(_) => (1, "there"),
+            Standing::Taken(_) => (2, "taken"),
+        };
+        counts[index] += 1;
+        if ctx.settings.output.json {
+            ctx.output.result_json(&json!({
+                "type": "decision", "volume": m.volume.as_str(), "backup_id": m.backup_id.as_str(),
+                "attempt": m.attempt, "finished": machine_time(&m.finished), "standing": word,
+            }))?;
+        }
+        let (volume, id) = (m.volume.to_string(), m.backup_id.to_string());
+        rows.push(vec![volume, id, human_time(&m.finished), word.to_owned()]);
+    }
+    if !ctx.settings.output.json && !ctx.settings.output.quiet && !rows.is_empty() {
+        let head = ["VOLUME", "BACKUP", "FINISHED", "TARGET"];
+        ctx.output.result(&table(&head, rows, &[], ctx.settings.output.color_stdout))?;
+    }
+    let [copied, there, taken] = counts;
+    let view = json!({
+        "copied": copied, "already_there": there, "failed": taken, "dry_run": true,
+    });
+    let text = format!("would copy {copied} backups, {there} are there already\n");
+    ctx.output.summary(&text, &view)
+}
+
+/// Copies what is not there. The error is the first of those that concern one backup only.
+fn copy_all(
+    ctx: &Context,
+    ends: &mut Ends,
+    wanted: &[Manifest],
+    options: &CopyOptions,
+) -> Result<(Done, Option<Error>)> {
+    let (from, to) = (*ends.from.id(), *ends.to.id());
+    let mut done = Done::default();
+    let mut first = None;
+    for backup in wanted {
+        let copied = match standing(from, backup, to, &ends.there) {
+            Standing::There(_) => {
+                done.there += 1;
+                continue;
+            }
+            Standing::Taken(_) => Err(crate::copy::taken(&ends.to, backup)),
+            Standing::Absent => one(ctx, ends, backup, options),
+        };
+        match copied {
+            Ok(summary) => {
+                summary.warnings.iter().for_each(|w| ctx.output.warn(w));
+                show(ctx, &summary)?;
+                ends.there.push(summary.manifest.clone());
+                match summary.outcome {
+                    CopyOutcome::Copied => done.copied.push(summary),
+                    CopyOutcome::AlreadyThere => done.there += 1,
+                }
+            }
+            Err(e) if is_of_one_backup(&e) => {
+                done.failed += 1;
+                // the first one is the last line
+                if let Some(later) = first.is_some().then_some(&e) {
+                    ctx.output.warn(&later.to_string());
+                }
+                first.get_or_insert(e);
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok((done, first))
+}
+
+fn one(
+    ctx: &Context,
+    ends: &Ends,
+    backup: &Manifest,
+    options: &CopyOptions,
+) -> Result<CopySummary> {
+    let (from, to) = (&ends.from, &ends.to);
+    let base = base_of(*from.id(), &ends.source, *to.id(), &ends.there, backup);
+    let progress = Progress::new();
+    ctx.telemetry.set_volume(backup.volume.as_str());
+    let watch = Watch::start(ctx, &progress, Reads::Store, to.store());
+    let copied = run(ctx.runtime()?, (from, to), backup, base, options, &progress, &ctx.cancel);
+    drop(watch);
+    copied
+}
+
+fn show(ctx: &Context, summary: &CopySummary) -> Result<()> {
+    if ctx.settings.output.json {
+        return ctx.output.result_json(&Line::new("copied", summary));
+    }
+    if ctx.settings.output.quiet { Ok(()) } else { ctx.output.result(&copy_text(summary)) }
+}
+
+/// Others may be copied all the same.
+fn is_of_one_backup(e: &Error) -> bool {
+    use ErrorKind::{AlreadyExists, Corrupt, Forgotten, Missing, NotFound};
+    matches!(e.kind(), AlreadyExists | Corrupt | Forgotten | Missing | NotFound)
+}

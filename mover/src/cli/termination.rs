@@ -1,0 +1,165 @@
+//! The termination message: how a run ended, in one JSON object for a kubelet.
+//!
+//! A kubelet shows the content of one file (`/dev/termination-log`) as the message of a container that has ended, 4096 bytes
+//! of it. The file is written twice: at the start with what is true if nothing follows (somebody killed the process), and at
+//! the end with the outcome. It is written in place, since it is a mount of its own and cannot be renamed over.
+//!
+//! The place is one for the process, set once: the panic hook and the threads that end the process have nothing else
+//! to be told it by. That it cannot be written is worth a warning, and no failure.
+
+use super::context::tool;
+use super::output::{Ended, now};
+use serde_json::{Map, Value, json};
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// What a kubelet reads of it.
+const BYTES_MAX: usize = 4096;
+/// Of each end of a text that does not fit otherwise: both say more than its middle.
+const END_CHARS: usize = 250;
+/// What is left out first, where all does not fit.
+const LONG_MEMBERS: [&str; 6] =
+    ["damaged", "limits", "bounds", "engine_notes", "requests", "warnings"];
+
+static PLACE: OnceLock<(PathBuf, &'static str)> = OnceLock::new();
+
+/// From now on `path` says that `command` was killed, unless [`end`] is called.
+pub(crate) fn begin(path: Option<PathBuf>, command: &'static str) {
+    let Some(path) = path else { return };
+    let (path, command) = PLACE.get_or_init(|| (path, command));
+    let mut body = head("killed", command);
+    body.insert(
+        "message".into(),
+        "it was ended from outside before it could say more: out of memory, evicted, or its node failed".into(),
+    );
+    body.insert("hint".into(), "run the same command again".into());
+    save(path, body);
+}
+
+/// Says how the run ended.
+pub(crate) fn end(exit_code: u8, ended: &Ended) {
+    let Some((path, command)) = PLACE.get() else { return };
+    save(path, outcome(command, exit_code, ended));
+}
+
+/// Says that it ended where there is no more than a message: in the panic hook, or before anything began.
+pub(crate) fn refused(exit_code: u8, kind: &str, message: &str) {
+    let error = json!({ "kind": kind, "message": message });
+    end(exit_code, &Ended { summary: None, error: Some(error) });
+}
+
+fn head(state: &str, command: &str) -> Map<String, Value> {
+    let mut body = Map::new();
+    body.insert("state".into(), state.into());
+    body.insert("command".into(), command.into());
+    body.insert("tool".into(), tool().into());
+    body.insert("time".into(), now().into());
+    body
+}
+
+fn outcome(command: &str, exit_code: u8, ended: &Ended) -> Map<String, Value> {
+    let state = match (&ended.error, exit_code) {
+        (None, 0) => "ok",
+        (_, super::exit::CANCELLED) => "stopped",
+        _ => "failed",
+    };
+    let mut body = head(state, command);
+    body.insert("exit_code".into(), exit_code.into());
+    body.insert("retryable".into(), super::exit::is_retryable(exit_code).into());
+    for name in ["kind", "message", "hint"] {
+        let value = ended.error.as_ref().and_then(|error| error.get(name));
+        if let Some(value) = value.filter(|value| !value.is_null()) {
+            body.insert(name.into(), value.clone());
+        }
+    }
+    if let Some(summary) = &ended.summary {
+        body.insert("summary".into(), summary.clone());
+    }
+    body
+}
+
+/// As much of it as a kubelet reads, never cut in the middle of the JSON.
+fn compact(mut body: Map<String, Value>) -> Vec<u8> {
+    let fits = |body: &Map<String, Value>| {
+        serde_json::to_vec(body).ok().filter(|bytes| bytes.len() <= BYTES_MAX)
+    };
+    for name in LONG_MEMBERS {
+        if let Some(bytes) = fits(&body) {
+            return bytes;
+        }
+        if let Some(Value::Object(summary)) = body.get_mut("summary") {
+            summary.remove(name);
+        }
+    }
+    shorten(&mut body);
+    if let Some(Value::Object(summary)) = body.get_mut("summary") {
+        shorten(summary);
+    }
+    fits(&body).unwrap_or_else(|| {
+        body.remove("summary");
+        fits(&body).unwrap_or_default()
+    })
+}
+
+fn shorten(body: &mut Map<String, Value>) {
+    for value in body.values_mut() {
+        if let Value::String(text) = value
+            && text.chars().count() > 2 * END_CHARS
+        {
+            let start: String = text.chars().take(END_CHARS).collect();
+            let end = text.char_indices().rev().nth(END_CHARS - 1).map_or(0, |(at, _)| at);
+            *value = format!("{start} … {}", &text[end..]).into();
+        }
+    }
+}
+
+fn save(path: &Path, body: Map<String, Value>) {
+    let write = || -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+        file.write_all(&compact(body))
+    };
+    if let Err(e) = write() {
+        tracing::warn!("write the termination message {}: {e}", path.display());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(body: Map<String, Value>) -> Value {
+        let bytes = compact(body);
+        assert!(bytes.len() <= BYTES_MAX, "{}", bytes.len());
+        serde_json::from_slice(&bytes).unwrap()
+    }
+
+    #[test]
+    fn an_outcome_says_whether_to_try_again() {
+        let error = json!({ "kind": "unavailable", "message": "m", "hint": null, "exit_code": 1 });
+        let failed = Ended { summary: None, error: Some(error) };
+        let body = parsed(outcome("backup", 1, &failed));
+        assert_eq!((&body["state"], &body["retryable"]), (&json!("failed"), &json!(true)));
+        assert_eq!((&body["kind"], &body["message"]), (&json!("unavailable"), &json!("m")));
+        assert!(body.get("hint").is_none());
+        let body = parsed(outcome("backup", 143, &failed));
+        assert_eq!((&body["state"], &body["retryable"]), (&json!("stopped"), &json!(true)));
+        let done = Ended { summary: Some(json!({ "read_bytes": 5 })), error: None };
+        let body = parsed(outcome("backup", 0, &done));
+        assert_eq!((&body["state"], &body["summary"]["read_bytes"]), (&json!("ok"), &json!(5)));
+    }
+
+    #[test]
+    fn what_matters_least_is_left_out_first() {
+        let warnings: Vec<String> = (0..200).map(|n| format!("warning {n} of many")).collect();
+        let summary = json!({ "read_bytes": 5, "limits": [1, 2], "warnings": warnings });
+        let done = Ended { summary: Some(summary), error: None };
+        let body = parsed(outcome("backup", 0, &done));
+        assert_eq!(body["summary"], json!({ "read_bytes": 5 }));
+        let error = json!({ "kind": "device", "message": "ä".repeat(5000), "hint": "h" });
+        let body = parsed(outcome("backup", 1, &Ended { summary: None, error: Some(error) }));
+        let text = body["message"].as_str().unwrap();
+        assert!(text.contains('…') && text.chars().count() == 503, "{text}");
+    }
+}

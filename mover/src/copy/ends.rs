@@ -1,0 +1,78 @@
+//! What a copy lies between: two repositories, leases in the source, and requests that end when the run is to stop.
+
+use super::plan::Base;
+use super::run::CopyOptions;
+use crate::backup::LEASE_SECONDS;
+use crate::backup::resume::FINISH_WITHIN;
+use crate::control::Cancel;
+use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Reader, Repository, Result};
+use std::sync::Arc;
+use tokio::runtime::Handle;
+
+/// Between what, and until when.
+#[derive(Clone, Copy)]
+pub(super) struct Ends<'a> {
+    pub(super) rt: &'a Handle,
+    pub(super) from: &'a Arc<Repository>,
+    pub(super) to: &'a Arc<Repository>,
+    pub(super) cancel: &'a Arc<Cancel>,
+}
+
+impl Ends<'_> {
+    /// Waits for a request, or until the run is to stop.
+    pub(super) fn wait<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
+        self.rt.block_on(async {
+            tokio::select! {
+                done = request => done,
+                () = self.cancel.wait() => Err(Cancel::error()),
+            }
+        })
+    }
+
+    pub(super) fn lease(options: &CopyOptions) -> LeaseOptions {
+        let (tool, host) = (options.tool.clone(), options.host.clone());
+        LeaseOptions { lease_seconds: LEASE_SECONDS, tool, host }
+    }
+
+    pub(super) fn read(&self, backup: &Manifest, options: &CopyOptions) -> Result<Reader> {
+        let lease = options.source_lease.then(|| Self::lease(options));
+        let reader = self.wait(Reader::begin(self.from, backup, lease))?;
+        // it ends with the reader
+        drop(self.rt.spawn(reader.heartbeat()));
+        Ok(reader)
+    }
+
+    /// The base under a lease; none if it was forgotten meanwhile.
+    pub(super) fn with_base(
+        &self,
+        base: Option<Base>,
+        options: &CopyOptions,
+    ) -> Result<(Option<Base>, Option<Reader>)> {
+        let Some(base) = base else { return Ok((None, None)) };
+        match self.read(&base.original, options) {
+            Ok(reader) => Ok((Some(base), Some(reader))),
+            Err(e) if is_gone(&e) => Ok((None, None)),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// That a lease stays is no more than a line in the log: it runs out by itself.
+    pub(super) fn finish(&self, reader: Option<Reader>) {
+        let Some(reader) = reader else { return };
+        let warnings = self.give_back(reader.finish());
+        warnings.iter().for_each(|w| tracing::warn!("in {}: {w}", self.from.store().url()));
+    }
+
+    /// A store that does not answer must not use up the time that is left when the run is to stop.
+    pub(super) fn give_back(&self, finish: impl Future<Output = Vec<String>>) -> Vec<String> {
+        if !self.cancel.cancelled() {
+            return self.rt.block_on(finish);
+        }
+        let finish = async { tokio::time::timeout(FINISH_WITHIN, finish).await };
+        self.rt.block_on(finish).unwrap_or_default()
+    }
+}
+
+fn is_gone(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Forgotten)
+}

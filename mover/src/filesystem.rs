@@ -1,0 +1,219 @@
+//! Which bytes of a volume its file system uses, read from the file system's own metadata on the raw device.
+//!
+//! For storage that cannot say what is allocated. What a map leaves out is free space: it restores as zeros, and the file system
+//! never looks at what was there. So a map must be right or not be given at all: [`used_space`] refuses whatever it does not know,
+//! to the last feature flag, and whatever does not add up (checksums, and the counts that a file system keeps of its free blocks).
+//! A refusal is no error of a run: it says why, and the whole volume is read instead.
+//!
+//! All of it comes from outside: no length, count or block number is believed, and no loop runs longer than the device is large.
+//! Memory is a few blocks, 40 bytes for each block that a journal has newer, and the map, rounded out to the caller's granule.
+
+mod ext4;
+
+use crate::changes::{Extents, ExtentsBuilder};
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+/// Bounds on a map.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Ranges are rounded out to this; a power of two.
+    pub granule_bytes: u64,
+    /// Most ranges; 16 bytes each, twice for a moment.
+    pub ranges_max: usize,
+}
+
+/// Random access to a volume.
+pub trait ReadAt {
+    /// Fills `buffer` from `offset` on.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+}
+
+impl ReadAt for File {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_exact_at(buffer, offset)
+    }
+}
+
+impl ReadAt for &[u8] {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let start = usize::try_from(offset).map_err(|_| io::ErrorKind::UnexpectedEof)?;
+        let end = start.checked_add(buffer.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        buffer.copy_from_slice(self.get(start..end).ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
+
+/// What a file system says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsedSpace {
+    /// Its name, as in `mount -t`.
+    pub kind: &'static str,
+    /// Bytes that are in use, rounded out. What lies behind the file system's end counts as used.
+    pub used: Extents,
+    /// Bytes of free blocks, as the file system counts them.
+    pub free_bytes: u64,
+    /// Transactions of the journal that the next mount will replay, and that were taken into account.
+    pub replayed: u64,
+}
+
+/// Why there is no map.
+#[derive(Debug)]
+pub enum Refusal {
+    /// No file system that is known begins where the volume does.
+    Unknown,
+    /// It is known, and cannot be relied upon.
+    Unusable {
+        /// Its name.
+        kind: &'static str,
+        /// Why.
+        why: String,
+    },
+    /// The volume cannot be read.
+    Io {
+        /// Where, in bytes.
+        offset: u64,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("no file system is found whose free space is understood"),
+            Self::Unusable { kind, why } => write!(f, "{kind} file system: {why}"),
+            Self::Io { offset, error } => write!(f, "read at {offset}: {error}"),
+        }
+    }
+}
+
+/// What the file system that begins where a volume of `volume_bytes` does uses of it.
+pub fn used_space(
+    volume: &dyn ReadAt,
+    volume_bytes: u64,
+    limits: Limits,
+) -> Result<UsedSpace, Refusal> {
+    ext4::used_space(volume, volume_bytes, limits)
+}
+
+fn read(volume: &dyn ReadAt, offset: u64, len: usize) -> Result<Vec<u8>, Refusal> {
+    let mut bytes = vec![0; len];
+    volume.read_at(&mut bytes, offset).map_err(|error| Refusal::Io { offset, error })?;
+    Ok(bytes)
+}
+
+/// Collects what is used.
+struct Map {
+    volume_bytes: u64,
+    limits: Limits,
+    /// Grows in order.
+    ascending: ExtentsBuilder,
+    /// Whatever comes in between.
+    scattered: ExtentsBuilder,
+}
+
+/// The map would be too large.
+struct TooLarge;
+
+impl Map {
+    fn new(volume_bytes: u64, limits: Limits) -> Self {
+        let (ascending, scattered) = Default::default();
+        Self { volume_bytes, limits, ascending, scattered }
+    }
+
+    /// Ranges in ascending order.
+    fn add(&mut self, bytes: Range<u64>) -> Result<(), TooLarge> {
+        let range = self.rounded(bytes);
+        self.ascending.push(range);
+        self.check()
+    }
+
+    /// Ranges in any order.
+    fn add_anywhere(&mut self, bytes: Range<u64>) -> Result<(), TooLarge> {
+        let range = self.rounded(bytes);
+        self.scattered.push(range);
+        if self.scattered.held() > self.limits.ranges_max / 8 {
+            self.scattered.compact();
+        }
+        self.check()
+    }
+
+    fn rounded(&self, bytes: Range<u64>) -> Range<u64> {
+        let mask = self.limits.granule_bytes - 1;
+        let end = bytes.end.checked_add(mask).map_or(u64::MAX, |end| end & !mask);
+        (bytes.start & !mask).min(self.volume_bytes)..end.min(self.volume_bytes)
+    }
+
+    fn check(&self) -> Result<(), TooLarge> {
+        let held = self.ascending.held() + self.scattered.held();
+        if held > self.limits.ranges_max { Err(TooLarge) } else { Ok(()) }
+    }
+
+    fn finish(self) -> Extents {
+        self.ascending.finish().union(&self.scattered.finish())
+    }
+}
+
+/// Fields of on-disk structures; callers have made sure that the bytes are there, and what is not reads as zero.
+fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
+}
+
+fn le16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(field(bytes, at))
+}
+
+fn le32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(field(bytes, at))
+}
+
+fn be32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(field(bytes, at))
+}
+
+/// A number whose halves stand in two places.
+fn joined(low: u32, high: u32) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
+}
+
+/// CRC-32C that goes on from `seed` and is not inverted at the end: as Linux chains it.
+fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
+    const CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
+    let mut digest = CRC.digest_with_initial(seed.reverse_bits());
+    digest.update(bytes);
+    !digest.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { granule_bytes: 4096, ranges_max: 1000 };
+
+    #[test]
+    fn checksums_chain() {
+        // check value of CRC-32C, whose last step is an inversion
+        assert_eq!(crc32c(!0, b"123456789"), !0xe306_9283);
+        assert_eq!(crc32c(crc32c(!0, b"1234"), b"56789"), !0xe306_9283);
+    }
+
+    #[test]
+    fn what_is_no_file_system_is_not_taken_for_one() {
+        for bytes in [vec![], vec![0; 1000], vec![0; 1 << 20], vec![0xff; 1 << 20]] {
+            let found = used_space(&&bytes[..], bytes.len() as u64, LIMITS);
+            assert!(matches!(found, Err(Refusal::Unknown)), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn ranges_are_rounded_out_and_end_with_the_volume() {
+        let mut map = Map::new(10_000, LIMITS);
+        assert!(map.add(1..2).is_ok() && map.add(8191..8193).is_ok());
+        assert!(map.add_anywhere(9000..u64::MAX).is_ok());
+        assert_eq!(map.finish(), Extents::of(0..10_000));
+    }
+}

@@ -1,0 +1,13 @@
+//! The servers' side of the protocol definitions whose client is in `mover`.
+
+use std::error::Error;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    const FILES: [&str; 2] = ["../mover/proto/snapshotmetadata.proto", "../mover/proto/csi.proto"];
+    for file in FILES {
+        println!("cargo::rerun-if-changed={file}");
+    }
+    let files = protox::compile(FILES, ["../mover/proto"])?;
+    tonic_prost_build::configure().build_client(false).compile_fds(files)?;
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! A file that fails: one block of it cannot be read or written, or it is slow. Served over FUSE from a sound
+//! file; a loop device over it is a block device that fails so. Needs root and `/dev/fuse`.
+
+use fuser::{
+    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, INodeNo,
+    LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyWrite,
+    Request, WriteFlags,
+};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+
+const NAME: &str = "image";
+const FILE: INodeNo = INodeNo(2);
+/// The kernel asks again each time.
+const NO_TIME: Duration = Duration::ZERO;
+
+/// What is wrong with it.
+#[derive(Debug, Clone, Default)]
+pub struct Badness {
+    /// EIO for whatever touches this.
+    pub broken: Option<Range<u64>>,
+    /// How long each read and write takes.
+    pub delay: Duration,
+}
+
+/// See the module. Unmounted when dropped: declare it before what is attached to it.
+#[derive(Debug)]
+pub struct BadFile {
+    how: Arc<Mutex<Badness>>,
+    _session: BackgroundSession,
+    point: tempfile::TempDir,
+}
+
+impl BadFile {
+    /// Over `backing`.
+    pub fn new(backing: &Path, how: Badness) -> Self {
+        let file = File::options().read(true).write(true).open(backing).expect("open the file");
+        let how = Arc::new(Mutex::new(how));
+        let point = crate::work_dir("bad-file");
+        let mut config = Config::default();
+        config.mount_options = vec![MountOption::FSName("bad-file".into())];
+        let served = Served { file, how: Arc::clone(&how) };
+        let session = fuser::spawn_mount(served, point.path(), &config).expect("mount over FUSE");
+        Self { how, _session: session, point }
+    }
+
+    /// The file.
+    pub fn path(&self) -> PathBuf {
+        self.point.path().join(NAME)
+    }
+
+    /// From now on this is wrong with it.
+    pub fn becomes(&self, how: Badness) {
+        *self.how.lock().unwrap_or_else(PoisonError::into_inner) = how;
+    }
+}
+
+struct Served {
+    file: File,
+    how: Arc<Mutex<Badness>>,
+}
+
+impl Served {
+    fn how(&self) -> Badness {
+        self.how.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn attributes(&self, inode: INodeNo) -> io::Result<FileAttr> {
+        let directory = inode == INodeNo::ROOT;
+        let size = if directory { 0 } else { self.file.metadata()?.len() };
+        Ok(FileAttr {
+            ino: inode,
+            size,
+            blocks: size.div_ceil(512),
+            atime: UNIX_EPOCH,
+            mtime: UNIX_EPOCH,
+            ctime: UNIX_EPOCH,
+            crtime: UNIX_EPOCH,
+            kind: if directory { FileType::Directory } else { FileType::RegularFile },
+            perm: if directory { 0o755 } else { 0o644 },
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        })
+    }
+
+    /// Whether a transfer may be done.
+    fn allowed(&self, offset: u64, len: usize) -> Result<(), Errno> {
+        let how = self.how();
+        std::thread::sleep(how.delay);
+        let end = offset + len as u64;
+        match how.broken {
+            Some(broken) if offset < broken.end && broken.start < end => Err(Errno::EIO),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Filesystem for Served {
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        if parent != INodeNo::ROOT || name != NAME {
+            return reply.error(Errno::ENOENT);
+        }
+        match self.attributes(FILE) {
+            Ok(attributes) => reply.entry(&NO_TIME, &attributes, fuser::Generation(0)),
+            Err(_) => reply.error(Errno::EIO),
+        }
+    }
+
+    fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match self.attributes(inode) {
+            Ok(attributes) => reply.attr(&NO_TIME, &attributes),
+            Err(_) => reply.error(Errno::EIO),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let mut bytes = vec![0; size as usize];
+        if let Err(errno) = self.allowed(offset, bytes.len()) {
+            return reply.error(errno);
+        }
+        match self.file.read_at(&mut bytes, offset) {
+            Ok(read) => reply.data(&bytes[..read]),
+            Err(_) => reply.error(Errno::EIO),
+        }
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        match self.allowed(offset, data.len()) {
+            Ok(()) => match self.file.write_all_at(data, offset) {
+                Ok(()) => reply.written(u32::try_from(data.len()).expect("a request is small")),
+                Err(_) => reply.error(Errno::EIO),
+            },
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.ok();
+    }
+}

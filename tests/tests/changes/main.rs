@@ -1,0 +1,48 @@
+//! Changed-block lists from servers: every source end to end, every quirk of a server, and the ladder.
+
+#![allow(clippy::print_stdout, reason = "tests print what they measure")]
+
+mod command;
+mod grpc;
+mod ladder;
+mod rest;
+mod world;
+
+use mover::changes::{ChangeKind, ChangeSource, ChangedBlocks, Extents, ListRequest, RetryPolicy};
+use tests::Blocks;
+
+/// Waits of a millisecond: what is tried again is tried at once.
+pub(crate) fn quick() -> RetryPolicy {
+    RetryPolicy {
+        tries_max: 4,
+        internal_tries_max: 2,
+        wait_first_ms: 1,
+        wait_max_ms: 2,
+        idle_ms: 2000,
+    }
+}
+
+/// Asks a source, with memory for any list.
+pub(crate) fn fetch(
+    source: &ChangeSource,
+    kind: ChangeKind,
+    volume_bytes: u64,
+) -> chunkstore::Result<ChangedBlocks> {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
+    runtime.block_on(source.fetch(&ListRequest {
+        kind,
+        volume_bytes,
+        ranges_max: 1 << 20,
+        granule_bytes: 4096,
+        base: None,
+    }))
+}
+
+/// The data and the zeros that blocks name.
+pub(crate) fn wanted(blocks: &Blocks) -> (Extents, Extents) {
+    let of = |zero| -> Extents {
+        let marked = blocks.iter().filter(|b| b.zero == zero);
+        marked.map(|b| b.offset..b.offset + b.len).collect()
+    };
+    (of(false), of(true))
+}
