@@ -2,9 +2,9 @@
 //! file; a loop device over it is a block device that fails so. Needs root and `/dev/fuse`.
 
 use fuser::{
-    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, INodeNo,
-    LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyWrite,
-    Request, WriteFlags,
+    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
+    INodeNo, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry,
+    ReplyOpen, ReplyWrite, Request, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::fs::File;
@@ -27,6 +27,8 @@ pub struct Badness {
     pub broken: Option<Range<u64>>,
     /// How long each read and write takes.
     pub delay: Duration,
+    /// A read is answered with no more than this, as a server may that is asked directly.
+    pub answers_at_most: Option<u32>,
 }
 
 /// See the module. Unmounted when dropped: declare it before what is attached to it.
@@ -123,6 +125,15 @@ impl Filesystem for Served {
         }
     }
 
+    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        // without the page cache, which would ask for the rest
+        let flags = match self.how().answers_at_most {
+            Some(_) => FopenFlags::FOPEN_DIRECT_IO,
+            None => FopenFlags::empty(),
+        };
+        reply.opened(FileHandle(0), flags);
+    }
+
     fn read(
         &self,
         _: &Request,
@@ -134,6 +145,7 @@ impl Filesystem for Served {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let size = size.min(self.how().answers_at_most.unwrap_or(u32::MAX));
         let mut bytes = vec![0; size as usize];
         if let Err(errno) = self.allowed(offset, bytes.len()) {
             return reply.error(errno);

@@ -14,11 +14,14 @@ use chunkstore::names::AttemptName;
 use chunkstore::{
     ChunkRef, Encryption, Error, PageAt, ReadLimits, Repository, Result, Visitor, VolumeMap, reach,
 };
+use mover::backup::BackupOptions;
+use mover::control::Cancel;
 use names::RealPlace;
 use play::{Played, Recording, Stage};
 use record::{Log, RecordingStore, Request};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tests::{BesideStore, ClockedStore, Death, DyingStore, Rng, Vault, VaultParams, write_extents};
@@ -221,15 +224,16 @@ fn a_killed_run_and_the_next_one_are_a_path() {
     let tale = Tale::new("replay-resumed", Some(256 << 10));
     let image = tale.image("v.img", &Rng::new(31).bytes(200 * CHUNK));
     let vault = Arc::clone(&tale.vault);
-    // killed at the second checkpoint, or later: how many there are depends on how threads are
-    // scheduled
+    // killed at the second checkpoint; read slowly, so that there is time for two
     let death = Some(Death { change: 2, done: true });
+    let slow = NonZeroU64::new(1 << 20);
     let mut killed = None;
     for _ in 0..50 {
         let mut fork = tale.fork();
         let died = fork.act(1, false, |s| {
             let dying = DyingStore::below(s[0].clone(), "leases", death);
-            vault.backup(dying, &image, "b", None).is_err()
+            let options = BackupOptions { limit_read: slow, ..vault.options(&image, "b", None) };
+            vault.run(dying, &options, &Cancel::new()).result.is_err()
         });
         if died {
             killed = Some(fork);
