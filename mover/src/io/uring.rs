@@ -244,9 +244,9 @@ impl Uring {
 /// without moving the offset, and reports all of it as read: the same bytes stand in the buffer again and again, and nothing shows
 /// it. Blocking reads are told of the short answer.
 fn refuse_fuse(file: &IoFile) -> io::Result<()> {
-    const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
+    const FUSE_SUPER_MAGIC: rustix::fs::FsWord = 0x6573_5546;
     let of = rustix::fs::fstatfs(file.unaligned())?;
-    if i64::from(of.f_type) == FUSE_SUPER_MAGIC {
+    if of.f_type == FUSE_SUPER_MAGIC {
         let what = "io_uring misreads files that are served over FUSE";
         return Err(io::Error::new(io::ErrorKind::Unsupported, what));
     }
