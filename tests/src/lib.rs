@@ -25,6 +25,7 @@ mod failing;
 mod filesystems;
 mod golden;
 mod images;
+mod place;
 mod random;
 mod relay;
 mod servers;
@@ -46,6 +47,7 @@ pub use failing::{FailingStore, Failure};
 pub use filesystems::{Filesystem, TreeEntry, TreeListing};
 pub use golden::{ExpectedBackup, Golden, Library};
 pub use images::{LiveVolume, VolumeState};
+pub use place::Place;
 pub use random::Rng;
 pub use relay::{
     FaultCounts, FaultKind, FaultOptions, LinkOptions, Relay, RelayCounts, RelayOptions,

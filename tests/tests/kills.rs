@@ -12,7 +12,6 @@
     reason = "a test that cannot go on has failed; figures are shown; the test's own environment"
 )]
 
-use chunkstore::{Credential, Repository, Store, StoreOptions, open_url_with};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -21,8 +20,8 @@ use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant, SystemTime};
-use tests::{LoopDevice, Mover, Rng, S3Bucket, S3Server, expect_clean, volume_dir, work_dir};
+use std::time::{Duration, Instant};
+use tests::{LoopDevice, Mover, Place, Rng, S3Server, volume_dir, work_dir};
 
 const MIB: u64 = 1 << 20;
 
@@ -164,15 +163,8 @@ fn a_store_that_stalls_does_not_hold_up_a_signal() {
     mover.ok([p("verify"), p("v@b"), p("--device"), image]);
 }
 
-/// Where the repositories of the test are.
-enum Place {
-    Directory(tempfile::TempDir),
-    Bucket(Box<S3Server>, S3Bucket),
-}
-
 /// One repository, its volume, and what happened to it.
 struct Scene<'a> {
-    place: &'a Place,
     name: String,
     mover: Mover,
     key: PathBuf,
@@ -183,39 +175,11 @@ struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    fn new(place: &'a Place, name: String, volumes: &'a Path, size: u64) -> Self {
+    fn new(place: &Place, name: String, volumes: &'a Path, size: u64) -> Self {
         let key = volumes.join(format!("{name}.key"));
-        let mover = Mover::new().env("MOVER_KEY_FILE", &key);
-        let mover = match place {
-            Place::Directory(dir) => mover.env("MOVER_REPO", dir.path().join(&name)),
-            Place::Bucket(server, bucket) => {
-                mover.env("MOVER_REPO", bucket.url(&name)).envs(server.environment())
-            }
-        };
-        mover.ok([p("init"), p("-q"), p("--new-key-file"), key.clone()]);
+        let mover = place.init(&name, &key);
         let pause = Pause::new();
-        Self { place, name, mover, key, volumes, size, kills: 0, pause }
-    }
-
-    fn store(&self) -> Store {
-        let options = StoreOptions::default();
-        let opened = match self.place {
-            Place::Directory(dir) => {
-                let path = dir.path().join(&self.name);
-                open_url_with(path.to_str().unwrap(), &options, &[])
-            }
-            Place::Bucket(server, bucket) => {
-                let settings = [
-                    ("aws_endpoint", server.endpoint.as_str()),
-                    ("aws_access_key_id", &server.key),
-                    ("aws_secret_access_key", &server.secret),
-                    ("aws_region", "us-east-1"),
-                    ("aws_allow_http", "true"),
-                ];
-                open_url_with(&bucket.url(&self.name), &options, &settings)
-            }
-        };
-        opened.unwrap()
+        Self { name, mover, key, volumes, size, kills: 0, pause }
     }
 
     /// Runs the line and kills it when `enough` says so. False if it had ended well before.
@@ -271,49 +235,6 @@ impl<'a> Scene<'a> {
         self.mover.ok([p("restore"), p(backup), restored.clone(), p("--no-lease")]);
         assert_eq!(tests::first_difference(image, &restored), None, "{} {backup}", self.name);
     }
-
-    /// As if time had passed: the leases of the dead are gone, and temporary files are old.
-    fn age(&self) {
-        let store = self.store();
-        run(async {
-            for lease in store.list("leases").await.unwrap() {
-                store.delete(&lease.key).await.unwrap();
-            }
-        });
-        if let Place::Directory(dir) = self.place {
-            let before = SystemTime::now() - Duration::from_secs(3600);
-            for path in files(&dir.path().join(&self.name)) {
-                fs::File::options().write(true).open(path).unwrap().set_modified(before).unwrap();
-            }
-        }
-    }
-
-    fn expect_clean(&self, backups: usize) {
-        run(async {
-            let key = Credential::from_key_file_bytes(&fs::read(&self.key).unwrap()).unwrap();
-            let repo = Repository::open(self.store(), &[key]).await.unwrap();
-            expect_clean(&repo, backups, &self.name).await;
-        });
-        if let Place::Directory(dir) = self.place {
-            let left: Vec<_> = files(&dir.path().join(&self.name));
-            let temporary = |path: &&PathBuf| path.to_string_lossy().contains('#');
-            assert_eq!(left.iter().find(temporary), None, "a temporary file stays");
-        }
-    }
-}
-
-fn run<T>(task: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.expect("start a runtime").block_on(task)
-}
-
-fn files(directory: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
-    }
-    found
 }
 
 /// Bytes read from a device since it is there.
@@ -340,9 +261,7 @@ fn killed_at_random_moments_nothing_is_lost_and_nothing_is_left() {
     let (size, of_full, of_delta, of_gc) =
         if full.is_some() { (256 * MIB, 10, 3, 3) } else { (64 * MIB, 6, 2, 3) };
     let place = if full.is_some() {
-        let server = tests::require_s3!(ceph);
-        let bucket = server.bucket();
-        Place::Bucket(Box::new(server), bucket)
+        Place::on(tests::require_s3!(ceph))
     } else {
         Place::Directory(work_dir("kills"))
     };
@@ -372,11 +291,11 @@ fn killed_at_random_moments_nothing_is_lost_and_nothing_is_left() {
         scene.gc(of_gc, &mut rng);
         scene.expect_content("v@delta", &image);
         for _ in 0..2 {
-            scene.age();
+            place.age(&scene.name);
             scene.mover.ok(["gc", "-q"]);
         }
         scene.expect_content("v@delta", &image);
-        scene.expect_clean(1);
+        place.expect_clean(&scene.name, &scene.key, 1);
         println!(
             "{}: {} kills; the full backup, {of_full} times killed, read {percent}% of the volume",
             scene.name, scene.kills
