@@ -45,7 +45,7 @@ struct Metric {
     unit: &'static str,
     stability: Stability,
     help: &'static str,
-    /// Members of the summary that have the value at the end; the first that is there.
+    /// Members of the summary that have the value at the end, or a list of so many; the first that is there. A dot goes down.
     members: &'static [&'static str],
     /// The value before that.
     live: fn(&Moment) -> Option<u64>,
@@ -74,7 +74,7 @@ const fn gauge(
 use Stability::{Experimental, Stable};
 
 /// Metrics of one value each. All carry the labels `command` and, where it is known, `volume`.
-const PLAIN: [Metric; 19] = [
+const PLAIN: [Metric; 22] = [
     gauge("mover_planned_bytes", "bytes", Stable, "What is to be gone through", |m| {
         Some(m.total_bytes)
     }),
@@ -104,6 +104,31 @@ const PLAIN: [Metric; 19] = [
         Some(m.written_bytes)
     }),
     counter("mover_deleted_bytes_total", "Deleted by gc", &["deleted_bytes"], |_| None),
+    Metric {
+        unit: "chunks",
+        ..counter(
+            "mover_audited_chunks_total",
+            "Compared by the audit, at the end only",
+            &["audit.chunks"],
+            |_| None,
+        )
+    },
+    counter(
+        "mover_resumed_bytes_total",
+        "Done by an earlier run that this one went on from, at the end only",
+        &["resumed.bytes"],
+        |_| None,
+    ),
+    Metric {
+        members: &["degraded"],
+        ..gauge(
+            "mover_degraded_reasons",
+            "reasons",
+            Stable,
+            "At the end only: steps down the ladder, and a list that the audit found false",
+            |_| None,
+        )
+    },
     gauge("mover_elapsed_seconds", "seconds", Stable, "Since the start", |_| None),
     gauge("mover_resident_bytes", "bytes", Experimental, "Memory of the process", |m| {
         m.resident_bytes
@@ -308,7 +333,7 @@ impl Telemetry {
 
 fn fill(registry: &Registry, now: &Moment, summary: &Value) -> prometheus::Result<()> {
     for metric in &PLAIN {
-        let at_end = metric.members.iter().find_map(|name| summary[*name].as_u64());
+        let at_end = metric.members.iter().find_map(|name| number(summary, name));
         let seconds = (metric.name == "mover_elapsed_seconds")
             .then(|| summary["elapsed_seconds"].as_f64().unwrap_or(now.elapsed_seconds));
         let Some(value) = at_end.or_else(|| (metric.live)(now)) else {
@@ -349,6 +374,11 @@ fn fill(registry: &Registry, now: &Moment, summary: &Value) -> prometheus::Resul
     let engine = summary["engine"].as_str().unwrap_or_default();
     info.with_label_values(&[env!("CARGO_PKG_VERSION"), engine]).set(1.0);
     add(registry, info)
+}
+
+fn number(summary: &Value, name: &str) -> Option<u64> {
+    let member = name.split('.').fold(summary, |value, key| &value[key]);
+    member.as_u64().or_else(|| u64::try_from(member.as_array()?.len()).ok())
 }
 
 fn add(registry: &Registry, collector: impl Collector + 'static) -> prometheus::Result<()> {
@@ -433,7 +463,8 @@ mod tests {
 
         let summary = json!({
             "volume": "pvc/a \"b\"", "read_bytes": 4_503_599_627_370_495_u64, "elapsed_seconds": 1.5,
-            "requests": { "gets": 3 }, "engine": "blocking",
+            "requests": { "gets": 3 }, "engine": "blocking", "degraded": ["a", "b"],
+            "audit": { "chunks": 32 }, "resumed": null,
         });
         telemetry.end(0, Some(summary));
         let text = telemetry.text().unwrap();
@@ -443,6 +474,9 @@ mod tests {
         assert_eq!(value(&text, "mover_elapsed_seconds", &labels), "1.5");
         assert_eq!(value(&text, "mover_store_requests_total", &[r#"kind="get""#]), "3");
         assert_eq!(value(&text, "mover_info", &[r#"engine="blocking""#]), "1");
+        assert_eq!(value(&text, "mover_degraded_reasons", &labels), "2");
+        assert_eq!(value(&text, "mover_audited_chunks_total", &labels), "32");
+        assert!(!text.contains("mover_resumed_bytes_total"), "{text}");
         assert!(text.contains("mover_success_timestamp_seconds{"), "{text}");
         telemetry.end(1, None);
         assert!(!telemetry.text().unwrap().contains("mover_success_timestamp_seconds{"));
