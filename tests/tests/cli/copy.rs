@@ -1,9 +1,14 @@
 //! `copy`: what is selected, what is said, and what ends it.
 
+use super::ends::cancelled_by;
 use super::{Stage, expect_error, file_url, p, random_bytes};
 use serde_json::Value;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+use tests::MoverOutput;
 
 /// A stage with three backups of `v` and one of `w`, and an empty repository with another key and another chunk size.
 struct Pair {
@@ -114,4 +119,55 @@ fn what_stands_in_the_way_is_said_and_the_rest_is_copied() {
     let wrong = [p("copy"), p("--to"), p(&file_url(&pair.far)), p("--to-key-file")];
     expect_error(mover.run(wrong.into_iter().chain([pair.stage.key()])), 4, "key");
     expect_error(mover.run(pair.line(&["--memory", "64MiB"])), 2, "--memory");
+}
+
+#[test]
+fn a_copy_to_a_server_is_stopped_and_gone_on_with() {
+    const MIB: u64 = 1 << 20;
+    let server = tests::require_s3!(ceph);
+    let bucket = server.bucket();
+    let stage = Stage::new("copy-server");
+    let image = stage.path("large");
+    fs::write(&image, random_bytes(48 << 20)).expect("write the image");
+    let line = ["backup", "-q", "--volume", "large", "--backup-id", "b"];
+    stage.mover.ok(line.iter().map(|t| p(t)).chain([image.clone()]));
+    let (url, key) = (bucket.url("far"), stage.path("far-key"));
+    let far = |args: &[&str]| {
+        let mut command = stage.mover.command(args);
+        command.envs(server.environment()).env("MOVER_REPO", &url).env("MOVER_KEY_FILE", &key);
+        command
+    };
+    let mut init = far(&["init", "-q", "--new-key-file", key.to_str().expect("a path")]);
+    let _ = MoverOutput::of(init.env_remove("MOVER_KEY_FILE")).expect_code(0);
+    let copy = |more: &[&str]| {
+        let line = ["copy", "--volume", "large", "--to", &url, "--checkpoint-interval", "4MiB"];
+        let line = line.iter().chain(["--json", "--to-key-file"].iter()).map(|t| p(t));
+        let line = line.chain([key.clone()]).chain(more.iter().map(|t| p(t)));
+        let mut command = stage.mover.command(line);
+        command.envs(server.environment());
+        command
+    };
+    let mut slow = copy(&["--limit-upload", "4MiB"]);
+    let slow = slow.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = slow.spawn().expect("start a copy");
+    let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+    loop {
+        let line = lines.next().expect("a line of progress").expect("text");
+        let progress: Value = serde_json::from_str(&line).expect("JSON");
+        if progress["uploaded_bytes"].as_u64().expect("a number") >= 12 * MIB {
+            break;
+        }
+    }
+    let error = cancelled_by(&mut child, "TERM", Duration::from_secs(10));
+    assert!(error.contains("run the same command again"), "{error}");
+    assert!(MoverOutput::of(&mut far(&["list", "--json"])).expect_code(0).json_lines().is_empty());
+    let done = MoverOutput::of(&mut copy(&[])).expect_code(0);
+    let lines = done.json_lines();
+    let copied = lines.iter().find(|l| l["type"] == "copied").expect("a line");
+    assert!(copied["resumed"]["bytes"].as_u64().unwrap_or(0) >= 4 * MIB, "{copied}");
+    assert!(copied["stored_bytes"].as_u64().expect("a number") < 44 * MIB, "{copied}");
+    let target = stage.path("restored");
+    let line = ["restore", "large@b", target.to_str().expect("a path"), "--verify"];
+    let _ = MoverOutput::of(&mut far(&line)).expect_code(0);
+    assert_eq!(tests::first_difference(&image, &target), None);
 }

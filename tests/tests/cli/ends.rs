@@ -99,7 +99,7 @@ fn a_signal_stops_a_backup_which_then_can_be_done_again() {
 }
 
 /// Signals it, and gives the one error that it ends with.
-fn cancelled_by(child: &mut Child, name: &str, within: Duration) -> String {
+pub(crate) fn cancelled_by(child: &mut Child, name: &str, within: Duration) -> String {
     signal(child, name);
     assert_eq!(ends_within(child, within), Some(143), "{name}");
     let mut stderr = String::new();
