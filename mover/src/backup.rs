@@ -20,6 +20,7 @@ mod seal;
 mod stdin;
 pub(crate) mod stop;
 mod summary;
+mod turns;
 pub(crate) mod unit;
 mod upload;
 
@@ -53,6 +54,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 use stop::Stop;
+use turns::Turns;
 
 /// How often a run may have to store again what a collector took away before it gives up.
 pub(crate) const ROUNDS_MAX: u32 = 5;
@@ -391,6 +393,7 @@ impl Run<'_> {
             source: &self.prepared.source,
             geometry: self.prepared.geometry,
             cancel: self.cancel,
+            turns: Turns::new(self.options.limit_read),
             says_zero: origin != Some(Origin::FileSystem),
         };
         let parent = self.writer.parent().filter(|_| plan.inherit);

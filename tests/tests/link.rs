@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tests::{
     Mover, Relay, RelayOptions, Rng, S3Server, first_difference, require_s3, volume_dir, work_dir,
+    write_extents,
 };
 
 const MIB: usize = 1 << 20;
@@ -108,8 +109,19 @@ fn limits_hold_and_change_no_byte() {
     };
 
     // units of a MiB, each after the time of those before it
-    let (_, took) = timed(&|| back_up(&mover, &source, &["--limit-read", "10MiB"]));
+    let slow = ["--limit-read", "10MiB", "--snapshot", "s0"];
+    let (_, took) = timed(&|| back_up(&mover, &source, &slow));
     assert!(took >= Duration::from_millis(1200), "{took:?}");
+
+    // what the audit reads counts too
+    let list = directory.path().join("nothing.json");
+    write_extents(&source, &source, &list);
+    let list = list.to_str().expect("UTF-8");
+    let audit = ["--limit-read", "10MiB", "--audit", "all", "--changed-blocks", list];
+    let audit = [&audit[..], &["--base-snapshot", "s0", "--snapshot", "s1"]].concat();
+    let (backup, took) = timed(&|| back_up(&mover, &source, &audit));
+    assert_eq!(number(&backup["audit"], "bytes"), 14 << 20, "{backup}");
+    assert!(took >= Duration::from_millis(1300), "{took:?}");
 
     // a pack is sent at once; two of 8 and 4 MiB: the second after the time of the first
     let other = directory.path().join("other");

@@ -8,6 +8,7 @@
 //! If a share *f* of what a list calls unchanged has changed in truth, *n* chunks find none of it with a chance of (1 − *f*)^*n* at
 //! most. What is known without reading, holes of an image file, is not looked at.
 
+use super::turns::Turns;
 use crate::changes::{BackupPlan, Extents};
 use crate::control::Cancel;
 use crate::device::Source;
@@ -128,6 +129,8 @@ pub(super) struct Audit<'a> {
     pub(super) source: &'a Source,
     pub(super) geometry: Geometry,
     pub(super) cancel: &'a Cancel,
+    /// How fast the source may be read.
+    pub(super) turns: Turns,
     /// Whether the list says that something is zero, and not only that nobody needs it.
     pub(super) says_zero: bool,
 }
@@ -304,10 +307,11 @@ impl Audit<'_> {
     }
 
     fn differs(&self, chunk: ChunkNo, at: Option<&ChunkRef>, buffer: &mut [u8]) -> Result<bool> {
-        if self.cancel.cancelled() {
+        let bytes = &mut buffer[..self.geometry.len(chunk) as usize];
+        let turn = self.turns.wait(bytes.len() as u64, || self.cancel.cancelled());
+        if !turn || self.cancel.cancelled() {
             return Err(Cancel::error());
         }
-        let bytes = &mut buffer[..self.geometry.len(chunk) as usize];
         self.source.read_exact_at(bytes, self.geometry.offset(chunk))?;
         Ok(match at {
             Some(at) => self.repo.keys().chunk_id(bytes) != at.id,

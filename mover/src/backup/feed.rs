@@ -5,15 +5,15 @@
 //! gigabyte. A ticket is taken for each step and given back when the map has taken it: that bounds how far this stage
 //! runs ahead. It waits only for tickets and for the reader's inbox; neither needs anything of this stage.
 
-use super::stop::{STOP_POLL, Stop};
+use super::stop::Stop;
+use super::turns::Turns;
 use super::unit::{Step, Unit, Work};
 use crate::changes::BackupPlan;
-use chunkstore::{ChunkNo, ErrorKind, Geometry, MapReader, Pace, PageSet, Result};
+use chunkstore::{ChunkNo, ErrorKind, Geometry, MapReader, PageSet, Result};
 use crossbeam_channel::Sender;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// A gap of unwanted chunks is read along if it is at most this much: one larger read beats two.
 const GAP_BYTES_MAX: u32 = 64 << 10;
@@ -114,9 +114,8 @@ struct Pending {
 
 impl FeedStage<'_> {
     pub(crate) fn run(mut self, plan: &BackupPlan, out: &FeedOut) -> Result<()> {
-        let pace = self.limit_read.map(Pace::new);
-        let begun = Instant::now();
-        let mut feed = Feed { seq: 0, base: None, pending: Pending::default(), pace, begun, out };
+        let turns = Turns::new(self.limit_read);
+        let mut feed = Feed { seq: 0, base: None, pending: Pending::default(), turns, out };
         for window in Windows::new(plan, self.fanout, self.window_leaves) {
             feed.base = self.load(&window)?;
             for piece in window {
@@ -198,21 +197,6 @@ impl FeedStage<'_> {
         true
     }
 
-    /// Waits until the limit lets so many bytes be read; false when the run is over.
-    fn wait_turn(&self, feed: &mut Feed<'_>, bytes: u64) -> bool {
-        let Some(pace) = &mut feed.pace else { return true };
-        let now = feed.begun.elapsed();
-        let until = now.saturating_add(pace.book(now, bytes));
-        while !self.stop.stopped() {
-            let left = until.saturating_sub(feed.begun.elapsed());
-            if left.is_zero() {
-                return true;
-            }
-            std::thread::park_timeout(left.min(STOP_POLL));
-        }
-        false
-    }
-
     /// Hands out the pending unit; false when the run is over.
     fn flush(&self, feed: &mut Feed<'_>) -> bool {
         let wanted = std::mem::take(&mut feed.pending.wanted);
@@ -232,7 +216,7 @@ impl FeedStage<'_> {
             read_bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
             base: feed.base.clone(),
         };
-        self.wait_turn(feed, bytes) && feed.out.units.send(unit).is_ok()
+        feed.turns.wait(bytes, || self.stop.stopped()) && feed.out.units.send(unit).is_ok()
     }
 }
 
@@ -241,8 +225,7 @@ struct Feed<'a> {
     seq: u64,
     base: Option<Arc<PageSet>>,
     pending: Pending,
-    pace: Option<Pace>,
-    begun: Instant,
+    turns: Turns,
     out: &'a FeedOut,
 }
 
