@@ -1,4 +1,4 @@
-//! Volumes as devices and files: what they are, whether they may be read or overwritten, and their zeros.
+//! Volumes as devices, files and NBD exports: what they are, whether they may be read or overwritten, and their zeros.
 //!
 //! A [`Source`] is opened for reading, a [`Target`] for writing; both hand an [`IoFile`](crate::io::IoFile) to an engine, which
 //! moves the bytes. All that can destroy data is decided in [`Target::open`]: a target that is too small, in use, the source

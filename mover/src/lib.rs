@@ -15,6 +15,7 @@ pub mod diff;
 pub mod filesystem;
 pub mod inspect;
 pub mod io;
+pub mod nbd;
 pub mod restore;
 pub mod retention;
 pub mod scratch;

@@ -38,7 +38,7 @@ pub use limits::LimitLine;
 pub use summary::{RestoreSummary, VerifiedTarget};
 
 use crate::control::{Cancel, MemoryBudget, Phase, Progress};
-use crate::device::{DirectIo, Source, SourceOptions, Target, TargetOptions};
+use crate::device::{DirectIo, Source, Target, TargetOptions};
 use crate::io::{Arena, Engine, EngineChoice};
 use crate::verify::compare::{Compare, Compared, compare};
 use chunkstore::{
@@ -277,7 +277,7 @@ impl Job<'_> {
     /// Compares what the flushed target returns with the backup.
     fn read_back(&self, target: &Target, edges: &[Edge]) -> Result<VerifiedTarget> {
         self.progress.set_phase(Phase::Verifying);
-        let source = Source::open(target.path(), SourceOptions { direct: self.options.direct })?;
+        let source = target.reopen(self.options.direct)?;
         let reader = self.map_reader()?;
         let mut compared = compare_device(&self.run(), self.options.engine, &source, reader)?;
         for edge in edges {

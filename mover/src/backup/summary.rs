@@ -148,10 +148,7 @@ impl Run<'_> {
                 ..self.options.snapshot.clone()
             },
             source: SourceInfo {
-                path: std::path::absolute(p.source.path())
-                    .unwrap_or_else(|_| p.source.path().to_owned())
-                    .display()
-                    .to_string(),
+                path: p.source.absolute_path(),
                 kind: p.changes.as_ref().map_or(ChangeKind::Whole, |c| c.kind),
                 origin: p.changes.as_ref().map_or("device", |c| c.origin.as_str()).to_owned(),
                 listed_bytes,

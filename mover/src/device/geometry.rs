@@ -1,5 +1,6 @@
-//! What an open descriptor is: its kind, size, block size, and which device or file it is. System calls only, no policy.
+//! What an open descriptor or export is: its kind, size, block size, and which device or file it is. No policy.
 
+use crate::nbd::Export;
 use chunkstore::{Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, FileType, SeekFrom, StatxFlags};
 use std::fs::File;
@@ -17,6 +18,8 @@ pub enum DeviceKind {
     Block,
     /// A regular file: a raw image.
     File,
+    /// An export of an NBD server.
+    Nbd,
 }
 
 /// Number of a block device.
@@ -48,7 +51,12 @@ impl fmt::Display for DeviceNo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Identity {
     Block(DeviceNo),
-    File { dev: u64, ino: u64 },
+    File {
+        dev: u64,
+        ino: u64,
+    },
+    /// Nothing that this kernel knows.
+    Remote,
 }
 
 impl Identity {
@@ -77,6 +85,19 @@ pub(crate) struct Facts {
     pub(crate) read_only: bool,
 }
 
+impl Facts {
+    /// Of an export, as it was negotiated.
+    pub(crate) fn of_export(export: &Export) -> Self {
+        Self {
+            kind: DeviceKind::Nbd,
+            identity: Identity::Remote,
+            size_bytes: export.size_bytes(),
+            logical_block_bytes: export.block_bytes().max(SECTOR_BYTES),
+            read_only: export.read_only(),
+        }
+    }
+}
+
 /// Looks at an open descriptor.
 pub(crate) fn examine(file: &File, path: &Path) -> Result<Facts> {
     let fail = |e: io::Error| {
@@ -100,7 +121,8 @@ pub(crate) fn examine(file: &File, path: &Path) -> Result<Facts> {
             logical_block_bytes: rustix::fs::ioctl_blksszget(file).map_err(|e| fail(e.into()))?,
             read_only: is_read_only(file).map_err(fail)?,
         }),
-        None => Err(wrong_type(path, &meta)),
+        // what is behind a path is never remote
+        Some(Identity::Remote) | None => Err(wrong_type(path, &meta)),
     }
 }
 

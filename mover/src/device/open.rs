@@ -1,7 +1,8 @@
-//! Opening a device or file, once buffered and once with `O_DIRECT` where that works.
+//! Opening a device or file, once buffered and once with `O_DIRECT` where that works; or an NBD export.
 
 use super::geometry::{DeviceKind, Facts, Identity, direct_align, examine, wrong_type};
 use crate::io::{Arena, IoFile};
+use crate::nbd::Export;
 use chunkstore::{Error, ErrorKind, Result};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -92,6 +93,13 @@ pub(super) fn open_buffered(path: &Path, access: Access) -> Result<(File, Facts)
     Ok((file, facts))
 }
 
+/// Connects to an NBD server.
+pub(super) fn open_export(path: &Path) -> Result<Opened> {
+    let export = Arc::new(Export::open(path)?);
+    let facts = Facts::of_export(&export);
+    Ok(Opened { io: Arc::new(IoFile::nbd(path, export)), facts })
+}
+
 /// Adds the descriptor with `O_DIRECT`, as far as asked for and possible.
 pub(super) fn with_direct(
     path: &Path,
@@ -136,7 +144,7 @@ fn open_direct(
     let align = match (direct_align(&file), facts.kind) {
         (Some(align), _) => align,
         (None, DeviceKind::Block) => facts.logical_block_bytes,
-        (None, DeviceKind::File) => FILE_ALIGN_BYTES,
+        (None, DeviceKind::File | DeviceKind::Nbd) => FILE_ALIGN_BYTES,
     };
     let unsupported = |why: &str| Ok(Err(io::Error::new(io::ErrorKind::Unsupported, why)));
     if align == 0 {

@@ -2,10 +2,11 @@
 
 use super::geometry::{DeviceKind, Facts};
 use super::mounts::InUse;
-use super::open::{Access, DirectIo, Opened, open_buffered, with_direct};
+use super::open::{Access, DirectIo, Opened, open_buffered, open_export, with_direct};
 use super::signatures;
 use super::state;
 use crate::io::{Direction, IoFile, transfer_error};
+use crate::nbd::{BASE_ALLOCATION, Export, STATE_ZERO, is_nbd};
 use chunkstore::{Error, ErrorKind, Result, VolumeName};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -13,7 +14,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// How to open a source.
 #[derive(Debug, Clone, Copy, Default)]
@@ -27,21 +28,42 @@ pub struct SourceOptions {
 pub struct Source {
     io: Arc<IoFile>,
     facts: Facts,
+    /// Of an export; a snapshot's do not change while it is read.
+    data: OnceLock<Option<Vec<Range<u64>>>>,
 }
 
+/// Ranges of data of an export that are kept apart: 4 MiB of them. What is behind the last counts as data.
+const RANGES_MAX: usize = 1 << 18;
+
 impl Source {
-    /// Opens a block device or a regular file for reading. It takes no claim: the device may be in use.
+    /// Opens a block device, a regular file or an NBD export for reading. It takes no claim: the device may be in use.
     pub fn open(path: impl AsRef<Path>, options: SourceOptions) -> Result<Self> {
         let path = path.as_ref();
+        let empty = || {
+            let what = format!("read {}", path.display());
+            Err(Error::new(ErrorKind::Usage, what, "it is empty")
+                .hint("check that the device is attached and the path is right"))
+        };
+        if is_nbd(path) {
+            let Opened { io, facts } = open_export(path)?;
+            return if facts.size_bytes == 0 { empty() } else { Ok(Self::of(io, facts)) };
+        }
         let (buffered, facts) = open_buffered(path, Access::Read)?;
         if facts.size_bytes == 0 {
-            let what = format!("read {}", path.display());
-            return Err(Error::new(ErrorKind::Usage, what, "it is empty")
-                .hint("check that the device is attached and the path is right"));
+            return empty();
         }
         let Opened { io, facts } =
             with_direct(path, Access::Read, options.direct, buffered, facts)?;
-        Ok(Self { io, facts })
+        Ok(Self::of(io, facts))
+    }
+
+    pub(super) fn of(io: Arc<IoFile>, facts: Facts) -> Self {
+        Self { io, facts, data: OnceLock::new() }
+    }
+
+    /// The NBD export, if it is one.
+    pub fn export(&self) -> Option<&Export> {
+        self.io.export().map(|export| &**export)
     }
 
     /// Size of the volume.
@@ -59,9 +81,9 @@ impl Source {
         self.facts.kind
     }
 
-    /// Whether the page cache is bypassed.
+    /// Whether the page cache is bypassed; there is none before an export.
     pub fn direct(&self) -> bool {
-        self.io.is_direct()
+        self.io.is_direct() || self.export().is_some()
     }
 
     /// As the user named it.
@@ -69,23 +91,64 @@ impl Source {
         self.io.path()
     }
 
+    /// The same wherever it is read: of a device or file from the root on, of an export its address.
+    pub fn absolute_path(&self) -> String {
+        let path = match self.facts.kind {
+            DeviceKind::Nbd => None,
+            _ => std::path::absolute(self.path()).ok(),
+        };
+        path.as_deref().unwrap_or(self.path()).display().to_string()
+    }
+
     /// For an engine.
     pub fn io_file(&self) -> &Arc<IoFile> {
         &self.io
     }
 
-    /// Byte ranges of a file that may hold data, ascending; all others are holes and read as zeros. `None` for a block device,
-    /// which cannot tell.
+    /// Byte ranges of a file or export that may hold data, ascending; all others are holes and read as zeros. `None` for a block
+    /// device, which cannot tell, and for an export whose server does not.
     pub fn data_ranges(&self) -> Result<Option<Vec<Range<u64>>>> {
-        match self.facts.kind {
-            DeviceKind::Block => Ok(None),
+        let found = match self.facts.kind {
+            DeviceKind::Block => return Ok(None),
             DeviceKind::File => {
-                data_ranges(self.io.unaligned(), self.facts.size_bytes).map(Some).map_err(|e| {
-                    let what = format!("look for holes in {}", self.path().display());
-                    Error::new(ErrorKind::Device, what, "").caused_by(e)
-                })
+                self.io.unaligned().and_then(|file| data_ranges(file, self.facts.size_bytes))
+            }
+            DeviceKind::Nbd => return Ok(self.data.get_or_init(|| self.data_of_export()).clone()),
+        };
+        found.map(Some).map_err(|e| {
+            let what = format!("look for holes in {}", self.path().display());
+            Error::new(ErrorKind::Device, what, "").caused_by(e)
+        })
+    }
+
+    /// Knowing the holes only saves reading: a server that fails here may read well, and if not, the read says so.
+    fn data_of_export(&self) -> Option<Vec<Range<u64>>> {
+        let export = self.export()?;
+        export.contexts().find(|context| *context == BASE_ALLOCATION)?;
+        let (mut ranges, mut at): (Vec<Range<u64>>, u64) = (Vec::new(), 0);
+        while at < self.facts.size_bytes {
+            let found = match export.block_status(BASE_ALLOCATION, at) {
+                Ok(found) => found,
+                Err(e) => {
+                    tracing::warn!("{} does not tell its holes, all is read: {e}", export.uri());
+                    return None;
+                }
+            };
+            for (range, state) in found {
+                at = range.end;
+                match ranges.last_mut() {
+                    _ if state & STATE_ZERO != 0 => {}
+                    Some(last) if last.end == range.start => last.end = range.end,
+                    _ => ranges.push(range),
+                }
+            }
+            if ranges.len() > RANGES_MAX {
+                ranges.push(at..self.facts.size_bytes);
+                break;
             }
         }
+        ranges.retain(|range| !range.is_empty());
+        Some(ranges)
     }
 
     /// What to call this volume if the user does not say: the UUID of the file system (or encrypted container) on it, else its
@@ -94,6 +157,9 @@ impl Source {
         let head = signatures::read_head(&self.io, self.facts.size_bytes)?;
         if let Some(uuid) = signatures::filesystem_uuid(&head) {
             return VolumeName::new(uuid);
+        }
+        if let Some(export) = self.export() {
+            return VolumeName::new(export.uri().name());
         }
         let name = self.path().file_name().unwrap_or(self.path().as_os_str()).to_string_lossy();
         VolumeName::new(name)
@@ -106,19 +172,23 @@ impl Source {
 
     /// Where a file system on this volume is mounted for writing, if it is: what is read then changes under the reader.
     pub fn mounted_read_write(&self) -> Result<Option<PathBuf>> {
+        // who uses an export is not known here
+        if self.facts.kind == DeviceKind::Nbd {
+            return Ok(None);
+        }
         Ok(InUse::of(self.facts.identity)?.mounts.into_iter().find(|m| m.read_write).map(|m| m.at))
     }
 
     /// Equal texts, from two processes at two times: nothing was written to the volume in between, as far as this kernel can
     /// tell. `None` where it cannot.
     pub fn state(&self) -> Option<String> {
-        let meta = self.io.unaligned().metadata().ok()?;
+        let meta = self.io.unaligned().ok()?.metadata().ok()?;
         state::state_of(self.facts.identity, &meta)
     }
 
     /// When a file's data was changed last, in nanoseconds; `None` for a block device.
     pub fn file_modified_ns(&self) -> Option<i128> {
-        let meta = self.io.unaligned().metadata().ok()?;
+        let meta = self.io.unaligned().ok()?.metadata().ok()?;
         let ns = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
         (self.facts.kind == DeviceKind::File).then_some(ns)
     }

@@ -24,6 +24,7 @@ const WRITE_FIELDS: [usize; 4] = [4, 6, 11, 13];
 pub(super) fn state_of(identity: Identity, meta: &Metadata) -> Option<String> {
     match identity {
         Identity::File { .. } => Some(file_state(meta)),
+        Identity::Remote => None,
         Identity::Block(no) => {
             let boot = read("/proc/sys/kernel/random/boot_id".as_ref())?;
             let here = Path::new("/sys/dev/block").join(no.to_string());

@@ -2,10 +2,12 @@
 
 use super::geometry::{DeviceKind, Facts, Identity, examine};
 use super::mounts::{InUse, overlap};
-use super::open::{Access, DirectIo, Opened, open_buffered, open_error, with_direct};
+use super::open::{Access, DirectIo, Opened, open_buffered, open_error, open_export, with_direct};
 use super::signatures;
+use super::source::{Source, SourceOptions};
 use super::zero::ZeroState;
 use crate::io::{Direction, IoFile, transfer_error};
+use crate::nbd::is_nbd;
 use chunkstore::{Error, ErrorKind, Result};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -51,6 +53,9 @@ impl Target {
     /// `force`, holds something that is recognised.
     pub fn open(path: impl AsRef<Path>, options: &TargetOptions) -> Result<Self> {
         let path = path.as_ref();
+        if is_nbd(path) {
+            return Self::open_nbd(path, options);
+        }
         match std::fs::metadata(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Self::create(path, options),
             Err(e) => return Err(open_error(path, Access::Write, e)),
@@ -65,6 +70,16 @@ impl Target {
         let mut this = Self::with(path, buffered, facts, options)?;
         this.check_content(options.force)?;
         this.extend()?;
+        Ok(this)
+    }
+
+    /// Who else uses an export, only its server knows: many let one client in at a time.
+    fn open_nbd(path: &Path, options: &TargetOptions) -> Result<Self> {
+        let Opened { io, facts } = open_export(path)?;
+        check_room(path, &facts, options.size_bytes)?;
+        let zero = ZeroState::default();
+        let this = Self { io, facts, size_bytes: options.size_bytes, created: false, zero };
+        this.check_content(options.force)?;
         Ok(this)
     }
 
@@ -110,7 +125,7 @@ impl Target {
         let why = match signatures::look(&self.io, is)? {
             Some(what) => format!("it holds {what}"),
             // a file of another size is something else than an earlier image of the volume
-            None if self.facts.kind != DeviceKind::Block && is != 0 && is != should => {
+            None if self.facts.kind == DeviceKind::File && is != 0 && is != should => {
                 format!("it is a file of {is} bytes, and the volume has {should}")
             }
             None => return Ok(()),
@@ -122,10 +137,10 @@ impl Target {
 
     /// Makes a file at least as long as the volume.
     fn extend(&mut self) -> Result<()> {
-        if self.facts.kind == DeviceKind::Block || self.facts.size_bytes >= self.size_bytes {
+        if self.facts.kind != DeviceKind::File || self.facts.size_bytes >= self.size_bytes {
             return Ok(());
         }
-        self.io.unaligned().set_len(self.size_bytes).map_err(|e| {
+        self.io.unaligned().and_then(|file| file.set_len(self.size_bytes)).map_err(|e| {
             let kind = match e.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::FileTooLarge => ErrorKind::NoSpace,
                 _ => ErrorKind::Device,
@@ -177,6 +192,14 @@ impl Target {
     /// For an engine. It can read, too.
     pub fn io_file(&self) -> &Arc<IoFile> {
         &self.io
+    }
+
+    /// The same device, to be read. Of an export, through the same connections: its server may let nobody else in.
+    pub fn reopen(&self, direct: DirectIo) -> Result<Source> {
+        match self.facts.kind {
+            DeviceKind::Nbd => Ok(Source::of(Arc::clone(&self.io), self.facts)),
+            _ => Source::open(self.path(), SourceOptions { direct }),
+        }
     }
 
     /// Writes `buf` on the caller's thread: for small writes beside an engine's.
@@ -231,10 +254,13 @@ fn check_free(path: &Path, identity: Identity, source_paths: &[PathBuf]) -> Resu
 fn check_room(path: &Path, facts: &Facts, size_bytes: u64) -> Result<()> {
     let context = || format!("write to {}", path.display());
     if facts.read_only {
-        return Err(Error::new(ErrorKind::Denied, context(), "the device is read-only")
-            .hint("make it writable (blockdev --setrw), or choose another target"));
+        let hint = match facts.kind {
+            DeviceKind::Nbd => "let the server export it for writing, or choose another target",
+            _ => "make it writable (blockdev --setrw), or choose another target",
+        };
+        return Err(Error::new(ErrorKind::Denied, context(), "the device is read-only").hint(hint));
     }
-    if facts.kind == DeviceKind::Block && facts.size_bytes < size_bytes {
+    if facts.kind != DeviceKind::File && facts.size_bytes < size_bytes {
         let why = format!("it has {} bytes, the volume has {size_bytes}", facts.size_bytes);
         return Err(
             Error::new(ErrorKind::Usage, context(), why).hint("choose a target of that size")

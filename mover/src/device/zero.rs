@@ -12,6 +12,7 @@ use crate::io::{Arena, Direction, Slot, transfer_error};
 use chunkstore::{Error, ErrorKind, Result, is_zero};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
+use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -77,12 +78,12 @@ impl Target {
     /// The part of a range that may be deallocated.
     fn whole_blocks(&self, range: &Range<u64>) -> Range<u64> {
         let block = match self.kind() {
-            DeviceKind::Block => u64::from(self.logical_block_bytes()),
+            DeviceKind::Block | DeviceKind::Nbd => u64::from(self.logical_block_bytes()),
             DeviceKind::File => FILE_BLOCK_BYTES,
         };
         let start = range.start.next_multiple_of(block);
-        // a file's last block may be short
-        let at_end = self.kind() == DeviceKind::File && range.end >= self.device_bytes();
+        // the last block of a file or export may be short
+        let at_end = self.kind() != DeviceKind::Block && range.end >= self.device_bytes();
         let end = if at_end { range.end } else { range.end / block * block };
         start..end.max(start)
     }
@@ -118,9 +119,20 @@ impl Target {
         piece: &Range<u64>,
     ) -> std::result::Result<(), Errno> {
         let (start, len) = (piece.start, piece.end - piece.start);
+        if let Some(export) = self.io_file().export() {
+            // there is one order, and the server deallocates where it can
+            if flags != FallocateFlags::PUNCH_HOLE {
+                return Err(Errno::OPNOTSUPP);
+            }
+            return match export.zero(piece.clone()) {
+                Ok(()) => Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::Unsupported => Err(Errno::OPNOTSUPP),
+                Err(_) => Err(Errno::IO),
+            };
+        }
         rustix::io::retry_on_intr(|| {
             // The descriptor with the claim on the device: without it the kernel would want to claim it for the call.
-            let file = self.io_file().unaligned();
+            let Ok(file) = self.io_file().unaligned() else { return Err(Errno::OPNOTSUPP) };
             rustix::fs::fallocate(file, flags | FallocateFlags::KEEP_SIZE, start, len)
         })
     }

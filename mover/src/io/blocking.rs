@@ -1,4 +1,5 @@
-//! The engine of worker threads that call `pread` and `pwrite`: for kernels, sandboxes and files where io_uring is no option.
+//! The engine of worker threads that call `pread` and `pwrite`: for kernels, sandboxes and files where io_uring is no option; and
+//! for NBD exports, whose calls share connections.
 //!
 //! Owns: its threads and two channels. An operation travels with its slot through `jobs` to a worker and through `done` back.
 //!
@@ -12,7 +13,6 @@ use crate::io::Direction;
 use chunkstore::{Error, ErrorKind, Result};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -30,6 +30,7 @@ pub(super) struct Blocking {
     done: Receiver<Completion>,
     threads: Vec<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
+    file: Arc<IoFile>,
     in_flight: usize,
 }
 
@@ -52,7 +53,8 @@ impl Blocking {
                 Err(e) => return Err(e),
             }
         }
-        Ok(Self { jobs: Some(jobs), done, threads, stop, in_flight: 0 })
+        let file = Arc::clone(file);
+        Ok(Self { jobs: Some(jobs), done, threads, stop, file, in_flight: 0 })
     }
 
     pub(super) fn submit(&mut self, item: InFlight) {
@@ -104,8 +106,8 @@ fn transfer(file: &IoFile, item: &mut InFlight) -> io::Result<()> {
         let part = step.buffer();
         let part = &mut item.slot[first + part.start..first + part.end];
         let moved = match item.transfer.dir() {
-            Direction::Read => file.via(step.via).read_at(part, step.offset),
-            Direction::Write => file.via(step.via).write_at(part, step.offset),
+            Direction::Read => file.read_step(&step, part),
+            Direction::Write => file.write_step(&step, part),
         };
         if let Progress::Failed(e) = item.transfer.advance(moved) {
             return Err(e);
@@ -118,6 +120,12 @@ impl Drop for Blocking {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.jobs = None;
+        if self.in_flight > 0
+            && let Some(export) = self.file.export()
+        {
+            // its calls can be ended, and nobody wants their answers
+            export.give_up();
+        }
         let end = Instant::now() + DROP_PATIENCE;
         while self.in_flight > 0 && self.done.recv_deadline(end).is_ok() {
             self.in_flight -= 1;

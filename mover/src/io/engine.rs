@@ -7,6 +7,7 @@ use super::blocking::Blocking;
 use super::file::IoFile;
 use super::transfer::Transfer;
 use super::uring::Uring;
+use crate::nbd::is_nbd;
 use chunkstore::{Error, ErrorKind, Result};
 use std::path::Path;
 use std::str::FromStr;
@@ -156,11 +157,15 @@ pub(crate) fn transfer_error(
     len: u32,
     e: io::Error,
 ) -> Error {
+    let nbd = is_nbd(path);
     let kind = match e.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
+        io::ErrorKind::InvalidData if nbd => ErrorKind::Corrupt,
         _ => ErrorKind::Device,
     };
     let (verb, hint) = match (dir, e.kind(), e.raw_os_error()) {
+        (Direction::Read, ..) if nbd => ("read", "look into the NBD server's log"),
+        (Direction::Write, ..) if nbd => ("write", "look into the NBD server's log"),
         (Direction::Read, io::ErrorKind::UnexpectedEof, _) => {
             ("read", "was it shrunk while it was read?")
         }
@@ -223,6 +228,7 @@ pub struct Engine {
     arena: Arc<Arena>,
     depth: usize,
     in_flight: usize,
+    over_nbd: bool,
     notes: Vec<String>,
 }
 
@@ -262,6 +268,9 @@ impl Engine {
         let depth = depth.clamp(1, DEPTH_MAX).min(arena.slots());
         let mut notes = Vec::new();
         let mut kind = None;
+        if let Some(export) = file.export() {
+            export.widen(depth);
+        }
         // Buffered transfers are copies by the CPU: on a ring they would all run on the thread that submits them.
         let candidates: &[EngineChoice] = match choice {
             EngineChoice::Auto if file.is_direct() => {
@@ -284,14 +293,16 @@ impl Engine {
             return Err(Error::new(ErrorKind::Unsupported, what, notes.join("; "))
                 .hint("let the program choose: --engine auto"));
         };
-        Ok(Self { kind, arena: Arc::clone(arena), depth, in_flight: 0, notes })
+        let over_nbd = file.export().is_some();
+        Ok(Self { kind, arena: Arc::clone(arena), depth, in_flight: 0, over_nbd, notes })
     }
 
-    /// `io_uring registered`, `io_uring` or `blocking`.
+    /// `io_uring registered`, `io_uring`, `blocking`, or `nbd`.
     pub fn name(&self) -> &'static str {
         match &self.kind {
             Kind::Uring(ring) if ring.is_registered() => "io_uring registered",
             Kind::Uring(_) => "io_uring",
+            Kind::Blocking(_) if self.over_nbd => "nbd",
             Kind::Blocking(_) => "blocking",
         }
     }

@@ -1,32 +1,57 @@
-//! One open device or file: the main descriptor, perhaps with `O_DIRECT`, and a buffered one for what is not aligned.
+//! One open volume: a device or file by its descriptors (the main one, perhaps with `O_DIRECT`, and a buffered one for what is not
+//! aligned), or an export of an NBD server. What an engine does with it is the same; io_uring needs descriptors.
 
-use super::transfer::{Progress, Transfer, Via};
+use super::transfer::{Progress, Step, Transfer, Via};
 use crate::io::Direction;
+use crate::nbd::Export;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::{fmt, io};
 
 /// Descriptors of one device or file, and how its transfers must be aligned. Shared by engines, never by two devices.
 pub struct IoFile {
     path: PathBuf,
-    main: File,
-    /// Present exactly when `main` is opened with `O_DIRECT`.
-    buffered: Option<File>,
+    behind: Behind,
     align: u32,
+}
+
+/// What a volume's bytes are reached through.
+enum Behind {
+    File {
+        main: File,
+        /// Present exactly when `main` is opened with `O_DIRECT`.
+        buffered: Option<File>,
+    },
+    Nbd(Arc<Export>),
 }
 
 impl IoFile {
     /// Without `O_DIRECT`: nothing needs to be aligned.
     pub fn buffered(path: impl Into<PathBuf>, file: File) -> Self {
-        Self { path: path.into(), main: file, buffered: None, align: 1 }
+        Self { path: path.into(), behind: Behind::File { main: file, buffered: None }, align: 1 }
     }
 
     /// `main` has `O_DIRECT` and wants offsets, lengths and addresses in multiples of `align` (a power of two, at most a page);
     /// `buffered` is the same device without.
     pub fn direct(path: impl Into<PathBuf>, main: File, buffered: File, align: u32) -> Self {
         assert!(align.is_power_of_two() && align as usize <= rustix::param::page_size());
-        Self { path: path.into(), main, buffered: Some(buffered), align }
+        let behind = Behind::File { main, buffered: Some(buffered) };
+        Self { path: path.into(), behind, align }
+    }
+
+    /// An export takes any alignment: it reads and writes whole blocks by itself.
+    pub(crate) fn nbd(path: impl Into<PathBuf>, export: Arc<Export>) -> Self {
+        Self { path: path.into(), behind: Behind::Nbd(export), align: 1 }
+    }
+
+    /// The export, if it is one.
+    pub(crate) fn export(&self) -> Option<&Arc<Export>> {
+        match &self.behind {
+            Behind::File { .. } => None,
+            Behind::Nbd(export) => Some(export),
+        }
     }
 
     /// As the user named it; for messages.
@@ -36,7 +61,7 @@ impl IoFile {
 
     /// Whether the page cache is bypassed.
     pub fn is_direct(&self) -> bool {
-        self.buffered.is_some()
+        matches!(self.behind, Behind::File { buffered: Some(_), .. })
     }
 
     /// What offsets, lengths and addresses should be multiples of; 1 without `O_DIRECT`.
@@ -44,17 +69,37 @@ impl IoFile {
         self.align
     }
 
-    /// The descriptor for one step of a transfer.
-    pub(crate) fn via(&self, via: Via) -> &File {
-        match (via, &self.buffered) {
-            (Via::Buffered, Some(file)) => file,
-            _ => &self.main,
+    /// The descriptor for one step of a transfer; an export has none.
+    pub(crate) fn via(&self, via: Via) -> io::Result<&File> {
+        match (via, &self.behind) {
+            (Via::Buffered, Behind::File { buffered: Some(file), .. }) => Ok(file),
+            (_, Behind::File { main, .. }) => Ok(main),
+            (_, Behind::Nbd(_)) => {
+                let what = "an NBD export is no file";
+                Err(io::Error::new(io::ErrorKind::Unsupported, what))
+            }
         }
     }
 
     /// The descriptor that was opened first: without `O_DIRECT`, and with the claim on a block device that is written.
-    pub(crate) fn unaligned(&self) -> &File {
+    pub(crate) fn unaligned(&self) -> io::Result<&File> {
         self.via(Via::Buffered)
+    }
+
+    /// Reads one step of a transfer, or its front, on the caller's thread.
+    pub(super) fn read_step(&self, step: &Step, part: &mut [u8]) -> io::Result<usize> {
+        match &self.behind {
+            Behind::File { .. } => self.via(step.via)?.read_at(part, step.offset),
+            Behind::Nbd(export) => export.read_at(part, step.offset),
+        }
+    }
+
+    /// Writes one step of a transfer, or its front, on the caller's thread.
+    pub(super) fn write_step(&self, step: &Step, part: &[u8]) -> io::Result<usize> {
+        match &self.behind {
+            Behind::File { .. } => self.via(step.via)?.write_at(part, step.offset),
+            Behind::Nbd(export) => export.write_at(part, step.offset),
+        }
     }
 
     /// Fills `buf` from `offset` on, on the caller's thread. An end of the file before that is `UnexpectedEof`. At most
@@ -63,7 +108,7 @@ impl IoFile {
         let mut t = Transfer::new(Direction::Read, offset, address(buf), buf.len())?;
         while let Some(step) = t.step(self.align) {
             let part = &mut buf[step.buffer()];
-            if let Progress::Failed(e) = t.advance(self.via(step.via).read_at(part, step.offset)) {
+            if let Progress::Failed(e) = t.advance(self.read_step(&step, part)) {
                 return Err(e);
             }
         }
@@ -75,7 +120,7 @@ impl IoFile {
         let mut t = Transfer::new(Direction::Write, offset, address(buf), buf.len())?;
         while let Some(step) = t.step(self.align) {
             let part = &buf[step.buffer()];
-            if let Progress::Failed(e) = t.advance(self.via(step.via).write_at(part, step.offset)) {
+            if let Progress::Failed(e) = t.advance(self.write_step(&step, part)) {
                 return Err(e);
             }
         }
@@ -84,11 +129,15 @@ impl IoFile {
 
     /// Makes everything written so far durable, through either descriptor.
     pub fn sync(&self) -> io::Result<()> {
-        // Buffered first: its dirty pages are written by any sync of the file, but an error is reported once per descriptor.
-        if let Some(file) = &self.buffered {
-            file.sync_all()?;
+        match &self.behind {
+            Behind::File { main, buffered } => {
+                // Buffered first: its dirty pages are written by any sync of the file, but an error is reported once per
+                // descriptor.
+                buffered.as_ref().map_or(Ok(()), File::sync_all)?;
+                main.sync_all()
+            }
+            Behind::Nbd(export) => export.flush(),
         }
-        self.main.sync_all()
     }
 }
 

@@ -18,7 +18,7 @@ use chunkstore::{Error, ErrorKind, Result};
 use io_uring::types::{Fd, Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 use std::collections::VecDeque;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
@@ -42,6 +42,8 @@ pub(super) struct Uring {
     /// Slots of one registered buffer; `None` if nothing is registered.
     registered: Option<usize>,
     drop_patience: Duration,
+    /// Of the descriptors, the main one first.
+    fds: [RawFd; 2],
     file: Arc<IoFile>,
     _arena: Arc<Arena>,
 }
@@ -54,9 +56,10 @@ impl Uring {
         file: &Arc<IoFile>,
         depth: usize,
     ) -> io::Result<Self> {
+        let fds = [file.via(Via::Main)?.as_raw_fd(), file.via(Via::Buffered)?.as_raw_fd()];
         refuse_fuse(file)?;
         let ring = build_ring(u32::try_from(depth).unwrap_or(u32::MAX)).map_err(explain)?;
-        let registered = if register { Some(register_all(&ring, arena, file)?) } else { None };
+        let registered = if register { Some(register_all(&ring, arena, &fds)?) } else { None };
         let mut this = Self {
             ring,
             table: (0..arena.slots()).map(|_| None).collect(),
@@ -65,6 +68,7 @@ impl Uring {
             in_flight: 0,
             registered,
             drop_patience: DROP_PATIENCE,
+            fds,
             file: Arc::clone(file),
             _arena: Arc::clone(arena),
         };
@@ -164,14 +168,15 @@ impl Uring {
     fn entry(&self, index: usize, step: &Step, address: *mut u8) -> squeue::Entry {
         let dir = self.table[index].as_ref().map_or(Direction::Read, |i| i.transfer.dir());
         let (len, offset) = (step.len, step.offset);
+        let which = if step.via == Via::Main { 0 } else { 1 };
         let Some(per_buffer) = self.registered else {
-            let fd = Fd(self.file.via(step.via).as_raw_fd());
+            let fd = Fd(self.fds[which as usize]);
             return match dir {
                 Direction::Read => opcode::Read::new(fd, address, len).offset(offset).build(),
                 Direction::Write => opcode::Write::new(fd, address, len).offset(offset).build(),
             };
         };
-        let fd = Fixed(if step.via == Via::Main { 0 } else { 1 });
+        let fd = Fixed(which);
         let buffer = u16::try_from(index / per_buffer).unwrap_or(u16::MAX);
         match dir {
             Direction::Read => {
@@ -245,7 +250,7 @@ impl Uring {
 /// it. Blocking reads are told of the short answer.
 fn refuse_fuse(file: &IoFile) -> io::Result<()> {
     const FUSE_SUPER_MAGIC: rustix::fs::FsWord = 0x6573_5546;
-    let of = rustix::fs::fstatfs(file.unaligned())?;
+    let of = rustix::fs::fstatfs(file.unaligned()?)?;
     if of.f_type == FUSE_SUPER_MAGIC {
         let what = "io_uring misreads files that are served over FUSE";
         return Err(io::Error::new(io::ErrorKind::Unsupported, what));
@@ -282,7 +287,7 @@ fn build_ring(depth: u32) -> io::Result<IoUring> {
 }
 
 /// Registers the files and the arena; returns how many slots one registered buffer has.
-fn register_all(ring: &IoUring, arena: &Arc<Arena>, file: &IoFile) -> io::Result<usize> {
+fn register_all(ring: &IoUring, arena: &Arc<Arena>, fds: &[RawFd]) -> io::Result<usize> {
     let per_buffer = arena.slots().div_ceil(BUFFERS_MAX);
     if per_buffer * arena.slot_bytes() > BUFFER_BYTES_MAX {
         return Err(io::Error::new(io::ErrorKind::Unsupported, "the buffers are too large"));
@@ -298,8 +303,7 @@ fn register_all(ring: &IoUring, arena: &Arc<Arena>, file: &IoFile) -> io::Result
     // SAFETY: the buffers are parts of the arena's mapping, which the engine holds until after the ring is gone, and for ever
     // if it had to leak a slot.
     unsafe { submitter.register_buffers(&buffers) }.map_err(explain)?;
-    let files = [Via::Main, Via::Buffered].map(|via| file.via(via).as_raw_fd());
-    submitter.register_files(&files)?;
+    submitter.register_files(fds)?;
     Ok(per_buffer)
 }
 

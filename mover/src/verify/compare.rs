@@ -229,22 +229,22 @@ fn next_data(source: &Source, range: Range<u64>) -> Result<Option<Range<u64>>> {
     if source.kind() != DeviceKind::File {
         return Ok(Some(range));
     }
-    let file = source.io_file().unaligned();
-    let failed = |e: Errno| {
+    let failed = |e: std::io::Error| {
         let context = format!("look for holes in {}", source.path().display());
-        Err(Error::new(ErrorKind::Device, context, "").caused_by(std::io::Error::from(e)))
+        Error::new(ErrorKind::Device, context, "").caused_by(e)
     };
+    let file = source.io_file().unaligned().map_err(failed)?;
     let start = match rustix::fs::seek(file, SeekFrom::Data(range.start)) {
         Ok(start) if start < range.end => start.max(range.start),
         Ok(_) | Err(Errno::NXIO) => return Ok(None),
         // the file system cannot tell
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some(range)),
-        Err(e) => return failed(e),
+        Err(e) => return Err(failed(e.into())),
     };
     let end = match rustix::fs::seek(file, SeekFrom::Hole(start)) {
         Ok(end) if end > start => end.min(range.end),
         Ok(_) | Err(Errno::NXIO | Errno::INVAL | Errno::OPNOTSUPP) => range.end,
-        Err(e) => return failed(e),
+        Err(e) => return Err(failed(e.into())),
     };
     Ok(Some(start..end))
 }

@@ -1,0 +1,199 @@
+//! A socket that nobody waits for without end.
+//!
+//! Owns: the descriptor. The kernel's own timeouts wake each call a few times a second, and what is waited for then decides: the
+//! end of the handshake, or the time since the last byte moved in either direction.
+
+use super::uri::{NbdUri, Place};
+use crossbeam_channel::bounded;
+use std::ffi::OsStr;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often a waiting call looks at the time.
+const LOOK_UP: Duration = Duration::from_millis(250);
+
+#[derive(Debug)]
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// One connection's socket, shared by who sends and who receives.
+#[derive(Debug)]
+pub(super) struct Socket {
+    stream: Stream,
+    timeout: Duration,
+    begun: Instant,
+    /// When a byte moved last, in milliseconds since `begun`.
+    moved_ms: AtomicU64,
+}
+
+impl Socket {
+    /// Connects. Resolving a name and a full queue of a UNIX socket know no timeout, so a thread of its own does it; should it
+    /// hang, it is left to itself.
+    pub(super) fn connect(uri: &NbdUri, timeout: Duration) -> io::Result<Self> {
+        let (outbox, inbox) = bounded(1);
+        let (place, until) = (uri.place.clone(), Instant::now() + timeout);
+        std::thread::Builder::new().name("nbd-connect".to_owned()).spawn(move || {
+            // who waited for it may be gone
+            let _ = outbox.send(open(&place, until));
+        })?;
+        let stream = match inbox.recv_timeout(timeout) {
+            Ok(opened) => opened?,
+            Err(_) => return Err(silent(timeout)),
+        };
+        match &stream {
+            Stream::Tcp(s) => {
+                s.set_nodelay(true)?;
+                s.set_read_timeout(Some(LOOK_UP))?;
+                s.set_write_timeout(Some(LOOK_UP))?;
+            }
+            Stream::Unix(s) => {
+                s.set_read_timeout(Some(LOOK_UP))?;
+                s.set_write_timeout(Some(LOOK_UP))?;
+            }
+        }
+        Ok(Self { stream, timeout, begun: Instant::now(), moved_ms: AtomicU64::new(0) })
+    }
+
+    /// Something is waited for from now on.
+    pub(super) fn touch(&self) {
+        let ms = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.moved_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// Ends all calls on it.
+    pub(super) fn shut_down(&self) {
+        // it may be closed already
+        let _ = match &self.stream {
+            Stream::Tcp(s) => s.shutdown(Shutdown::Both),
+            Stream::Unix(s) => s.shutdown(Shutdown::Both),
+        };
+    }
+
+    /// Moves bytes until some did, or the patience is at its end.
+    fn patiently(
+        &self,
+        until: Option<Instant>,
+        mut step: impl FnMut(&Stream) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        loop {
+            match step(&self.stream) {
+                Ok(n) => {
+                    self.touch();
+                    return Ok(n);
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e)
+                    if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
+                {
+                    let moved = Duration::from_millis(self.moved_ms.load(Ordering::Relaxed));
+                    let idle = self.begun.elapsed().saturating_sub(moved);
+                    let over = until.map_or(idle >= self.timeout, |end| Instant::now() >= end);
+                    if over {
+                        return Err(silent(self.timeout));
+                    }
+                }
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+                    ) =>
+                {
+                    return Err(closed());
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "the NBD server closed the connection")
+}
+
+fn open(place: &Place, until: Instant) -> io::Result<Stream> {
+    match place {
+        Place::Unix(path) => {
+            let address = match path.split_first() {
+                Some((0, name)) => SocketAddr::from_abstract_name(name)?,
+                _ => SocketAddr::from_pathname(OsStr::from_bytes(path))?,
+            };
+            UnixStream::connect_addr(&address).map(Stream::Unix)
+        }
+        Place::Tcp { host, port } => {
+            let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+            for address in (host.as_str(), *port).to_socket_addrs()? {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break;
+                }
+                match TcpStream::connect_timeout(&address, left) {
+                    Ok(stream) => return Ok(Stream::Tcp(stream)),
+                    Err(e) => last = e,
+                }
+            }
+            Err(last)
+        }
+    }
+}
+
+fn silent(timeout: Duration) -> io::Error {
+    let what = format!(
+        "the NBD server says nothing for {} s; it may serve another client, or the volume hangs",
+        timeout.as_secs()
+    );
+    io::Error::new(io::ErrorKind::TimedOut, what)
+}
+
+/// Reads and writes a socket with a limit of time.
+#[derive(Debug, Clone)]
+pub(super) struct Line {
+    socket: Arc<Socket>,
+    /// `None`: as long as bytes move.
+    until: Option<Instant>,
+}
+
+impl Line {
+    /// For what has to be over at some time.
+    pub(super) fn until(socket: &Arc<Socket>, end: Instant) -> Self {
+        Self { socket: Arc::clone(socket), until: Some(end) }
+    }
+
+    /// For as long as bytes move.
+    pub(super) fn moving(socket: &Arc<Socket>) -> Self {
+        Self { socket: Arc::clone(socket), until: None }
+    }
+}
+
+impl Read for Line {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.socket.patiently(self.until, |stream| match stream {
+            Stream::Tcp(s) => (&*s).read(buf),
+            Stream::Unix(s) => (&*s).read(buf),
+        })?;
+        if n == 0 && !buf.is_empty() {
+            return Err(closed());
+        }
+        Ok(n)
+    }
+}
+
+impl Write for Line {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.socket.patiently(self.until, |stream| match stream {
+            Stream::Tcp(s) => (&*s).write(buf),
+            Stream::Unix(s) => (&*s).write(buf),
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
