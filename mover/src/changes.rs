@@ -3,13 +3,14 @@
 //! Every source ends in one form, [`ChangedBlocks`]: ascending, merged byte ranges within the volume, and a kind that says what
 //! an unlisted byte means. [`parse_changed_blocks`] reads the shapes that tools write (`docs/changed-blocks.md` shows each),
 //! [`ChangeSource`] also asks a server for one, [`plan_backup`] turns a list into chunks to read. Nothing here opens a device or a
-//! repository. Lists come from outside: what is wrong in one is an error that names the list and the place in it, never a guess,
+//! repository; what the volume itself tells is read through the device that is open. Lists come from outside: what is wrong in one is an error that names the list and the place in it, never a guess,
 //! never a panic; memory is 16 bytes for each merged range, up to a limit.
 
 mod allocation;
 mod csi;
 mod extents;
 mod ladder;
+mod nbd;
 mod parse;
 mod plan;
 mod remote;
@@ -20,6 +21,7 @@ pub use chunkstore::ChangeKind;
 pub(crate) use extents::ExtentsBuilder;
 pub use extents::{Extents, Ranges};
 pub(crate) use ladder::{check_floor, descend};
+pub use nbd::NbdSource;
 pub use parse::{ParseOptions, RANGES_MAX_DEFAULT, parse_changed_blocks};
 pub use plan::{BackupPlan, Changes, PlanInput, plan_backup};
 pub use remote::{RestSource, RetryPolicy, SnapshotEndpoint, SnapshotSource};
@@ -46,6 +48,8 @@ pub enum Origin {
     SnapshotMetadata,
     /// The volume's own file system.
     FileSystem,
+    /// The NBD server that the volume is read from.
+    Nbd,
 }
 
 impl Origin {
@@ -60,6 +64,7 @@ impl Origin {
             Self::Rest => "rest",
             Self::SnapshotMetadata => "snapshot-metadata",
             Self::FileSystem => "filesystem",
+            Self::Nbd => "nbd",
         }
     }
 }

@@ -87,6 +87,7 @@ impl Ladder<'_> {
             ranges_max: ranges_max(self.options.memory),
             granule_bytes: u64::from(self.chunk.bytes()),
             base: base.map(|manifest| &manifest.snapshot),
+            device: Some(self.source),
         };
         let list = self.rt.block_on(async {
             tokio::select! {
@@ -135,7 +136,10 @@ pub(crate) fn read_given(
     let (path, kind_override) = match given {
         ChangeSource::File(path, kind) => (Some(path), *kind),
         ChangeSource::Stdin(kind) => (None, *kind),
-        ChangeSource::Rest(_) | ChangeSource::Snapshot(_) | ChangeSource::FileSystem(_) => {
+        ChangeSource::Rest(_)
+        | ChangeSource::Snapshot(_)
+        | ChangeSource::FileSystem(_)
+        | ChangeSource::Nbd(_) => {
             return Err(Error::new(ErrorKind::Bug, context(), "it is a server, not a list"));
         }
     };

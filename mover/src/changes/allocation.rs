@@ -16,7 +16,14 @@ impl ReadAt for Source {
 /// Reads what the file system on a device uses. Nobody may be writing to it: what is on the device then is behind what is in use.
 pub(super) fn filesystem_list(path: &Path, request: &ListRequest<'_>) -> Result<ChangedBlocks> {
     let context = || format!("find out what the file system on {} uses", path.display());
-    let source = Source::open(path, SourceOptions::default())?;
+    let opened;
+    let source = match request.device {
+        Some(source) => source,
+        None => {
+            opened = Source::open(path, SourceOptions::default())?;
+            &opened
+        }
+    };
     if let Some(mount) = source.mounted_read_write()? {
         let detail = format!("it is mounted read-write at {}", mount.display());
         return Err(Error::new(ErrorKind::Unsupported, context(), detail)
@@ -27,7 +34,7 @@ pub(super) fn filesystem_list(path: &Path, request: &ListRequest<'_>) -> Result<
         return Err(Error::new(ErrorKind::Unsupported, context(), detail));
     }
     let limits = Limits { granule_bytes: request.granule_bytes, ranges_max: request.ranges_max };
-    let found = used_space(&source, source.size_bytes(), limits);
+    let found = used_space(source, source.size_bytes(), limits);
     let found = found.map_err(|refusal| {
         let kind = match &refusal {
             Refusal::Io { .. } => ErrorKind::Device,

@@ -78,6 +78,7 @@ impl Collector {
             ranges_max: self.ranges_max,
             granule_bytes: self.granule_bytes,
             base: None,
+            device: None,
         });
     }
 

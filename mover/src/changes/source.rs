@@ -5,8 +5,10 @@
 //! fails: `backup/ladder.rs` decides about that, nothing here does.
 
 use super::allocation::filesystem_list;
+use super::nbd::NbdSource;
 use super::remote::{Collector, RestSource, SnapshotSource};
 use super::{ChangeKind, ChangedBlocks};
+use crate::device::Source;
 use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
 use std::path::PathBuf;
 
@@ -23,6 +25,8 @@ pub enum ChangeSource {
     Snapshot(SnapshotSource),
     /// The file system on the volume itself, which is this device or image.
     FileSystem(PathBuf),
+    /// The NBD server that the volume is read from.
+    Nbd(NbdSource),
 }
 
 /// What a backup is to know about changes.
@@ -60,6 +64,8 @@ pub struct ListRequest<'a> {
     pub granule_bytes: u64,
     /// For a delta, the snapshot that it starts from, as the parent recorded it.
     pub base: Option<&'a SnapshotInfo>,
+    /// The volume, where it is open: what it tells about itself is read through it.
+    pub device: Option<&'a Source>,
 }
 
 impl ChangeSource {
@@ -75,6 +81,7 @@ impl ChangeSource {
             Self::Rest(rest) => rest.offers(kind),
             Self::Snapshot(service) => service.offers(kind),
             Self::FileSystem(_) => kind == ChangeKind::Allocated,
+            Self::Nbd(nbd) => nbd.offers(kind),
         }
     }
 
@@ -85,6 +92,7 @@ impl ChangeSource {
             Self::Stdin(_) => "standard input".to_owned(),
             Self::Rest(rest) => rest.name(),
             Self::Snapshot(service) => service.name(),
+            Self::Nbd(nbd) => nbd.name(),
             Self::FileSystem(device) => format!("the file system on {}", device.display()),
         }
     }
@@ -98,6 +106,7 @@ impl ChangeSource {
             }
             Self::Rest(rest) => rest.fetch(Collector::new(request)).await,
             Self::Snapshot(service) => service.fetch(Collector::new(request), request.base).await,
+            Self::Nbd(nbd) => nbd.fetch(request).await,
             // some reads of metadata, beside which this thread has nothing to do
             Self::FileSystem(device) => filesystem_list(device, request),
         }

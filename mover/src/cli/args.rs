@@ -229,10 +229,13 @@ Examples:
   mover backup /dev/vg0/db --volume db
   mover backup disk.img --volume db --changed-blocks changed.json --base-snapshot s1 --snapshot s2
   mover backup /dev/sdb --volume db --changes-url https://tracker:8443/prod/db-s2 --base-snapshot s1 --snapshot s2
+  mover backup 'nbd+unix:///vda?socket=/run/vm.sock' --volume db --nbd-bitmap b1 --base-snapshot s1 \\
+      --snapshot s2
   rbd diff --format json pool/db@s2 --from-snap s1 | mover backup /dev/rbd0 --volume db --changed-blocks - \\
       --changed-blocks-kind delta --base-snapshot s1 --snapshot s2")]
 pub(crate) struct BackupArgs {
-    /// Block device or raw image to read
+    /// Block device, raw image, or NBD export (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH) to
+    /// read
     #[arg(value_name = "SOURCE")]
     pub(crate) source: PathBuf,
     /// Name that joins the backups of one volume [default: UUID of its filesystem, or the file's
@@ -301,12 +304,14 @@ pub(crate) struct SnapshotArgs {
 Examples:
   mover restore db@latest /dev/vg0/db-new --verify
   mover restore 3f2a disk.img
+  mover restore db@latest 'nbd+unix:///?socket=/run/target.sock'
   mover restore db@latest - --range 0..1MiB | file -")]
 pub(crate) struct RestoreArgs {
     /// Backup to write back: an id, a unique prefix, VOLUME@ID or VOLUME@latest
     #[arg(value_name = "BACKUP")]
     pub(crate) backup: String,
-    /// Block device or image file to write to, `-` for stdout
+    /// Block device, image file or NBD export (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH) to
+    /// write to, `-` for stdout
     #[arg(value_name = "TARGET")]
     pub(crate) target: PathBuf,
     /// Overwrite a target that holds a filesystem or a partition table

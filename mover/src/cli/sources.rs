@@ -2,9 +2,10 @@
 
 use super::args::{AllocatedFromArg, ChangesArgs, ChangesServerArgs, KindArg};
 use crate::changes::{
-    ChangeKind, ChangeRequest, ChangeSource, RestSource, RetryPolicy, SnapshotEndpoint,
+    ChangeKind, ChangeRequest, ChangeSource, NbdSource, RestSource, RetryPolicy, SnapshotEndpoint,
     SnapshotSource,
 };
+use crate::nbd::is_nbd;
 use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
 use std::path::{Path, PathBuf};
 
@@ -38,15 +39,23 @@ pub(crate) fn request(
     });
     let rest = rest(args, kind)?.map(ChangeSource::Rest);
     let service = service(args, kind, snapshot)?.map(ChangeSource::Snapshot);
-    let mut sources: Vec<ChangeSource> = [given, service, rest].into_iter().flatten().collect();
+    let bitmap = bitmap(args, device)?.map(ChangeSource::Nbd);
+    let named = [given, service, rest, bitmap];
+    let mut sources: Vec<ChangeSource> = named.into_iter().flatten().collect();
     if sources.len() > 1 {
         let names: Vec<String> = sources.iter().map(ChangeSource::name).collect();
         let what = format!("more than one source is named: {}", names.join(", "));
-        return Err(Error::new(ErrorKind::Usage, "get a list of changed blocks", what)
-            .hint("use one of --changed-blocks, --changes-url and --changes-server"));
+        return Err(Error::new(ErrorKind::Usage, "get a list of changed blocks", what).hint(
+            "use one of --changed-blocks, --changes-url, --changes-server and --nbd-bitmap",
+        ));
     }
-    if args.allocated_from == Some(AllocatedFromArg::Filesystem) {
-        sources.push(filesystem(device, sources.iter().any(ChangeSource::is_given))?);
+    let given = sources.iter().any(ChangeSource::is_given);
+    match args.allocated_from {
+        Some(AllocatedFromArg::Filesystem) => sources.push(filesystem(device, given)?),
+        Some(AllocatedFromArg::Nbd) => sources.extend(allocated_nbd(device, given, &sources)?),
+        None if given || (sources.is_empty() && args.require.is_none()) => {}
+        // where there is a ladder, it has the rung that comes with the source
+        None => sources.extend(nbd(device).filter(|_| !has_nbd(&sources)).map(ChangeSource::Nbd)),
     }
     if sources.is_empty() {
         refuse_without_source(args)?;
@@ -57,6 +66,47 @@ pub(crate) fn request(
 /// The snapshot that a delta starts from, as far as the flags say.
 pub(crate) fn base(args: &ChangesArgs) -> SnapshotInfo {
     SnapshotInfo { id: some(args.base_snapshot.as_ref()), ..SnapshotInfo::default() }
+}
+
+/// The server that the volume is read from, if it is read from one.
+fn nbd(device: Option<&Path>) -> Option<NbdSource> {
+    let uri = device.filter(|device| is_nbd(device))?.to_owned();
+    Some(NbdSource { uri, bitmap: None })
+}
+
+fn has_nbd(sources: &[ChangeSource]) -> bool {
+    sources.iter().any(|source| matches!(source, ChangeSource::Nbd(_)))
+}
+
+fn bitmap(args: &ChangesArgs, device: Option<&Path>) -> Result<Option<NbdSource>> {
+    let Some(bitmap) = some(args.nbd_bitmap.as_ref()) else { return Ok(None) };
+    match nbd(device) {
+        Some(nbd) => Ok(Some(NbdSource { bitmap: Some(bitmap), ..nbd })),
+        None => Err(no_nbd("--nbd-bitmap")),
+    }
+}
+
+/// Nothing where the bitmap's server is asked already.
+fn allocated_nbd(
+    device: Option<&Path>,
+    list_given: bool,
+    sources: &[ChangeSource],
+) -> Result<Option<ChangeSource>> {
+    const FLAG: &str = "--allocated-from nbd";
+    if list_given {
+        let what = "a list is given";
+        return Err(Error::new(ErrorKind::Usage, format!("use {FLAG}"), what)
+            .hint("leave one of the two out"));
+    }
+    let nbd = nbd(device).ok_or_else(|| no_nbd(FLAG))?;
+    Ok(Some(ChangeSource::Nbd(nbd)).filter(|_| !has_nbd(sources)))
+}
+
+fn no_nbd(flag: &str) -> Error {
+    let what = "the volume is not read from an NBD server";
+    Error::new(ErrorKind::Usage, format!("use {flag}"), what).hint(
+        "name the source by its NBD address: nbd://HOST/EXPORT or nbd+unix:///EXPORT?socket=PATH",
+    )
 }
 
 /// Asked last: a server may know more.
@@ -85,7 +135,7 @@ fn refuse_without_source(args: &ChangesArgs) -> Result<()> {
             "there is no list of changed blocks",
         )
         .hint(
-            "give one with --changed-blocks, or ask for one with --changes-url or --changes-server",
+            "give one with --changed-blocks, or ask for one with --changes-url, --changes-server or --nbd-bitmap",
         )),
     }
 }
@@ -255,6 +305,8 @@ mod tests {
             &["--changes-url", "a", "--changes-tries", "0"],
             &["--changes-url", "a", "--changes-server", "unix:///s", "--changes-target", "t"],
             &["--changes-server", "unix:///s"],
+            &["--nbd-bitmap", "b"],
+            &["--allocated-from", "nbd"],
             &["--changes-server", "h:1", "--snapshot", "t", "--changes-namespace", "n"],
         ] {
             assert_eq!(asked(line).expect_err("no sense").kind(), ErrorKind::Usage, "{line:?}");
@@ -267,5 +319,41 @@ mod tests {
         let given = asked(&["--changed-blocks", "-", "--require", "allocated"]).unwrap();
         assert!(matches!(given.sources[..], [ChangeSource::Stdin(None)]));
         assert_eq!(given.require, Some(ChangeKind::Allocated));
+    }
+
+    #[test]
+    fn an_nbd_server_is_a_rung_where_there_is_a_ladder() {
+        let asked = |line: &[&str]| {
+            let uri = "nbd+unix:///x?socket=/s";
+            let matches = command().get_matches_from([&["mover", "backup", uri], line].concat());
+            let Command::Backup(args) = Args::from_arg_matches(&matches).unwrap().command else {
+                panic!("that is a backup");
+            };
+            request(&args.changes, &SnapshotInfo::default(), Some(&args.source))
+        };
+        let bitmaps = |line: &[&str]| -> Vec<Option<String>> {
+            let sources = asked(line).unwrap().sources;
+            let nbd = sources.into_iter().filter_map(|source| match source {
+                ChangeSource::Nbd(nbd) => Some(nbd.bitmap),
+                _ => None,
+            });
+            nbd.collect()
+        };
+        assert!(bitmaps(&[]).is_empty());
+        assert_eq!(bitmaps(&["--allocated-from", "nbd"]), [None]);
+        assert_eq!(bitmaps(&["--require", "allocated"]), [None]);
+        assert_eq!(bitmaps(&["--changes-url", "a", "--base-snapshot", "s"]), [None]);
+        let b = ["--nbd-bitmap", "b", "--base-snapshot", "s"];
+        assert_eq!(bitmaps(&b), [Some("b".to_owned())]);
+        let both = [&b[..], &["--allocated-from", "nbd"]].concat();
+        assert_eq!(bitmaps(&both), [Some("b".to_owned())]);
+        assert!(bitmaps(&["--changed-blocks", "f"]).is_empty());
+        for line in [
+            &["--nbd-bitmap", "b", "--changes-url", "a"][..],
+            &["--nbd-bitmap", "b", "--changed-blocks", "f"],
+            &["--allocated-from", "nbd", "--changed-blocks", "f"],
+        ] {
+            assert_eq!(asked(line).expect_err("no sense").kind(), ErrorKind::Usage, "{line:?}");
+        }
     }
 }

@@ -35,6 +35,7 @@ pub(crate) fn fetch(
         ranges_max: 1 << 20,
         granule_bytes: 4096,
         base: None,
+        device: None,
     }))
 }
 

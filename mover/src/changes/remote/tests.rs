@@ -5,7 +5,14 @@ use proptest::prelude::*;
 const VOLUME: u64 = 1 << 20;
 
 fn request(kind: ChangeKind, ranges_max: usize) -> ListRequest<'static> {
-    ListRequest { kind, volume_bytes: VOLUME, ranges_max, granule_bytes: 4096, base: None }
+    ListRequest {
+        kind,
+        volume_bytes: VOLUME,
+        ranges_max,
+        granule_bytes: 4096,
+        base: None,
+        device: None,
+    }
 }
 
 proptest! {

@@ -23,10 +23,15 @@ pub(crate) struct ChangesArgs {
     /// allocated blocks, and that by reading the whole volume
     #[arg(long, env = "MOVER_REQUIRE", value_name = "KIND")]
     pub(crate) require: Option<KindArg>,
-    /// Take what the volume's own file system says of its free space where no other list can be
-    /// had: free blocks are not read, and restore as zeros. Understood: ext2, ext3, ext4
+    /// Take this list where no other can be had. filesystem: what the volume's own file system says
+    /// of its free space; free blocks are not read, and restore as zeros; understood are ext2, ext3,
+    /// ext4. nbd: what the NBD server says of its zeros
     #[arg(long, env = "MOVER_ALLOCATED_FROM", value_name = "WHERE")]
     pub(crate) allocated_from: Option<AllocatedFromArg>,
+    /// Read only what this dirty bitmap of the NBD server (qemu:dirty-bitmap:NAME) marks as changed
+    /// since --base-snapshot
+    #[arg(long, env = "MOVER_NBD_BITMAP", value_name = "NAME")]
+    pub(crate) nbd_bitmap: Option<String>,
     #[command(flatten)]
     pub(crate) server: ChangesServerArgs,
 }
@@ -36,6 +41,8 @@ pub(crate) struct ChangesArgs {
 pub(crate) enum AllocatedFromArg {
     /// The file system on the volume
     Filesystem,
+    /// The NBD server that the volume is read from
+    Nbd,
 }
 
 /// Servers of lists.

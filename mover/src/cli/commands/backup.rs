@@ -11,6 +11,7 @@ use super::super::summary::backup_text;
 use super::super::watch::Watch;
 use crate::backup::{AuditAmount, BackupOptions, ParentChoice, backup as run};
 use crate::control::Progress;
+use crate::nbd::{NbdUri, is_nbd};
 use chunkstore::{BackupId, Error, ErrorKind, Result, SnapshotInfo, VolumeName};
 use std::fs::DirBuilder;
 use std::io;
@@ -21,7 +22,9 @@ pub(crate) fn backup(ctx: &Context, args: BackupArgs) -> Result<()> {
     let fail_on_degraded = args.fail_on_degraded;
     let options = options(ctx, args)?;
     // before a repository is made for it
-    if let Err(e) = std::fs::metadata(&options.source) {
+    if is_nbd(&options.source) {
+        NbdUri::of_path(&options.source)?;
+    } else if let Err(e) = std::fs::metadata(&options.source) {
         let kind = match e.kind() {
             std::io::ErrorKind::PermissionDenied => ErrorKind::Denied,
             std::io::ErrorKind::NotFound => ErrorKind::NotFound,

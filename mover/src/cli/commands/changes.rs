@@ -25,7 +25,8 @@ pub(crate) fn changes(ctx: &Context, args: &InspectArgs) -> Result<()> {
     let base = sources::base(&args.changes);
     let request =
         sources::request(&args.changes, &SnapshotInfo::default(), args.device.as_deref())?;
-    let asking = Asking { ctx, request: &request, size_bytes, base: &base };
+    let device = device.as_ref();
+    let asking = Asking { ctx, request: &request, size_bytes, base: &base, device };
     // a list may not say how large its volume is; now that is known
     let list = ChangedBlocks { volume_bytes: Some(size_bytes), ..asking.get()? };
     list.notes.iter().for_each(|note| ctx.output.warn(note));
@@ -34,7 +35,7 @@ pub(crate) fn changes(ctx: &Context, args: &InspectArgs) -> Result<()> {
         false => FormArg::Table,
     });
     if args.stats {
-        let sample = match &device {
+        let sample = match device {
             Some(device) => sample(&list, device)?,
             None => None,
         };
@@ -92,6 +93,7 @@ struct Asking<'a> {
     request: &'a ChangeRequest,
     size_bytes: u64,
     base: &'a SnapshotInfo,
+    device: Option<&'a Source>,
 }
 
 impl Asking<'_> {
@@ -107,7 +109,7 @@ impl Asking<'_> {
         let Some(list) = down.found else {
             return Err(down.last.unwrap_or_else(|| {
                 Error::new(ErrorKind::Usage, "look at a changed-block list", "none is named")
-                    .hint("give one with --changed-blocks, or ask for one with --changes-url or --changes-server")
+                    .hint("give one with --changed-blocks, or ask for one with --changes-url, --changes-server, --nbd-bitmap or --allocated-from")
             }));
         };
         check_floor(list.kind, *require)?;
@@ -122,6 +124,7 @@ impl Asking<'_> {
             ranges_max: ranges_max(self.ctx.settings.resources.memory),
             granule_bytes: GRANULE_BYTES,
             base: Some(self.base),
+            device: self.device,
         };
         self.ctx.block_on(source.fetch(&request))
     }

@@ -9,6 +9,7 @@ use super::super::sizes::parse_range;
 use super::super::summary::{restore_text, verify_text};
 use super::super::watch::Watch;
 use crate::control::Progress;
+use crate::nbd::is_nbd;
 use crate::restore::{RestoreOptions, RestoreSummary, RestoreTarget, restore_found};
 use crate::verify::{VerifyOptions, verify as run_verify};
 use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Result};
@@ -103,6 +104,12 @@ fn protect(
     }
     let mut own = own_files(ctx);
     let source = PathBuf::from(&manifest.source.path);
+    if is_nbd(target) && !force && target == &source {
+        return refuse(
+            "it is the source of this backup",
+            "choose another target, or use --force to write the backup over it",
+        );
+    }
     // what is blank at both ends is a new volume of the same name, as each pod sees its own
     if !force && !is_blank(target) {
         if same_place(target, &source) {
