@@ -11,6 +11,7 @@ mod filesystems;
 mod kit;
 mod lists;
 mod names;
+mod nbd;
 mod packs;
 mod records;
 mod segments;
@@ -18,6 +19,7 @@ mod segments;
 pub use filesystems::filesystem;
 pub use lists::changed_blocks;
 pub use names::{object_key, volume_name};
+pub use nbd::nbd;
 pub use packs::{pack, pack_directory, pack_entry};
 pub use records::{
     blockers, condemned, damaged, forgotten, key_info, lease, manifest, moved, page, record,
@@ -40,6 +42,6 @@ macro_rules! targets {
 
 /// All targets.
 pub const TARGETS: &[Target] = targets! {
-    changed_blocks filesystem object_key volume_name pack pack_directory pack_entry page segment segment_layout filter
+    changed_blocks filesystem nbd object_key volume_name pack pack_directory pack_entry page segment segment_layout filter
     record repository_params key_info manifest lease forgotten damaged moved condemned blockers verdict
 };

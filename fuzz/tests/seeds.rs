@@ -379,3 +379,62 @@ fn collections() {
         put("verdict", name, body(&bytes));
     }
 }
+
+/// What a server says: greeting, replies to four options, a read of 4096 bytes, the state of blocks.
+#[test]
+#[ignore = "writes files"]
+fn nbd_conversations() {
+    let number = |n: u32| n.to_be_bytes().to_vec();
+    let option = |option: u32, kind: u32, data: &[u8]| {
+        let len = u32::try_from(data.len()).unwrap_or_default();
+        let magic = 0x0003_e889_0455_65a9_u64.to_be_bytes();
+        [&magic[..], &number(option), &number(kind), &number(len), data].concat()
+    };
+    let chunk = |flags_and_type: u32, cookie: u64, data: &[u8]| {
+        let len = u32::try_from(data.len()).unwrap_or_default();
+        let head = [number(0x668e_33ef), number(flags_and_type)].concat();
+        [&head[..], &cookie.to_be_bytes(), &number(len), data].concat()
+    };
+    let simple =
+        |errno: u32| [number(0x6744_6698), number(errno), vec![0, 0, 0, 0, 0, 0, 0, 1]].concat();
+    let greeting = [&b"NBDMAGICIHAVEOPT"[..], &3_u16.to_be_bytes()].concat();
+    let info =
+        [&0_u16.to_be_bytes()[..], &(1_u64 << 20).to_be_bytes(), &0x109_u16.to_be_bytes()].concat();
+    let sizes = [3_u16.to_be_bytes().to_vec(), number(1), number(4096), number(1 << 20)].concat();
+    let base = [&number(7)[..], b"base:allocation"].concat();
+    let bitmap = [&number(8)[..], b"qemu:dirty-bitmap:b1"].concat();
+    let go = [option(7, 3, &info), option(7, 3, &sizes), option(7, 1, &[])].concat();
+    let set = [option(10, 4, &base), option(10, 4, &bitmap), option(10, 1, &[])].concat();
+    let list = [option(9, 4, &bitmap), option(9, 1, &[])].concat();
+    let structured = [greeting.clone(), option(8, 1, &[]), list, set, go.clone()].concat();
+    let plain = [greeting, option(8, (1 << 31) + 1, b"what?"), go].concat();
+
+    let data = [&[0; 8][..], &[0x5a; 1024]].concat();
+    let hole = [&1024_u64.to_be_bytes()[..], &number(3072)].concat();
+    let read = [chunk(1, 1, &data), chunk(0x1_0002, 1, &hole)].concat();
+    let states = |context: u32, blocks: &[u32]| {
+        [number(context), blocks.iter().flat_map(|n| number(*n)).collect()].concat()
+    };
+    let blocks = [
+        chunk(5, 2, &states(8, &[65_536, 1])),
+        chunk(0x1_0005, 2, &states(7, &[4096, 0, 8192, 3])),
+    ]
+    .concat();
+    let error = [&number(5)[..], &[0, 3], b"bad", &77_u64.to_be_bytes()].concat();
+    put("nbd", "structured", &[&structured[..], &read, &blocks].concat());
+    put("nbd", "error-at", &[structured.clone(), chunk(0x1_8002, 1, &error)].concat());
+    put("nbd", "not-all", &[structured.clone(), chunk(0x1_0001, 1, &data)].concat());
+    put(
+        "nbd",
+        "behind-the-end",
+        &[structured, read, chunk(0x1_0005, 2, &states(7, &[1 << 21, 0]))].concat(),
+    );
+    put("nbd", "simple", &[&plain[..], &simple(0), &[0x5a; 4096]].concat());
+    put("nbd", "simple-error", &[plain, simple(28)].concat());
+    put(
+        "nbd",
+        "tls",
+        &[&b"NBDMAGICIHAVEOPT\0\x01"[..], &option(8, (1 << 31) + 5, b"first")].concat(),
+    );
+    put("nbd", "http", b"HTTP/1.1 400 Bad Request\r\n\r\n");
+}
