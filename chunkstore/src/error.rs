@@ -39,6 +39,8 @@ pub enum ErrorKind {
     Cancelled,
     /// The run ended well, but not as asked.
     Degraded,
+    /// A bound that the user has set was reached.
+    Limit,
     /// A mistake of this program.
     Bug,
 }

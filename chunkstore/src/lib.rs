@@ -72,12 +72,13 @@ pub use pack::{
 };
 pub use protocol::{
     Checkpointer, CollectOptions, Collected, Commit, DamagedSet, LeaseOptions, Reader, ResumeBy,
-    SegmentInfo, Waiting, Writer, WriterOptions, collect, preview_collection,
+    SegmentInfo, Unfinished, Waiting, Writer, WriterOptions, collect, find_unfinished,
+    preview_collection, read_damaged,
 };
 pub use repository::{BackupEntry, CreateOnce, InitOptions, Repository};
 pub use seal::{Compression, Opener, SealedEntry, Sealer};
 pub use store::{
-    Created, Listed, Pace, RequestCounts, Store, StoreOptions, TransferLimits, directory_of,
-    open_url, open_url_with,
+    Created, Listed, Pace, RequestCounts, SentBytes, Store, StoreOptions, TransferLimits,
+    directory_of, open_url, open_url_with,
 };
 pub use units::{ChunkNo, ChunkRef, ChunkSize, Geometry, Location, PageRef, map_depth, page_span};

@@ -24,8 +24,10 @@ mod writer;
 mod tests;
 
 pub use collector::{CollectOptions, Collected, Waiting, collect, preview_collection};
-pub use condemned::DamagedSet;
-pub(crate) use condemned::{read_condemned, read_damaged};
+pub(crate) use condemned::read_condemned;
+pub use condemned::{DamagedSet, read_damaged};
 pub use lease::LeaseOptions;
 pub use reader::Reader;
-pub use writer::{Checkpointer, Commit, ResumeBy, SegmentInfo, Writer, WriterOptions};
+pub use writer::{
+    Checkpointer, Commit, ResumeBy, SegmentInfo, Unfinished, Writer, WriterOptions, find_unfinished,
+};

@@ -168,6 +168,12 @@ impl Sealer {
             .map_err(codec_failed)
     }
 
+    /// What so much would be stored as, without the seal around it: for who wants to know before.
+    pub fn packed_len(&mut self, plain: &[u8]) -> Result<u64> {
+        let packed = self.compress(plain)?.map(<[u8]>::len);
+        Ok(packed.unwrap_or(plain.len()) as u64)
+    }
+
     /// The compressed bytes, if they are worth it: at least 1/16 shorter.
     fn compress(&mut self, plain: &[u8]) -> Result<Option<&[u8]>> {
         if self.compression == Compression::None {

@@ -44,7 +44,7 @@ use patience::Patience;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Requests from this size on go through the patient client.
 const BULK_BYTES_MIN: u64 = 256 << 10;
@@ -80,6 +80,24 @@ impl RequestCounts {
     }
 }
 
+/// Bytes that were handed to the store so far, to be written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SentBytes {
+    /// Packs and segments.
+    pub in_turn: u64,
+    /// Leases, manifests and other records.
+    pub at_once: u64,
+    /// What of both was sent again because a try had failed.
+    pub again: u64,
+}
+
+impl SentBytes {
+    /// All that went over the line.
+    pub fn total(&self) -> u64 {
+        self.in_turn + self.at_once + self.again
+    }
+}
+
 #[derive(Debug, Default)]
 struct Counters {
     gets: AtomicU64,
@@ -89,6 +107,9 @@ struct Counters {
     lists: AtomicU64,
     deletes: AtomicU64,
     failed_tries: AtomicU64,
+    sent_in_turn: AtomicU64,
+    sent_at_once: AtomicU64,
+    sent_again: AtomicU64,
 }
 
 /// One object of a listing.
@@ -157,6 +178,17 @@ impl Store {
             lists: get(&c.lists),
             deletes: get(&c.deletes),
             failed_tries: get(&c.failed_tries),
+        }
+    }
+
+    /// Bytes handed to the store so far, by this and all clones.
+    pub fn sent(&self) -> SentBytes {
+        let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        let c = &self.counters;
+        SentBytes {
+            in_turn: get(&c.sent_in_turn),
+            at_once: get(&c.sent_at_once),
+            again: get(&c.sent_again),
         }
     }
 
@@ -255,6 +287,7 @@ impl Store {
         if let Some(throttle) = &self.throttles.upload {
             throttle.charge(payload.content_length() as u64);
         }
+        add(&self.counters.sent_at_once, payload.content_length());
         self.put_now(key, payload).await
     }
 
@@ -264,13 +297,18 @@ impl Store {
         if let Some(throttle) = &self.throttles.upload {
             throttle.turn(payload.content_length() as u64).await;
         }
+        add(&self.counters.sent_in_turn, payload.content_length());
         self.put_now(key, payload).await
     }
 
     async fn put_now(&self, key: &str, payload: PutPayload) -> Result<()> {
         count(&self.counters.puts);
         let path = self.path(key)?;
+        let begun = AtomicBool::new(false);
         let send = |store: Arc<dyn ObjectStore>| {
+            if begun.swap(true, Ordering::Relaxed) {
+                add(&self.counters.sent_again, payload.content_length());
+            }
             let (path, payload) = (path.clone(), payload.clone());
             async move { store.put_opts(&path, payload, PutOptions::default()).await }
         };
@@ -357,6 +395,7 @@ impl Store {
         if let Some(throttle) = &self.throttles.upload {
             throttle.charge(bytes.len() as u64);
         }
+        add(&self.counters.sent_at_once, bytes.len());
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         self.small.put_opts(path, PutPayload::from(bytes.clone()), options).await.map(|_| ())
     }
@@ -422,4 +461,8 @@ impl Store {
 
 fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
+}
+
+fn add(counter: &AtomicU64, bytes: usize) {
+    counter.fetch_add(bytes as u64, Ordering::Relaxed);
 }

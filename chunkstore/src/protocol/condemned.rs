@@ -123,7 +123,7 @@ impl DamagedSet {
 }
 
 /// All damage records. One that cannot be read is a warning: what it names is found damaged again when it is read.
-pub(crate) async fn read_damaged(repo: &Repository) -> Result<(DamagedSet, Vec<String>)> {
+pub async fn read_damaged(repo: &Repository) -> Result<(DamagedSet, Vec<String>)> {
     let listed = repo.store().list(DAMAGED_PREFIX).await?;
     let keys = listed.into_iter().map(|l| l.key).filter(|key| parse_damaged_key(key).is_ok());
     let read = |key: String| async move {

@@ -24,7 +24,7 @@
 
 mod resumed;
 
-pub use resumed::{Checkpointer, ResumeBy};
+pub use resumed::{Checkpointer, ResumeBy, Unfinished, find_unfinished};
 
 use super::condemned::{DamagedSet, read_condemned, read_damaged};
 use super::lease::{LeaseKeeper, LeaseOptions, Removal};

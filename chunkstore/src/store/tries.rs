@@ -7,7 +7,7 @@
 //! [`BREAKS_MAX`] times.
 
 use super::fault::Fault;
-use super::{Counters, Store, count, patience};
+use super::{Counters, Store, add, count, patience};
 use futures::future::BoxFuture;
 use object_store::ClientOptions;
 use object_store::client::{
@@ -41,6 +41,13 @@ struct Polite {
     counters: Arc<Counters>,
 }
 
+impl Polite {
+    fn failed(&self, body_bytes: usize) {
+        count(&self.counters.failed_tries);
+        add(&self.counters.sent_again, body_bytes);
+    }
+}
+
 impl HttpService for Polite {
     fn call<'s, 'f>(
         &'s self,
@@ -51,18 +58,19 @@ impl HttpService for Polite {
         Self: 'f,
     {
         Box::pin(async move {
+            let body_bytes = request.body().content_length();
             let result = self.inner.execute(request).await;
             match &result {
                 Ok(answer) => {
                     let status = answer.status().as_u16();
                     if status == 429 || status >= 500 {
-                        count(&self.counters.failed_tries);
+                        self.failed(body_bytes);
                         let header = answer.headers().get("retry-after");
                         let wait = header.and_then(|value| wait_of(value.to_str().ok()?));
                         patience::pause(wait.unwrap_or_default()).await;
                     }
                 }
-                Err(_) => count(&self.counters.failed_tries),
+                Err(_) => self.failed(body_bytes),
             }
             result
         })

@@ -15,6 +15,8 @@ pub(crate) const INTEGRITY: u8 = 3;
 pub(crate) const DENIED: u8 = 4;
 /// Done, but not as asked (only with `--fail-on-degraded`).
 pub(crate) const DEGRADED: u8 = 5;
+/// A bound that the user has set was reached; the same command goes on from there.
+pub(crate) const LIMIT: u8 = 6;
 /// A mistake of this program.
 pub(crate) const BUG: u8 = 70;
 /// SIGINT or SIGTERM.
@@ -34,6 +36,7 @@ pub(crate) fn exit_code(kind: ErrorKind) -> u8 {
         ErrorKind::Corrupt | ErrorKind::Missing => INTEGRITY,
         ErrorKind::WrongKey | ErrorKind::Denied => DENIED,
         ErrorKind::Degraded => DEGRADED,
+        ErrorKind::Limit => LIMIT,
         ErrorKind::Cancelled => CANCELLED,
         // the enum may grow: what has no code of its own yet is our mistake
         _ => BUG,
@@ -42,7 +45,7 @@ pub(crate) fn exit_code(kind: ErrorKind) -> u8 {
 
 /// Whether the same command may end otherwise when it is run again.
 pub(crate) fn is_retryable(exit_code: u8) -> bool {
-    matches!(exit_code, RETRYABLE | CANCELLED)
+    matches!(exit_code, RETRYABLE | LIMIT | CANCELLED)
 }
 
 /// One word for machines: the `kind` of an error line with `--json`.
@@ -61,7 +64,7 @@ pub(crate) fn kind_word(kind: ErrorKind) -> String {
 mod tests {
     use super::*;
 
-    const EVERY_KIND: [(ErrorKind, u8); 16] = [
+    const EVERY_KIND: [(ErrorKind, u8); 17] = [
         (ErrorKind::Usage, 2),
         (ErrorKind::NotFound, 2),
         (ErrorKind::AlreadyExists, 2),
@@ -77,6 +80,7 @@ mod tests {
         (ErrorKind::Forgotten, 2),
         (ErrorKind::Cancelled, 143),
         (ErrorKind::Degraded, 5),
+        (ErrorKind::Limit, 6),
         (ErrorKind::Bug, 70),
     ];
 
@@ -105,7 +109,7 @@ mod tests {
     #[test]
     fn the_manual_has_every_code() {
         let manual = include_str!("../../../docs/operations.md");
-        for code in [OK, RETRYABLE, USAGE, INTEGRITY, DENIED, DEGRADED, BUG, CANCELLED] {
+        for code in [OK, RETRYABLE, USAGE, INTEGRITY, DENIED, DEGRADED, LIMIT, BUG, CANCELLED] {
             assert!(manual.contains(&format!("\n| {code} | ")), "{code}");
         }
     }

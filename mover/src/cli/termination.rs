@@ -62,7 +62,7 @@ fn head(state: &str, command: &str) -> Map<String, Value> {
 fn outcome(command: &str, exit_code: u8, ended: &Ended) -> Map<String, Value> {
     let state = match (&ended.error, exit_code) {
         (None, 0) => "ok",
-        (_, super::exit::CANCELLED) => "stopped",
+        (_, super::exit::CANCELLED | super::exit::LIMIT) => "stopped",
         _ => "failed",
     };
     let mut body = head(state, command);

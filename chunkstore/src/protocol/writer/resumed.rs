@@ -53,6 +53,35 @@ pub struct ResumeBy {
     pub any_id: bool,
 }
 
+/// What an earlier run has left for another one to go on from.
+#[derive(Debug, Clone)]
+pub struct Unfinished {
+    /// How far it is.
+    pub checkpoint: Checkpoint,
+    /// The backup that it builds on, if it is still there.
+    pub parent: Option<Manifest>,
+}
+
+/// What a run with this plan would most likely go on from, were it started now. Only looks: it takes no lease, so nothing is
+/// certain. `id`: the backup's, if one was given.
+pub async fn find_unfinished(
+    repo: &Repository,
+    volume: &VolumeName,
+    id: Option<&BackupId>,
+    by: ResumeBy,
+) -> Result<Option<Unfinished>> {
+    for Found { name, parent, checkpoint, .. } in find(repo, volume, id, by).await?.fitting {
+        let Some(ParentRef { backup_id, attempt }) = parent else {
+            return Ok(Some(Unfinished { checkpoint, parent: None }));
+        };
+        let name = AttemptName { volume: name.volume, backup_id, attempt };
+        if let Some(parent) = backup_at(repo, &name).await? {
+            return Ok(Some(Unfinished { checkpoint, parent: Some(parent) }));
+        }
+    }
+    Ok(None)
+}
+
 /// What the leases of this repository have for a run.
 struct Search {
     fitting: Vec<Found>,
@@ -76,7 +105,8 @@ impl Writer {
         options: WriterOptions,
         by: ResumeBy,
     ) -> Result<Self> {
-        let Search { fitting, other } = find(repo, &options, by).await?;
+        let id = (!by.any_id).then_some(&options.backup_id);
+        let Search { fitting, other } = find(repo, &options.volume, id, by).await?;
         for found in fitting {
             if let Some(writer) = Self::go_on(repo, &options, by, found).await? {
                 return Ok(writer);
@@ -251,17 +281,21 @@ fn is_cut(packs: &[PackId]) -> bool {
 }
 
 /// Leases that a run may go on from, the furthest first. One that cannot be read is none of ours, or is of no use.
-async fn find(repo: &Repository, options: &WriterOptions, by: ResumeBy) -> Result<Search> {
+async fn find(
+    repo: &Repository,
+    volume: &VolumeName,
+    id: Option<&BackupId>,
+    by: ResumeBy,
+) -> Result<Search> {
     let listed = repo.store().list(LEASES_PREFIX).await?;
     let leases = listed.into_iter().filter(|l| parse_lease_key(&l.key).is_ok());
     let (small, large): (Vec<_>, Vec<_>) = leases.partition(|l| l.size_bytes <= SMALL_LEASE_BYTES);
-    let id = (!by.any_id).then_some(&options.backup_id);
     let mut search = Search { fitting: Vec::new(), other: false };
     for (leases, at_once) in [(small, LEASES_IN_FLIGHT), (large, 1)] {
         let mut leases =
             stream::iter(leases).map(|l| read_lease(repo, l.key)).buffer_unordered(at_once);
         while let Some(lease) = leases.next().await {
-            lease?.into_iter().for_each(|l| search.take(l, &options.volume, id, by));
+            lease?.into_iter().for_each(|l| search.take(l, volume, id, by));
         }
     }
     search.fitting.sort_by_key(|f| std::cmp::Reverse(f.checkpoint.next_chunk));
