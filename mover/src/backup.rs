@@ -10,9 +10,11 @@ pub(crate) mod bounds;
 pub(crate) mod checkpoint;
 pub(crate) mod dedup;
 mod feed;
+mod forecast;
 mod ladder;
 pub(crate) mod level;
 pub(crate) mod parent;
+mod prepare;
 pub(crate) mod read;
 pub(crate) mod resume;
 pub(crate) mod run;
@@ -22,31 +24,35 @@ pub(crate) mod stop;
 mod summary;
 mod turns;
 pub(crate) mod unit;
+mod units;
 mod upload;
 
 pub use audit::{AuditAmount, Audited};
 pub use bounds::{Bounds, MEMORY_BYTES_MIN};
+pub use forecast::{
+    Forecast, LookedAt, ReadForecast, RequestForecast, Spread, TimeForecast, forecast,
+};
 pub(crate) use ladder::read_given;
 pub use level::{CompressionChoice, CompressionUsed, LevelUsed};
 pub use parent::ParentChoice;
+pub(crate) use prepare::ranges_max;
 pub use resume::Resumed;
 pub use summary::{BackupOutcome, BackupSummary};
 
-use crate::changes::{
-    BackupPlan, ChangeRequest, ChangeSource, ChangedBlocks, Changes, Extents, Origin, PlanInput,
-    RANGES_MAX_DEFAULT, plan_backup,
-};
+use crate::changes::{BackupPlan, ChangeRequest, Origin};
 use crate::control::{Cancel, MemoryBudget, Phase, Progress};
-use crate::device::{DirectIo, Source, SourceOptions};
+use crate::device::DirectIo;
 use crate::io::EngineChoice;
+use crate::quota::{Meter, Quota};
 use crate::scratch::ScratchDir;
 use checkpoint::Pace;
 use chrono::{DateTime, Utc};
 use chunkstore::{
-    BackupId, BackupStats, ChangeKind, Checkpoint, Commit, DedupOptions, Error, ErrorKind,
-    Geometry, LeaseOptions, Manifest, PackId, ReadLimits, Repository, Result, ResumeBy, Scratch,
-    SnapshotInfo, VolumeMap, VolumeName, Writer, WriterOptions, check_frontier,
+    BackupId, BackupStats, Checkpoint, Commit, DedupOptions, Error, ErrorKind, LeaseOptions,
+    PackId, Repository, Result, ResumeBy, Scratch, SnapshotInfo, VolumeMap, VolumeName, Writer,
+    WriterOptions, check_frontier,
 };
+use prepare::{Prepared, prepare};
 use std::collections::{BTreeMap, HashSet};
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -98,24 +104,14 @@ pub struct BackupOptions {
     pub checkpoint_bytes: Option<u64>,
     /// Bytes a second that are read from the source at most.
     pub limit_read: Option<NonZeroU64>,
+    /// What the run may send before it stops, to be gone on with.
+    pub quota: Quota,
     /// How much of what a list does not name is looked at.
     pub audit: AuditAmount,
     /// Program and version, for manifest and lease.
     pub tool: String,
     /// Name of this machine or pod, for the lease.
     pub host: String,
-}
-
-/// What is decided before a writer begins.
-struct Prepared {
-    source: Source,
-    volume: VolumeName,
-    geometry: Geometry,
-    changes: Option<ChangedBlocks>,
-    bounds: Bounds,
-    warnings: Vec<String>,
-    /// Each step down from what was asked for.
-    degraded: Vec<String>,
 }
 
 /// Backs up `options.source` and commits it.
@@ -131,8 +127,9 @@ pub fn backup(
     let (begun, started) = (Instant::now(), Utc::now());
     progress.set_phase(Phase::Planning);
     let (prepared, parents) = prepare(rt, repo, options, cancel)?;
+    let pages = (repo.params().page_fanout, prepared.bounds.pack_bytes);
+    let meter = Meter::new(options.quota, repo.store(), pages, prepared.bounds.slot_bytes)?;
     let backup_id = options.backup_id.clone().unwrap_or_else(BackupId::random);
-    let delta = prepared.changes.as_ref().is_some_and(|c| c.kind == ChangeKind::Delta);
     let lease = LeaseOptions {
         lease_seconds: LEASE_SECONDS,
         tool: options.tool.clone(),
@@ -162,9 +159,9 @@ pub fn backup(
         writer,
         progress,
         cancel,
+        meter,
         begun,
         started,
-        delta,
         resumed: None,
         audited: None,
         last_stats: None,
@@ -186,58 +183,6 @@ pub fn backup(
     Ok(summary)
 }
 
-fn prepare(
-    rt: &tokio::runtime::Handle,
-    repo: &Arc<Repository>,
-    options: &BackupOptions,
-    cancel: &Arc<Cancel>,
-) -> Result<(Prepared, Vec<Manifest>)> {
-    let source = Source::open(&options.source, SourceOptions { direct: options.direct })?;
-    let geometry = Geometry::new(source.size_bytes(), repo.params().chunk)
-        .map_err(|e| e.within(format!("back up {}", options.source.display())))?;
-    let mut warnings = Vec::new();
-    if let Some(mount) = source.mounted_read_write()? {
-        warnings.push(format!(
-            "{} is mounted read-write at {}: the backup may be inconsistent; back up a snapshot instead",
-            options.source.display(),
-            mount.display()
-        ));
-    }
-    let chunk = repo.params().chunk;
-    let ladder = ladder::Ladder { rt, repo, options, source: &source, chunk, cancel };
-    let chosen = ladder.choose()?;
-    if let Some(list) = &chosen.list {
-        warnings.extend(list.notes.iter().cloned());
-    }
-    let bounds = bounds(repo, options)?;
-    let ladder::Choice { list: changes, volume, parents, steps: degraded } = chosen;
-    Ok((Prepared { source, volume, geometry, changes, bounds, warnings, degraded }, parents))
-}
-
-fn bounds(repo: &Repository, options: &BackupOptions) -> Result<Bounds> {
-    let params = repo.params();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = options.threads.unwrap_or(cores);
-    let mut bounds = Bounds::derive(
-        options.memory,
-        params.chunk,
-        params.entry_chunks,
-        params.page_fanout,
-        threads,
-        options.compression,
-    )?;
-    if let Some(rate) = repo.store().limits().upload {
-        bounds.pace(rate);
-    }
-    tracing::info!("{}", bounds.line());
-    Ok(bounds)
-}
-
-/// A range costs 16 bytes in the list and as many in the plan, twice for a moment: an eighth of the budget is theirs.
-pub(crate) fn ranges_max(memory: MemoryBudget) -> usize {
-    usize::try_from(memory.total_bytes / 8 / 64).unwrap_or(usize::MAX).min(RANGES_MAX_DEFAULT)
-}
-
 struct Run<'a> {
     rt: &'a tokio::runtime::Handle,
     repo: &'a Arc<Repository>,
@@ -247,9 +192,9 @@ struct Run<'a> {
     writer: Writer,
     progress: &'a Arc<Progress>,
     cancel: &'a Arc<Cancel>,
+    meter: Option<Arc<Meter>>,
     begun: Instant,
     started: DateTime<Utc>,
-    delta: bool,
     /// Where the last pass began, if not at the start.
     resumed: Option<Resumed>,
     /// What the audit found; `None` before it.
@@ -329,55 +274,22 @@ impl Run<'_> {
                 tokio::time::timeout(resume::ASKED_WITHIN, self.writer.checkpoint()).await
             };
             let checkpoint = self.rt.block_on(asked).ok().flatten();
-            checkpoint.map_or(0, |c| {
+            let done = checkpoint.map_or(Resumed { percent: 0, bytes: 0 }, |c| {
                 let left = plan.behind(self.prepared.geometry, c.next_chunk);
-                Resumed::of(plan.read_bytes, left.read_bytes).percent
-            })
+                Resumed::of(plan.read_bytes, left.read_bytes)
+            });
+            let further = done.bytes > self.resumed.map_or(0, |before| before.bytes);
+            resume::Kept { percent: done.percent, further }
         });
-        resume::explain(e, self.writer.backup_id(), kept)
+        let bound = resume::bound_of(&e, self.cancel, self.meter.as_deref());
+        resume::explain(e, self.writer.backup_id(), kept, bound, self.meter.as_deref())
     }
 
     /// What to do, and the chunks of the parent that cannot be inherited as they are damaged.
     fn plan(&self) -> Result<(BackupPlan, Vec<Range<u64>>)> {
-        let p = &self.prepared;
-        let parent = match self.writer.parent() {
-            Some(m) => Some(Geometry::new(m.size_bytes, p.geometry.chunk())?),
-            None if self.delta => {
-                // a list that is asked for is asked for anew by the next run, which finds another way
-                let given = self.options.changes.sources.iter().any(ChangeSource::is_given);
-                let kind = if given { ErrorKind::NotFound } else { ErrorKind::Unavailable };
-                return Err(Error::new(
-                    kind,
-                    format!("use a delta list for {}", p.volume),
-                    "the backup that it builds on was forgotten meanwhile",
-                )
-                .hint(if given {
-                    "run the backup without a list"
-                } else {
-                    "run it again"
-                }));
-            }
-            None => None,
-        };
-        let holes = self.holes()?;
-        let changes = p.changes.as_ref().map_or(Changes::Whole, Changes::List);
-        let input = PlanInput { geometry: p.geometry, parent, changes, holes: holes.as_ref() };
-        let plan = plan_backup(&input)?;
-        if !plan.inherit {
-            return Ok((plan, Vec::new()));
-        }
-        let limits = ReadLimits::within(p.bounds.map_read_bytes);
-        let lost = parent::damaged_of_parent(self.rt, self.repo, &self.writer, limits)?;
-        Ok((plan.read_again(p.geometry, &lost), lost))
-    }
-
-    /// Bytes that an image file has no blocks for. Asked for again in each round: asking is cheap, and the file may have been
-    /// discarded from.
-    fn holes(&self) -> Result<Option<Extents>> {
-        let p = &self.prepared;
-        let data = p.source.data_ranges()?;
-        let all = Extents::of(0..p.geometry.size_bytes());
-        Ok(data.map(|data| all.subtract(&data.into_iter().collect())))
+        let (p, parent) = (&self.prepared, self.writer.parent());
+        p.check_parent(self.options, parent.is_some())?;
+        p.plan(self.rt, self.repo, parent, self.writer.damaged())
     }
 
     /// The plan, once the list has stood the audit; otherwise that of the whole volume.
@@ -399,7 +311,7 @@ impl Run<'_> {
         let parent = self.writer.parent().filter(|_| plan.inherit);
         let parent = parent.map(|m| VolumeMap::of(self.repo, m)).transpose()?;
         let seed = u64::from_le_bytes(chunkstore::random_bytes());
-        let holes = self.holes()?;
+        let holes = self.prepared.holes()?;
         let audited = audit.run(&plan, holes.as_ref(), parent, self.options.audit, seed)?;
         self.audited = Some(audited);
         let Some(offset) = audited.false_at else { return Ok((plan, lost)) };
@@ -409,7 +321,7 @@ impl Run<'_> {
             return Err(audit::refused(&self.prepared.source, kind, offset));
         }
         self.prepared.degraded.push(audit::verdict(&audited, offset));
-        (self.prepared.changes, self.delta) = (None, false);
+        self.prepared.changes = None;
         // nor may a run that believes it build upon what this one leaves
         self.resume_by = None;
         self.plan()
@@ -446,7 +358,7 @@ impl Run<'_> {
             worth_bytes: dedup::worth_bytes(plan.read_bytes),
         };
         let unusable = dedup::Unusable { packs, entries: self.writer.damaged().clone() };
-        let stop = Arc::new(Stop::new(self.cancel));
+        let stop = Arc::new(Stop::new(self.cancel, self.meter.clone()));
         let dedup =
             dedup::Dedup::new(self.repo, self.rt, &stop, segments, options, scratch, unusable);
         let checkpointer =

@@ -9,7 +9,7 @@
 //! | `commands` | one function for each command |
 //! | `output`, `progress`, `log`, `table`, `summary`, `sizes` | what is shown |
 //! | `metrics`, `termination` | what Prometheus and a kubelet are told |
-//! | `watch`, `stall` | what looks at an operation while it runs |
+//! | `watch`, `stall`, `deadline` | what looks at an operation while it runs |
 //! | `signals`, `exit` | how it ends |
 //!
 //! Nothing else of the crate prints, reads the environment, installs handlers or ends the process.
@@ -18,6 +18,7 @@
 mod args;
 mod commands;
 mod context;
+mod deadline;
 mod exit;
 mod keys;
 mod log;
@@ -97,6 +98,7 @@ fn run(args: Args, env: Environment, output: &Arc<Output>) -> u8 {
     let is_job = command.is_job();
     let done = commands::run(&ctx, command);
     let done = ctx.stalled.explain(done, ctx.settings.report.stall_timeout);
+    let done = deadline::explain(done, &ctx.cancel);
     let code = ended(output, done);
     if is_job {
         ctx.report_end(code, server.as_ref());

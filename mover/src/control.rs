@@ -6,6 +6,7 @@
 //! atomics (they are shown, nothing is decided by them), and asking whether to stop is one atomic
 //! load. Nothing here knows signals, terminals or settings.
 
+use crate::quota::Bound;
 use chunkstore::{Error, ErrorKind, Result};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -111,6 +112,7 @@ impl Progress {
 pub struct Cancel {
     flag: Arc<AtomicBool>,
     since: OnceLock<Instant>,
+    because: OnceLock<Bound>,
     wake: Notify,
 }
 
@@ -125,6 +127,19 @@ impl Cancel {
         self.since.get_or_init(Instant::now);
         self.flag.store(true, Ordering::SeqCst);
         self.wake.notify_waiters();
+    }
+
+    /// Asks it to stop since a bound was reached, unless somebody else has asked before.
+    pub fn request_at(&self, bound: Bound) {
+        if !self.cancelled() {
+            self.because.get_or_init(|| bound);
+        }
+        self.request();
+    }
+
+    /// The bound that it was requested for, if it was for one.
+    pub fn bound(&self) -> Option<Bound> {
+        self.because.get().copied()
     }
 
     /// Whether it was requested.

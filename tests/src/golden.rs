@@ -8,6 +8,7 @@ use mover::changes::ChangeRequest;
 use mover::control::{Cancel, MemoryBudget, Progress};
 use mover::device::DirectIo;
 use mover::io::EngineChoice;
+use mover::quota::Quota;
 use mover::restore::{RestoreOptions, RestoreTarget, restore};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -217,6 +218,7 @@ impl Library {
             threads: Some(2),
             checkpoint_bytes: None,
             limit_read: None,
+            quota: Quota::default(),
             audit: AuditAmount::OFF,
             tool: "tests".into(),
             host: "tests".into(),

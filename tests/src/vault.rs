@@ -13,6 +13,7 @@ use mover::check::{CheckOptions, CheckReport, ReadData, check};
 use mover::control::{Cancel, MemoryBudget, Progress};
 use mover::device::DirectIo;
 use mover::io::EngineChoice;
+use mover::quota::Quota;
 use mover::restore::{RestoreOptions, RestoreSummary, RestoreTarget, restore};
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, path::Path as StorePath};
@@ -145,6 +146,7 @@ impl Vault {
             threads: Some(2),
             checkpoint_bytes: self.checkpoint_bytes,
             limit_read: None,
+            quota: Quota::default(),
             audit: AuditAmount::OFF,
             tool: "test".into(),
             host: "test".into(),

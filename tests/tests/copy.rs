@@ -4,6 +4,7 @@
 use chunkstore::{Compression, Encryption, Error, ErrorKind, Manifest, Repository, Result};
 use mover::control::{Cancel, MemoryBudget, Progress};
 use mover::copy::{CopyOptions, CopyOutcome, CopySummary, Standing, base_of, copy, standing};
+use mover::quota::Quota;
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use std::fs;
@@ -28,6 +29,7 @@ fn options(checkpoint_bytes: Option<u64>) -> CopyOptions {
         scratch: None,
         threads: Some(2),
         checkpoint_bytes,
+        quota: Quota::default(),
         source_lease: true,
         tool: "test".into(),
         host: "test".into(),

@@ -12,6 +12,7 @@ use mover::changes::ChangeRequest;
 use mover::control::{Cancel, MemoryBudget, Progress};
 use mover::device::DirectIo;
 use mover::io::EngineChoice;
+use mover::quota::Quota;
 use mover::restore::{RestoreOptions, RestoreSummary, RestoreTarget, restore};
 use mover::verify::{VerifyOptions, verify};
 use object_store::memory::InMemory;
@@ -70,6 +71,7 @@ impl Place {
             threads: None,
             checkpoint_bytes: None,
             limit_read: None,
+            quota: Quota::default(),
             audit: AuditAmount::OFF,
             tool: "test".into(),
             host: "test".into(),

@@ -14,6 +14,7 @@ use mover::changes::ChangeRequest;
 use mover::cli::parse_compression;
 use mover::control::{Cancel, MemoryBudget, Progress};
 use mover::device::DirectIo;
+use mover::quota::Quota;
 use mover::restore::{RestoreOptions, RestoreTarget, restore};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
@@ -177,6 +178,7 @@ impl Request {
             threads: self.threads,
             checkpoint_bytes: None,
             limit_read: None,
+            quota: Quota::default(),
             audit: AuditAmount::default(),
             tool: TOOL.into(),
             host: VOLUME.into(),

@@ -76,6 +76,9 @@ impl AssembleStage<'_> {
                     break;
                 }
                 next += 1;
+                if let (Some(meter), TurnWork::Chunks(_)) = (self.stop.meter(), &turn.work) {
+                    meter.applied();
+                }
                 // one ticket was taken for each step, so there is one to give back
                 let _ = self.tickets.try_recv();
             }
@@ -86,6 +89,11 @@ impl AssembleStage<'_> {
                 close_chunks(&mut self.collector, &mut self.sink, self.uploads, &close)?;
             }
             self.uploads.hold()?;
+            if let Some(meter) = self.stop.meter() {
+                // looked up at a checkpoint, and again before the commit
+                let requests = self.uploads.requests() + 2 * reused.len() as u64;
+                meter.follows(self.sink.held_bytes() as u64, requests);
+            }
         }
         if self.stop.stopped() {
             // every entry that has a place has arrived: what is begun can be completed and kept

@@ -184,6 +184,25 @@ impl Claims {
     }
 }
 
+/// Bytes that an audit of a plan reads at most.
+pub(super) fn bytes_max(
+    plan: &BackupPlan,
+    geometry: Geometry,
+    holes: Option<&Extents>,
+    says_zero: bool,
+    amount: AuditAmount,
+) -> u64 {
+    let claims = Claims::of(plan, geometry, holes, says_zero);
+    let all = claims.inherited.total() + claims.zero.total();
+    // both ends, which the sample may or may not have hit
+    let ends = claims.sample(geometry, AuditAmount::Chunks(1), 0).total();
+    let chunks = match amount.of(all) {
+        0 => 0,
+        picked => picked.saturating_add(ends).min(all),
+    };
+    chunks.saturating_mul(u64::from(geometry.chunk().bytes())).min(geometry.size_bytes())
+}
+
 /// One at random of each of `count` equal parts.
 fn pick(all: &Extents, count: u64, seed: u64) -> Extents {
     let total = all.total();
@@ -321,7 +340,7 @@ impl Audit<'_> {
 }
 
 /// Memory that a direct read may fill: what the page cache has of a device need not be what is on it.
-struct Aligned {
+pub(super) struct Aligned {
     bytes: Vec<u8>,
     start: usize,
     len: usize,
@@ -330,13 +349,13 @@ struct Aligned {
 impl Aligned {
     const ALIGN: usize = 4096;
 
-    fn new(len: usize) -> Self {
+    pub(super) fn new(len: usize) -> Self {
         let bytes = vec![0; len + Self::ALIGN];
         let start = bytes.as_ptr().align_offset(Self::ALIGN).min(Self::ALIGN);
         Self { bytes, start, len }
     }
 
-    fn bytes(&mut self) -> &mut [u8] {
+    pub(super) fn bytes(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.len]
     }
 }

@@ -50,6 +50,11 @@ impl Pace {
         Self { cut_bytes: hold_bytes.div_ceil(2), hold_bytes, sparing: false }
     }
 
+    /// Checkpoints that a run of so much makes at most, but for those that a minute without one makes due.
+    pub(crate) fn cuts_max(self, read_bytes: u64) -> u64 {
+        read_bytes / self.cut_bytes.max(1)
+    }
+
     /// For a run that reads so much, where nobody says.
     pub(crate) fn sparing(read_bytes: u64) -> Self {
         let cut_bytes = (read_bytes / CUTS).clamp(CUT_BYTES_MIN, CUT_BYTES_MAX);

@@ -8,81 +8,13 @@
 use super::stop::Stop;
 use super::turns::Turns;
 use super::unit::{Step, Unit, Work};
+use super::units::{Piece, UnitCutter, Windows, read_bytes};
 use crate::changes::BackupPlan;
 use chunkstore::{ChunkNo, ErrorKind, Geometry, MapReader, PageSet, Result};
 use crossbeam_channel::Sender;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// A gap of unwanted chunks is read along if it is at most this much: one larger read beats two.
-const GAP_BYTES_MAX: u32 = 64 << 10;
-
-/// A piece of the plan, in chunk numbers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Piece {
-    Read(Range<u64>),
-    Zero(Range<u64>),
-}
-
-/// Cuts the plan's ranges into windows that touch at most `leaves` leaf pages each.
-#[derive(Debug)]
-struct Windows {
-    pieces: std::iter::Peekable<std::vec::IntoIter<Piece>>,
-    fanout: u64,
-    leaves: u64,
-}
-
-impl Windows {
-    fn new(plan: &BackupPlan, fanout: u16, leaves: usize) -> Self {
-        let read = plan.read.iter().cloned().map(Piece::Read);
-        let mut pieces: Vec<Piece> =
-            read.chain(plan.zero.iter().cloned().map(Piece::Zero)).collect();
-        pieces.sort_by_key(|p| p.range().start);
-        Self {
-            pieces: pieces.into_iter().peekable(),
-            fanout: u64::from(fanout),
-            leaves: leaves as u64,
-        }
-    }
-}
-
-impl Piece {
-    fn range(&self) -> &Range<u64> {
-        match self {
-            Piece::Read(r) | Piece::Zero(r) => r,
-        }
-    }
-}
-
-impl Iterator for Windows {
-    type Item = Vec<Piece>;
-
-    fn next(&mut self) -> Option<Vec<Piece>> {
-        let mut window = Vec::new();
-        let mut room = self.leaves;
-        while room > 0 {
-            let Some(piece) = self.pieces.peek_mut() else { break };
-            match piece {
-                // a zero range is one step however long it is; only its two edges need pages
-                Piece::Zero(_) => room = room.saturating_sub(2),
-                Piece::Read(r) => {
-                    let first = r.start / self.fanout;
-                    let leaves = r.end.div_ceil(self.fanout) - first;
-                    if leaves > room {
-                        let cut = (first + room) * self.fanout;
-                        window.push(Piece::Read(r.start..cut));
-                        r.start = cut;
-                        break;
-                    }
-                    room -= leaves;
-                }
-            }
-            window.extend(self.pieces.next());
-        }
-        (!window.is_empty()).then_some(window)
-    }
-}
 
 pub(crate) struct FeedStage<'a> {
     pub(crate) geometry: Geometry,
@@ -106,16 +38,11 @@ pub(crate) struct FeedOut {
     pub(crate) tickets: Sender<()>,
 }
 
-/// Runs of one group that become one read.
-#[derive(Debug, Default)]
-struct Pending {
-    wanted: Vec<Range<u64>>,
-}
-
 impl FeedStage<'_> {
     pub(crate) fn run(mut self, plan: &BackupPlan, out: &FeedOut) -> Result<()> {
         let turns = Turns::new(self.limit_read);
-        let mut feed = Feed { seq: 0, base: None, pending: Pending::default(), turns, out };
+        let cutter = UnitCutter::new(self.unit_chunks, self.geometry.chunk());
+        let mut feed = Feed { seq: 0, base: None, cutter, turns, out };
         for window in Windows::new(plan, self.fanout, self.window_leaves) {
             feed.base = self.load(&window)?;
             for piece in window {
@@ -178,35 +105,31 @@ impl FeedStage<'_> {
         feed.out.steps.send(step).is_ok()
     }
 
-    /// Cuts a run of chunks at the borders of groups; runs of one group that are near become one unit.
-    fn read(&self, feed: &mut Feed<'_>, range: Range<u64>) -> bool {
-        let group = u64::from(self.unit_chunks);
-        let gap_max = u64::from(GAP_BYTES_MAX / self.geometry.chunk().bytes());
-        let mut at = range.start;
-        while at < range.end {
-            let end = ((at / group + 1) * group).min(range.end);
-            let joins = feed.pending.wanted.last().is_some_and(|last| {
-                (last.end - 1) / group == at / group && at - last.end <= gap_max
-            });
-            if !joins && !self.flush(feed) {
+    /// Hands out the units that a run of chunks completes; false when the run is over.
+    fn read(&self, feed: &mut Feed<'_>, mut range: Range<u64>) -> bool {
+        while !range.is_empty() {
+            let complete = feed.cutter.push(&mut range);
+            if !self.hand_out(feed, complete) {
                 return false;
             }
-            feed.pending.wanted.push(at..end);
-            at = end;
         }
         true
     }
 
     /// Hands out the pending unit; false when the run is over.
     fn flush(&self, feed: &mut Feed<'_>) -> bool {
-        let wanted = std::mem::take(&mut feed.pending.wanted);
-        let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return true };
+        let pending = feed.cutter.take();
+        self.hand_out(feed, pending)
+    }
+
+    /// Hands out a unit, if there is one; false when the run is over.
+    fn hand_out(&self, feed: &mut Feed<'_>, unit: Option<Vec<Range<u64>>>) -> bool {
+        let Some(wanted) = unit else { return true };
+        let Some(start) = wanted.first().map(|r| r.start) else { return true };
         if !self.stop.send(&feed.out.tickets, ()) {
             return false;
         }
-        let (start, last) = (first.start, ChunkNo(last.end - 1));
-        let bytes = self.geometry.offset(last) + u64::from(self.geometry.len(last))
-            - self.geometry.offset(ChunkNo(start));
+        let bytes = read_bytes(self.geometry, &wanted);
         // a group has at most ENTRY_CHUNKS_MAX chunks and ENTRY_PLAIN_BYTES_MAX bytes, so all fit
         let near = |n: u64| u16::try_from(n - start).unwrap_or(u16::MAX);
         let unit = Unit {
@@ -224,7 +147,7 @@ impl FeedStage<'_> {
 struct Feed<'a> {
     seq: u64,
     base: Option<Arc<PageSet>>,
-    pending: Pending,
+    cutter: UnitCutter,
     turns: Turns,
     out: &'a FeedOut,
 }

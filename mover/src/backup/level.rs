@@ -61,6 +61,14 @@ const LADDER: [(i32, u32); 9] = [
 const WINDOW_UNITS: u32 = 24;
 const WINDOW_LEAST: Duration = Duration::from_millis(40);
 
+/// The levels between which a choice moves, and the one it starts at: weakest, first, strongest.
+pub(crate) fn levels(choice: CompressionChoice) -> [Compression; 3] {
+    match choice {
+        CompressionChoice::Auto => [LADDER[0].0, START, STORE_LEVEL_MAX].map(Compression::Zstd),
+        CompressionChoice::Fixed(fixed) => [fixed; 3],
+    }
+}
+
 /// Memory of a seal thread with which `auto` may go up to [`STORE_LEVEL_MAX`].
 pub(crate) const STRONG_THREAD_BYTES: u64 =
     seal_thread_bytes(CompressionChoice::Fixed(Compression::Zstd(STORE_LEVEL_MAX)));

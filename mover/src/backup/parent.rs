@@ -83,12 +83,13 @@ pub(super) fn candidates(
 pub(crate) fn damaged_of_parent(
     rt: &tokio::runtime::Handle,
     repo: &Repository,
-    writer: &Writer,
+    parent: Option<&Manifest>,
+    damaged: &DamagedSet,
     limits: ReadLimits,
 ) -> Result<Vec<Range<u64>>> {
-    let Some(parent) = writer.parent() else { return Ok(Vec::new()) };
+    let Some(parent) = parent else { return Ok(Vec::new()) };
     let map = VolumeMap::of(repo, parent)?;
-    rt.block_on(damaged_chunks(repo, &map, writer.damaged(), limits))
+    rt.block_on(damaged_chunks(repo, &map, damaged, limits))
 }
 
 /// A checkpoint may be of a run that did not know of the damage yet: then what it has taken over is damaged too. `lost`: the

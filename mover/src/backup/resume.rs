@@ -1,8 +1,11 @@
 //! Going on with a run that was killed: whether it was to make the same, and what is left to do.
 
+use super::BackupOptions;
 use super::parent::ParentChoice;
-use super::{BackupOptions, Prepared};
+use super::prepare::Prepared;
 use crate::changes::Extents;
+use crate::control::Cancel;
+use crate::quota::{Bound, Meter, too_small};
 use chunkstore::{BackupId, Error, ErrorKind, Manifest, PlanDigest, ResumeBy};
 use serde::Serialize;
 use std::time::Duration;
@@ -21,28 +24,84 @@ pub struct Resumed {
 pub(crate) const ASKED_WITHIN: Duration = Duration::from_millis(300);
 pub(crate) const FINISH_WITHIN: Duration = Duration::from_millis(500);
 
-/// What somebody who reads the error of a run that ended early wants to know. `kept`: how much need not be done again, in
-/// hundredths; `None` if nobody can go on with this run.
-pub(super) fn explain(e: Error, id: &BackupId, kept: Option<u64>) -> Error {
+/// The bound that ended a run, if it was one.
+pub(crate) fn bound_of(e: &Error, cancel: &Cancel, meter: Option<&Meter>) -> Option<Bound> {
+    match e.kind() {
+        ErrorKind::Cancelled => cancel.bound(),
+        ErrorKind::Limit => meter.and_then(Meter::reached),
+        _ => None,
+    }
+}
+
+/// How a run ended that has kept to a bound: `kept` says what need not be done again. One that got no further than the one before would
+/// do so for ever: it says that instead.
+pub(crate) fn at_bound(bound: Bound, meter: Option<&Meter>, further: bool, kept: String) -> Error {
+    let further = further || meter.is_some_and(Meter::has_progress);
+    let most = meter.and_then(|meter| meter.most(bound));
+    match most {
+        Some(most) if !further => too_small(bound, most).hint(format!("raise {bound}")),
+        None if !further => Error::new(
+            ErrorKind::Limit,
+            "stopped",
+            format!(
+                "{bound} is reached, and nothing was stored that the next run could go on from"
+            ),
+        )
+        .hint(format!("give it more time with {bound}, or look at what it waited for")),
+        most => {
+            let most = most.map_or_else(String::new, |most| format!(" {most}"));
+            let detail = format!("{bound}{most} is reached, {kept}");
+            Error::new(ErrorKind::Limit, "stopped", detail)
+                .hint("run the same command again to go on from there")
+        }
+    }
+}
+
+/// What a later run has of one that ended early.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kept {
+    pub(super) percent: u64,
+    /// Further than where this run itself went on from.
+    pub(super) further: bool,
+}
+
+/// What somebody who reads the error of a run that ended early wants to know. `kept`: `None` if nobody can go on with this run.
+pub(super) fn explain(
+    e: Error,
+    id: &BackupId,
+    kept: Option<Kept>,
+    bound: Option<Bound>,
+    meter: Option<&Meter>,
+) -> Error {
+    const AGAIN: &str = "run the same command again, from the start; with --snapshot, or --backup-id and a source that does \
+                         not change, it would go on";
+    let stored = |kept: Kept| match kept.percent {
+        0 => format!("what is stored of backup {id} is not stored again"),
+        percent => format!("{percent}% of backup {id} is stored and need not be read again"),
+    };
+    match (bound, kept) {
+        (Some(bound), Some(kept)) => return at_bound(bound, meter, kept.further, stored(kept)),
+        (Some(bound), None) => {
+            let kept = "what is stored is not stored again".to_owned();
+            return at_bound(bound, meter, false, kept).hint(AGAIN);
+        }
+        (None, _) => {}
+    }
     if e.kind() != ErrorKind::Cancelled {
-        if let Some(kept) = kept.filter(|kept| *kept > 0) {
+        if let Some(kept) = kept.filter(|kept| kept.percent > 0) {
+            let percent = kept.percent;
             tracing::warn!(
-                "backup {id}: {kept}% is stored, the same command run again goes on from there"
+                "backup {id}: {percent}% is stored, the same command run again goes on from there"
             );
         }
         return e;
     }
     match kept {
-        Some(kept) => Error::new(
-            ErrorKind::Cancelled,
-            "stopped",
-            format!("on request, {kept}% of backup {id} is stored and need not be read again"),
-        )
-        .hint("run the same command again to go on from there"),
-        None => Error::new(ErrorKind::Cancelled, "stopped", "on request").hint(
-            "run the same command again, from the start; with --snapshot, or --backup-id and a source that does not \
-             change, it would go on",
-        ),
+        Some(kept) => {
+            Error::new(ErrorKind::Cancelled, "stopped", format!("on request, {}", stored(kept)))
+                .hint("run the same command again to go on from there")
+        }
+        None => Error::new(ErrorKind::Cancelled, "stopped", "on request").hint(AGAIN),
     }
 }
 

@@ -9,6 +9,7 @@ use super::level::{Level, Spent};
 use super::stop::Stop;
 use super::unit::{ChunkOutcome, Filled, SealedUnit, Step, Work};
 use crate::control::Progress;
+use crate::quota::{Bound, Meter};
 use chunkstore::{
     ChunkId, ChunkNo, ChunkRef, Claim, Geometry, Keys, PackAllocator, Result, RunTable, Sealer,
     is_zero,
@@ -75,7 +76,13 @@ impl SealStage<'_> {
             let mut stats = SealStats::default();
             let compression = self.level.compression();
             sealer.set_compression(compression)?;
-            let step = self.unit(&mut sealer, filled, &mut stats)?;
+            let step = match self.unit(&mut sealer, filled, &mut stats)? {
+                Ok(step) => step,
+                Err(bound) => {
+                    self.stop.enough(bound);
+                    return Ok(total);
+                }
+            };
             self.show(&stats);
             spent.busy = lap();
             if outbox.send(step).is_err() {
@@ -88,8 +95,17 @@ impl SealStage<'_> {
         }
     }
 
-    fn unit(&self, sealer: &mut Sealer, filled: Filled, stats: &mut SealStats) -> Result<Step> {
+    /// A bound where the unit does not fit into what the run may still send: nothing came of it then.
+    fn unit(
+        &self,
+        sealer: &mut Sealer,
+        filled: Filled,
+        stats: &mut SealStats,
+    ) -> Result<Result<Step, Bound>> {
         let Filled { unit, slot } = filled;
+        if let Some(Err(bound)) = self.stop.meter().map(Meter::enter) {
+            return Ok(Err(bound));
+        }
         let chunk_bytes = self.geometry.chunk().bytes() as usize;
         let mut chunks = Vec::with_capacity(unit.wanted.iter().map(ExactSizeIterator::len).sum());
         let mut new: Vec<Range<usize>> = Vec::new();
@@ -115,11 +131,20 @@ impl SealStage<'_> {
         let entry = if new.is_empty() {
             None
         } else {
+            let (plain, count) = (new.iter().map(|r| r.len() as u64).sum(), new.len() as u64);
+            let reserved = match self.stop.meter().map(|m| m.reserve(plain, count)).transpose() {
+                Ok(reserved) => reserved,
+                Err(bound) => return Ok(Err(bound)),
+            };
             let entry = sealer.seal_chunks(self.allocator, &slot, &new, &new_ids)?;
             stats.stored_bytes += entry.bytes.len() as u64;
+            if let (Some(meter), Some(reserved)) = (self.stop.meter(), reserved) {
+                meter.sealed(reserved, entry.bytes.len() as u64, count);
+            }
             Some(entry)
         };
-        Ok(Step { seq: unit.seq, base: unit.base, work: Work::Unit(SealedUnit { chunks, entry }) })
+        let work = Work::Unit(SealedUnit { chunks, entry });
+        Ok(Ok(Step { seq: unit.seq, base: unit.base, work }))
     }
 
     /// What can be said of a chunk without storing it.

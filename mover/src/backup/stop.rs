@@ -1,6 +1,7 @@
 //! The first real error of a run, kept while the other stages end.
 
 use crate::control::Cancel;
+use crate::quota::{Bound, Meter};
 use chunkstore::{Error, ErrorKind, Result};
 use crossbeam_channel::{SendTimeoutError, Sender};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,18 +13,25 @@ pub(crate) const STOP_POLL: Duration = Duration::from_millis(100);
 
 /// Shared by all stages. A stage that fails says so here and returns, which closes its channels; the others see a closed
 /// channel, which is no error of theirs, and return too.
+///
+/// There are two ways to end without an error: in a hurry, when somebody asks for it, and at leisure, when a bound on bytes or requests is
+/// reached: then nothing new is begun, and what is sealed is stored however long that takes.
 #[derive(Debug)]
 pub(crate) struct Stop {
-    stopped: AtomicBool,
+    failed: AtomicBool,
+    enough: OnceLock<Bound>,
+    meter: Option<Arc<Meter>>,
     since: OnceLock<Instant>,
     first: Mutex<Option<Error>>,
     cancel: Arc<Cancel>,
 }
 
 impl Stop {
-    pub(crate) fn new(cancel: &Arc<Cancel>) -> Self {
+    pub(crate) fn new(cancel: &Arc<Cancel>, meter: Option<Arc<Meter>>) -> Self {
         Self {
-            stopped: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            enough: OnceLock::new(),
+            meter,
             since: OnceLock::new(),
             first: Mutex::new(None),
             cancel: Arc::clone(cancel),
@@ -34,19 +42,35 @@ impl Stop {
     pub(crate) fn fail(&self, error: Error) {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         first.get_or_insert(error);
-        self.stopped.store(true, Ordering::Release);
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// Counts what the run sends, where that is bounded.
+    pub(crate) fn meter(&self) -> Option<&Meter> {
+        self.meter.as_deref()
+    }
+
+    /// A bound is reached: nothing more is begun.
+    pub(crate) fn enough(&self, bound: Bound) {
+        self.enough.get_or_init(|| bound);
+        self.meter().inspect(|meter| meter.reach(bound));
     }
 
     /// Whether stages should end now.
     pub(crate) fn stopped(&self) -> bool {
-        let stopped = self.stopped.load(Ordering::Acquire) || self.cancel.cancelled();
-        if stopped {
-            self.since();
-        }
-        stopped
+        self.hurried() || self.enough.get().is_some()
     }
 
-    /// Since when the run should end: since the request, or since the first stage saw that it should; now, if none has.
+    /// Whether they should end without waiting for the store.
+    pub(crate) fn hurried(&self) -> bool {
+        let hurried = self.failed.load(Ordering::Acquire) || self.cancel.cancelled();
+        if hurried {
+            self.since();
+        }
+        hurried
+    }
+
+    /// Since when the run should hurry: since the request, or since the first stage saw that it should; now, if none has.
     pub(crate) fn since(&self) -> Instant {
         *self.since.get_or_init(|| self.cancel.since().unwrap_or_else(Instant::now))
     }
@@ -89,14 +113,22 @@ impl Stop {
     /// The first error, once all stages have ended. A cancelled run is `Cancelled`, whatever broke meanwhile.
     pub(crate) fn take(&self) -> Result<()> {
         self.cancel.check()?;
-        match self.first.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            Some(e) => Err(e),
-            None if self.stopped.load(Ordering::Acquire) => {
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match (first, self.enough.get()) {
+            (Some(e), _) => Err(e),
+            (None, Some(bound)) => Err(reached(*bound)),
+            (None, None) if self.failed.load(Ordering::Acquire) => {
                 Err(Error::new(ErrorKind::Bug, "end the run", "a stage stopped without an error"))
             }
-            None => Ok(()),
+            (None, None) => Ok(()),
         }
     }
+}
+
+/// The error of a run that has kept to a bound; who knows more puts another one in its place.
+pub(crate) fn reached(bound: Bound) -> Error {
+    Error::new(ErrorKind::Limit, "stopped", format!("{bound} is reached"))
+        .hint("run the same command again to go on")
 }
 
 #[cfg(test)]
@@ -108,7 +140,7 @@ mod tests {
     /// waiting for each other.
     #[test]
     fn who_waits_to_hand_on_hears_of_a_failure() {
-        let stop = Stop::new(&Cancel::new());
+        let stop = Stop::new(&Cancel::new(), None);
         let (to, from) = bounded(1);
         assert!(stop.send(&to, 1));
         std::thread::scope(|scope| {
@@ -122,7 +154,7 @@ mod tests {
 
     #[test]
     fn nobody_left_to_take_it_ends_the_wait() {
-        let stop = Stop::new(&Cancel::new());
+        let stop = Stop::new(&Cancel::new(), None);
         let (to, from) = bounded::<u8>(0);
         drop(from);
         assert!(!stop.send(&to, 1));

@@ -7,15 +7,16 @@
 //! nothing here is shared; and it is never blocked for longer than it takes to hear of a request to stop.
 
 use super::checkpoint::Checkpoints;
-use super::stop::Stop;
+use super::stop::{STOP_POLL, Stop};
 use crate::concurrency::Controller;
 use crate::control::Progress;
+use crate::quota::Meter;
 use chunkstore::limits::CHECKPOINT_PACKS_MAX;
 use chunkstore::{
     Checkpointer, ChunkId, ChunkNo, Error, ErrorKind, FinishedPack, FrontierPage, Location, PackId,
     PackKind, Repository, Result, SegmentId, SegmentRecord,
 };
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -120,15 +121,19 @@ impl Uploads {
         &mut self.checkpoints
     }
 
-    /// Starts one upload; waits while as many as allowed are under way. A run that has to stop waits for nothing: what is left
+    /// Starts one upload; waits while as many as allowed are under way. A run that has to hurry waits for nothing: what is left
     /// then is little, and the sooner it is on its way the better.
     pub(crate) fn start(&mut self, pack: FinishedPack) -> Result<()> {
         self.poll()?;
-        while !self.has_room() && !self.stop.stopped() {
+        while !self.has_room() && !self.stop.hurried() {
             if self.under_way.len() >= self.concurrency.allowed() {
                 self.concurrency.waited();
             }
             self.wait_one()?;
+        }
+        if let Some(meter) = self.stop.meter() {
+            let len = u64::from(pack.len);
+            meter.handed(len, if pack.kind == PackKind::Chunks { len } else { 0 });
         }
         let repo = Arc::clone(&self.repo);
         self.under_way.insert(pack.pack);
@@ -145,6 +150,11 @@ impl Uploads {
             self.ended(event)?;
         }
         Ok(())
+    }
+
+    /// Requests that are under way, or not begun yet.
+    pub(crate) fn requests(&self) -> u64 {
+        (self.under_way.len() + self.tasks) as u64
     }
 
     fn has_room(&self) -> bool {
@@ -200,12 +210,11 @@ impl Uploads {
         Ok(self.stats)
     }
 
-    /// The run has to stop. What is under way gets some time; then a segment names what arrived, so that the next run reuses it, and
+    /// The run has to stop. What is under way gets some time (all the time that it needs if nobody hurries); then a segment names what arrived, so that the next run reuses it, and
     /// the lease says how far all of it reaches, so that the next run goes on from there.
     pub(crate) fn salvage(&mut self) {
-        let since = self.stop.since();
         while !self.under_way.is_empty() || self.tasks > 0 {
-            if !self.salvage_one(since + PACKS_WITHIN) {
+            if !self.salvage_one(PACKS_WITHIN) {
                 break;
             }
         }
@@ -213,12 +222,21 @@ impl Uploads {
         if self.sent_records == 0 {
             self.flush_segment();
         }
-        while self.tasks > 0 && self.salvage_one(since + ALL_WITHIN) {}
+        while self.tasks > 0 && self.salvage_one(ALL_WITHIN) {}
     }
 
     /// Errors are no news here, the run has failed. False: no time is left.
-    fn salvage_one(&mut self, deadline: Instant) -> bool {
-        let Ok(event) = self.events.recv_deadline(deadline) else { return false };
+    fn salvage_one(&mut self, within: Duration) -> bool {
+        let event = loop {
+            if self.stop.hurried() {
+                break self.events.recv_deadline(self.stop.since() + within);
+            }
+            match self.events.recv_timeout(STOP_POLL) {
+                Err(RecvTimeoutError::Timeout) => {}
+                event => break event,
+            }
+        };
+        let Ok(event) = event else { return false };
         if let Err(e) = self.ended(event) {
             tracing::warn!("while stopping: {e}");
         }
@@ -232,7 +250,7 @@ impl Uploads {
 
     fn wait_all(&mut self) -> Result<()> {
         while !self.under_way.is_empty() || self.tasks > 0 {
-            if self.stop.stopped() {
+            if self.stop.hurried() {
                 return Err(Error::new(ErrorKind::Cancelled, "upload packs", "stopped"));
             }
             self.wait_one()?;
@@ -250,7 +268,7 @@ impl Uploads {
                     self.stats.wait += since.elapsed();
                     return self.ended(event);
                 }
-                Err(_) if self.stop.stopped() => return Ok(()),
+                Err(_) if self.stop.hurried() => return Ok(()),
                 Err(_) => {}
             }
         }
@@ -310,6 +328,7 @@ impl Uploads {
         self.stats.bytes += u64::from(pack.len);
         self.progress.uploaded_bytes.add(u64::from(pack.len));
         if pack.kind == PackKind::Chunks {
+            self.stop.meter().inspect(|meter| meter.stored());
             self.records.extend(records(pack));
         }
     }
@@ -321,6 +340,10 @@ impl Uploads {
         let records = std::mem::take(&mut self.records);
         let repo = Arc::clone(&self.repo);
         self.sent_records = records.len();
+        if let Some(meter) = self.stop.meter() {
+            let bytes = Meter::segment_bytes(records.len());
+            meter.handed(bytes, bytes);
+        }
         self.tasks += 1;
         self.spawn(async move { Event::Segment(repo.put_segment(records).await) });
     }

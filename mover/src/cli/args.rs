@@ -15,6 +15,8 @@ mod copying;
 pub(crate) use copying::{CopyArgs, TargetArgs};
 mod inspecting;
 pub(crate) use inspecting::{FormArg, InspectArgs};
+mod quota;
+pub(crate) use quota::{PlanArgs, PriceArgs, QuotaArgs};
 mod reporting;
 pub(crate) use reporting::{LogLevel, ReportArgs};
 
@@ -46,7 +48,8 @@ Examples:
 
 Exit codes:
   0 ok, 1 may work when tried again, 2 usage, 3 stored data damaged, 4 key or permission missing,
-  5 degraded (with --fail-on-degraded), 70 a bug of mover, 143 stopped by a signal";
+  5 degraded (with --fail-on-degraded), 6 stopped at a bound (--max-upload and its like),
+  70 a bug of mover, 143 stopped by a signal";
 
 /// The command line.
 #[derive(Debug, Parser)]
@@ -227,6 +230,8 @@ pub(crate) struct InitArgs {
 #[command(after_help = "\
 Examples:
   mover backup /dev/vg0/db --volume db
+  mover backup /dev/vg0/db --volume db --plan --price-file prices.json
+  mover backup /dev/vg0/db --volume db --snapshot s1 --deadline 2h --max-upload 100GiB
   mover backup disk.img --volume db --changed-blocks changed.json --base-snapshot s1 --snapshot s2
   mover backup /dev/sdb --volume db --changes-url https://tracker:8443/prod/db-s2 --base-snapshot s1 --snapshot s2
   mover backup 'nbd+unix:///vda?socket=/run/vm.sock' --volume db --nbd-bitmap b1 --base-snapshot s1 \\
@@ -267,6 +272,10 @@ pub(crate) struct BackupArgs {
     pub(crate) fail_on_degraded: bool,
     #[command(flatten)]
     pub(crate) limits: ReadLimitArgs,
+    #[command(flatten)]
+    pub(crate) quota: QuotaArgs,
+    #[command(flatten)]
+    pub(crate) plan: PlanArgs,
     #[command(flatten)]
     pub(crate) changes: ChangesArgs,
     #[command(flatten)]

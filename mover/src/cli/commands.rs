@@ -9,6 +9,7 @@ mod forget;
 mod gc;
 mod init;
 mod keyring;
+mod plan;
 mod restore;
 
 use super::args::{Command, KeyCommand};

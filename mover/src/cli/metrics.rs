@@ -16,6 +16,7 @@ mod serve;
 pub(crate) use push::push;
 pub(crate) use serve::Server;
 
+use super::exit::{CANCELLED, LIMIT, OK};
 use crate::control::{Phase, Progress};
 use chunkstore::{Error, ErrorKind, RequestCounts, Result, Store};
 use prometheus::core::Collector;
@@ -170,6 +171,15 @@ const PHASE: Metric = Metric {
     unit: "0 or 1",
     stability: Experimental,
     help: "1 for what is being done: planning, moving, verifying, finishing",
+    members: &[],
+    live: |_| None,
+};
+const OUTCOME: Metric = Metric {
+    name: "mover_outcome",
+    kind: Kind::Gauge,
+    unit: "1",
+    stability: Experimental,
+    help: "At the end only: how the run ended: ok, committed, already-committed, stopped or failed",
     members: &[],
     live: |_| None,
 };
@@ -370,6 +380,11 @@ fn fill(registry: &Registry, now: &Moment, summary: &Value) -> prometheus::Resul
         phase.with_label_values(&[each.as_str()]).set(f64::from(u8::from(now)));
     }
     add(registry, phase)?;
+    if let Some(code) = now.exit_code {
+        let outcome = GaugeVec::new(OUTCOME.opts(), &["outcome"])?;
+        outcome.with_label_values(&[outcome_word(code, summary)]).set(1.0);
+        add(registry, outcome)?;
+    }
     let info = GaugeVec::new(INFO.opts(), &["version", "engine"])?;
     let engine = summary["engine"].as_str().unwrap_or_default();
     info.with_label_values(&[env!("CARGO_PKG_VERSION"), engine]).set(1.0);
@@ -379,6 +394,16 @@ fn fill(registry: &Registry, now: &Moment, summary: &Value) -> prometheus::Resul
 fn number(summary: &Value, name: &str) -> Option<u64> {
     let member = name.split('.').fold(summary, |value, key| &value[key]);
     member.as_u64().or_else(|| u64::try_from(member.as_array()?.len()).ok())
+}
+
+/// The summary's own word; where it has none, what the exit code says.
+fn outcome_word(code: u8, summary: &Value) -> &str {
+    match (summary["outcome"].as_str(), code) {
+        (_, LIMIT | CANCELLED) => "stopped",
+        (Some(word), _) => word,
+        (None, OK) => "ok",
+        (None, _) => "failed",
+    }
 }
 
 fn add(registry: &Registry, collector: impl Collector + 'static) -> prometheus::Result<()> {
@@ -478,13 +503,17 @@ mod tests {
         assert_eq!(value(&text, "mover_audited_chunks_total", &labels), "32");
         assert!(!text.contains("mover_resumed_bytes_total"), "{text}");
         assert!(text.contains("mover_success_timestamp_seconds{"), "{text}");
+        assert_eq!(value(&text, "mover_outcome", &[r#"outcome="ok""#]), "1");
+        telemetry.end(LIMIT, Some(json!({ "outcome": "stopped" })));
+        let text = telemetry.text().unwrap();
+        assert_eq!(value(&text, "mover_outcome", &[r#"outcome="stopped""#]), "1");
         telemetry.end(1, None);
         assert!(!telemetry.text().unwrap().contains("mover_success_timestamp_seconds{"));
     }
 
     #[test]
     fn names_say_their_unit() {
-        for metric in PLAIN.iter().chain([&REQUESTS, &PHASE, &INFO]) {
+        for metric in PLAIN.iter().chain([&REQUESTS, &PHASE, &OUTCOME, &INFO]) {
             let total = metric.name.ends_with("_total");
             assert_eq!(total, metric.kind == Kind::Counter, "{}", metric.name);
             assert!(metric.unit != "bytes" || metric.name.contains("_bytes"), "{}", metric.name);
@@ -494,7 +523,7 @@ mod tests {
     #[test]
     fn the_manual_has_every_metric() {
         let manual = include_str!("../../../docs/operations.md");
-        for m in PLAIN.iter().chain([&REQUESTS, &PHASE, &INFO]) {
+        for m in PLAIN.iter().chain([&REQUESTS, &PHASE, &OUTCOME, &INFO]) {
             let kind = if m.kind == Kind::Counter { "counter" } else { "gauge" };
             let row = format!(
                 "| `{}` | {kind} | {} | {} | {} |",

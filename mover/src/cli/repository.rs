@@ -6,12 +6,15 @@ use super::keys::{self, KeyFile};
 use super::settings::{KeySources, RepositoryPlace};
 use chunkstore::{
     ChunkSize, CreateOnce, Credential, Encryption, Error, ErrorKind, InitOptions, KdfCost,
-    Repository, Result, Store, StoreOptions, directory_of, open_url, open_url_with,
+    Repository, Result, Store, StoreOptions, directory_of, open_url, open_url_with, random_bytes,
 };
+use object_store::memory::InMemory;
+use object_store::path::Path as StorePath;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use zeroize::Zeroizing;
 
 /// `docs/decisions/` says why.
 const CHUNK_BYTES: u32 = 64 << 10;
@@ -98,6 +101,21 @@ pub(crate) fn open_or_make(ctx: &Context) -> Result<Arc<Repository>> {
                 }
                 made => made,
             }
+        }
+        _ => open(ctx),
+    }
+}
+
+/// As [`open_or_make`], but where it would make the embedded repository, one in memory stands for it: nothing is written.
+pub(crate) fn open_or_imagine(ctx: &Context) -> Result<Arc<Repository>> {
+    match &ctx.settings.place {
+        RepositoryPlace::Embedded { directory, .. } if !is_repository(directory) => {
+            let url = embedded_url(directory)?;
+            ctx.output.notice(&format!("the embedded repository {url} would be made first"));
+            let store = Store::new(Arc::new(InMemory::new()), StorePath::default(), url);
+            let key = Credential::KeyFile(Zeroizing::new(random_bytes()));
+            let options = NewRepository::with_defaults()?.options(Some(key));
+            ctx.block_on(Repository::init(store, options))
         }
         _ => open(ctx),
     }

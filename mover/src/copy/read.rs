@@ -31,7 +31,9 @@ use crate::restore::open::{self, OpenContext, Outbox, Outcome, Piece};
 use crate::restore::pipeline::{GAP_BYTES, spawn};
 use crate::restore::plan::{PlanScope, ReadShape, Want, plan_jobs};
 use crate::restore::summary::get;
-use chunkstore::{ChunkNo, Forwarder, Geometry, MapReader, Repository, Result, VolumeMap};
+use chunkstore::{
+    ChunkNo, ErrorKind, Forwarder, Geometry, MapReader, Repository, Result, VolumeMap,
+};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use std::ops::Range;
 use std::sync::Arc;
@@ -110,7 +112,11 @@ impl BackupRead<'_> {
             self.origin.fetched_bytes.fetch_add(get(&fetched.read_bytes), Ordering::Relaxed);
             stats
         });
-        failure.into_result().map(|()| stats)
+        match failure.into_result() {
+            // a bound is reached: the stages behind end at leisure
+            Err(e) if e.kind() == ErrorKind::Cancelled && !self.stop.hurried() => Ok(stats),
+            done => done.map(|()| stats),
+        }
     }
 
     /// Whether the run ends before its time, here or in another stage.

@@ -14,12 +14,13 @@ use super::plan::{Base, Standing, standing};
 use super::read::Origin;
 use super::summary::{CopyOutcome, CopySummary};
 use crate::backup::checkpoint::Pace;
-use crate::backup::resume::{ASKED_WITHIN, Digest};
+use crate::backup::resume::{ASKED_WITHIN, Digest, at_bound, bound_of};
 use crate::backup::run::{Input, Pass, PassDone};
 use crate::backup::stop::Stop;
 use crate::backup::{Bounds, CompressionChoice, ROUNDS_MAX, Resumed, dedup, parent, ranges_max};
 use crate::changes::{BackupPlan, ChangedBlocks, Changes, PlanInput, plan_backup};
 use crate::control::{Cancel, MemoryBudget, Phase, Progress};
+use crate::quota::{Meter, Quota};
 use crate::restore::{cores, limits::Limits, plan::PlanScope, summary::get};
 use crate::scratch::ScratchDir;
 use chrono::Utc;
@@ -49,6 +50,8 @@ pub struct CopyOptions {
     pub threads: Option<usize>,
     /// What is read again at most after a kill; by default as little as costs next to nothing.
     pub checkpoint_bytes: Option<u64>,
+    /// What this copy may send before it stops, to be gone on with.
+    pub quota: Quota,
     /// Take leases in the source. Without them nobody may forget there what is copied.
     pub source_lease: bool,
     /// Program and version, for the leases.
@@ -99,6 +102,7 @@ struct Run<'a> {
     base: Option<Base>,
     options: &'a CopyOptions,
     bounds: Bounds,
+    meter: Option<Arc<Meter>>,
     origin: Origin,
     /// The volume as the target cuts it.
     geometry: Geometry,
@@ -140,12 +144,15 @@ impl<'a> Run<'a> {
             lease: Ends::lease(options),
         };
         let writer = at.wait(Writer::begin_or_resume(at.to, wanted, resume_by))?;
+        let pages = (at.to.params().page_fanout, bounds.pack_bytes);
+        let meter = Meter::new(options.quota, at.to.store(), pages, bounds.slot_bytes)?;
         Ok(Self {
             at,
             backup,
             base,
             options,
             bounds,
+            meter,
             origin,
             geometry,
             resume_by,
@@ -248,7 +255,13 @@ impl<'a> Run<'a> {
             return Ok((plan, Vec::new()));
         }
         let limits = ReadLimits::within(self.bounds.map_read_bytes);
-        let lost = parent::damaged_of_parent(self.at.rt, self.at.to, &self.writer, limits)?;
+        let lost = parent::damaged_of_parent(
+            self.at.rt,
+            self.at.to,
+            self.writer.parent(),
+            self.writer.damaged(),
+            limits,
+        )?;
         Ok((plan.read_again(geometry, &lost), lost))
     }
 
@@ -303,7 +316,7 @@ impl<'a> Run<'a> {
             worth_bytes: dedup::worth_bytes(plan.read_bytes),
         };
         let unusable = dedup::Unusable { packs, entries: self.writer.damaged().clone() };
-        let stop = Arc::new(Stop::new(self.at.cancel));
+        let stop = Arc::new(Stop::new(self.at.cancel, self.meter.clone()));
         let rt = self.at.rt;
         let dedup = dedup::Dedup::new(to, rt, &stop, segments, memory, scratch, unusable);
         let checkpointer = rt.block_on(self.writer.checkpoints(self.resume_by.plan));
@@ -333,11 +346,18 @@ impl<'a> Run<'a> {
         // within the runtime: it has the timer
         let asked = async { tokio::time::timeout(ASKED_WITHIN, self.writer.checkpoint()).await };
         let checkpoint = self.at.rt.block_on(asked).ok().flatten();
-        let kept = checkpoint.map_or(0, |c| {
+        let done = checkpoint.map_or(Resumed { percent: 0, bytes: 0 }, |c| {
             let left = plan.behind(self.geometry, c.next_chunk);
-            Resumed::of(plan.read_bytes, left.read_bytes).percent
+            Resumed::of(plan.read_bytes, left.read_bytes)
         });
+        let kept = done.percent;
         let name = self.backup.name();
+        if let Some(bound) = bound_of(&e, self.at.cancel, self.meter.as_deref()) {
+            let meter = self.meter.as_deref();
+            let further = done.bytes > self.resumed.map_or(0, |before| before.bytes);
+            let what = format!("{kept}% of backup {name} is copied");
+            return at_bound(bound, meter, further, what);
+        }
         if e.kind() == ErrorKind::Cancelled {
             let detail = format!("on request, {kept}% of backup {name} is copied");
             return Error::new(ErrorKind::Cancelled, "stopped", detail)

@@ -2,7 +2,8 @@
 
 use crate::changes::{ChangeKind, ChangedBlocks, Changes, PlanInput, plan_backup};
 use crate::device::Source;
-use chunkstore::{ChunkSize, Error, ErrorKind, Geometry, Result, is_zero};
+use crate::sample::places;
+use chunkstore::{ChunkSize, Compression, Geometry, Result, Sealer, is_zero};
 use serde::Serialize;
 
 /// Chunk sizes of a repository, as powers of two: 4 KiB to 4 MiB.
@@ -109,34 +110,20 @@ impl Sample {
 
 /// Reads pieces of the listed data, evenly spread over it, and compresses them.
 pub fn sample(list: &ChangedBlocks, source: &Source) -> Result<Option<Sample>> {
-    let total = list.data.total();
     let size = source.size_bytes();
-    if total == 0 {
+    if list.data.is_empty() {
         return Ok(None);
     }
+    let mut sealer = Sealer::new(Compression::Zstd(ZSTD_LEVEL))?;
     let mut sample = Sample { plain_bytes: 0, stored_bytes: 0 };
-    let mut ranges = list.data.iter();
-    let mut range = ranges.next().unwrap_or(0..0);
-    let mut before = 0;
-    for n in 0..SAMPLES {
-        let wanted = u128::from(total) * u128::from(2 * n + 1) / u128::from(2 * SAMPLES);
-        let wanted = u64::try_from(wanted).unwrap_or(total);
-        while before + (range.end - range.start) <= wanted {
-            before += range.end - range.start;
-            let Some(next) = ranges.next() else { break };
-            range = next;
-        }
-        let at = (range.start + (wanted - before).min(range.end - range.start)).min(size - 1);
-        let start = at - at % SAMPLE_BYTES;
+    for at in places(&list.data, SAMPLES) {
+        let start = at.min(size - 1) / SAMPLE_BYTES * SAMPLE_BYTES;
         let len = usize::try_from(SAMPLE_BYTES.min(size - start)).unwrap_or(0);
         let mut bytes = vec![0; len];
         source.read_exact_at(&mut bytes, start)?;
         sample.plain_bytes += len as u64;
         if !is_zero(&bytes) {
-            let packed = zstd::bulk::compress(&bytes, ZSTD_LEVEL).map_err(|e| {
-                Error::new(ErrorKind::Bug, "compress a piece of the device", "").caused_by(e)
-            })?;
-            sample.stored_bytes += packed.len().min(len) as u64;
+            sample.stored_bytes += sealer.packed_len(&bytes)?;
         }
     }
     Ok(Some(sample))

@@ -2,6 +2,7 @@
 //! input.
 
 mod bad_input;
+mod bounds;
 mod check;
 mod copy;
 mod embedded;
@@ -13,6 +14,7 @@ mod gc;
 mod help;
 mod keys;
 mod output;
+mod plan;
 mod secrets;
 mod stores;
 

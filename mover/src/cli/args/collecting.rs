@@ -1,5 +1,6 @@
 //! What can be typed after `forget` and `gc`.
 
+use super::PriceArgs;
 use clap::ArgAction;
 use clap::builder::FalseyValueParser;
 
@@ -69,6 +70,7 @@ pub(crate) struct KeepArgs {
 #[command(after_help = "\
 Examples:
   mover gc --dry-run
+  mover gc --dry-run --price-file prices.json
   mover forget --keep-daily 7 --keep-weekly 5 && mover gc")]
 pub(crate) struct GcArgs {
     /// Only show what would be condemned, and what that would cost; writes nothing
@@ -78,4 +80,6 @@ pub(crate) struct GcArgs {
     /// that cannot create an object only if it is absent
     #[arg(long, env = "MOVER_EXCLUSIVE", value_parser = FalseyValueParser::new())]
     pub(crate) exclusive: bool,
+    #[command(flatten)]
+    pub(crate) price: PriceArgs,
 }

@@ -1,6 +1,6 @@
 //! What can be typed after `copy`.
 
-use super::{KeepArgs, ReadingArgs};
+use super::{KeepArgs, QuotaArgs, ReadingArgs};
 use clap::ArgAction;
 use clap::builder::FalseyValueParser;
 use std::path::PathBuf;
@@ -34,6 +34,8 @@ pub(crate) struct CopyArgs {
     /// work, at most 1/32 of a backup or 2GiB]
     #[arg(long, env = "MOVER_CHECKPOINT_INTERVAL", value_name = "SIZE")]
     pub(crate) checkpoint_interval: Option<String>,
+    #[command(flatten)]
+    pub(crate) quota: QuotaArgs,
     #[command(flatten)]
     pub(crate) reading: ReadingArgs,
     #[command(flatten)]

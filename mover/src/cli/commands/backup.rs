@@ -1,25 +1,34 @@
 //! `backup`.
 
-use super::super::args::BackupArgs;
+use super::super::args::{BackupArgs, QuotaArgs};
 use super::super::context::{Context, host, tool};
+use super::super::deadline::Deadline;
 use super::super::metrics::Reads;
 use super::super::repository;
 use super::super::settings::{Resources, parse_compression, parse_labels};
-use super::super::sizes::{parse_rate, parse_size};
+use super::super::sizes::{parse_rate, parse_size, parse_time, show_bytes};
 use super::super::sources;
 use super::super::summary::backup_text;
+use super::super::table::Page;
 use super::super::watch::Watch;
 use crate::backup::{AuditAmount, BackupOptions, ParentChoice, backup as run};
 use crate::control::Progress;
 use crate::nbd::{NbdUri, is_nbd};
-use chunkstore::{BackupId, Error, ErrorKind, Result, SnapshotInfo, VolumeName};
+use crate::quota::Quota;
+use chunkstore::{
+    BackupId, Error, ErrorKind, RequestCounts, Result, SnapshotInfo, Store, VolumeName,
+};
+use serde::Serialize;
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 pub(crate) fn backup(ctx: &Context, args: BackupArgs) -> Result<()> {
     let fail_on_degraded = args.fail_on_degraded;
+    let after = deadline(&args.quota)?;
+    let (plans, price) = (args.plan.plan, args.plan.price.price_file.clone());
     let options = options(ctx, args)?;
     // before a repository is made for it
     if is_nbd(&options.source) {
@@ -32,14 +41,26 @@ pub(crate) fn backup(ctx: &Context, args: BackupArgs) -> Result<()> {
         };
         return Err(Error::new(kind, format!("open {}", options.source.display()), "").caused_by(e));
     }
-    let repository = repository::open_or_make(ctx)?;
-    let progress = Progress::new();
     if let Some(volume) = &options.volume {
         ctx.telemetry.set_volume(volume.as_str());
     }
+    let deadline = Deadline::start(ctx, after)?;
+    if plans {
+        return super::plan::plan(ctx, &options, price.as_deref());
+    }
+    let options = BackupOptions { scratch: scratch(&ctx.settings.resources), ..options };
+    let repository = repository::open_or_make(ctx)?;
+    let progress = Progress::new();
     let watch = Watch::start(ctx, &progress, Reads::Device, repository.store());
+    let begun = Instant::now();
     let done = run(ctx.runtime()?, &repository, &options, &progress, &ctx.cancel);
-    drop(watch);
+    drop((watch, deadline));
+    if let Err(e) = &done
+        && (e.kind() == ErrorKind::Limit || ctx.cancel.bound().is_some())
+    {
+        let stopped = Stopped::of(&options, &progress, repository.store(), begun.elapsed());
+        ctx.output.summary(&stopped.text(), &stopped)?;
+    }
     let summary = done?;
     for warning in summary.warnings.iter().chain(&summary.degraded) {
         ctx.output.warn(warning);
@@ -52,6 +73,66 @@ pub(crate) fn backup(ctx: &Context, args: BackupArgs) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// What a run did that has kept to a bound.
+#[derive(Debug, Serialize)]
+struct Stopped {
+    outcome: &'static str,
+    volume: Option<String>,
+    elapsed_seconds: f64,
+    read_bytes: u64,
+    new_bytes: u64,
+    stored_bytes: u64,
+    /// All bytes that were sent, leases and what was sent again included.
+    uploaded_bytes: u64,
+    requests: RequestCounts,
+}
+
+impl Stopped {
+    fn of(options: &BackupOptions, progress: &Progress, store: &Store, elapsed: Duration) -> Self {
+        Self {
+            outcome: "stopped",
+            volume: options.volume.as_ref().map(ToString::to_string),
+            elapsed_seconds: elapsed.as_secs_f64(),
+            read_bytes: progress.read_bytes.get(),
+            new_bytes: progress.new_bytes.get(),
+            stored_bytes: progress.stored_bytes.get(),
+            uploaded_bytes: store.sent().total(),
+            requests: store.counts(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut page = Page::default();
+        page.line("outcome", "stopped at a bound, not committed");
+        page.line("read", &show_bytes(self.read_bytes));
+        page.line("new", &show_bytes(self.new_bytes));
+        page.line("uploaded", &show_bytes(self.uploaded_bytes));
+        page.line("requests", &self.requests.total().to_string());
+        page.0
+    }
+}
+
+/// When the run has to end.
+pub(super) fn deadline(args: &QuotaArgs) -> Result<Option<Duration>> {
+    let Some(text) = args.deadline.as_deref().filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    match parse_time("--deadline", text)? {
+        Duration::ZERO => {
+            Err(Error::new(ErrorKind::Usage, "use --deadline", "in no time nothing can be done")
+                .hint("give a time, such as 2h, or leave it out"))
+        }
+        after => Ok(Some(after)),
+    }
+}
+
+/// What the run may send.
+pub(super) fn quota(args: &QuotaArgs) -> Result<Quota> {
+    let upload = args.max_upload.as_deref().filter(|text| !text.is_empty());
+    let upload = upload.map(|t| parse_size(t).map_err(|e| e.within("use --max-upload")));
+    Ok(Quota { upload_bytes: upload.transpose()?, requests: args.max_requests })
 }
 
 pub(super) fn checkpoint_bytes(text: Option<String>) -> Result<Option<u64>> {
@@ -105,9 +186,11 @@ fn options(ctx: &Context, args: BackupArgs) -> Result<BackupOptions> {
         memory: resources.memory,
         engine: resources.engine,
         direct: resources.direct,
-        scratch: scratch(resources),
+        // made when it is known that something is to be written
+        scratch: None,
         threads: resources.threads,
         checkpoint_bytes: checkpoint_bytes(args.checkpoint_interval)?,
+        quota: quota(&args.quota)?,
         limit_read: parse_rate("--limit-read", args.limits.limit_read.as_deref())?,
         audit: some(args.audit).map_or(Ok(AuditAmount::default()), |text| text.parse())?,
         tool: tool(),

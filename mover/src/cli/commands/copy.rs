@@ -5,6 +5,7 @@
 
 use super::super::args::{CopyArgs, TargetArgs};
 use super::super::context::{Context, host, tool};
+use super::super::deadline::Deadline;
 use super::super::metrics::Reads;
 use super::super::output::Line;
 use super::super::repository;
@@ -12,7 +13,7 @@ use super::super::settings::{KeySources, parse_compression};
 use super::super::summary::copy_text;
 use super::super::table::{human_time, machine_time, table};
 use super::super::watch::Watch;
-use super::backup::{checkpoint_bytes, scratch};
+use super::backup::{checkpoint_bytes, deadline, quota, scratch};
 use super::browse::unreadable;
 use super::forget::policy;
 use crate::control::Progress;
@@ -68,7 +69,9 @@ pub(crate) fn copy(ctx: &Context, args: &CopyArgs) -> Result<()> {
         preview(ctx, &ends, &wanted)?;
         return unreadable(ctx, problems);
     }
+    let deadline = Deadline::start(ctx, deadline(&args.quota)?)?;
     let (done, failed) = copy_all(ctx, &mut ends, &wanted, &options)?;
+    drop(deadline);
     let stored_bytes: u64 = done.copied.iter().map(|s| s.stored_bytes).sum();
     let fetched_bytes: u64 = done.copied.iter().map(|s| s.fetched_bytes).sum();
     let (copied, there) = (done.copied.len(), done.there);
@@ -95,6 +98,7 @@ fn options(ctx: &Context, args: &CopyArgs) -> Result<CopyOptions> {
         scratch: scratch(resources),
         threads: resources.threads,
         checkpoint_bytes: checkpoint_bytes(args.checkpoint_interval.clone())?,
+        quota: quota(&args.quota)?,
         source_lease: !args.reading.no_lease,
         tool: tool(),
         host: host(),

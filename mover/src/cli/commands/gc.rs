@@ -6,12 +6,16 @@ use super::super::repository;
 use super::super::sizes::show_bytes;
 use super::super::table::Page;
 use super::super::watch::Watch;
+use super::plan::{money, read_prices};
 use crate::control::Cancel;
+use crate::price::{Cost, Usage};
 use chunkstore::{
-    CollectOptions, Collected, LeaseOptions, ReadLimits, RequestCounts, Result, collect,
-    preview_collection,
+    CollectOptions, Collected, LeaseOptions, ReadLimits, Repository, RequestCounts, Result,
+    collect, preview_collection,
 };
+use serde::Serialize;
 use serde_json::json;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A collector that shows no life for so long counts as dead.
@@ -24,11 +28,10 @@ pub(crate) fn gc(ctx: &Context, args: &GcArgs) -> Result<()> {
     let lease = LeaseOptions { lease_seconds: LEASE_SECONDS, tool: tool(), host: host() };
     let limits = ReadLimits::default();
     let options = CollectOptions { lease, limits, exclusive: args.exclusive };
-    let watch = Watch::requests(ctx, repository.store());
     if args.dry_run {
-        let found = ctx.block_on(preview_collection(&repository, &options))?;
-        return ctx.output.summary(&preview_page(&found), &view(&found, true));
+        return dry_run(ctx, args, &repository, &options);
     }
+    let watch = Watch::requests(ctx, repository.store());
     let cancel = &ctx.cancel;
     // while it has a lease it stops by itself, to give that back
     let collected = ctx.runtime()?.block_on(async {
@@ -52,6 +55,43 @@ pub(crate) fn gc(ctx: &Context, args: &GcArgs) -> Result<()> {
         );
     }
     ctx.output.summary(&page(&collected), &view(&collected, false))
+}
+
+/// What a collection costs and what it saves.
+#[derive(Debug, Serialize)]
+struct Saving {
+    currency: String,
+    /// Once: the requests of the preview and of the collection, and what it copies.
+    cost: Cost,
+    /// Each month, for what is freed.
+    saved_month: f64,
+}
+
+fn dry_run(
+    ctx: &Context,
+    args: &GcArgs,
+    repository: &Arc<Repository>,
+    options: &CollectOptions,
+) -> Result<()> {
+    let list = args.price.price_file.as_deref().map(read_prices).transpose()?.flatten();
+    let url = repository.store().url();
+    let prices = list.as_ref().map(|list| list.of(url)).transpose()?;
+    let watch = Watch::requests(ctx, repository.store());
+    let found = ctx.block_on(preview_collection(repository, options))?;
+    drop(watch);
+    let saving = list.as_ref().zip(prices).map(|(list, prices)| {
+        let bytes = found.copied_bytes;
+        let (ingress_bytes, egress_bytes) = (bytes, bytes);
+        let usage = Usage { requests: found.requests, ingress_bytes, egress_bytes };
+        Saving {
+            currency: list.currency.clone(),
+            cost: prices.cost(&usage),
+            saved_month: prices.month(found.condemned_bytes + found.rewritten_dead_bytes),
+        }
+    });
+    let mut view = view(&found, true);
+    view["saving"] = json!(saving);
+    ctx.output.summary(&preview_page(&found, saving.as_ref()), &view)
 }
 
 fn page(done: &Collected) -> String {
@@ -78,7 +118,7 @@ fn page(done: &Collected) -> String {
     page.0
 }
 
-fn preview_page(found: &Collected) -> String {
+fn preview_page(found: &Collected, saving: Option<&Saving>) -> String {
     let mut page = Page::default();
     found_lines(&mut page, found);
     if !found.waiting.is_empty() {
@@ -89,6 +129,10 @@ fn preview_page(found: &Collected) -> String {
     let packs = found.condemned_packs + found.rewritten_packs;
     page.line("would free", &format!("{freed} in {packs} packs"));
     page.line("would take", &requests_text(&found.requests));
+    if let Some(Saving { currency, cost, saved_month }) = saving {
+        page.line("would cost", &money(cost.once, currency));
+        page.line("would save", &format!("{} each month", money(*saved_month, currency)));
+    }
     page.0
 }
 

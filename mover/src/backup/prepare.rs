@@ -1,0 +1,134 @@
+//! What is decided before a writer begins, by a backup and by a forecast of one alike: source, list, parents, bounds, plan.
+//!
+//! Nothing here writes to the repository, and nothing needs a lease.
+
+use super::{BackupOptions, Bounds, ladder, parent};
+use crate::changes::{
+    BackupPlan, ChangeSource, ChangedBlocks, Changes, Extents, PlanInput, RANGES_MAX_DEFAULT,
+    plan_backup,
+};
+use crate::control::{Cancel, MemoryBudget};
+use crate::device::{Source, SourceOptions};
+use chunkstore::{
+    ChangeKind, DamagedSet, Error, ErrorKind, Geometry, Manifest, ReadLimits, Repository, Result,
+    VolumeName,
+};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What is decided before a writer begins.
+pub(super) struct Prepared {
+    pub(super) source: Source,
+    pub(super) volume: VolumeName,
+    pub(super) geometry: Geometry,
+    pub(super) changes: Option<ChangedBlocks>,
+    pub(super) bounds: Bounds,
+    pub(super) warnings: Vec<String>,
+    /// Each step down from what was asked for.
+    pub(super) degraded: Vec<String>,
+}
+
+pub(super) fn prepare(
+    rt: &tokio::runtime::Handle,
+    repo: &Arc<Repository>,
+    options: &BackupOptions,
+    cancel: &Arc<Cancel>,
+) -> Result<(Prepared, Vec<Manifest>)> {
+    let source = Source::open(&options.source, SourceOptions { direct: options.direct })?;
+    let geometry = Geometry::new(source.size_bytes(), repo.params().chunk)
+        .map_err(|e| e.within(format!("back up {}", options.source.display())))?;
+    let mut warnings = Vec::new();
+    if let Some(mount) = source.mounted_read_write()? {
+        warnings.push(format!(
+            "{} is mounted read-write at {}: the backup may be inconsistent; back up a snapshot instead",
+            options.source.display(),
+            mount.display()
+        ));
+    }
+    let chunk = repo.params().chunk;
+    let ladder = ladder::Ladder { rt, repo, options, source: &source, chunk, cancel };
+    let chosen = ladder.choose()?;
+    if let Some(list) = &chosen.list {
+        warnings.extend(list.notes.iter().cloned());
+    }
+    let bounds = bounds(repo, options)?;
+    let ladder::Choice { list: changes, volume, parents, steps: degraded } = chosen;
+    Ok((Prepared { source, volume, geometry, changes, bounds, warnings, degraded }, parents))
+}
+
+fn bounds(repo: &Repository, options: &BackupOptions) -> Result<Bounds> {
+    let params = repo.params();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = options.threads.unwrap_or(cores);
+    let mut bounds = Bounds::derive(
+        options.memory,
+        params.chunk,
+        params.entry_chunks,
+        params.page_fanout,
+        threads,
+        options.compression,
+    )?;
+    if let Some(rate) = repo.store().limits().upload {
+        bounds.pace(rate);
+    }
+    tracing::info!("{}", bounds.line());
+    Ok(bounds)
+}
+
+/// A range costs 16 bytes in the list and as many in the plan, twice for a moment: an eighth of the budget is theirs.
+pub(crate) fn ranges_max(memory: MemoryBudget) -> usize {
+    usize::try_from(memory.total_bytes / 8 / 64).unwrap_or(usize::MAX).min(RANGES_MAX_DEFAULT)
+}
+
+impl Prepared {
+    /// Bytes that an image file has no blocks for. Asked for again in each round: asking is cheap, and the file may have been
+    /// discarded from.
+    pub(super) fn holes(&self) -> Result<Option<Extents>> {
+        let data = self.source.data_ranges()?;
+        let all = Extents::of(0..self.geometry.size_bytes());
+        Ok(data.map(|data| all.subtract(&data.into_iter().collect())))
+    }
+
+    /// What to do on top of this parent, and the chunks of it that cannot be inherited as they are damaged.
+    pub(super) fn plan(
+        &self,
+        rt: &tokio::runtime::Handle,
+        repo: &Repository,
+        parent: Option<&Manifest>,
+        damaged: &DamagedSet,
+    ) -> Result<(BackupPlan, Vec<Range<u64>>)> {
+        let of = parent.map(|m| Geometry::new(m.size_bytes, self.geometry.chunk())).transpose()?;
+        let plan = self.plan_on(of)?;
+        if !plan.inherit {
+            return Ok((plan, Vec::new()));
+        }
+        let limits = ReadLimits::within(self.bounds.map_read_bytes);
+        let lost = parent::damaged_of_parent(rt, repo, parent, damaged, limits)?;
+        Ok((plan.read_again(self.geometry, &lost), lost))
+    }
+
+    /// What to do on top of a parent of this size in which nothing is damaged.
+    pub(super) fn plan_on(&self, parent: Option<Geometry>) -> Result<BackupPlan> {
+        let holes = self.holes()?;
+        let changes = self.changes.as_ref().map_or(Changes::Whole, Changes::List);
+        let input = PlanInput { geometry: self.geometry, parent, changes, holes: holes.as_ref() };
+        plan_backup(&input)
+    }
+
+    /// That the parent of a delta is gone.
+    pub(super) fn check_parent(&self, options: &BackupOptions, is_there: bool) -> Result<()> {
+        let delta = self.changes.as_ref().is_some_and(|c| c.kind == ChangeKind::Delta);
+        if is_there || !delta {
+            return Ok(());
+        }
+        // a list that is asked for is asked for anew by the next run, which finds another way
+        let given = options.changes.sources.iter().any(ChangeSource::is_given);
+        let kind = if given { ErrorKind::NotFound } else { ErrorKind::Unavailable };
+        Err(Error::new(
+            kind,
+            format!("use a delta list for {}", self.volume),
+            "the backup that it builds on was forgotten meanwhile",
+        )
+        .hint(if given { "run the backup without a list" } else { "run it again" }))
+    }
+}
