@@ -9,7 +9,7 @@
 mod geometry;
 mod mounts;
 mod open;
-mod signatures;
+pub(crate) mod signatures;
 mod source;
 mod state;
 mod target;

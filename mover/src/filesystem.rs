@@ -6,11 +6,16 @@
 //! A refusal is no error of a run: it says why, and the whole volume is read instead.
 //!
 //! All of it comes from outside: no length, count or block number is believed, and no loop runs longer than the device is large.
-//! Memory is a few blocks, 40 bytes for each block that a journal has newer, and the map, rounded out to the caller's granule.
+//! Memory is a few blocks, 40 bytes for each block that a journal has newer or for each chunk of btrfs, and the map, rounded out to the
+//! caller's granule.
 
+mod btrfs;
 mod ext4;
+mod partitions;
+mod xfs;
 
 use crate::changes::{Extents, ExtentsBuilder};
+use crate::device::signatures;
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -48,9 +53,9 @@ impl ReadAt for &[u8] {
 }
 
 /// What a file system says about itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UsedSpace {
-    /// Its name, as in `mount -t`.
+    /// Its name, as in `mount -t`; that of a partition table.
     pub kind: &'static str,
     /// Bytes that are in use, rounded out. What lies behind the file system's end counts as used.
     pub used: Extents,
@@ -58,6 +63,8 @@ pub struct UsedSpace {
     pub free_bytes: u64,
     /// Transactions of the journal that the next mount will replay, and that were taken into account.
     pub replayed: u64,
+    /// What someone should know of it.
+    pub notes: Vec<String>,
 }
 
 /// Why there is no map.
@@ -91,13 +98,81 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What the file system that begins where a volume of `volume_bytes` does uses of it.
+/// A kind of file system.
+struct Kind {
+    read: fn(&dyn ReadAt, u64, Limits) -> Result<UsedSpace, Refusal>,
+    /// What is recognised where it is. If anything else is too, one of them is a leftover.
+    signatures: &'static [&'static str],
+}
+
+const FILE_SYSTEMS: &[Kind] = &[
+    Kind { read: ext4::used_space, signatures: &[signatures::EXT] },
+    Kind { read: xfs::used_space, signatures: &[signatures::XFS] },
+    Kind { read: btrfs::used_space, signatures: &[signatures::BTRFS] },
+];
+
+const PARTITION_TABLES: &[Kind] = &[Kind {
+    read: partitions::used_space,
+    signatures: &[signatures::GPT, signatures::SECOND_GPT, signatures::MBR],
+}];
+
+/// What the file system that begins where a volume of `volume_bytes` does uses of it, or what those in its partitions do.
 pub fn used_space(
     volume: &dyn ReadAt,
     volume_bytes: u64,
     limits: Limits,
 ) -> Result<UsedSpace, Refusal> {
-    ext4::used_space(volume, volume_bytes, limits)
+    match file_system(volume, volume_bytes, limits) {
+        Err(Refusal::Unknown) => first_of(PARTITION_TABLES, volume, volume_bytes, limits),
+        found => found,
+    }
+}
+
+/// The same, without partitions.
+fn file_system(
+    volume: &dyn ReadAt,
+    volume_bytes: u64,
+    limits: Limits,
+) -> Result<UsedSpace, Refusal> {
+    first_of(FILE_SYSTEMS, volume, volume_bytes, limits)
+}
+
+fn first_of(
+    kinds: &[Kind],
+    volume: &dyn ReadAt,
+    volume_bytes: u64,
+    limits: Limits,
+) -> Result<UsedSpace, Refusal> {
+    for kind in kinds {
+        match (kind.read)(volume, volume_bytes, limits) {
+            Err(Refusal::Unknown) => {}
+            Ok(found) => {
+                check_alone(volume, volume_bytes, kind, found.kind)?;
+                return Ok(found);
+            }
+            refusal => return refusal,
+        }
+    }
+    Err(Refusal::Unknown)
+}
+
+fn check_alone(
+    volume: &dyn ReadAt,
+    volume_bytes: u64,
+    kind: &Kind,
+    name: &'static str,
+) -> Result<(), Refusal> {
+    let end = |most: u64| usize::try_from(volume_bytes.min(most)).unwrap_or(0);
+    let tail_len = end(signatures::TAIL_BYTES);
+    let head = read(volume, 0, end(signatures::HEAD_BYTES))?;
+    let tail = read(volume, volume_bytes - tail_len as u64, tail_len)?;
+    match signatures::besides(&head, &tail, kind.signatures) {
+        None => Ok(()),
+        Some(other) => {
+            let why = format!("there is also {other}, so one of them may be a leftover");
+            Err(Refusal::Unusable { kind: name, why })
+        }
+    }
 }
 
 fn read(volume: &dyn ReadAt, offset: u64, len: usize) -> Result<Vec<u8>, Refusal> {
@@ -108,6 +183,7 @@ fn read(volume: &dyn ReadAt, offset: u64, len: usize) -> Result<Vec<u8>, Refusal
 
 /// Collects what is used.
 struct Map {
+    kind: &'static str,
     volume_bytes: u64,
     limits: Limits,
     /// Grows in order.
@@ -116,29 +192,23 @@ struct Map {
     scattered: ExtentsBuilder,
 }
 
-/// The map would be too large.
-struct TooLarge;
-
 impl Map {
-    fn new(volume_bytes: u64, limits: Limits) -> Self {
+    fn new(kind: &'static str, volume_bytes: u64, limits: Limits) -> Self {
         let (ascending, scattered) = Default::default();
-        Self { volume_bytes, limits, ascending, scattered }
+        Self { kind, volume_bytes, limits, ascending, scattered }
     }
 
     /// Ranges in ascending order.
-    fn add(&mut self, bytes: Range<u64>) -> Result<(), TooLarge> {
+    fn add(&mut self, bytes: Range<u64>) -> Result<(), Refusal> {
         let range = self.rounded(bytes);
         self.ascending.push(range);
         self.check()
     }
 
     /// Ranges in any order.
-    fn add_anywhere(&mut self, bytes: Range<u64>) -> Result<(), TooLarge> {
+    fn add_anywhere(&mut self, bytes: Range<u64>) -> Result<(), Refusal> {
         let range = self.rounded(bytes);
         self.scattered.push(range);
-        if self.scattered.held() > self.limits.ranges_max / 8 {
-            self.scattered.compact();
-        }
         self.check()
     }
 
@@ -148,9 +218,22 @@ impl Map {
         (bytes.start & !mask).min(self.volume_bytes)..end.min(self.volume_bytes)
     }
 
-    fn check(&self) -> Result<(), TooLarge> {
-        let held = self.ascending.held() + self.scattered.held();
-        if held > self.limits.ranges_max { Err(TooLarge) } else { Ok(()) }
+    fn held(&self) -> usize {
+        self.ascending.held() + self.scattered.held()
+    }
+
+    fn check(&mut self) -> Result<(), Refusal> {
+        let most = self.limits.ranges_max;
+        if self.held() <= most {
+            return Ok(());
+        }
+        // with a quarter free again at the least, or each range would have all of them sorted
+        self.scattered.compact();
+        if self.held() <= most - most / 4 {
+            return Ok(());
+        }
+        let why = "its free space is in too many pieces".to_owned();
+        Err(Refusal::Unusable { kind: self.kind, why })
     }
 
     fn finish(self) -> Extents {
@@ -171,8 +254,20 @@ fn le32(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(field(bytes, at))
 }
 
+fn le64(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(field(bytes, at))
+}
+
+fn be16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes(field(bytes, at))
+}
+
 fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(field(bytes, at))
+}
+
+fn be64(bytes: &[u8], at: usize) -> u64 {
+    u64::from_be_bytes(field(bytes, at))
 }
 
 /// A number whose halves stand in two places.
@@ -211,7 +306,7 @@ mod tests {
 
     #[test]
     fn ranges_are_rounded_out_and_end_with_the_volume() {
-        let mut map = Map::new(10_000, LIMITS);
+        let mut map = Map::new("test", 10_000, LIMITS);
         assert!(map.add(1..2).is_ok() && map.add(8191..8193).is_ok());
         assert!(map.add_anywhere(9000..u64::MAX).is_ok());
         assert_eq!(map.finish(), Extents::of(0..10_000));

@@ -29,10 +29,6 @@ pub(super) fn filesystem_list(path: &Path, request: &ListRequest<'_>) -> Result<
         return Err(Error::new(ErrorKind::Unsupported, context(), detail)
             .hint("back up a snapshot instead"));
     }
-    if let Some(other) = source.signature_besides_ext()? {
-        let detail = format!("there is also {other}, so a file system on it may be a leftover");
-        return Err(Error::new(ErrorKind::Unsupported, context(), detail));
-    }
     let limits = Limits { granule_bytes: request.granule_bytes, ranges_max: request.ranges_max };
     let found = used_space(source, source.size_bytes(), limits);
     let found = found.map_err(|refusal| {
@@ -55,7 +51,7 @@ pub(super) fn filesystem_list(path: &Path, request: &ListRequest<'_>) -> Result<
         volume_bytes: Some(source.size_bytes()),
         data: found.used,
         zero: Extents::new(),
-        notes: Vec::new(),
+        notes: found.notes,
         contexts: Vec::new(),
     })
 }

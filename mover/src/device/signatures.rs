@@ -7,9 +7,16 @@ use crate::io::{Direction, IoFile, transfer_error};
 use chunkstore::Result;
 
 /// Enough for every signature below (ZFS has the last).
-const HEAD_BYTES: u64 = 264 << 10;
+pub(crate) const HEAD_BYTES: u64 = 264 << 10;
 /// Enough for the signatures at a device's end: a GPT's second header, the metadata of older md arrays.
-const TAIL_BYTES: u64 = 128 << 10;
+pub(crate) const TAIL_BYTES: u64 = 128 << 10;
+
+pub(crate) const EXT: &str = "an ext2, ext3 or ext4 file system";
+pub(crate) const GPT: &str = "a GPT partition table";
+pub(crate) const SECOND_GPT: &str = "a GPT partition table (its second header)";
+pub(crate) const MBR: &str = "an MBR partition table";
+pub(crate) const XFS: &str = "an XFS file system";
+pub(crate) const BTRFS: &str = "a btrfs file system";
 
 struct Magic {
     what: &'static str,
@@ -23,8 +30,8 @@ const fn magic(what: &'static str, offset: usize, magic: &'static [u8]) -> Magic
 
 /// What is recognised by bytes at one place.
 const MAGICS: &[Magic] = &[
-    magic("an XFS file system", 0, b"XFSB"),
-    magic("a btrfs file system", (64 << 10) + 64, b"_BHRfS_M"),
+    magic(XFS, 0, b"XFSB"),
+    magic(BTRFS, (64 << 10) + 64, b"_BHRfS_M"),
     magic("an NTFS file system", 3, b"NTFS    "),
     magic("an exFAT file system", 3, b"EXFAT   "),
     magic("a ReFS file system", 3, b"ReFS\0\0\0\0"),
@@ -56,8 +63,8 @@ const MAGICS: &[Magic] = &[
     magic("an LVM physical volume", 512, b"LABELONE"),
     magic("an LVM physical volume", 1024, b"LABELONE"),
     magic("an LVM physical volume", 1536, b"LABELONE"),
-    magic("a GPT partition table", 512, b"EFI PART"),
-    magic("a GPT partition table", 4096, b"EFI PART"),
+    magic(GPT, 512, b"EFI PART"),
+    magic(GPT, 4096, b"EFI PART"),
     magic("a qcow2 image", 0, b"QFI\xfb"),
     magic("a VMDK image", 0, b"KDMV"),
     magic("a VHDX image", 0, b"vhdxfile"),
@@ -68,20 +75,21 @@ const BCACHEFS_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf
 
 /// What is on a device that begins and ends with these bytes; `None` if nothing is recognised.
 pub(super) fn detect(head: &[u8], tail: &[u8]) -> Option<&'static str> {
-    // a device whose use has changed may keep the superblock of what was on it before
-    besides_ext(head, tail).or_else(|| is_ext(head).then_some("an ext2, ext3 or ext4 file system"))
+    besides(head, tail, &[])
 }
 
-/// The same, a file system of the ext family apart.
-fn besides_ext(head: &[u8], tail: &[u8]) -> Option<&'static str> {
+/// The same, some of what is recognised apart. A device whose use has changed may keep the superblock of what was on it before.
+pub(crate) fn besides(head: &[u8], tail: &[u8], known: &[&str]) -> Option<&'static str> {
     let at = |m: &&Magic| head.get(m.offset..).is_some_and(|b| b.starts_with(m.magic));
     MAGICS
         .iter()
-        .find(at)
+        .filter(at)
         .map(|m| m.what)
-        .or_else(|| zfs(head))
-        .or_else(|| mbr(head))
-        .or_else(|| at_the_end(tail))
+        .chain(zfs(head))
+        .chain(mbr(head))
+        .chain(at_the_end(tail))
+        .chain(is_ext(head).then_some(EXT))
+        .find(|what| !known.contains(what))
 }
 
 /// Its magic is only two bytes, so a block size and a revision that exist are asked for too.
@@ -112,14 +120,14 @@ fn mbr(head: &[u8]) -> Option<&'static str> {
     let entries = sector.get(446..510)?.chunks_exact(16);
     let sane = entries.clone().all(|e| e[0] & 0x7f == 0);
     let used = entries.clone().any(|e| e[4] != 0 && e[12..16] != [0; 4]);
-    (sane && used).then_some("an MBR partition table")
+    (sane && used).then_some(MBR)
 }
 
 fn at_the_end(tail: &[u8]) -> Option<&'static str> {
     let from_end = |n: usize| tail.len().checked_sub(n).and_then(|at| tail.get(at..));
     for sector in [512, 4096] {
         if from_end(sector).is_some_and(|b| b.starts_with(b"EFI PART")) {
-            return Some("a GPT partition table (its second header)");
+            return Some(SECOND_GPT);
         }
     }
     // md 1.0 is 8 to 12 KiB before the end, md 0.90 64 to 128 KiB, both at a multiple of 4 KiB from the device's start
@@ -181,12 +189,6 @@ pub(super) fn read_head(io: &IoFile, size_bytes: u64) -> Result<Vec<u8>> {
 pub(super) fn look(io: &IoFile, size_bytes: u64) -> Result<Option<&'static str>> {
     let (head, tail) = ends(io, size_bytes)?;
     Ok(detect(&head, &tail))
-}
-
-/// What is on a device besides a file system of the ext family: where there is anything, that may be a leftover.
-pub(super) fn look_besides_ext(io: &IoFile, size_bytes: u64) -> Result<Option<&'static str>> {
-    let (head, tail) = ends(io, size_bytes)?;
-    Ok(besides_ext(&head, &tail))
 }
 
 fn ends(io: &IoFile, size_bytes: u64) -> Result<(Vec<u8>, Vec<u8>)> {

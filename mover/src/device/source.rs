@@ -165,11 +165,6 @@ impl Source {
         VolumeName::new(name)
     }
 
-    /// What is on the volume besides a file system of the ext family, as its first and last bytes say.
-    pub(crate) fn signature_besides_ext(&self) -> Result<Option<&'static str>> {
-        signatures::look_besides_ext(&self.io, self.facts.size_bytes)
-    }
-
     /// Where a file system on this volume is mounted for writing, if it is: what is read then changes under the reader.
     pub fn mounted_read_write(&self) -> Result<Option<PathBuf>> {
         // who uses an export is not known here

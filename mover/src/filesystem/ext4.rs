@@ -10,7 +10,7 @@ mod inode;
 mod journal;
 mod superblock;
 
-use super::{Limits, Map, ReadAt, Refusal, TooLarge, UsedSpace, crc32c, joined, le16, le32, read};
+use super::{Limits, Map, ReadAt, Refusal, UsedSpace, crc32c, joined, le16, le32, read};
 use std::collections::HashMap;
 use std::ops::Range;
 use superblock::Superblock;
@@ -21,12 +21,6 @@ const BLOCK_UNINIT: u16 = 2;
 
 fn unusable(why: impl Into<String>) -> Refusal {
     Refusal::Unusable { kind: KIND, why: why.into() }
-}
-
-impl From<TooLarge> for Refusal {
-    fn from(_: TooLarge) -> Self {
-        unusable("its free space is in too many pieces")
-    }
 }
 
 /// See [`super::used_space`].
@@ -43,10 +37,10 @@ pub(super) fn used_space(
         let bytes = fs.block(fs.superblock.own_block())?;
         fs.superblock = fs.superblock.replayed(&bytes, volume_bytes)?;
     }
-    let mut map = Map::new(volume_bytes, limits);
+    let mut map = Map::new(KIND, volume_bytes, limits);
     let free_clusters = fs.walk(&mut map)?;
     let free_bytes = free_clusters.saturating_mul(fs.superblock.cluster_bytes());
-    Ok(UsedSpace { kind: KIND, used: map.finish(), free_bytes, replayed })
+    Ok(UsedSpace { kind: KIND, used: map.finish(), free_bytes, replayed, notes: Vec::new() })
 }
 
 /// A newer copy of a block, in the journal.
