@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 #![allow(clippy::cast_possible_truncation)] // volumes of some MiB
+#![allow(clippy::print_stdout)] // what a mkfs does not know is shown
 
 mod btrfs;
 mod ext4;

@@ -38,13 +38,12 @@ pub(super) struct Pointer {
     pub(super) owner: u64,
 }
 
+/// Takes items, one after the other.
+type Each<'e> = dyn FnMut(Key, &[u8]) -> Result<(), Refusal> + 'e;
+
 impl Btrfs<'_> {
     /// Hands all items of a tree to `each`, in order.
-    pub(super) fn walk(
-        &self,
-        root: Pointer,
-        each: &mut dyn FnMut(Key, &[u8]) -> Result<(), Refusal>,
-    ) -> Result<(), Refusal> {
+    pub(super) fn walk(&self, root: Pointer, each: &mut Each<'_>) -> Result<(), Refusal> {
         self.walk_blocks(root, &mut |_| Ok(()), each)
     }
 
@@ -53,7 +52,7 @@ impl Btrfs<'_> {
         &self,
         root: Pointer,
         block: &mut dyn FnMut(u64) -> Result<(), Refusal>,
-        each: &mut dyn FnMut(Key, &[u8]) -> Result<(), Refusal>,
+        each: &mut Each<'_>,
     ) -> Result<(), Refusal> {
         if root.level >= LEVELS_MAX {
             return Err(unusable(format!("a tree has {} levels", root.level)));
