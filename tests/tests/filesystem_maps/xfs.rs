@@ -18,9 +18,9 @@ const VARIANTS: &[(&str, &[&str])] = &[
     ("no inode counts", &["-m", "inobtcount=0"]),
     ("short times", &["-m", "bigtime=0"]),
     ("own UUID", &["-m", "uuid=01234567-89ab-cdef-0123-456789abcdef"]),
-    ("one group more", &["-d", "agcount=5"]),
-    ("many groups", &["-d", "agcount=16"]),
-    ("stripes", &["-d", "su=64k,sw=4"]),
+    ("two groups", &["--unsupported", "-d", "agcount=2"]),
+    ("many groups", &["--unsupported", "-d", "agcount=16"]),
+    ("stripes", &["--unsupported", "-d", "su=64k,sw=4"]),
     ("4 KiB sectors", &["-s", "size=4096"]),
     ("large inodes", &["-i", "size=2048"]),
     ("no sparse inodes", &["-i", "sparse=0"]),
@@ -100,7 +100,7 @@ fn every_kind_of_xfs_is_read_right_mounted_frozen_and_unmounted() {
         let mut stage = Stage::new(Filesystem::Xfs, 40);
         let Some(image) = stage.try_make(arguments, BYTES) else { continue };
         expect_as_listed(&image, &format!("{what}, new"));
-        if arguments.contains(&"crc=0") {
+        if ["crc=0", "version=ci"].iter().any(|rare| arguments.contains(rare)) {
             println!("{what} {arguments:?}: not mounted, as not every kernel does");
             continue;
         }
