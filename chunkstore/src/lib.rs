@@ -78,7 +78,8 @@ pub use protocol::{
 pub use repository::{BackupEntry, CreateOnce, InitOptions, Repository};
 pub use seal::{Compression, Opener, SealedEntry, Sealer};
 pub use store::{
-    Created, Listed, Pace, RequestCounts, SentBytes, Store, StoreOptions, TransferLimits,
-    directory_of, open_url, open_url_with,
+    Created, Inherited, Listed, ObjectLock, Pace, RequestCounts, RetainMode, RetainPolicy,
+    Retention, SentBytes, Store, StoreOptions, TransferLimits, directory_of, open_url,
+    open_url_with,
 };
 pub use units::{ChunkNo, ChunkRef, ChunkSize, Geometry, Location, PageRef, map_depth, page_span};

@@ -18,6 +18,7 @@ mod collector;
 mod condemned;
 mod lease;
 mod reader;
+mod retain;
 mod writer;
 
 #[cfg(test)]

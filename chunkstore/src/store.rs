@@ -7,6 +7,7 @@
 //! - [`create`](Store::create) is the only primitive that coordination rests on; `store/create.rs` says what it makes of
 //!   lost answers.
 //! - `store/fault.rs` turns the errors of `object_store` into ours.
+//! - `store/lock.rs` locks objects against deletion, where the store can.
 //! - `store/tries.rs` bounds, counts and spaces the tries of a request.
 //! - `store/pace.rs` limits the rate of transfers.
 //! - `store/leftovers.rs` removes what killed writers leave in a directory.
@@ -16,6 +17,7 @@
 mod create;
 mod fault;
 mod leftovers;
+mod lock;
 mod pace;
 mod patience;
 mod tries;
@@ -28,6 +30,8 @@ mod tests;
 
 pub use create::Created;
 pub(crate) use create::Probe;
+pub use lock::{Inherited, ObjectLock, RetainMode, RetainPolicy, Retention};
+pub(crate) use lock::{Kept, Retained};
 pub use pace::{Pace, TransferLimits};
 pub use url::{StoreOptions, directory_of, open_url, open_url_with};
 
@@ -132,6 +136,10 @@ pub struct Store {
     bulk: Arc<dyn ObjectStore>,
     /// How long requests are watched; not at all where no network lies between.
     patience: Option<Patience>,
+    /// For what is to be locked, if anything is.
+    retaining: Option<lock::RetainingClients>,
+    /// Asks for locks and sets them, where the store has such requests.
+    lock: Option<Arc<lock::LockClient>>,
     throttles: pace::Throttles,
     /// Where it is one.
     directory: Option<Arc<std::path::Path>>,
@@ -153,6 +161,8 @@ impl Store {
             bulk: Arc::clone(&store),
             small: store,
             patience: None,
+            retaining: None,
+            lock: None,
             throttles: pace::Throttles::default(),
             directory: None,
             prefix,
@@ -312,7 +322,8 @@ impl Store {
             let (path, payload) = (path.clone(), payload.clone());
             async move { store.put_opts(&path, payload, PutOptions::default()).await }
         };
-        match self.patient(payload.content_length() as u64, send).await {
+        let clients = self.clients_for(key);
+        match self.patient_with(clients, payload.content_length() as u64, send).await {
             Ok(_) => Ok(()),
             Err(e) => Err(self.put_failed(key, e)),
         }
@@ -369,18 +380,19 @@ impl Store {
         }
     }
 
+    /// As [`delete`](Self::delete), with the store's own error.
+    async fn try_delete(&self, key: &str) -> Result<object_store::Result<()>> {
+        count(&self.counters.deletes);
+        let path = self.path(key)?;
+        Ok(match self.persist(|| self.small.delete(&path)).await {
+            Err(e) if Fault::of(&e).kind == ErrorKind::NotFound => Ok(()),
+            result => result,
+        })
+    }
+
     /// Deletes many objects, as many with one request as the store can; those that are not there are fine.
     pub async fn delete_all(&self, keys: Vec<String>) -> Result<()> {
-        self.counters.deletes.fetch_add(keys.len() as u64, Ordering::Relaxed);
-        let paths = keys.iter().map(|key| self.path(key)).collect::<Result<Vec<Path>>>()?;
-        let paths = stream::iter(paths.into_iter().map(Ok)).boxed();
-        let mut answers = self.small.delete_stream(paths);
-        let mut failed = false;
-        while let Some(answer) = answers.next().await {
-            failed |= answer.is_err_and(|e| Fault::of(&e).kind != ErrorKind::NotFound);
-        }
-        drop(answers);
-        if failed {
+        if !self.delete_many(&keys).await? {
             // not all stores know requests for many; and one by one it is known which it was
             for key in &keys {
                 self.delete(key).await?;
@@ -389,15 +401,37 @@ impl Store {
         Ok(())
     }
 
+    /// False: something could not be deleted.
+    async fn delete_many(&self, keys: &[String]) -> Result<bool> {
+        self.counters.deletes.fetch_add(keys.len() as u64, Ordering::Relaxed);
+        let paths = keys.iter().map(|key| self.path(key)).collect::<Result<Vec<Path>>>()?;
+        let paths = stream::iter(paths.into_iter().map(Ok)).boxed();
+        let mut answers = self.small.delete_stream(paths);
+        let mut failed = false;
+        while let Some(answer) = answers.next().await {
+            failed |= answer.is_err_and(|e| Fault::of(&e).kind != ErrorKind::NotFound);
+        }
+        Ok(!failed)
+    }
+
     /// One create request, nothing made of its answer.
-    async fn create_once(&self, path: &Path, bytes: &Bytes) -> object_store::Result<()> {
+    async fn create_once(&self, key: &str, path: &Path, bytes: &Bytes) -> object_store::Result<()> {
         count(&self.counters.creates);
         if let Some(throttle) = &self.throttles.upload {
             throttle.charge(bytes.len() as u64);
         }
         add(&self.counters.sent_at_once, bytes.len());
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        self.small.put_opts(path, PutPayload::from(bytes.clone()), options).await.map(|_| ())
+        let client = self.clients_for(key)[0];
+        client.put_opts(path, PutPayload::from(bytes.clone()), options).await.map(|_| ())
+    }
+
+    /// What writes an object: the small and the bulk client.
+    fn clients_for(&self, key: &str) -> [&Arc<dyn ObjectStore>; 2] {
+        match &self.retaining {
+            Some(clients) if lock::is_retained(key) => [&clients.small, &clients.bulk],
+            _ => [&self.small, &self.bulk],
+        }
     }
 
     fn path(&self, key: &str) -> Result<Path> {

@@ -49,8 +49,8 @@ use checkpoint::Pace;
 use chrono::{DateTime, Utc};
 use chunkstore::{
     BackupId, BackupStats, Checkpoint, Commit, DedupOptions, Error, ErrorKind, LeaseOptions,
-    PackId, Repository, Result, ResumeBy, Scratch, SnapshotInfo, VolumeMap, VolumeName, Writer,
-    WriterOptions, check_frontier,
+    PackId, Repository, Result, ResumeBy, Retention, Scratch, SnapshotInfo, VolumeMap, VolumeName,
+    Writer, WriterOptions, check_frontier,
 };
 use prepare::{Prepared, prepare};
 use std::collections::{BTreeMap, HashSet};
@@ -138,16 +138,18 @@ pub fn backup(
     let resume_by = resume::resume_by(options, &prepared, &parents);
     let volume = prepared.volume.clone();
     let wanted = WriterOptions { volume, backup_id, parents, lease };
-    let writer = rt.block_on(async {
+    let mut writer = rt.block_on(async {
         match resume_by {
             Some(by) => Writer::begin_or_resume(repo, wanted, by).await,
             None => Writer::begin(repo, wanted).await,
         }
     })?;
     if let Some(done) = parent::already_done(options, &writer) {
+        let locked = rt.block_on(unless_stopped(cancel, writer.lock_committed(&done)));
         let mut summary = BackupSummary::already_done(done, prepared.warnings, begun.elapsed());
         summary.warnings.extend(rt.block_on(writer.finish()));
-        return Ok(summary);
+        summary.retention = retention(repo);
+        return locked.map(|()| summary);
     }
     let beat = rt.spawn(writer.heartbeat());
     let mut run = Run {
@@ -180,7 +182,20 @@ pub fn backup(
         warnings.iter().for_each(|w| tracing::warn!("{w}"));
     })?;
     summary.warnings.extend(warnings);
+    summary.retention = retention(repo);
     Ok(summary)
+}
+
+fn retention(repo: &Repository) -> Option<Retention> {
+    repo.store().retain_policy().map(|policy| policy.retention)
+}
+
+/// What may be dropped at any time and may take long.
+async fn unless_stopped<T>(cancel: &Cancel, work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::select! {
+        done = work => done,
+        () = cancel.wait() => Err(Cancel::error()),
+    }
 }
 
 struct Run<'a> {
@@ -217,6 +232,8 @@ impl Run<'_> {
             self.last_stats = Some(manifest.stats);
             let reused: Vec<PackId> = done.assembled.reused.iter().copied().collect();
             let own = done.own_packs.clone();
+            let lock = unless_stopped(self.cancel, self.writer.lock(&manifest, &own, &reused));
+            self.rt.block_on(lock)?;
             match self.rt.block_on(self.writer.commit(manifest, &own, &reused))? {
                 Commit::Done(m) => return Ok(self.summary(*m, BackupOutcome::Committed, &done)),
                 Commit::AlreadyDone(m) => {

@@ -26,6 +26,7 @@ mod metrics;
 mod output;
 mod progress;
 mod repository;
+mod retain;
 mod settings;
 mod signals;
 mod sizes;

@@ -247,6 +247,12 @@ impl Span {
         Ok(span)
     }
 
+    /// So long after; `None`: after all times that there are.
+    pub fn after(self, time: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        time.checked_add_months(Months::new(self.months))?
+            .checked_add_signed(TimeDelta::try_hours(i64::from(self.hours))?)
+    }
+
     /// So long before; `None`: before all times that there are.
     fn before(self, time: DateTime<Utc>) -> Option<DateTime<Utc>> {
         time.checked_sub_months(Months::new(self.months))?

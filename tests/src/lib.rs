@@ -52,7 +52,7 @@ pub use random::Rng;
 pub use relay::{
     FaultCounts, FaultKind, FaultOptions, LinkOptions, Relay, RelayCounts, RelayOptions,
 };
-pub use servers::{S3Bucket, S3Server};
+pub use servers::{S3Bucket, S3Server, S3Version};
 pub use skip::{is_root, skip};
 pub use trackers::{
     Authority, Block, Blocks, Code, GrpcCall, GrpcQuirks, GrpcServer, RestQuirks, RestRequest,

@@ -5,10 +5,14 @@
 use futures::{StreamExt, TryStreamExt};
 use object_store::ObjectStore;
 use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::path::Path;
+use object_store::signer::{Method, SignedUrlOptions, Signer};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 const REGION: &str = "us-east-1";
+const OBJECT_LOCK: &str = "x-amz-bucket-object-lock-enabled: true";
 const EMPTY_BODY: &str =
     "x-amz-content-sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
@@ -59,11 +63,20 @@ impl S3Server {
 
     /// A new, empty bucket; emptied and removed when dropped.
     pub fn bucket(&self) -> S3Bucket {
+        self.new_bucket(false)
+    }
+
+    /// A new, empty bucket with object lock, and so with versions. What is locked in it stays as long as the server does.
+    pub fn locking_bucket(&self) -> S3Bucket {
+        self.new_bucket(true)
+    }
+
+    fn new_bucket(&self, locking: bool) -> S3Bucket {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("mover-test-{}-{number}", std::process::id());
-        let bucket = S3Bucket { server: self.clone(), name };
-        bucket.request("PUT");
+        let bucket = S3Bucket { server: self.clone(), name, locking };
+        bucket.request("PUT", locking.then_some(OBJECT_LOCK));
         bucket
     }
 }
@@ -73,6 +86,18 @@ impl S3Server {
 pub struct S3Bucket {
     server: S3Server,
     name: String,
+    locking: bool,
+}
+
+/// One version of an object, or a mark that it was deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct S3Version {
+    /// Of the object.
+    pub key: String,
+    /// Id of the version.
+    pub id: String,
+    /// Whether it is a delete marker.
+    pub marker: bool,
 }
 
 impl S3Bucket {
@@ -108,6 +133,61 @@ impl S3Bucket {
         })
     }
 
+    /// Sends one signed request that `object_store` has no call for; gives the status, and what came with it: the head and the body.
+    pub fn call(&self, method: Method, key: &str, query: &[(&str, &str)]) -> (u16, String) {
+        let store = self.store();
+        let path = Path::parse(key).expect("a key");
+        let query = query.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let options = SignedUrlOptions::new().with_query(query.collect::<Vec<_>>());
+        let signed = method.clone();
+        let url = wait(async move {
+            let url = store.signed_url_opts(signed, &path, Duration::from_secs(300), &options);
+            url.await.expect("sign a request")
+        });
+        let how: &[&str] = if method == Method::HEAD { &["--head"] } else { &["--include"] };
+        let common = ["--silent", "--show-error", "--max-time", "60", "--request"];
+        let how = how.iter().chain(&common).copied().chain([method.as_str(), url.as_str()]);
+        let answer = crate::run_ok("curl", how);
+        let status = answer.split_whitespace().nth(1).and_then(|code| code.parse().ok());
+        (status.unwrap_or_else(|| panic!("no status in {answer:?}")), answer)
+    }
+
+    /// Until when, and how, the newest version of an object is locked, in the words of its HEAD: such as
+    /// `("GOVERNANCE", "2027-01-31T00:00:00")`. `None`: it is not locked.
+    pub fn lock_of(&self, key: &str) -> Option<(String, String)> {
+        let (status, head) = self.call(Method::HEAD, key, &[]);
+        assert_eq!(status, 200, "{key}: {head}");
+        let header = |name: &str| {
+            let found = head.lines().filter_map(|line| line.split_once(':'));
+            let value = found.into_iter().find(|(n, _)| n.eq_ignore_ascii_case(name))?.1;
+            Some(value.trim().to_owned())
+        };
+        let until = header("x-amz-object-lock-retain-until-date")?;
+        Some((header("x-amz-object-lock-mode")?, until.get(..19)?.to_owned()))
+    }
+
+    /// All versions of all objects, and all delete markers.
+    pub fn versions(&self) -> Vec<S3Version> {
+        let (status, text) = self.call(Method::GET, "", &[("versions", "")]);
+        assert_eq!(status, 200, "{text}");
+        assert!(!text.contains("<IsTruncated>true<"), "more than one page of versions");
+        let of = |tag: &str, marker: bool| {
+            let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
+            let pieces = text.split(&open).skip(1).filter_map(|piece| piece.split(&close).next());
+            let inner = |piece: &str, tag: &str| {
+                let rest = piece.split(&format!("<{tag}>")).nth(1).expect("a field").to_owned();
+                rest.split('<').next().unwrap_or_default().to_owned()
+            };
+            let version = |piece: &str| S3Version {
+                key: inner(piece, "Key"),
+                id: inner(piece, "VersionId"),
+                marker,
+            };
+            pieces.map(version).collect::<Vec<_>>()
+        };
+        [of("Version", false), of("DeleteMarker", true)].concat()
+    }
+
     fn empty(&self) {
         let store = self.store();
         wait(async move {
@@ -120,7 +200,7 @@ impl S3Bucket {
     }
 
     /// object_store has no calls for buckets themselves; curl can sign.
-    fn request(&self, method: &str) {
+    fn request(&self, method: &str, header: Option<&str>) {
         let S3Server { endpoint, key, secret, .. } = &self.server;
         let url = format!("{endpoint}/{}", self.name);
         let user = format!("{key}:{secret}");
@@ -140,6 +220,8 @@ impl S3Bucket {
                 // Ceph refuses a signature that does not cover the (empty) body.
                 "--header",
                 EMPTY_BODY,
+                "--header",
+                header.unwrap_or("x-amz-meta-none: none"),
                 "--request",
                 method,
                 &url,
@@ -150,9 +232,12 @@ impl S3Bucket {
 
 impl Drop for S3Bucket {
     fn drop(&mut self) {
+        if self.locking {
+            return;
+        }
         self.empty();
         if !std::thread::panicking() {
-            self.request("DELETE");
+            self.request("DELETE", None);
         }
     }
 }

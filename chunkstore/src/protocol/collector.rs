@@ -29,11 +29,16 @@
 //! of what was condemned nothing dies now. It is left to the next collection, which does not look at that object any more.
 //! A sweeper holds no lease: until its verdict it deletes nothing, and after it there is nothing left to protect.
 //!
+//! What is locked against deletion (`store/lock.rs`) is not garbage yet: it is not condemned before its date. A store that keeps what a verdict kills,
+//! because of a lock that could not be seen, is asked again by each collection, and until it gives way the list stays: nobody
+//! may build on what is in it. And the locks of all that live backups need are extended to those of their manifests.
+//!
 //! [`collect`] does both halves, and sweeps what earlier collections left. It never waits for anybody: what still has
 //! blockers is left for the next run.
 
 mod blockers;
 mod condemn;
+mod locked;
 mod mark;
 mod plan;
 mod rewrite;
@@ -50,6 +55,7 @@ use crate::ids::GenerationId;
 use crate::map::ReadLimits;
 use crate::repository::{CreateOnce, Repository};
 use crate::store::RequestCounts;
+use chrono::{DateTime, Utc};
 use condemn::Condemnation;
 use mark::Mark;
 use std::collections::BTreeMap;
@@ -108,6 +114,14 @@ pub struct Collected {
     pub deleted_manifests: u64,
     /// Dedup segments that were replaced or deleted.
     pub replaced_segments: u64,
+    /// Garbage that is locked: left alone, or kept by the store when it was to be deleted. Packs and manifests.
+    pub locked_objects: u64,
+    /// Bytes of the packs among them.
+    pub locked_bytes: u64,
+    /// When the last of them can go, as far as the store says.
+    pub locked_until: Option<DateTime<Utc>>,
+    /// Objects of live backups whose locks were extended to those of the backups.
+    pub extended_locks: u64,
     /// Collections that wait for somebody.
     pub waiting: Vec<Waiting>,
     /// So many wait, or failed, that nothing was looked for and condemned now.
@@ -169,6 +183,7 @@ pub async fn collect(
     if done.replaced_segments == 0 && failed.is_empty() {
         failed.extend(segments::merge(repo, &mut done).await.err());
     }
+    failed.extend(locked::extend(repo, options, &mut done).await.err());
     let idle = std::time::Duration::from_secs(u64::from(options.lease.lease_seconds));
     let leftovers = repo.store().remove_leftovers(idle);
     tracing::debug!(leftovers, "temporary files of killed writers were removed");
@@ -205,7 +220,7 @@ async fn sweep_one(
 ) -> Result<()> {
     let swept = sweep::sweep(repo, options, &generation, mark, done).await;
     match swept.map_err(|e| e.within(format!("sweep collection {generation}")))? {
-        Swept::Done => {}
+        Swept::Done | Swept::Locked => {}
         Swept::Waits { packs, blockers } => {
             done.waiting.push(Waiting { generation, packs, blockers });
         }

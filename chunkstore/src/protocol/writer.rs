@@ -8,6 +8,7 @@
 //! | 4 | list segments; ignore what lies in condemned packs | [`Writer::list_segments`], the caller |
 //! | 5 | put packs, then a segment that names only own packs | the caller |
 //! | 6 | look up every pack reused through a segment; what is missing is stored again | [`Writer::commit`] |
+//! | | where the store locks what is written: lock all that the manifest refers to | [`Writer::lock`] |
 //! | 7 | create the manifest | [`Writer::commit`] |
 //! | 8 | remove the lease | [`Writer::finish`] |
 //!
@@ -22,6 +23,7 @@
 //! If the creation of the manifest ends with an unknown outcome, the lease stays: a request still under way could create the
 //! manifest later, and only the lease (or the fence in its place) keeps its packs from being deleted before that.
 
+mod locking;
 mod resumed;
 
 pub use resumed::{Checkpointer, ResumeBy, Unfinished, find_unfinished};
@@ -106,6 +108,8 @@ pub struct Writer {
     /// Packs of the checkpoint that the work went on from: own ones, and reused ones that were confirmed.
     carried: Vec<PackId>,
     warnings: Vec<String>,
+    /// What was locked already.
+    locked: locking::LockedMap,
     /// A manifest may still come to be.
     in_doubt: bool,
     /// The manifest key is taken by a backup: nothing can be committed under this lease any more.
@@ -136,6 +140,7 @@ impl Writer {
             damaged: DamagedSet::default(),
             carried: Vec::new(),
             warnings: Vec::new(),
+            locked: None,
             in_doubt: false,
         };
         match writer.look_around().await {
@@ -264,6 +269,9 @@ impl Writer {
             Ok(commit) => matches!(commit, Commit::Done(_) | Commit::AlreadyDone(_)),
             Err(e) => matches!(e.kind(), ErrorKind::Forgotten | ErrorKind::AlreadyExists),
         };
+        if let Ok(Commit::Done(made) | Commit::AlreadyDone(made)) = &result {
+            self.lock_manifest(made).await?;
+        }
         result
     }
 
@@ -281,7 +289,9 @@ impl Writer {
             }
             manifest.attempt = self.attempt;
             // A fence comes before the removal of a lease. One that vanished otherwise protects as little.
-            let fenced = if self.lease.is_present().await? {
+            let protected = self.lease.is_present().await?
+                && self.lock_needs(&manifest, own_packs, reused_packs).await?;
+            let fenced = if protected {
                 match self.create_manifest(&manifest).await? {
                     // 7
                     Outcome::Ended(commit) => return Ok(commit),

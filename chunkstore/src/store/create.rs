@@ -57,7 +57,7 @@ impl Store {
         let path = self.path(key)?;
         let mut last = None;
         for attempt in 0..TRIES {
-            match self.create_once(&path, &bytes).await {
+            match self.create_once(key, &path, &bytes).await {
                 Ok(()) => return Ok(Created::Now),
                 Err(e) => {
                     let fault = Fault::of(&e).of_place();
@@ -100,7 +100,7 @@ impl Store {
     pub(crate) async fn probe_create(&self, key: &str, bytes: Bytes) -> Result<Probe> {
         // what it answers to a second try is the same
         let path = self.path(key)?;
-        match self.persist(|| self.create_once(&path, &bytes)).await {
+        match self.persist(|| self.create_once(key, &path, &bytes)).await {
             Ok(()) => Ok(Probe::WroteOver),
             Err(e) => {
                 let fault = Fault::of(&e);

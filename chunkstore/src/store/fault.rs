@@ -26,6 +26,8 @@ pub(super) struct Fault {
     pub(super) answered: bool,
     /// No connection could be made.
     pub(super) unreachable: bool,
+    /// The store keeps the object because of a retention or a hold.
+    pub(super) locked: bool,
     /// The answer ended early or is no answer: asked again it may be one.
     pub(super) broke: bool,
 }
@@ -48,7 +50,8 @@ impl Fault {
             _ => chain.fault(e),
         };
         let unreachable = chain.http == Some(HttpErrorKind::Connect);
-        Self { answered: chain.http.is_none(), unreachable, broke: chain.broke(), ..fault }
+        let (locked, broke) = (chain.locked(), chain.broke());
+        Self { answered: chain.http.is_none(), unreachable, locked, broke, ..fault }
     }
 
     fn new(kind: ErrorKind, detail: impl Into<String>) -> Self {
@@ -60,6 +63,7 @@ impl Fault {
             outcome_unknown: false,
             answered: true,
             unreachable: false,
+            locked: false,
             broke: false,
         }
     }
@@ -155,6 +159,19 @@ impl<'a> Chain<'a> {
             !matches!(kind, HttpErrorKind::Connect | HttpErrorKind::Timeout) && !exhausted
         });
         transport || self.text.contains("invalid list response")
+    }
+
+    /// Whether a refusal speaks of a lock. S3's code for it is that of any missing permission; GCS and Azure have their own.
+    fn locked(&self) -> bool {
+        const WORDS: [&str; 6] =
+            ["object lock", "objectlock", "legal hold", "retention", "immutab", "worm"];
+        if !matches!(self.status, Some(400 | 403 | 405 | 409 | 412)) {
+            return false;
+        }
+        let code = between(&self.text, "<Code>", "</Code>").unwrap_or_default();
+        let message = between(&self.text, "<Message>", "</Message>").unwrap_or_default();
+        let said = format!("{code} {message}").to_ascii_lowercase();
+        WORDS.iter().any(|word| said.contains(word))
     }
 
     /// By the error code that the store wrote into its answer.

@@ -50,26 +50,45 @@ impl Store {
         F: Fn(Arc<dyn ObjectStore>) -> Fut,
         Fut: Future<Output = object_store::Result<T>>,
     {
-        self.persist(|| self.watched(bytes, &request)).await
+        self.patient_with([&self.small, &self.bulk], bytes, request).await
     }
 
-    async fn watched<T, F, Fut>(&self, bytes: u64, request: &F) -> object_store::Result<T>
+    /// As [`patient`](Self::patient), on other clients: one for small requests, one for large ones.
+    pub(super) async fn patient_with<T, F, Fut>(
+        &self,
+        clients: [&Arc<dyn ObjectStore>; 2],
+        bytes: u64,
+        request: F,
+    ) -> object_store::Result<T>
+    where
+        F: Fn(Arc<dyn ObjectStore>) -> Fut,
+        Fut: Future<Output = object_store::Result<T>>,
+    {
+        self.persist(|| self.watched(clients, bytes, &request)).await
+    }
+
+    async fn watched<T, F, Fut>(
+        &self,
+        [small, bulk]: [&Arc<dyn ObjectStore>; 2],
+        bytes: u64,
+        request: &F,
+    ) -> object_store::Result<T>
     where
         F: Fn(Arc<dyn ObjectStore>) -> Fut,
         Fut: Future<Output = object_store::Result<T>>,
     {
         if bytes < super::BULK_BYTES_MIN {
-            return request(Arc::clone(&self.small)).await;
+            return request(Arc::clone(small)).await;
         }
         let Some(patience) = self.patience else {
-            return request(Arc::clone(&self.bulk)).await;
+            return request(Arc::clone(bulk)).await;
         };
         // half of the rate that was asked for is not stuck yet
         let slowest = self.slowest_limit().map_or(u64::MAX, |rate| (rate / 2).max(1));
         let for_bytes = Duration::from_secs(bytes / patience.slowest_bytes.min(slowest));
         let mut deadline = patience.deadline + for_bytes;
         for _ in 0..TRIES {
-            let transfer = pin!(request(Arc::clone(&self.bulk)));
+            let transfer = pin!(request(Arc::clone(bulk)));
             let watch = pin!(self.watch(patience, deadline));
             match select(transfer, watch).await {
                 Either::Left((result, _)) => return result,

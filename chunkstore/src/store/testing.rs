@@ -31,6 +31,8 @@ pub(crate) enum Fault {
     Hang,
     /// 403.
     Denied,
+    /// 403, as S3 words it for what is locked.
+    Locked,
 }
 
 type Action = Box<dyn FnOnce(Arc<dyn ObjectStore>) -> BoxFuture<'static, ()> + Send>;
@@ -177,6 +179,11 @@ impl Fault {
                 Error::Generic { store: "test", source }
             }
             Self::Denied => Error::PermissionDenied { path, source },
+            Self::Locked => {
+                let source = "Server returned non-2xx status code: 403 Forbidden: <Error><Code>AccessDenied</Code>\
+                    <Message>Access Denied because object protected by object lock.</Message></Error>";
+                Error::PermissionDenied { path, source: source.into() }
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
 };
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Retries of one request by `object_store`. The time that they may take is over before, unless a store answers at once.
@@ -26,12 +26,29 @@ const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// Connections that wait as long as the store asks for, and count.
 #[derive(Debug)]
-pub(super) struct Connector(pub(super) Arc<Counters>);
+pub(super) struct Connector {
+    counters: Arc<Counters>,
+    seen: SeenOptions,
+}
+
+/// What a client was asked to be like last. A builder does not give back what it took from the environment.
+pub(super) type SeenOptions = Arc<Mutex<Option<ClientOptions>>>;
+
+impl Connector {
+    pub(super) fn new(counters: Arc<Counters>) -> Self {
+        Self { counters, seen: SeenOptions::default() }
+    }
+
+    pub(super) fn seen_by(counters: Arc<Counters>, seen: SeenOptions) -> Self {
+        Self { counters, seen }
+    }
+}
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let inner = ReqwestConnector::default().connect(options)?;
-        Ok(HttpClient::new(Polite { inner, counters: Arc::clone(&self.0) }))
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(options.clone());
+        Ok(HttpClient::new(Polite { inner, counters: Arc::clone(&self.counters) }))
     }
 }
 

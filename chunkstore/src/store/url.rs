@@ -3,11 +3,12 @@
 //! Credentials and endpoints of object stores come from the environment, as `object_store` reads it (`AWS_*`, `GOOGLE_*`,
 //! `AZURE_*`, web identity, instance metadata); profile files are not read. Nothing is sent before the first request.
 
+use super::lock::{LockClient, RetainPolicy, retaining};
 use super::patience::Patience;
-use super::tries::{Connector, RETRIES_MAX};
+use super::tries::{Connector, RETRIES_MAX, SeenOptions};
 use super::{Counters, Store};
 use crate::error::{Error, ErrorKind, Result};
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::local::LocalFileSystem;
@@ -16,11 +17,12 @@ use object_store::{BackoffConfig, ClientConfigKey, ObjectStore, RetryConfig};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path as FilePath, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// Total time of one transfer on the patient client; `patience.rs` ends it long before.
 const BULK_TIMEOUT: &str = "1 hour";
+const BULK_TIMEOUT_TIME: Duration = Duration::from_secs(3600);
 
 const URL_FORMS: &str =
     "use s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///path";
@@ -32,6 +34,9 @@ pub struct StoreOptions {
     pub create_dir: bool,
     /// Take nothing from the environment: where another store than the usual one is meant.
     pub settings_only: bool,
+    /// Lock packs and manifests that are written. Refused where it is not known how; whether the bucket can is for
+    /// [`Store::require_object_lock`] to find out.
+    pub retain: Option<RetainPolicy>,
 }
 
 /// Retries end after this long: a dead network is one error in about a minute (one more timeout may follow), a store
@@ -57,9 +62,9 @@ fn retry_metadata() -> RetryConfig {
 /// The two clients of a store, which share their credentials. The three builders have the same methods, but no trait. The
 /// keys are those that name credentials: without any of them the machine's metadata service is asked.
 macro_rules! clients {
-    ($url:ident, $prefix:ident, $settings:ident, $builder:ident, $keys:ident::{$($key:ident),*}) => {{
+    ($url:ident, $settings:ident, $builder:ident, $keys:ident::{$($key:ident),*}) => {{
         let counters = Arc::<Counters>::default();
-        let mut builder = $builder.with_http_connector(Connector(Arc::clone(&counters)));
+        let mut builder = $builder.with_http_connector(Connector::new(Arc::clone(&counters)));
         for (name, value) in $settings {
             builder = builder.with_config(setting($url, name)?, *value);
         }
@@ -71,8 +76,8 @@ macro_rules! clients {
             builder.with_credentials(Arc::clone(first.credentials())).with_retry(retry());
         let small = if named { first } else { builder.clone().build().map_err(built)? };
         let timeout = $keys::Client(ClientConfigKey::Timeout);
-        let bulk = builder.with_config(timeout, BULK_TIMEOUT).build().map_err(built)?;
-        Ok(remote($url, $prefix, small, bulk, counters))
+        let bulk = builder.clone().with_config(timeout, BULK_TIMEOUT).build().map_err(built)?;
+        (small, bulk, builder, counters)
     }};
 }
 
@@ -107,24 +112,32 @@ pub fn open_url_with(
                 .with_bucket_name(bucket)
                 // a bulk request of one, which not every server knows, gives nothing but worse errors
                 .with_config(AmazonS3ConfigKey::DisableBulkDelete, "true");
-            clients!(url, prefix, settings, builder, AmazonS3ConfigKey::{
-                AccessKeyId, SecretAccessKey, WebIdentityTokenFile, ContainerCredentialsRelativeUri,
-                ContainerCredentialsFullUri
-            })
+            let (small, bulk, builder, counters) = clients!(url, settings, builder, AmazonS3ConfigKey::{
+                AccessKeyId, SecretAccessKey, WebIdentityTokenFile,
+                ContainerCredentialsRelativeUri, ContainerCredentialsFullUri
+            });
+            let signer = small.clone();
+            let store = remote(url, prefix, small, bulk, Arc::clone(&counters));
+            with_locks(store, signer, builder, counters, options.retain)
+                .map_err(|e| not_built(url, e))
         }
         "gs" => {
             let (bucket, prefix) = bucket_and_prefix(url, rest)?;
             let builder = builder!(GoogleCloudStorageBuilder, options).with_bucket_name(bucket);
-            clients!(url, prefix, settings, builder, GoogleConfigKey::{
+            refuse_retain(url, options)?;
+            let (small, bulk, _, counters) = clients!(url, settings, builder, GoogleConfigKey::{
                 ServiceAccount, ServiceAccountKey, ApplicationCredentials, BearerToken
-            })
+            });
+            Ok(remote(url, prefix, small, bulk, counters))
         }
         "az" | "azure" => {
             let (container, prefix) = bucket_and_prefix(url, rest)?;
             let builder = builder!(MicrosoftAzureBuilder, options).with_container_name(container);
-            clients!(url, prefix, settings, builder, AzureConfigKey::{
+            refuse_retain(url, options)?;
+            let (small, bulk, _, counters) = clients!(url, settings, builder, AzureConfigKey::{
                 AccessKey, ClientId, SasKey, Token, FederatedTokenFile
-            })
+            });
+            Ok(remote(url, prefix, small, bulk, counters))
         }
         _ => Err(Error::new(
             ErrorKind::Usage,
@@ -176,6 +189,37 @@ fn remote<S: ObjectStore>(
     store
 }
 
+/// With the requests about locks, and clients that lock what they write.
+fn with_locks(
+    mut store: Store,
+    signer: AmazonS3,
+    builder: AmazonS3Builder,
+    counters: Arc<Counters>,
+    retain: Option<RetainPolicy>,
+) -> object_store::Result<Store> {
+    let seen = SeenOptions::default();
+    let connector = Connector::seen_by(Arc::clone(&counters), Arc::clone(&seen));
+    // its credentials are there already, so nothing else is connected to
+    builder.clone().with_http_connector(connector).build()?;
+    let options = seen.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
+    store.lock = Some(Arc::new(LockClient::new(signer, &options, counters)?));
+    store.retaining = retain
+        .map(|policy| retaining(policy, &builder, &options, BULK_TIMEOUT_TIME))
+        .transpose()?;
+    Ok(store)
+}
+
+fn refuse_retain(url: &str, options: &StoreOptions) -> Result<()> {
+    if options.retain.is_none() {
+        return Ok(());
+    }
+    let detail = "only S3 buckets with object lock can lock single objects";
+    Err(Error::new(ErrorKind::Unsupported, format!("lock what is written to {url}"), detail).hint(
+        "set a retention on the bucket, container or file system as a whole by its own means, and leave --retain-for and \
+         --retain-until out",
+    ))
+}
+
 fn bucket_and_prefix<'a>(url: &str, rest: &'a str) -> Result<(&'a str, Path)> {
     let usage = |detail: String| {
         Error::new(ErrorKind::Usage, format!("open repository {url}"), detail).hint(URL_FORMS)
@@ -214,6 +258,7 @@ fn file_path(url: &str, rest: &str) -> Result<String> {
 }
 
 fn open_dir(url: &str, dir: &str, options: &StoreOptions) -> Result<Store> {
+    refuse_retain(url, options)?;
     let context = || format!("open repository {url}");
     if dir.is_empty() {
         return Err(Error::new(ErrorKind::Usage, context(), "no place is named").hint(URL_FORMS));

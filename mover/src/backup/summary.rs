@@ -5,7 +5,8 @@ use super::run::PassDone;
 use super::{Audited, Bounds, Resumed, Run};
 use crate::changes::BackupPlan;
 use chunkstore::{
-    BackupStats, ChangeKind, Manifest, ParentRef, RequestCounts, SnapshotInfo, SourceInfo,
+    BackupStats, ChangeKind, Manifest, ParentRef, RequestCounts, Retention, SnapshotInfo,
+    SourceInfo,
 };
 use serde::Serialize;
 use std::time::Duration;
@@ -75,6 +76,8 @@ pub struct BackupSummary {
     pub bounds: Option<Bounds>,
     /// Requests to the store, by kind.
     pub requests: RequestCounts,
+    /// How long it is locked, where that was asked for.
+    pub retention: Option<Retention>,
     /// What the user should know.
     pub warnings: Vec<String>,
     /// Why the backup was made differently than asked.
@@ -116,6 +119,7 @@ impl BackupSummary {
             bottleneck: "none",
             bounds: None,
             requests: RequestCounts::default(),
+            retention: None,
             warnings: Vec::new(),
             degraded: m.degraded,
         }

@@ -12,7 +12,9 @@ pub(crate) use changes::{AllocatedFromArg, ChangesArgs, ChangesServerArgs};
 pub(crate) use collecting::{ForgetArgs, GcArgs, KeepArgs};
 
 mod copying;
+mod locking;
 pub(crate) use copying::{CopyArgs, TargetArgs};
+pub(crate) use locking::{RetainArgs, RetainInheritedArg, RetainModeArg};
 mod inspecting;
 pub(crate) use inspecting::{FormArg, InspectArgs};
 mod quota;
@@ -232,6 +234,7 @@ Examples:
   mover backup /dev/vg0/db --volume db
   mover backup /dev/vg0/db --volume db --plan --price-file prices.json
   mover backup /dev/vg0/db --volume db --snapshot s1 --deadline 2h --max-upload 100GiB
+  mover backup /dev/vg0/db --volume db --repo s3://locked-bucket/db --retain-for 30d
   mover backup disk.img --volume db --changed-blocks changed.json --base-snapshot s1 --snapshot s2
   mover backup /dev/sdb --volume db --changes-url https://tracker:8443/prod/db-s2 --base-snapshot s1 --snapshot s2
   mover backup 'nbd+unix:///vda?socket=/run/vm.sock' --volume db --nbd-bitmap b1 --base-snapshot s1 \\
@@ -270,6 +273,8 @@ pub(crate) struct BackupArgs {
     /// Exit with code 5 when the backup is good, but was not made as asked
     #[arg(long, env = "MOVER_FAIL_ON_DEGRADED", value_parser = FalseyValueParser::new())]
     pub(crate) fail_on_degraded: bool,
+    #[command(flatten)]
+    pub(crate) retain: RetainArgs,
     #[command(flatten)]
     pub(crate) limits: ReadLimitArgs,
     #[command(flatten)]

@@ -6,7 +6,8 @@ use super::keys::{self, KeyFile};
 use super::settings::{KeySources, RepositoryPlace};
 use chunkstore::{
     ChunkSize, CreateOnce, Credential, Encryption, Error, ErrorKind, InitOptions, KdfCost,
-    Repository, Result, Store, StoreOptions, directory_of, open_url, open_url_with, random_bytes,
+    Repository, Result, RetainPolicy, Store, StoreOptions, directory_of, open_url, open_url_with,
+    random_bytes,
 };
 use object_store::memory::InMemory;
 use object_store::path::Path as StorePath;
@@ -75,24 +76,39 @@ pub(crate) fn open(ctx: &Context) -> Result<Arc<Repository>> {
 }
 
 /// Opens the repository that `copy` copies to, with what was given for it and nothing else.
-pub(crate) fn open_target(ctx: &Context, url: &str, keys: &KeySources) -> Result<Arc<Repository>> {
+pub(crate) fn open_target(
+    ctx: &Context,
+    url: &str,
+    keys: &KeySources,
+    retain: Option<RetainPolicy>,
+) -> Result<Arc<Repository>> {
     if url.is_empty() {
         return Err(Error::new(ErrorKind::Usage, "use --to", "no place is named"));
     }
     let given = keys::credentials(keys, None).map_err(|e| ctx.cancel.check().err().unwrap_or(e))?;
     let store = &ctx.settings.target.store;
     let store: Vec<_> = store.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
-    let options = StoreOptions { create_dir: false, settings_only: !store.is_empty() };
+    let options = StoreOptions { create_dir: false, settings_only: !store.is_empty(), retain };
     let store = open_url_with(url, &options, &store)?.limited(ctx.settings.resources.limits);
+    require_locks(ctx, &store)?;
     unlock(ctx, store, &given).map_err(|e| {
         let none = e.kind() == ErrorKind::WrongKey && given.is_empty();
         if none { e.hint("name its key with --to-key-file or --to-password-file") } else { e }
     })
 }
 
-/// As [`open`]; the embedded repository is made where there is none.
-pub(crate) fn open_or_make(ctx: &Context) -> Result<Arc<Repository>> {
+/// As [`open`]; the embedded repository is made where there is none. Refused before anything is written where what is
+/// written is to be locked and cannot be.
+pub(crate) fn open_or_make(ctx: &Context, retain: Option<RetainPolicy>) -> Result<Arc<Repository>> {
     match &ctx.settings.place {
+        RepositoryPlace::Url(url) => open_place_with(ctx, url, None, retain),
+        RepositoryPlace::Embedded { directory, .. } if retain.is_some() => {
+            let context = format!("lock what is written to {}", directory.display());
+            let detail = "only S3 buckets with object lock can lock single objects";
+            Err(Error::new(ErrorKind::Unsupported, context, detail).hint(
+                "name such a bucket with --repo, or leave --retain-for and --retain-until out",
+            ))
+        }
         RepositoryPlace::Embedded { directory, key_file } if !is_repository(directory) => {
             match init_embedded(ctx, directory, key_file, NewRepository::with_defaults()?) {
                 // another first backup was quicker
@@ -324,10 +340,28 @@ fn place(ctx: &Context, url: &str, options: &StoreOptions) -> Result<Store> {
 }
 
 fn open_place(ctx: &Context, url: &str, own_key: Option<Credential>) -> Result<Arc<Repository>> {
+    open_place_with(ctx, url, own_key, None)
+}
+
+fn open_place_with(
+    ctx: &Context,
+    url: &str,
+    own_key: Option<Credential>,
+    retain: Option<RetainPolicy>,
+) -> Result<Arc<Repository>> {
     let mut credentials = given(ctx, None)?;
     credentials.extend(own_key);
-    let store = place(ctx, url, &StoreOptions::default())?;
+    let store = place(ctx, url, &StoreOptions { retain, ..StoreOptions::default() })?;
+    require_locks(ctx, &store)?;
     unlock(ctx, store, &credentials)
+}
+
+/// Where what is written is to be locked, the bucket must be able to.
+fn require_locks(ctx: &Context, store: &Store) -> Result<()> {
+    match store.retain_policy() {
+        Some(_) => ctx.block_on(store.require_object_lock()),
+        None => Ok(()),
+    }
 }
 
 /// Opens with what was given; where that is nothing, a person is asked.

@@ -2,12 +2,12 @@
 //! themselves, as JSON.
 
 use super::sizes::{show_bytes, show_duration, show_rate};
-use super::table::Page;
+use super::table::{Page, human_time};
 use crate::backup::{BackupOutcome, BackupSummary};
 use crate::copy::{CopyOutcome, CopySummary};
 use crate::restore::{LimitLine, RestoreSummary};
 use crate::verify::VerifySummary;
-use chunkstore::RequestCounts;
+use chunkstore::{RequestCounts, Retention};
 use std::time::Duration;
 
 /// The end of a backup.
@@ -59,6 +59,9 @@ pub(crate) fn backup_text(s: &BackupSummary) -> String {
         page.line("compression", &s.compression.line());
         page.line("limited by", s.bottleneck);
         page.line("requests", &requests(&s.requests));
+    }
+    if let Some(Retention { mode, until }) = &s.retention {
+        page.line("locked", &format!("until {} ({mode})", human_time(until)));
     }
     if let Some(bounds) = &s.bounds {
         page.line("bounds", &bounds.line());

@@ -180,6 +180,7 @@ impl<'a> Run<'a> {
     /// Moves the data and commits; again where a collector took away what the run referred to.
     fn rounds(&mut self) -> Result<CopySummary> {
         if let Some(there) = self.writer.existing().cloned() {
+            self.at.wait(self.writer.lock_committed(&there))?;
             return self.already(there);
         }
         let mut missing: HashSet<PackId> = HashSet::new();
@@ -192,6 +193,7 @@ impl<'a> Run<'a> {
             let manifest = self.manifest(&done);
             let reused: Vec<PackId> = done.assembled.reused.iter().copied().collect();
             let own = &done.own_packs;
+            self.at.wait(self.writer.lock(&manifest, own, &reused))?;
             match self.at.rt.block_on(self.writer.commit(manifest, own, &reused))? {
                 Commit::Done(m) => return Ok(self.summary(*m, CopyOutcome::Copied, &plan, &done)),
                 Commit::AlreadyDone(m) => {

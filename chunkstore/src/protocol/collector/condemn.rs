@@ -1,5 +1,6 @@
 //! The first half of a collection: what nothing refers to is written down. Deletes nothing but its own lease.
 
+use super::locked::spare_locked;
 use super::mark::Mark;
 use super::plan::{plan_condemned, plan_rewrites};
 use super::rewrite::{Rewritten, rewrite};
@@ -131,7 +132,7 @@ pub(super) async fn find(
             for name in &mark.forgotten {
                 repo.confirm_forgotten(name).await?;
             }
-            return Ok(found(&packs, mark, done));
+            return found(repo, &packs, mark, done).await;
         };
         match &mark.unreadable {
             Some(name) if repo.is_forgotten(name).await? => {
@@ -145,14 +146,20 @@ pub(super) async fn find(
     Err(Error::new(ErrorKind::Unavailable, context, detail).hint("try again later"))
 }
 
-fn found(packs: &[(PackId, u64)], mark: Mark, done: &mut Collected) -> Found {
-    let dead = plan_condemned(packs, &mark.stubs, &mark.live, &mark.undecided);
+async fn found(
+    repo: &Repository,
+    packs: &[(PackId, u64)],
+    mark: Mark,
+    done: &mut Collected,
+) -> Result<Found> {
+    let mut dead = plan_condemned(packs, &mark.stubs, &mark.live, &mark.undecided);
     // two that move the same would both be right, and do the work twice
-    let rewrites = if mark.moving {
+    let mut rewrites = if mark.moving {
         Vec::new()
     } else {
         plan_rewrites(packs, &mark.live, &mark.undecided, &mark.edges)
     };
+    spare_locked(repo, packs, &mut dead, &mut rewrites, done).await?;
     count_rewrites(&rewrites, &mark, done);
     done.backups = mark.backups;
     done.packs = packs.len() as u64;
@@ -166,7 +173,7 @@ fn found(packs: &[(PackId, u64)], mark: Mark, done: &mut Collected) -> Found {
     done.forgotten = mark.forgotten.len() as u64;
     let forgotten = mark.forgotten.iter().cloned().collect();
     let list = CondemnedList { dead, rewritten: Vec::new(), forgotten };
-    Found { list, rewrites, mark }
+    Ok(Found { list, rewrites, mark })
 }
 
 fn count_rewrites(packs: &[(PackId, u64)], mark: &Mark, done: &mut Collected) {

@@ -25,7 +25,7 @@ use crate::limits::GC_BYTES_MAX;
 use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::store::Created;
 use futures::{StreamExt, TryStreamExt, stream};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Look-ups and stubs under way at a time.
@@ -35,6 +35,8 @@ const IN_FLIGHT: usize = 16;
 pub(super) enum Swept {
     /// Nothing is left of it.
     Done,
+    /// The store keeps packs that are dead, because they are locked: its list stays until they are gone.
+    Locked,
     /// Somebody is still at work who may build on what it condemned.
     Waits { packs: u64, blockers: Vec<String> },
 }
@@ -87,7 +89,10 @@ pub(super) async fn sweep(
         }
     };
     let dead: HashSet<PackId> = verdict.dead.into_iter().collect();
-    delete(repo, &list, &dead, done).await?; // 5 to 8
+    let locked = delete(repo, &list, &dead, done).await?; // 5 to 8
+    if locked {
+        return Ok(Swept::Locked);
+    }
     repo.store().delete(&blockers_key(generation)).await?;
     repo.store().delete(&condemned_key(generation)).await?; // 9
     Ok(Swept::Done)
@@ -169,25 +174,34 @@ async fn create_verdict(
     }
 }
 
-/// Steps 5 to 8.
+/// Steps 5 to 8. True: the store keeps some of the packs.
 async fn delete(
     repo: &Arc<Repository>,
     list: &CondemnedList,
     dead: &HashSet<PackId>,
     done: &mut Collected,
-) -> Result<()> {
+) -> Result<bool> {
+    let mut kept = Vec::new();
     if !dead.is_empty() {
         let sizes = segments::replace(repo, list, dead, done).await?; // 5
         let stubs = put_stubs(repo, list, dead).await?; // 6
         let packs: Vec<&PackId> = dead.iter().filter(|pack| sizes.contains_key(*pack)).collect();
-        done.deleted_packs += packs.len() as u64;
-        done.deleted_bytes += packs.iter().filter_map(|pack| sizes.get(*pack)).sum::<u64>();
-        repo.store().delete_all(packs.into_iter().map(pack_key).collect()).await?; // 7
+        let bytes = packs.iter().filter_map(|pack| sizes.get(*pack)).sum::<u64>();
+        let keys: Vec<String> = packs.into_iter().map(pack_key).collect();
+        let count = keys.len() as u64;
+        kept = repo.store().delete_unless_locked(keys).await?; // 7
+        let kept_bytes = done.count_kept(&kept, &sizes);
+        done.deleted_packs += count.saturating_sub(kept.len() as u64);
+        done.deleted_bytes += bytes.saturating_sub(kept_bytes);
         delete_stubs(repo, |pack| dead.contains(pack) && !stubs.contains(pack)).await?;
     }
     let manifests: Vec<String> = list.forgotten.iter().map(AttemptName::manifest_key).collect();
-    done.deleted_manifests += manifests.len() as u64;
-    repo.store().delete_all(manifests).await // 8
+    let count = manifests.len() as u64;
+    let manifests = repo.store().delete_unless_locked(manifests).await?; // 8
+    // they do not exist for anybody, and the next collection tries again
+    done.count_kept(&manifests, &HashMap::new());
+    done.deleted_manifests += count.saturating_sub(manifests.len() as u64);
+    Ok(!kept.is_empty())
 }
 
 /// Of the packs that the verdict kills, never of a rescued one. Gives those that have one.

@@ -160,6 +160,7 @@ impl Writer {
                 damaged: DamagedSet::default(),
                 carried: Vec::new(),
                 warnings: Vec::new(),
+                locked: None,
                 in_doubt: false,
             };
             // for what it will reuse from now on; the lease stays whatever happens, it may be another process's too

@@ -1,6 +1,6 @@
 //! What can be typed after `copy`.
 
-use super::{KeepArgs, QuotaArgs, ReadingArgs};
+use super::{KeepArgs, QuotaArgs, ReadingArgs, RetainArgs};
 use clap::ArgAction;
 use clap::builder::FalseyValueParser;
 use std::path::PathBuf;
@@ -38,6 +38,8 @@ pub(crate) struct CopyArgs {
     pub(crate) quota: QuotaArgs,
     #[command(flatten)]
     pub(crate) reading: ReadingArgs,
+    #[command(flatten)]
+    pub(crate) retain: RetainArgs,
     #[command(flatten)]
     pub(crate) keep: KeepArgs,
 }

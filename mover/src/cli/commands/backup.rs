@@ -5,6 +5,7 @@ use super::super::context::{Context, host, tool};
 use super::super::deadline::Deadline;
 use super::super::metrics::Reads;
 use super::super::repository;
+use super::super::retain::retain_policy;
 use super::super::settings::{Resources, parse_compression, parse_labels};
 use super::super::sizes::{parse_rate, parse_size, parse_time, show_bytes};
 use super::super::sources;
@@ -15,6 +16,7 @@ use crate::backup::{AuditAmount, BackupOptions, ParentChoice, backup as run};
 use crate::control::Progress;
 use crate::nbd::{NbdUri, is_nbd};
 use crate::quota::Quota;
+use chrono::Utc;
 use chunkstore::{
     BackupId, Error, ErrorKind, RequestCounts, Result, SnapshotInfo, Store, VolumeName,
 };
@@ -29,6 +31,7 @@ pub(crate) fn backup(ctx: &Context, args: BackupArgs) -> Result<()> {
     let fail_on_degraded = args.fail_on_degraded;
     let after = deadline(&args.quota)?;
     let (plans, price) = (args.plan.plan, args.plan.price.price_file.clone());
+    let retain = retain_policy(&args.retain, Utc::now())?;
     let options = options(ctx, args)?;
     // before a repository is made for it
     if is_nbd(&options.source) {
@@ -49,7 +52,7 @@ pub(crate) fn backup(ctx: &Context, args: BackupArgs) -> Result<()> {
         return super::plan::plan(ctx, &options, price.as_deref());
     }
     let options = BackupOptions { scratch: scratch(&ctx.settings.resources), ..options };
-    let repository = repository::open_or_make(ctx)?;
+    let repository = repository::open_or_make(ctx, retain)?;
     let progress = Progress::new();
     let watch = Watch::start(ctx, &progress, Reads::Device, repository.store());
     let begun = Instant::now();

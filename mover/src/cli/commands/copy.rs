@@ -9,6 +9,7 @@ use super::super::deadline::Deadline;
 use super::super::metrics::Reads;
 use super::super::output::Line;
 use super::super::repository;
+use super::super::retain::retain_policy;
 use super::super::settings::{KeySources, parse_compression};
 use super::super::summary::copy_text;
 use super::super::table::{human_time, machine_time, table};
@@ -21,7 +22,11 @@ use crate::copy::{
     CopyOptions, CopyOutcome, CopySummary, Standing, base_of, copy as run, standing,
 };
 use crate::retention::{Policy, plan_forget};
-use chunkstore::{BackupEntry, Error, ErrorKind, Manifest, Repository, Result, VolumeName};
+use chrono::Utc;
+use chunkstore::{
+    BackupEntry, Error, ErrorKind, Manifest, Repository, Result, RetainPolicy, Retention,
+    VolumeName,
+};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -52,8 +57,9 @@ pub(crate) fn copy(ctx: &Context, args: &CopyArgs) -> Result<()> {
     }
     let options = options(ctx, args)?;
     let volume = args.keep.volume.as_deref().map(VolumeName::new).transpose()?;
+    let retain = retain_policy(&args.retain, Utc::now())?;
     let from = repository::open(ctx)?;
-    let to = open_target(ctx, &args.target)?;
+    let to = open_target(ctx, &args.target, retain)?;
     if from.store().url() == to.store().url() {
         let context = format!("copy to {}", to.store().url());
         return Err(Error::new(ErrorKind::Usage, context, "the backups are there already")
@@ -79,9 +85,17 @@ pub(crate) fn copy(ctx: &Context, args: &CopyArgs) -> Result<()> {
         "copied": copied, "already_there": there, "failed": done.failed,
         "fetched_bytes": fetched_bytes, "stored_bytes": stored_bytes,
         "source_requests": ends.from.store().counts(), "target_requests": ends.to.store().counts(),
-        "dry_run": false,
+        "retention": retain.map(|policy| policy.retention), "dry_run": false,
     });
     let mut text = format!("copied {copied} backups, {there} were there already");
+    if let Some(RetainPolicy { retention: Retention { mode, until }, .. }) = retain
+        && copied > 0
+    {
+        text.push_str(&format!(
+            ", what was copied is locked until {} ({mode})",
+            human_time(&until)
+        ));
+    }
     if done.failed > 0 {
         text.push_str(&format!(", {} could not be copied", done.failed));
     }
@@ -105,7 +119,11 @@ fn options(ctx: &Context, args: &CopyArgs) -> Result<CopyOptions> {
     })
 }
 
-fn open_target(ctx: &Context, args: &TargetArgs) -> Result<Arc<Repository>> {
+fn open_target(
+    ctx: &Context,
+    args: &TargetArgs,
+    retain: Option<RetainPolicy>,
+) -> Result<Arc<Repository>> {
     let keys = KeySources {
         key_files: args.to_key_file.clone(),
         password_file: args.to_password_file.clone(),
@@ -113,7 +131,7 @@ fn open_target(ctx: &Context, args: &TargetArgs) -> Result<Arc<Repository>> {
         password: ctx.settings.target.password.clone(),
         can_ask: ctx.settings.keys.can_ask,
     };
-    repository::open_target(ctx, &args.to, &keys)
+    repository::open_target(ctx, &args.to, &keys, retain)
 }
 
 /// What is to be copied, by volume and then from the oldest to the newest.

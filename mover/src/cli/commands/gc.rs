@@ -4,7 +4,7 @@ use super::super::args::GcArgs;
 use super::super::context::{Context, host, tool};
 use super::super::repository;
 use super::super::sizes::show_bytes;
-use super::super::table::Page;
+use super::super::table::{Page, human_time};
 use super::super::watch::Watch;
 use super::plan::{money, read_prices};
 use crate::control::Cancel;
@@ -114,6 +114,9 @@ fn page(done: &Collected) -> String {
     if !done.waiting.is_empty() {
         page.line("waiting", &format!("{} collections", done.waiting.len()));
     }
+    if done.extended_locks > 0 {
+        page.line("extended", &format!("the locks of {} objects", done.extended_locks));
+    }
     page.line("requests", &requests_text(&done.requests));
     page.0
 }
@@ -153,6 +156,11 @@ fn found_lines(page: &mut Page, found: &Collected) {
             found.forgotten
         ),
     );
+    if found.locked_objects > 0 {
+        let until = found.locked_until.map_or("an unknown date".into(), |t| human_time(&t));
+        let (objects, bytes) = (found.locked_objects, show_bytes(found.locked_bytes));
+        page.line("locked", &format!("{objects} objects are still locked until {until}, {bytes}"));
+    }
 }
 
 fn requests_text(r: &RequestCounts) -> String {
@@ -189,6 +197,10 @@ fn view(done: &Collected, dry_run: bool) -> serde_json::Value {
         "deleted_packs": done.deleted_packs,
         "deleted_bytes": done.deleted_bytes,
         "deleted_manifests": done.deleted_manifests,
+        "locked_objects": done.locked_objects,
+        "locked_bytes": done.locked_bytes,
+        "locked_until": done.locked_until,
+        "extended_locks": done.extended_locks,
         "replaced_segments": done.replaced_segments,
         "waiting": waiting.collect::<Vec<_>>(),
         "held_back": done.held_back,

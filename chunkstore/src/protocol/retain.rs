@@ -1,0 +1,191 @@
+//! Locks what backups need to be restored, for as long as the backups themselves are locked.
+//!
+//! What a run stores itself is locked from the moment it is there. What a backup takes over from others is not, or not for
+//! long enough: packs whose chunks are used again, packs that inherited pages lead to, the stubs of packs that were
+//! rewritten, `format` and the key slots. [`retain_packs`] and [`retain_base`] extend these locks, each object once and only
+//! where its lock is shorter. Which packs a map leads to is known by reading it: [`Needs::add_map`]. Pages that several maps
+//! share are read once, so the map whose lock is the longest has to come first.
+//!
+//! The manifest's own lock is what says until when a backup is promised: nothing of it is in the format, and a collection
+//! extends everything else to it.
+//!
+//! Memory: about 100 bytes for each pack, and two bits for each page.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::moved::Moved;
+use crate::format::names::{FORMAT_KEY, KEYS_PREFIX, moved_key, pack_key};
+use crate::ids::PackId;
+use crate::limits::{GC_BYTES_MAX, MOVED_HOPS_MAX};
+use crate::map::{LiveSet, PageAt, ReadLimits, Visitor, VolumeMap, reach};
+use crate::repository::{RECORD_OVERHEAD, Repository};
+use crate::store::{Retained, Retention};
+use crate::units::ChunkRef;
+use futures::{StreamExt, TryStreamExt, stream};
+use std::collections::{HashMap, HashSet};
+
+/// Requests under way at a time.
+const IN_FLIGHT: usize = 32;
+
+/// Packs and how long they must be locked.
+#[derive(Debug)]
+pub(super) struct Needs {
+    packs: HashMap<PackId, Retention>,
+    /// Pages whose packs, and all below, are needed so long already.
+    seen: LiveSet,
+    entry_chunks: u16,
+}
+
+/// What was extended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Extended {
+    /// Objects that were looked at.
+    pub(super) objects: u64,
+    /// Those whose lock was shorter.
+    pub(super) extended: u64,
+}
+
+impl Needs {
+    pub(super) fn new(repo: &Repository) -> Self {
+        let entry_chunks = repo.params().entry_chunks;
+        Self { packs: HashMap::new(), seen: LiveSet::new(entry_chunks), entry_chunks }
+    }
+
+    /// From here on pages count again: those seen so far were needed in another way.
+    pub(super) fn begin_again(&mut self) {
+        self.seen = LiveSet::new(self.entry_chunks);
+    }
+
+    pub(super) fn add(&mut self, pack: PackId, retention: Retention) {
+        let longest = |there: &mut Retention| *there = there.or_longer(retention);
+        self.packs.entry(pack).and_modify(longest).or_insert(retention);
+    }
+
+    /// All that the map leads to. Those added before must be needed as long, or longer.
+    pub(super) async fn add_map(
+        &mut self,
+        repo: &Repository,
+        map: VolumeMap,
+        limits: ReadLimits,
+        retention: Retention,
+    ) -> Result<()> {
+        let mut collect = Collect { needs: self, retention, last: None };
+        reach(repo, &[map], limits, &mut collect).await.map(|_| ())
+    }
+}
+
+struct Collect<'a> {
+    needs: &'a mut Needs,
+    retention: Retention,
+    /// Chunks mostly are in the pack of the one before.
+    last: Option<PackId>,
+}
+
+impl Collect<'_> {
+    fn need(&mut self, pack: PackId) {
+        if self.last != Some(pack) {
+            self.needs.add(pack, self.retention);
+            self.last = Some(pack);
+        }
+    }
+}
+
+impl Visitor for Collect<'_> {
+    fn page(&mut self, at: &PageAt) -> Result<bool> {
+        self.need(at.page.location.pack);
+        self.needs.seen.insert(&at.page.location)
+    }
+
+    fn chunk(&mut self, _: &PageAt, _: u64, chunk: &ChunkRef) -> Result<()> {
+        self.need(chunk.location.pack);
+        Ok(())
+    }
+
+    fn unreadable(&mut self, _: &PageAt, error: Error) -> Result<()> {
+        Err(error.within("find out which packs are to be locked"))
+    }
+}
+
+/// Locks all packs that are needed. Of a pack that is gone the stub is locked, and what that leads to.
+pub(super) async fn retain_packs(repo: &Repository, needs: Needs) -> Result<Extended> {
+    let mut done = Extended::default();
+    let mut ahead = needs.packs;
+    let mut locked: HashSet<PackId> = HashSet::new();
+    for _ in 0..=MOVED_HOPS_MAX {
+        locked.extend(ahead.keys());
+        let mut found = stream::iter(ahead)
+            .map(|(pack, retention)| async move {
+                let retained = repo.store().retain(&pack_key(&pack), retention).await?;
+                Ok::<_, Error>((pack, retention, retained))
+            })
+            .buffer_unordered(IN_FLIGHT);
+        let mut gone = Vec::new();
+        while let Some((pack, retention, retained)) = found.try_next().await? {
+            if !done.count(retained) {
+                gone.push((pack, retention));
+            }
+        }
+        drop(found);
+        let mut needs = Needs::new(repo);
+        for (pack, retention) in gone {
+            for to in retain_stub(repo, &pack, retention, &mut done).await? {
+                if !locked.contains(&to) {
+                    needs.add(to, retention);
+                }
+            }
+        }
+        ahead = needs.packs;
+        if ahead.is_empty() {
+            return Ok(done);
+        }
+    }
+    let detail = format!("after {MOVED_HOPS_MAX} stubs there is still no pack that exists");
+    Err(Error::new(ErrorKind::Corrupt, "lock packs that were rewritten", detail))
+}
+
+/// Locks a stub; gives the packs that it leads to.
+async fn retain_stub(
+    repo: &Repository,
+    pack: &PackId,
+    retention: Retention,
+    done: &mut Extended,
+) -> Result<HashSet<PackId>> {
+    let key = moved_key(pack);
+    let bytes_max = u64::from(GC_BYTES_MAX) + RECORD_OVERHEAD;
+    let bytes = repo.store().get_opt_at_most(&key, bytes_max).await?;
+    let retained = repo.store().retain(&key, retention).await?;
+    let (Some(bytes), true) = (bytes, done.count(retained)) else {
+        let context = format!("lock {} in {}", pack_key(pack), repo.store().url());
+        let detail = format!("the pack does not exist, and no {key} says where its content went");
+        return Err(Error::new(ErrorKind::Missing, context, detail).hint(
+            "`mover check --repair` names the backups that lost something, and has the next backup store it again",
+        ));
+    };
+    let stub = Moved::decode(repo.keys(), repo.id(), &key, &bytes)?;
+    Ok(stub.relocations().iter().map(|(_, to)| to.pack).collect())
+}
+
+/// Locks what every restore needs: `format` and all key slots.
+pub(super) async fn retain_base(repo: &Repository, retention: Retention) -> Result<Extended> {
+    let mut done = Extended::default();
+    let listed = repo.store().list(KEYS_PREFIX).await?;
+    let keys = listed.into_iter().map(|l| l.key).chain([FORMAT_KEY.to_owned()]);
+    for key in keys {
+        // a slot that was removed since is missed by nobody
+        done.count(repo.store().retain(&key, retention).await?);
+    }
+    Ok(done)
+}
+
+impl Extended {
+    /// False: there is no such object.
+    fn count(&mut self, retained: Retained) -> bool {
+        self.objects += u64::from(retained != Retained::Absent);
+        self.extended += u64::from(retained == Retained::Now);
+        retained != Retained::Absent
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.objects += other.objects;
+        self.extended += other.extended;
+    }
+}
