@@ -12,7 +12,7 @@
 //! | `repair` | stubs and segments built anew, damage recorded |
 //!
 //! Order: a reader's lease; then manifests, then packs, so that what a manifest refers to is in the list of packs or gone for
-//! good; then everything else. Nothing that any backup needs is deleted under the lease; what a collection has rewritten may still
+//! good; then everything else. What seems damaged is looked at a second time before it is said. Nothing that any backup needs is deleted under the lease; what a collection has rewritten may still
 //! go, and is then found through its stub. Damage is found, never guessed: that an object is absent counts when asking for it
 //! just now said so.
 //!
@@ -138,9 +138,18 @@ impl Findings {
     }
 }
 
-/// Whether an error says that stored data is bad or gone, and not that the store could not be asked.
+/// Whether an error says that stored data is bad or gone, and not that the store could not be asked. What a newer version has
+/// written is not: who cannot read it must not call it damaged, and least of all put anything in its place.
 fn is_damage(e: &Error) -> bool {
-    matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Missing | ErrorKind::Unsupported)
+    matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Missing)
+}
+
+/// Looks again at what seems damaged, from the start: one bad answer is no damage.
+async fn twice<T, F: Future<Output = Result<T>>>(look: impl Fn() -> F) -> Result<T> {
+    match look().await {
+        Err(e) if is_damage(&e) => look().await,
+        seen => seen,
+    }
 }
 
 /// A check under way. See the module.
@@ -260,9 +269,10 @@ impl Check {
 
     /// Forgets what was found in the structure, and finds it anew: after a repair, which makes more of it readable. Keeps what
     /// the reading of data has found.
-    pub async fn again(self) -> Result<Self> {
-        let Self { repo, limits, damage, findings, .. } = self;
-        let mut next = Self::begin(&repo, limits).await?;
+    pub async fn again(&mut self) -> Result<()> {
+        let mut next = Self::begin(&self.repo, self.limits).await?;
+        let (damage, findings) =
+            (std::mem::take(&mut self.damage), std::mem::take(&mut self.findings));
         for (pack, entry) in damage.entries.iter() {
             if next.inventory.packs.contains_key(&pack) {
                 next.damage.entries.insert(pack, entry);
@@ -275,7 +285,8 @@ impl Check {
                 next.findings.add(finding.kind, finding.object, finding.detail);
             }
         }
-        Ok(next)
+        *self = next;
+        Ok(())
     }
 
     /// An entry of a pack is bad. Said once.

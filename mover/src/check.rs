@@ -76,6 +76,8 @@ pub struct CheckReport {
     pub lost: Vec<LostBackup>,
     /// What was put right.
     pub repaired: Repaired,
+    /// Why the repair did not come to its end.
+    pub unrepaired: Option<Arc<Error>>,
     /// What is odd, without harm.
     pub warnings: Vec<String>,
     /// All of it.
@@ -92,6 +94,17 @@ impl CheckReport {
 
     /// One error for all that was found; `Ok` if nothing was.
     pub fn to_result(&self, repo: &Repository) -> Result<()> {
+        if let Some(e) = &self.unrepaired {
+            let kind = if self.is_clean() { e.kind() } else { ErrorKind::Corrupt };
+            let context = format!("check and repair {}", repo.store().url());
+            let detail = format!(
+                "{} findings, {} backups lost data, and the repair stopped: {e}",
+                self.findings_count,
+                self.lost.len()
+            );
+            let hint = e.hint_text().unwrap_or("run `mover check --repair` again");
+            return Err(Error::new(kind, context, detail).hint(hint));
+        }
         if self.is_clean() {
             return Ok(());
         }
@@ -174,20 +187,15 @@ impl Run<'_> {
         let read_bytes = self.progress.read_bytes.get();
         let read_packs = selected.len() as u64;
         self.progress.set_phase(Phase::Finishing);
-        let mut repaired = Repaired::default();
+        let (mut repaired, mut unrepaired) = (Repaired::default(), None);
         let (found, found_count) = (check.findings().0.to_vec(), check.findings().1);
         let notes = check.notes().to_vec();
         if self.options.repair {
-            for _ in 0..REPAIRS_MAX {
-                if !self.wait(check.repair_stubs(&mut repaired))? {
-                    break;
-                }
-                check = self.wait(check.again())?;
-                let todo = check.packs(|_| false);
-                self.packs(&mut check, todo, &HashSet::new())?;
+            // what was found is worth more than what could be done about it
+            match self.repair(&mut check, &mut repaired) {
+                Err(e) if e.kind() == ErrorKind::Cancelled => return Err(e),
+                done => unrepaired = done.err().map(Arc::new),
             }
-            self.wait(check.repair_segments(&mut repaired))?;
-            self.wait(check.record_damage(&mut repaired))?;
         }
         let lost = self.wait(check.lost())?;
         Ok(CheckReport {
@@ -198,10 +206,24 @@ impl Run<'_> {
             findings_count: found_count,
             lost,
             repaired,
+            unrepaired,
             warnings: notes,
             elapsed_seconds: 0.0,
             requests: RequestCounts::default(),
         })
+    }
+
+    fn repair(&self, check: &mut Check, repaired: &mut Repaired) -> Result<()> {
+        for _ in 0..REPAIRS_MAX {
+            if !self.wait(check.repair_stubs(repaired))? {
+                break;
+            }
+            self.wait(check.again())?;
+            let todo = check.packs(|_| false);
+            self.packs(check, todo, &HashSet::new())?;
+        }
+        self.wait(check.repair_segments(repaired))?;
+        self.wait(check.record_damage(repaired))
     }
 
     /// Which packs are read whole.

@@ -1,6 +1,6 @@
 //! What there is in a repository: manifests, packs, segments, stubs. Every record is opened; what does not open is a finding.
 
-use super::{FindingKind, Findings, is_damage};
+use super::{FindingKind, Findings, is_damage, twice};
 use crate::error::{Error, Result};
 use crate::format::damaged::Damaged;
 use crate::format::forgotten::Forgotten;
@@ -89,7 +89,11 @@ impl Inventory {
         names.retain(|name| !forgotten.contains(name));
         let mut records = stream::iter(names)
             .map(|name| async move {
-                let record = repo.read_manifest(&name).await;
+                let record = match twice(|| repo.read_manifest(&name)).await {
+                    // it was listed just now
+                    Ok(None) => repo.read_manifest(&name).await,
+                    seen => seen,
+                };
                 (name, record)
             })
             .buffered(IN_FLIGHT);
@@ -158,6 +162,9 @@ impl Inventory {
             let stub = Moved::decode(repo.keys(), repo.id(), key, bytes);
             if stub.is_err() {
                 broken.insert(pack);
+            } else {
+                // at the second look
+                broken.remove(&pack);
             }
             stub.map(drop)
         };
@@ -195,16 +202,22 @@ impl Inventory {
                 (key, bytes)
             })
             .buffered(if large { LARGE_IN_FLIGHT } else { IN_FLIGHT });
+        // one that is too long to be read is broken as one is that does not open
+        let mut opened = |key: &str, bytes: Result<Option<Bytes>>| match bytes {
+            Ok(None) => Ok(false),
+            Ok(Some(bytes)) => open(key, &bytes).map(|()| true),
+            Err(e) if is_damage(&e) => open(key, &Bytes::new()).and(Err(e)),
+            Err(e) => Err(e),
+        };
         while let Some((key, bytes)) = objects.next().await {
-            // one that is too long to be read is broken as one is that does not open
-            let opened = match bytes {
-                Ok(None) => continue,
-                Ok(Some(bytes)) => open(&key, &bytes),
-                Err(e) if is_damage(&e) => open(&key, &Bytes::new()).and(Err(e)),
-                Err(e) => return Err(e),
+            let seen = match opened(&key, bytes) {
+                Err(e) if is_damage(&e) => {
+                    opened(&key, repo.store().get_opt_at_most(&key, bytes_max).await)
+                }
+                seen => seen,
             };
-            match opened {
-                Ok(()) => self.records += 1,
+            match seen {
+                Ok(there) => self.records += u64::from(there),
                 Err(e) if is_damage(&e) => findings.add(kind, key, e.to_string()),
                 Err(e) => return Err(e),
             }
@@ -225,7 +238,7 @@ impl Inventory {
                     continue;
                 }
             };
-            match super::repair::read_segment(repo, &id, listed.size_bytes).await {
+            match twice(|| super::repair::read_segment(repo, &id, listed.size_bytes)).await {
                 Ok(Some(packs)) => {
                     self.segments += 1;
                     self.in_segments.extend(packs);

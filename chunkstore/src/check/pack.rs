@@ -109,6 +109,20 @@ impl PackChecker<'_> {
         data: bool,
         read: &(dyn Fn(u64) + Sync),
     ) -> Result<Option<PackReport>> {
+        if self.look(pack, size_bytes, data, read).await?.is_none() {
+            return Ok(None);
+        }
+        // one bad answer is no damage: what is reported was seen twice
+        self.look(pack, size_bytes, data, &|_| {}).await
+    }
+
+    async fn look(
+        &mut self,
+        pack: &PackId,
+        size_bytes: u64,
+        data: bool,
+        read: &(dyn Fn(u64) + Sync),
+    ) -> Result<Option<PackReport>> {
         let report = |trouble| Ok(Some(PackReport { pack: *pack, trouble }));
         let frame = match read_frame(&self.repo, &mut self.entries.opener, pack, size_bytes).await {
             Ok(frame) => frame,

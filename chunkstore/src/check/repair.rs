@@ -11,7 +11,7 @@
 
 use super::pack::EntryChecker;
 use super::suspects::Reference;
-use super::{Check, is_damage};
+use super::{Check, is_damage, twice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fetch::{PackFrame, read_frame};
 use crate::format::moved::{Moved, OldPlace};
@@ -27,6 +27,8 @@ use futures::{StreamExt, stream};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+/// Tries to write a stub that others write too.
+const STUB_TRIES: u32 = 8;
 /// Directories read at a time.
 const IN_FLIGHT: usize = 8;
 /// Records of a new segment: 20 MiB in memory.
@@ -74,19 +76,35 @@ impl Check {
         Ok(found_any)
     }
 
-    /// A stub of what the old one says, if it can be read, and of this.
+    /// A stub of what the old one says, if it can be read, and of this. What somebody else writes meanwhile is not lost: the
+    /// first one is created, and what was written over another one is looked at.
     async fn put_stub(&self, pack: PackId, places: Vec<(OldPlace, Location)>) -> Result<()> {
-        let mut all: BTreeMap<OldPlace, Location> = places.into_iter().collect();
-        match self.repo.read_stub(&pack).await {
-            Ok(Some(old)) => {
+        for _ in 0..STUB_TRIES {
+            let mut all: BTreeMap<OldPlace, Location> = places.iter().copied().collect();
+            let old = match twice(|| self.repo.read_stub(&pack)).await {
+                Err(e) if is_damage(&e) => None,
+                read => Some(read?),
+            };
+            if let Some(Some(old)) = &old {
                 let kept = old.relocations().iter().filter(|(_, to)| !self.damage.contains(to));
                 all.extend(kept.copied());
             }
-            Ok(None) => {}
-            Err(e) if is_damage(&e) => {}
-            Err(e) => return Err(e),
+            let stub = Moved::new(pack, all.into_iter().collect())?;
+            let written = match old {
+                Some(None) => self.repo.create_stub(&stub).await?,
+                Some(Some(_)) | None => {
+                    self.repo.put_stub(&stub).await?;
+                    let there = self.repo.read_stub(&pack).await?;
+                    there.is_some_and(|there| there.relocations() == stub.relocations())
+                }
+            };
+            if written {
+                return Ok(());
+            }
         }
-        self.repo.put_stub(&Moved::new(pack, all.into_iter().collect())?).await
+        let context = format!("write {}", moved_key(&pack));
+        Err(Error::new(ErrorKind::Unavailable, context, "others write it again and again")
+            .hint("run it again"))
     }
 
     /// Stubs that cannot be read, of packs that nothing refers to: they only keep collections from their work.

@@ -1,12 +1,15 @@
 //! Packs that something refers to and that are not there: their stubs say where it went, or it is lost.
 
-use super::{Check, FindingKind, is_damage};
+use super::{Check, FindingKind, is_damage, twice};
 use crate::error::Result;
 use crate::format::moved::Moved;
 use crate::format::names::pack_key;
 use crate::ids::PackId;
 use crate::limits::MOVED_HOPS_MAX;
 use std::collections::BTreeSet;
+
+/// Looks for a pack and its stub before it is lost.
+const LOOKS: usize = 2;
 
 impl Check {
     /// Follows chains of stubs to packs that are there. Those are to be checked again if they were.
@@ -30,12 +33,19 @@ impl Check {
 
     /// Gives packs that are gone too, and that more leads to than before.
     async fn follow_stub(&mut self, pack: PackId) -> Result<Vec<PackId>> {
-        let stub = match self.repo.read_stub(&pack).await {
-            Ok(Some(stub)) => stub,
-            Ok(None) if self.repo.store().head(&pack_key(&pack)).await?.is_some() => {
+        let mut found = twice(|| self.repo.read_stub(&pack)).await;
+        for _ in 0..LOOKS {
+            if !matches!(found, Ok(None)) {
+                break;
+            }
+            if self.repo.store().head(&pack_key(&pack)).await?.is_some() {
                 // put since packs were listed, by whoever restored the object
                 return Ok(Vec::new());
             }
+            found = twice(|| self.repo.read_stub(&pack)).await;
+        }
+        let stub = match found {
+            Ok(Some(stub)) => stub,
             Ok(None) => {
                 self.lose_pack(pack, "it does not exist, and no stub says where it went".into());
                 return Ok(Vec::new());

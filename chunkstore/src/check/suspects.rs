@@ -18,6 +18,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// References that are collected at a time.
 pub(super) const REFS_MAX: u64 = 1 << 18;
+/// References that are held before those to one place are put together.
+const FOUND_MAX: usize = 1 << 19;
 const GAP_BYTES: u32 = 128 << 10;
 const READ_BYTES_MAX: u32 = 2 << 20;
 const READS_IN_FLIGHT: usize = 4;
@@ -76,12 +78,11 @@ impl Check {
         let via = self.stubs_into(packs).await?;
         let maps = self.maps()?;
         let pages = LiveSet::new(self.repo.params().entry_chunks);
-        let mut collector = Collector { packs, via, pages, found: Vec::new() };
+        let found = Vec::new();
+        let mut collector = Collector { packs, via, pages, found, found_max: FOUND_MAX };
         reach(&self.repo, &maps, self.limits, &mut collector).await?;
-        let mut found = collector.found;
-        found.sort_unstable();
-        found.dedup();
-        Ok(found)
+        collector.compact();
+        Ok(collector.found)
     }
 
     pub(super) fn maps(&self) -> Result<Vec<VolumeMap>> {
@@ -117,6 +118,18 @@ impl Check {
         &self,
         references: &[Reference],
     ) -> Result<Vec<(Reference, Option<Error>)>> {
+        let bad = self.look_at(references).await?;
+        if bad.is_empty() {
+            return Ok(bad);
+        }
+        // one bad answer is no damage: the entries are read once more
+        let entries: HashSet<_> = bad.iter().map(|(r, _)| (r.at.pack, r.at.entry)).collect();
+        let of_bad = |r: &&Reference| entries.contains(&(r.at.pack, r.at.entry));
+        let again: Vec<Reference> = references.iter().filter(of_bad).copied().collect();
+        self.look_at(&again).await
+    }
+
+    async fn look_at(&self, references: &[Reference]) -> Result<Vec<(Reference, Option<Error>)>> {
         let mut checker = EntryChecker::new(&self.repo)?;
         let mut bad = Vec::new();
         let mut addrs = Vec::new();
@@ -208,14 +221,25 @@ struct Collector<'a> {
     /// Pages that were met.
     pages: LiveSet,
     found: Vec<Reference>,
+    /// When those that name one place are put together: many may name it, and there are only so many places.
+    found_max: usize,
 }
 
 impl Collector<'_> {
+    fn compact(&mut self) {
+        self.found.sort_unstable();
+        self.found.dedup();
+        self.found_max = FOUND_MAX.max(2 * self.found.len());
+    }
+
     fn meet(&mut self, at: &Location, id: &[u8; 32], is_page: bool) {
         let mut at = *at;
         for _ in 0..MOVED_HOPS_MAX {
             if self.packs.contains(&at.pack) {
                 self.found.push(Reference { at, id: *id, is_page });
+                if self.found.len() >= self.found_max {
+                    self.compact();
+                }
                 return;
             }
             let next = self.via.get(&at.pack).and_then(|stub| stub.find(at.entry, at.index));

@@ -6,8 +6,8 @@
 //!
 //! Mechanism: references to pages that are still to be read wait by level. The lowest level goes first, all of it at once
 //! if it is leaves, a bounded number of pages above: that keeps what waits small, and lets reads of many maps be merged.
-//! Pages are looked at as they arrive and kept by nobody. A merged read that fails is tried again page by page, so that one
-//! bad page is not taken for many. Pages whose pack is gone are followed through `moved/`.
+//! Pages are looked at as they arrive and kept by nobody. What fails is tried again page by page, so that one
+//! bad page is not taken for many, and one bad answer not for a bad page. Pages whose pack is gone are followed through `moved/`.
 //!
 //! Memory: reads in flight ([`ReadLimits`]) and about 100 bytes for each page that waits, at most some 30 MiB in sum.
 
@@ -135,7 +135,7 @@ impl<V: Visitor> Reach<'_, V> {
     async fn read(&mut self, batch: Vec<PageAt>) -> Result<()> {
         let mut sought: Vec<Sought> =
             batch.into_iter().map(|at| (EntryAddr::from(&at.page.location), at)).collect();
-        let mut merge = true;
+        let mut fresh = true;
         for _ in 0..=2 * MOVED_HOPS_MAX {
             let mut possible = Vec::with_capacity(sought.len());
             for (mut addr, at) in sought {
@@ -148,10 +148,10 @@ impl<V: Visitor> Reach<'_, V> {
                 }
             }
             possible.sort_unstable_by_key(|(addr, _)| order(addr));
-            let Round { gone, failed } = self.round(&possible, merge).await?;
-            // what failed in company is tried alone, and then it is known which it was
-            merge = failed.is_empty();
-            sought = self.follow(gone).await?;
+            let Round { gone, mut failed } = self.round(&possible, fresh).await?;
+            sought = self.follow(gone, fresh, &mut failed).await?;
+            // what failed at first is tried once more, alone: then it is known which it was
+            fresh = failed.is_empty();
             sought.extend(failed);
             if sought.is_empty() {
                 return Ok(());
@@ -165,9 +165,9 @@ impl<V: Visitor> Reach<'_, V> {
     }
 
     /// One plan of reads, all of it in flight as far as the limits allow.
-    async fn round(&mut self, sought: &[Sought], merge: bool) -> Result<Round> {
+    async fn round(&mut self, sought: &[Sought], fresh: bool) -> Result<Round> {
         let (gap, longest) =
-            if merge { (self.limits.gap_bytes, self.limits.read_bytes_max) } else { (0, 0) };
+            if fresh { (self.limits.gap_bytes, self.limits.read_bytes_max) } else { (0, 0) };
         let reads = plan_reads(sought.iter().map(|(addr, _)| *addr).collect(), gap, longest);
         let width = self.limits.width(&reads);
         let repo = self.repo;
@@ -189,11 +189,17 @@ impl<V: Visitor> Reach<'_, V> {
                 Ok(Fetched::Data(data)) => {
                     self.reached.read_bytes += u64::from(read.len);
                     for (addr, at) in of_read {
-                        self.visit(&read, &data, addr, at)?;
+                        match self.visit(&read, &data, addr, at)? {
+                            None => {}
+                            Some(_) if fresh => round.failed.push((*addr, *at)),
+                            Some(e) => self.fail(at, e)?,
+                        }
                     }
                 }
                 Ok(Fetched::Gone) => round.gone.extend(of_read.copied()),
-                Err(_) if read.entries.len() > 1 => round.failed.extend(of_read.copied()),
+                Err(e) if read.entries.len() > 1 || (fresh && is_lost(&e)) => {
+                    round.failed.extend(of_read.copied());
+                }
                 Err(e) => {
                     let mut error = Some(e);
                     for (_, at) in of_read {
@@ -207,7 +213,12 @@ impl<V: Visitor> Reach<'_, V> {
     }
 
     /// Where the pages of packs that are gone are now.
-    async fn follow(&mut self, mut gone: Vec<Sought>) -> Result<Vec<Sought>> {
+    async fn follow(
+        &mut self,
+        mut gone: Vec<Sought>,
+        fresh: bool,
+        failed: &mut Vec<Sought>,
+    ) -> Result<Vec<Sought>> {
         gone.sort_unstable_by_key(|(addr, _)| *addr);
         let mut found = Vec::with_capacity(gone.len());
         for of_pack in gone.chunk_by(|a, b| a.0.pack == b.0.pack) {
@@ -218,6 +229,7 @@ impl<V: Visitor> Reach<'_, V> {
                     let places = places.iter().map(EntryAddr::from);
                     found.extend(places.zip(of_pack.iter().map(|(_, at)| *at)));
                 }
+                Err(e) if fresh && is_lost(&e) => failed.extend(of_pack),
                 Err(e) if of_pack.len() == 1 => self.fail(&of_pack[0].1, e)?,
                 Err(_) => {
                     // perhaps only one of them is lost
@@ -237,17 +249,18 @@ impl<V: Visitor> Reach<'_, V> {
         Ok(found)
     }
 
+    /// Gives why the page cannot be read.
     fn visit(
         &mut self,
         read: &RangeRead,
         data: &Bytes,
         addr: &EntryAddr,
         at: &PageAt,
-    ) -> Result<()> {
+    ) -> Result<Option<Error>> {
         let stored = read.entry_bytes(data, addr)?;
         let page = match self.open(at, addr, &stored) {
             Ok(page) => page,
-            Err(e) => return self.fail(at, e),
+            Err(e) => return Ok(Some(e)),
         };
         self.reached.pages += 1;
         let first = at.number * u64::from(self.map(at).fanout());
@@ -260,7 +273,7 @@ impl<V: Visitor> Reach<'_, V> {
                 self.meet(PageAt { map: at.map, level: at.level - 1, number, page: child })?;
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Opens a page and holds it against the reference that led to it.
@@ -289,6 +302,11 @@ impl<V: Visitor> Reach<'_, V> {
         let place = format!("read {}", self.map(at).place(at.level, at.number));
         self.visitor.unreadable(at, error.within(place))
     }
+}
+
+/// What may look otherwise when it is asked for again.
+fn is_lost(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Missing)
 }
 
 /// As [`plan_reads`] sorts: a read is a run of what is sought.

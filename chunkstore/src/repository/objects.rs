@@ -12,6 +12,7 @@ use crate::limits::GC_BYTES_MAX;
 use crate::pack::FinishedPack;
 use crate::protocol::{DamagedSet, read_condemned, read_damaged};
 use crate::repository::RECORD_OVERHEAD;
+use crate::store::Created;
 use bytes::Bytes;
 use chrono::Utc;
 use object_store::PutPayload;
@@ -76,6 +77,17 @@ impl Repository {
     /// Writes the forwarding stub of a pack that is gone, in the place of one that says less or cannot be read. Only for a pack
     /// that was looked for and is not there: a stub beside its pack would outlive it unnoticed.
     pub async fn put_stub(&self, stub: &Moved) -> Result<()> {
+        let (key, bytes) = self.stub_object(stub).await?;
+        self.store.put(&key, bytes).await
+    }
+
+    /// As [`put_stub`](Self::put_stub), where there is none. False: there is one now.
+    pub async fn create_stub(&self, stub: &Moved) -> Result<bool> {
+        let (key, bytes) = self.stub_object(stub).await?;
+        Ok(!matches!(self.store.create(&key, bytes).await?, Created::Taken(_)))
+    }
+
+    async fn stub_object(&self, stub: &Moved) -> Result<(String, Bytes)> {
         let pack = crate::format::names::pack_key(stub.pack());
         if self.store.head(&pack).await?.is_some() {
             let context = format!("write the forwarding stub of {pack}");
@@ -83,6 +95,6 @@ impl Repository {
         }
         let key = moved_key(stub.pack());
         let bytes = stub.encode(&self.keys, self.id(), &key)?;
-        self.store.put(&key, Bytes::from(bytes)).await
+        Ok((key, Bytes::from(bytes)))
     }
 }

@@ -74,6 +74,11 @@ fn show(ctx: &Context, report: &CheckReport) -> Result<()> {
             ctx.output.result(&format!("damaged   {object}: {detail}\n"))?;
         }
     }
+    let more = not_listed(report);
+    if more > 0 && !json {
+        ctx.output
+            .result(&format!("damaged   and {more} more findings, which are not listed\n"))?;
+    }
     for lost in &report.lost {
         if json {
             ctx.output.result_json(&lost_json(lost))?;
@@ -82,6 +87,11 @@ fn show(ctx: &Context, report: &CheckReport) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Findings that were counted and not kept.
+fn not_listed(report: &CheckReport) -> u64 {
+    report.findings_count.saturating_sub(report.findings.len() as u64)
 }
 
 fn lost_json(lost: &LostBackup) -> Value {
@@ -141,6 +151,9 @@ fn page(report: &CheckReport, repair: bool) -> String {
     }
     let elapsed = Duration::try_from_secs_f64(report.elapsed_seconds).unwrap_or_default();
     page.line("time", &show_duration(elapsed));
+    if report.unrepaired.is_some() {
+        page.line("repair", "stopped before its end");
+    }
     let verdict = if report.is_clean() {
         "whole".to_owned()
     } else {
@@ -156,6 +169,7 @@ fn summary(report: &CheckReport, repair: bool) -> Value {
     json!({
         "clean": report.is_clean(),
         "findings": report.findings_count,
+        "findings_not_listed": not_listed(report),
         "lost_backups": report.lost.len(),
         "lost_bytes": report.lost.iter().map(|lost| lost.bytes).sum::<u64>(),
         "backups": f.backups,
