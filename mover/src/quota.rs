@@ -279,7 +279,7 @@ mod tests {
             }
         }
         // a unit's plain size and the end are what may be left unused
-        assert!(sealed <= MOST - END_BYTES && sealed >= MOST - (3 << 20), "{sealed}");
+        assert!((MOST - (3 << 20)..=MOST - END_BYTES).contains(&sealed), "{sealed}");
         assert_eq!(meter.enter(), Ok(()), "one that needs no room goes on");
     }
 

@@ -23,6 +23,7 @@ pub(crate) fn places(data: &Extents, count: u64) -> Vec<u64> {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)] // lists of ranges, of one too
 mod tests {
     use super::*;
 

@@ -160,6 +160,7 @@ pub(super) fn count_reads(
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)] // lists of ranges, of one too
 mod tests {
     use super::*;
 

@@ -72,7 +72,7 @@ impl Export {
         self.first.agreed().writes_zeroes()
     }
 
-    /// The contexts that [`Self::block_status`] may be asked for.
+    /// The contexts by which the server tells the state of its blocks.
     pub fn contexts(&self) -> impl Iterator<Item = &str> {
         self.first.agreed().contexts.iter().map(|(name, _)| name.as_str())
     }

@@ -20,7 +20,6 @@ const VARIANTS: &[(&str, &[&str])] = &[
     ("own UUID", &["-m", "uuid=01234567-89ab-cdef-0123-456789abcdef"]),
     ("two groups", &["--unsupported", "-d", "agcount=2"]),
     ("many groups", &["--unsupported", "-d", "agcount=16"]),
-    ("stripes", &["--unsupported", "-d", "su=64k,sw=4"]),
     ("4 KiB sectors", &["-s", "size=4096"]),
     ("large inodes", &["-i", "size=2048"]),
     ("no sparse inodes", &["-i", "sparse=0"]),

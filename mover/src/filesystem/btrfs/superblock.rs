@@ -37,7 +37,6 @@ pub(super) struct Superblock {
     pub(super) checksum: Checksum,
     /// What tree blocks carry.
     pub(super) metadata_uuid: [u8; 16],
-    pub(super) generation: u64,
     pub(super) node_bytes: u64,
     pub(super) sector_bytes: u64,
     pub(super) used_bytes: u64,
@@ -98,7 +97,6 @@ impl Superblock {
         Ok(Self {
             checksum,
             metadata_uuid: uuid(bytes, if features.metadata_uuid { 0x23b } else { 0x20 }),
-            generation,
             node_bytes: node_bytes.into(),
             sector_bytes: sector_bytes.into(),
             used_bytes: le64(bytes, 0x78),
