@@ -169,7 +169,8 @@ fn a_copy_is_made_in_pieces() {
     let init = [p("init"), p("-q"), p("--page-fanout"), p("16"), p("--new-key-file"), key.clone()];
     cut.stage.mover.ok(init.into_iter().chain([p("--repo"), url.clone()]));
     let line = [p("copy"), p("--to"), url.clone(), p("--to-key-file"), key.clone()];
-    let line = line.into_iter().chain(["--max-upload", "12MiB", "--json"].map(p));
+    let line =
+        line.into_iter().chain(["--max-upload", "12MiB", "--memory", "128MiB", "--json"].map(p));
     let mut runs = 1;
     loop {
         let run = cut.stage.mover.run(line.clone());
