@@ -120,6 +120,8 @@ struct Findings {
     kept: Vec<Finding>,
     count: u64,
     notes: Vec<String>,
+    /// The first that may be of a newer version, and not damaged at all.
+    unknown: Option<String>,
 }
 
 impl Findings {
@@ -127,6 +129,13 @@ impl Findings {
         self.count += 1;
         if self.kept.len() < FINDINGS_MAX {
             self.kept.push(Finding { kind, object: object.into(), detail: detail.into() });
+        }
+    }
+
+    /// Takes notice of what a finding is about, if it may be of a newer version.
+    fn see(&mut self, e: &Error) {
+        if e.kind() == ErrorKind::Unsupported && self.unknown.is_none() {
+            self.unknown = Some(e.to_string());
         }
     }
 
@@ -138,9 +147,14 @@ impl Findings {
     }
 }
 
-/// Whether an error says that stored data is bad or gone, and not that the store could not be asked. What a newer version has
-/// written is not: who cannot read it must not call it damaged, and least of all put anything in its place.
+/// Whether an error says that stored data cannot be had, and not that the store could not be asked. What says that it is of a newer
+/// version is among it: its version may be what is damaged. Nothing is put into the place of that, see [`Check::may_repair`].
 fn is_damage(e: &Error) -> bool {
+    is_lost(e) || e.kind() == ErrorKind::Unsupported
+}
+
+/// The same, but not what may be of a newer version.
+fn is_lost(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Missing)
 }
 
@@ -257,6 +271,17 @@ impl Check {
         (&self.findings.kept, self.findings.count)
     }
 
+    /// Refuses where something was found that a newer version may have written: who cannot read it must not record it as lost,
+    /// and least of all put anything in its place.
+    pub fn may_repair(&self) -> Result<()> {
+        let Some(what) = &self.findings.unknown else { return Ok(()) };
+        let context = format!("repair {}", self.repo.store().url());
+        Err(Error::new(ErrorKind::Unsupported, context, what.clone()).hint(
+            "repair with the newest version of mover; if that does not know it either, its version is what is damaged: move that \
+             object away, and repair again",
+        ))
+    }
+
     /// What is odd and no damage.
     pub fn notes(&self) -> &[String] {
         &self.findings.notes
@@ -295,6 +320,7 @@ impl Check {
             return;
         }
         self.damage.entries.insert(pack, Some(entry));
+        self.findings.see(why);
         // a page that the mark could not read was named by then
         if !self.damage.places.contains(&(pack, entry, 0)) {
             self.findings.add(FindingKind::Pack, pack_key(&pack), format!("entry {entry}: {why}"));

@@ -190,14 +190,19 @@ impl Run<'_> {
         let (mut repaired, mut unrepaired) = (Repaired::default(), None);
         let (found, found_count) = (check.findings().0.to_vec(), check.findings().1);
         let notes = check.notes().to_vec();
+        let mut lost = self.wait(check.lost())?;
         if self.options.repair {
             // what was found is worth more than what could be done about it
             match self.repair(&mut check, &mut repaired) {
                 Err(e) if e.kind() == ErrorKind::Cancelled => return Err(e),
                 done => unrepaired = done.err().map(Arc::new),
             }
+            match self.wait(check.lost()) {
+                Err(e) if e.kind() == ErrorKind::Cancelled => return Err(e),
+                Err(e) => unrepaired = unrepaired.or(Some(Arc::new(e))),
+                Ok(left) => lost = left,
+            }
         }
-        let lost = self.wait(check.lost())?;
         Ok(CheckReport {
             figures: check.figures(),
             read_packs,
@@ -214,6 +219,7 @@ impl Run<'_> {
     }
 
     fn repair(&self, check: &mut Check, repaired: &mut Repaired) -> Result<()> {
+        check.may_repair()?;
         for _ in 0..REPAIRS_MAX {
             if !self.wait(check.repair_stubs(repaired))? {
                 break;

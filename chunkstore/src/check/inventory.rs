@@ -103,6 +103,7 @@ impl Inventory {
                 // a fence; or a collection has removed it, as it was forgotten
                 Ok(Some(ManifestRecord::Fence { .. }) | None) => {}
                 Err(e) if is_damage(&e) => {
+                    findings.see(&e);
                     findings.add(FindingKind::Manifest, name.manifest_key(), e.to_string());
                     self.unreadable.push(name);
                 }
@@ -218,7 +219,10 @@ impl Inventory {
             };
             match seen {
                 Ok(there) => self.records += u64::from(there),
-                Err(e) if is_damage(&e) => findings.add(kind, key, e.to_string()),
+                Err(e) if is_damage(&e) => {
+                    findings.see(&e);
+                    findings.add(kind, key, e.to_string());
+                }
                 Err(e) => return Err(e),
             }
         }
@@ -246,6 +250,7 @@ impl Inventory {
                 // a collection has replaced it
                 Ok(None) => {}
                 Err(e) if is_damage(&e) => {
+                    findings.see(&e);
                     findings.add(FindingKind::Segment, listed.key.as_str(), e.to_string());
                     self.broken_segments.push(listed.key);
                 }

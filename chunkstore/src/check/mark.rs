@@ -20,6 +20,7 @@ impl Check {
                 }
                 Err(e) if is_damage(&e) => {
                     let name = manifest.name();
+                    self.findings.see(&e);
                     self.findings.add(FindingKind::Manifest, name.manifest_key(), e.to_string());
                     self.inventory.unreadable.push(name);
                 }
@@ -70,6 +71,7 @@ impl Visitor for Marker<'_> {
         if !is_damage(&error) {
             return Err(error);
         }
+        self.findings.see(&error);
         let Location { pack, entry, index, .. } = at.page.location;
         // where it is damaged may be behind a stub: what is lost is what this reference names
         let fresh = self.damage.places.insert((pack, entry, index));

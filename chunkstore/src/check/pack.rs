@@ -71,6 +71,7 @@ impl Check {
                 }
             }
             Trouble::Frame(e) => {
+                self.findings.see(&e);
                 if self.suspects.insert(pack) {
                     self.findings.add(FindingKind::Pack, pack_key(&pack), e.to_string());
                 }

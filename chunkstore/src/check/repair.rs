@@ -11,7 +11,7 @@
 
 use super::pack::EntryChecker;
 use super::suspects::Reference;
-use super::{Check, is_damage, twice};
+use super::{Check, is_lost, twice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fetch::{PackFrame, read_frame};
 use crate::format::moved::{Moved, OldPlace};
@@ -82,7 +82,7 @@ impl Check {
         for _ in 0..STUB_TRIES {
             let mut all: BTreeMap<OldPlace, Location> = places.iter().copied().collect();
             let old = match twice(|| self.repo.read_stub(&pack)).await {
-                Err(e) if is_damage(&e) => None,
+                Err(e) if is_lost(&e) => None,
                 read => Some(read?),
             };
             if let Some(Some(old)) = &old {
@@ -169,7 +169,7 @@ impl Check {
             match checked {
                 Ok(bad) if bad.is_empty() => good.push((reference, to)),
                 Ok(_) => {}
-                Err(e) if is_damage(&e) || e.kind() == ErrorKind::NotFound => {}
+                Err(e) if is_lost(&e) || e.kind() == ErrorKind::NotFound => {}
                 Err(e) => return Err(e),
             }
         }
@@ -191,7 +191,7 @@ impl Check {
         while let Some(answer) = frames.next().await {
             match answer? {
                 (pack, Ok(frame)) => take(&pack, frame)?,
-                (_, Err(e)) if is_damage(&e) || e.kind() == ErrorKind::NotFound => {}
+                (_, Err(e)) if is_lost(&e) || e.kind() == ErrorKind::NotFound => {}
                 (_, Err(e)) => return Err(e),
             }
         }

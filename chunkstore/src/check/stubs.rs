@@ -51,6 +51,7 @@ impl Check {
                 return Ok(Vec::new());
             }
             Err(e) if is_damage(&e) => {
+                self.findings.see(&e);
                 self.lose_pack(pack, format!("it does not exist, and its stub is damaged: {e}"));
                 return Ok(Vec::new());
             }

@@ -122,6 +122,8 @@ pub struct Collected {
     pub locked_until: Option<DateTime<Utc>>,
     /// Objects of live backups whose locks were extended to those of the backups.
     pub extended_locks: u64,
+    /// What live backups need and could not be locked as long as they are: how often, and the first reason.
+    pub unlocked: Option<(u64, String)>,
     /// Collections that wait for somebody.
     pub waiting: Vec<Waiting>,
     /// So many wait, or failed, that nothing was looked for and condemned now.

@@ -20,7 +20,7 @@ use crate::map::{LiveSet, PageAt, ReadLimits, Visitor, VolumeMap, reach};
 use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::store::{Retained, Retention};
 use crate::units::ChunkRef;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, stream};
 use std::collections::{HashMap, HashSet};
 
 /// Requests under way at a time.
@@ -105,31 +105,45 @@ impl Visitor for Collect<'_> {
     }
 }
 
-/// Locks all packs that are needed. Of a pack that is gone the stub is locked, and what that leads to.
-pub(super) async fn retain_packs(repo: &Repository, needs: Needs) -> Result<Extended> {
+/// Locks all packs that are needed. Of a pack that is gone the stub is locked, and what that leads to. `trouble` is told of what
+/// cannot be locked and says whether to go on with the others.
+pub(super) async fn retain_packs(
+    repo: &Repository,
+    needs: Needs,
+    trouble: &mut (dyn FnMut(Error) -> Result<()> + Send),
+) -> Result<Extended> {
     let mut done = Extended::default();
     let mut ahead = needs.packs;
-    let mut locked: HashSet<PackId> = HashSet::new();
+    let mut locked: HashMap<PackId, Retention> = HashMap::new();
     for _ in 0..=MOVED_HOPS_MAX {
-        locked.extend(ahead.keys());
+        locked.extend(&ahead);
         let mut found = stream::iter(ahead)
             .map(|(pack, retention)| async move {
-                let retained = repo.store().retain(&pack_key(&pack), retention).await?;
-                Ok::<_, Error>((pack, retention, retained))
+                (pack, retention, repo.store().retain(&pack_key(&pack), retention).await)
             })
             .buffer_unordered(IN_FLIGHT);
         let mut gone = Vec::new();
-        while let Some((pack, retention, retained)) = found.try_next().await? {
-            if !done.count(retained) {
-                gone.push((pack, retention));
+        while let Some((pack, retention, retained)) = found.next().await {
+            match retained {
+                Ok(retained) if done.count(retained) => {}
+                Ok(_) => gone.push((pack, retention)),
+                Err(e) => trouble(e)?,
             }
         }
         drop(found);
         let mut needs = Needs::new(repo);
         for (pack, retention) in gone {
-            for to in retain_stub(repo, &pack, retention, &mut done).await? {
-                if !locked.contains(&to) {
-                    needs.add(to, retention);
+            let leads_to = match retain_stub(repo, &pack, retention, &mut done).await {
+                Ok(packs) => packs,
+                Err(e) => {
+                    trouble(e)?;
+                    continue;
+                }
+            };
+            for to in leads_to {
+                let there = locked.get(&to).copied();
+                if there.is_none_or(|there| !there.covers(&retention)) {
+                    needs.add(to, there.map_or(retention, |there| there.or_longer(retention)));
                 }
             }
         }

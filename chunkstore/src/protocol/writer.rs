@@ -269,8 +269,12 @@ impl Writer {
             Ok(commit) => matches!(commit, Commit::Done(_) | Commit::AlreadyDone(_)),
             Err(e) => matches!(e.kind(), ErrorKind::Forgotten | ErrorKind::AlreadyExists),
         };
-        if let Ok(Commit::Done(made) | Commit::AlreadyDone(made)) = &result {
-            self.lock_manifest(made).await?;
+        match &result {
+            Ok(Commit::Done(made)) => self.lock_manifest(made).await?,
+            // a twin made it, of packs of its own
+            Ok(Commit::AlreadyDone(made)) => self.lock_committed(made).await?,
+            // what is made anew refers to other packs, even if its map has the same content
+            Ok(Commit::StoreAgain { .. } | Commit::Restart { .. }) | Err(_) => self.locked = None,
         }
         result
     }

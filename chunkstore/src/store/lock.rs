@@ -208,7 +208,7 @@ impl LockClient {
         for _ in 1..TRIES {
             let answer = self.call_once(method.clone(), path, query, body.clone()).await;
             match &answer {
-                Ok(a) if a.status != 429 && a.status < 500 => return answer,
+                Ok(a) if a.status != 429 && (a.status < 500 || a.status == 501) => return answer,
                 Ok(_) => {}
                 Err(e) if Fault::of(e).unreachable => return answer,
                 Err(e) => tracing::debug!(error = %e, "a request about a lock failed"),
@@ -321,6 +321,8 @@ impl Store {
             200..300 if answer.body.contains("<ObjectLockEnabled>Enabled<") => {
                 Ok(ObjectLock::Enabled)
             }
+            // "there is no such call": a server that knows no locks
+            501 => Ok(ObjectLock::Disabled),
             401 | 403 | 408 | 429 | 500.. => {
                 let e = answer.error();
                 Err(Fault::of(&e)
@@ -371,8 +373,26 @@ impl Store {
     }
 
     /// Locks an object at least as `wanted` says. A retention that is longer or stronger stays so.
+    ///
+    /// Between the look and the lock somebody else may have locked it longer, and a store refuses to shorten that: then it is looked
+    /// at again.
     pub(crate) async fn retain(&self, key: &str, wanted: Retention) -> Result<Retained> {
-        let Some(locks) = self.locks_of(key).await? else { return Ok(Retained::Absent) };
+        let mut before = None;
+        loop {
+            let locks = match self.locks_of(key).await? {
+                None => return Ok(Retained::Absent),
+                Some(locks) => locks,
+            };
+            match self.retain_once(key, wanted, locks).await {
+                Err(_) if before.is_none_or(|seen| seen != locks.retention) => {
+                    before = Some(locks.retention);
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn retain_once(&self, key: &str, wanted: Retention, locks: Locks) -> Result<Retained> {
         let wanted = match locks.retention {
             Some(there) if there.covers(&wanted) => return Ok(Retained::Before),
             Some(there) => wanted.or_longer(there),

@@ -34,6 +34,8 @@ pub struct Source {
 
 /// Ranges of data of an export that are kept apart: 4 MiB of them. What is behind the last counts as data.
 const RANGES_MAX: usize = 1 << 18;
+/// How often a server is asked for them.
+const QUESTIONS_MAX: u32 = 1 << 20;
 
 impl Source {
     /// Opens a block device, a regular file or an NBD export for reading. It takes no claim: the device may be in use.
@@ -126,7 +128,17 @@ impl Source {
         let export = self.export()?;
         export.contexts().find(|context| *context == BASE_ALLOCATION)?;
         let (mut ranges, mut at): (Vec<Range<u64>>, u64) = (Vec::new(), 0);
+        let mut questions = 0;
         while at < self.facts.size_bytes {
+            if questions == QUESTIONS_MAX {
+                tracing::warn!(
+                    "{} tells its holes in tiny pieces, from {at} on all is read",
+                    export.uri()
+                );
+                ranges.push(at..self.facts.size_bytes);
+                break;
+            }
+            questions += 1;
             let found = match export.block_status(BASE_ALLOCATION, at) {
                 Ok(found) => found,
                 Err(e) => {

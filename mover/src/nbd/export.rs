@@ -9,7 +9,7 @@ use chunkstore::{Error, ErrorKind, Result};
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 /// The context that tells which blocks are zero.
@@ -36,6 +36,8 @@ pub struct Export {
     first: Arc<Connection>,
     /// Those beside the first.
     more: RwLock<Vec<Arc<Connection>>>,
+    /// Held by whoever changes a part of a block.
+    in_part: Mutex<()>,
 }
 
 impl Export {
@@ -44,7 +46,8 @@ impl Export {
         let uri = NbdUri::of_path(path)?;
         let first = Connection::open(&uri, uri.timeout, Contexts::All)
             .map_err(|refusal| explain(&uri, refusal))?;
-        Ok(Self { uri, first: Arc::new(first), more: RwLock::default() })
+        let (more, in_part) = (RwLock::default(), Mutex::default());
+        Ok(Self { uri, first: Arc::new(first), more, in_part })
     }
 
     /// Its address.
@@ -135,6 +138,8 @@ impl Export {
             self.write_blocks(&buf[..whole.len], offset)?;
             return Ok(whole.len);
         }
+        // two who change one block must not put back what they read before
+        let _alone = self.in_part.lock().unwrap_or_else(PoisonError::into_inner);
         let mut blocks = vec![0; whole.blocks_len()];
         self.read_blocks(&mut blocks, whole.blocks.start)?;
         blocks[whole.skip..whole.skip + whole.len].copy_from_slice(&buf[..whole.len]);

@@ -125,7 +125,13 @@ fn every_kind_of_xfs_is_read_right_mounted_frozen_and_unmounted() {
             replayed += found.replayed;
             // `whole` was mounted, which replayed its log
             let free = map(&stage.path("whole")).unwrap().free_bytes;
-            assert_eq!(found.free_bytes, free, "{what}: as after the kernel's replay");
+            // that also ends what was begun: what is to be freed then is still used here
+            let later = free.checked_sub(found.free_bytes);
+            assert!(
+                later.is_some_and(|later| later <= 1 << 20),
+                "{what}: {} free, {free} after the kernel's replay",
+                found.free_bytes
+            );
         }
         let found = stage.expect_right(&image, &format!("{what}, unmounted"));
         assert_eq!(found.replayed, 0, "{what}");

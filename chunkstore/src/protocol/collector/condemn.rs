@@ -2,7 +2,7 @@
 
 use super::locked::spare_locked;
 use super::mark::Mark;
-use super::plan::{plan_condemned, plan_rewrites};
+use super::plan::{DEAD_MAX, plan_condemned, plan_rewrites};
 use super::rewrite::{Rewritten, rewrite};
 use super::{CollectOptions, Collected, Stop, blockers};
 use crate::error::{Error, ErrorKind, Result};
@@ -160,6 +160,8 @@ async fn found(
         plan_rewrites(packs, &mark.live, &mark.undecided, &mark.edges)
     };
     spare_locked(repo, packs, &mut dead, &mut rewrites, done).await?;
+    // what is left is for the next collection
+    dead.truncate(DEAD_MAX);
     count_rewrites(&rewrites, &mark, done);
     done.backups = mark.backups;
     done.packs = packs.len() as u64;

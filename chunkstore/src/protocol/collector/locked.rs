@@ -15,7 +15,7 @@ use crate::format::names::{
 };
 use crate::ids::PackId;
 use crate::map::VolumeMap;
-use crate::protocol::retain::{Needs, retain_base, retain_packs};
+use crate::protocol::retain::{Extended, Needs, retain_base, retain_packs};
 use crate::repository::Repository;
 use crate::store::{Kept, ObjectLock, RetainMode, Retention};
 use chrono::{DateTime, Utc};
@@ -100,18 +100,34 @@ pub(super) async fn extend(
     let Some(longest) = locked.iter().map(|(r, _)| *r).reduce(Retention::or_longer) else {
         return Ok(());
     };
-    let context = || format!("extend locks in {}", repo.store().url());
+    // one thing that is lost, or may not be locked, must not keep the locks of all others from being extended
+    let mut first = None;
+    let mut count = 0_u64;
+    let mut trouble = |e: Error| {
+        use ErrorKind::{Corrupt, Denied, Missing, NotFound, Unsupported};
+        if !matches!(e.kind(), Corrupt | Denied | Missing | NotFound | Unsupported) {
+            return Err(e.within(format!("extend locks in {}", repo.store().url())));
+        }
+        count += 1;
+        first.get_or_insert(e);
+        Ok(())
+    };
+    let mut extended = Extended::default();
+    match retain_base(repo, longest).await {
+        Ok(base) => extended.add(base),
+        Err(e) => trouble(e)?,
+    }
     let mut needs = Needs::new(repo);
     for mode in [RetainMode::Compliance, RetainMode::Governance] {
         needs.begin_again();
         for (retention, map) in locked.iter().filter(|(r, _)| r.mode == mode) {
-            let read = needs.add_map(repo, map.clone(), options.limits, *retention);
-            read.await.map_err(|e| e.within(context()))?;
+            let read = needs.add_map(repo, map.clone(), options.limits, *retention).await;
+            read.or_else(&mut trouble)?;
         }
     }
-    let mut extended = retain_packs(repo, needs).await.map_err(|e| e.within(context()))?;
-    extended.add(retain_base(repo, longest).await.map_err(|e| e.within(context()))?);
+    extended.add(retain_packs(repo, needs, &mut trouble).await?);
     done.extended_locks += extended.extended;
+    done.unlocked = first.map(|e| (count, e.to_string()));
     Ok(())
 }
 

@@ -27,7 +27,6 @@ pub(super) fn plan_condemned(
         .collect();
     dead.sort_unstable();
     dead.dedup();
-    dead.truncate(DEAD_MAX);
     dead
 }
 

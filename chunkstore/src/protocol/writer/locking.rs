@@ -57,9 +57,13 @@ impl Writer {
         }
     }
 
-    /// Locks a backup that is committed, and all that it needs: of a run that was started twice.
+    /// Locks a backup that is committed, and all that it needs: of a run that was started twice. Which packs it stored or reused
+    /// nobody knows any more, so its whole map is read.
     pub async fn lock_committed(&mut self, manifest: &Manifest) -> Result<()> {
-        self.lock_needs(manifest, &[], &[]).await?;
+        let Some(policy) = self.repo.store().retain_policy() else { return Ok(()) };
+        let whole = RetainPolicy { inherited: Inherited::Now, ..policy };
+        let done = lock_all(&self.repo, whole, manifest, std::iter::empty()).await;
+        done.map_err(|e| e.within(format!("lock backup {}", manifest.name())))?;
         self.lock_manifest(manifest).await
     }
 
@@ -92,7 +96,7 @@ async fn lock_all(
         let map = VolumeMap::of(repo, manifest)?;
         needs.add_map(repo, map, ReadLimits::default(), policy.retention).await?;
     }
-    let mut done = retain_packs(repo, needs).await?;
+    let mut done = retain_packs(repo, needs, &mut Err).await?;
     done.add(retain_base(repo, policy.retention).await?);
     Ok(done)
 }

@@ -73,16 +73,17 @@ impl Command {
 
     /// Whether it is what a Job runs, and not somebody who looks into its pod.
     pub(crate) fn is_job(&self) -> bool {
-        matches!(
-            self,
+        match self {
+            // a plan makes no backup: it must not look like one to whoever watches for the last success
+            Self::Backup(args) => !args.plan.plan,
             Self::Init(_)
-                | Self::Backup(_)
-                | Self::Restore(_)
-                | Self::Verify(_)
-                | Self::Check(_)
-                | Self::Forget(_)
-                | Self::Gc(_)
-                | Self::Copy(_)
-        )
+            | Self::Restore(_)
+            | Self::Verify(_)
+            | Self::Check(_)
+            | Self::Forget(_)
+            | Self::Gc(_)
+            | Self::Copy(_) => true,
+            _ => false,
+        }
     }
 }

@@ -59,7 +59,8 @@ pub(crate) fn backup(ctx: &Context, args: BackupArgs) -> Result<()> {
     let done = run(ctx.runtime()?, &repository, &options, &progress, &ctx.cancel);
     drop((watch, deadline));
     if let Err(e) = &done
-        && (e.kind() == ErrorKind::Limit || ctx.cancel.bound().is_some())
+        && (e.kind() == ErrorKind::Limit
+            || (e.kind() == ErrorKind::Cancelled && ctx.cancel.bound().is_some()))
     {
         let stopped = Stopped::of(&options, &progress, repository.store(), begun.elapsed());
         ctx.output.summary(&stopped.text(), &stopped)?;

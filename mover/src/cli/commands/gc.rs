@@ -49,6 +49,11 @@ pub(crate) fn gc(ctx: &Context, args: &GcArgs) -> Result<()> {
             ));
         }
     }
+    if let Some((count, why)) = &collected.unlocked {
+        ctx.output.warn(&format!(
+            "{count} times something that locked backups need could not be locked as long as they are: {why}"
+        ));
+    }
     if collected.held_back {
         ctx.output.notice(
             "nothing new was condemned, as too many collections wait already: end or wait for those named above",
@@ -201,6 +206,7 @@ fn view(done: &Collected, dry_run: bool) -> serde_json::Value {
         "locked_bytes": done.locked_bytes,
         "locked_until": done.locked_until,
         "extended_locks": done.extended_locks,
+        "not_extended": done.unlocked.as_ref().map(|(count, why)| json!({ "count": count, "first": why })),
         "replaced_segments": done.replaced_segments,
         "waiting": waiting.collect::<Vec<_>>(),
         "held_back": done.held_back,

@@ -5,6 +5,7 @@
 
 use super::{Btrfs, item, owner, root_of, unusable};
 use crate::filesystem::{Map, Refusal, le64};
+use std::cell::Cell;
 
 /// Of a file's extent that has a place of its own; what is shorter stands in the item.
 const LEN: usize = 53;
@@ -29,17 +30,29 @@ impl Btrfs<'_> {
         for at in blocks {
             self.mark(map, at, self.superblock.node_bytes)?;
         }
+        let left = Cell::new(self.superblock.device_bytes / self.superblock.node_bytes);
         for log in &logs {
-            self.walk_log(map, *log)?;
+            self.walk_log(map, *log, &left)?;
         }
         Ok(logs.len() as u64)
     }
 
-    fn walk_log(&self, map: &mut Map, log: super::Pointer) -> Result<(), Refusal> {
+    /// `left`: blocks that all log trees together may have, as many as the device has room for.
+    fn walk_log(
+        &self,
+        map: &mut Map,
+        log: super::Pointer,
+        left: &Cell<u64>,
+    ) -> Result<(), Refusal> {
         // both hands write to it
         let map = std::cell::RefCell::new(map);
         let mark = |at, len| self.mark(&mut map.borrow_mut(), at, len);
-        self.walk_blocks(log, &mut |at| mark(at, self.superblock.node_bytes), &mut |key, item| {
+        let mut block = |at| {
+            let less = left.get().checked_sub(1);
+            left.set(less.ok_or_else(|| unusable("its log trees are larger than the device"))?);
+            mark(at, self.superblock.node_bytes)
+        };
+        self.walk_blocks(log, &mut block, &mut |key, item| {
             if key.kind != item::EXTENT_DATA {
                 return Ok(());
             }

@@ -24,6 +24,8 @@ const WINDOW: u64 = (2 << 20) / BLOCK;
 const RECORD_BYTES_MAX: u32 = 256 << 10;
 /// Of a record's data, for which one block of headers has room.
 const PER_HEADER: u32 = 32 << 10;
+/// Records that can be under way at once, and so be torn (XLOG_MAX_ICLOGS).
+const UNDER_WAY_MAX: usize = 8;
 /// Records that may be torn, and a few more.
 const TORN_MAX: usize = 16;
 const LITTLE_ENDIAN: u32 = 1;
@@ -51,7 +53,12 @@ pub(super) fn read_log(volume: &dyn ReadAt, superblock: &Superblock) -> Result<C
         let mut transactions = Transactions::default();
         match log.read_records(&last, &head, &mut transactions)? {
             None => return Ok(transactions.finish()),
-            Some(torn) if head.distance(torn, log.blocks) <= WINDOW => head.at = torn,
+            Some(torn)
+                if head.distance(torn, log.blocks) <= WINDOW
+                    && log.records_from(torn, &head)? <= UNDER_WAY_MAX =>
+            {
+                head.at = torn;
+            }
             Some(_) => return Err(unusable("a checksum in its log does not fit")),
         }
     }
@@ -187,6 +194,16 @@ impl Log<'_> {
             back -= count;
         }
         Ok(head)
+    }
+
+    /// Records that begin from a block on to the head.
+    fn records_from(&self, start: u64, head: &Head) -> Result<usize, Refusal> {
+        let mut count = 0;
+        for number in 0..head.distance(start, self.blocks) {
+            let block = self.read((start + number) % self.blocks, 1)?;
+            count += usize::from(be32(&block, 0) == MAGIC);
+        }
+        Ok(count)
     }
 
     /// The last record that is whole; where the last that was begun is not, the log ends before it.

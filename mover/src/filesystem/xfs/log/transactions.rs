@@ -9,6 +9,8 @@ use crate::filesystem::{Refusal, field, le16, le32, le64};
 use std::collections::HashMap;
 use std::mem::take;
 
+/// What is kept of a change besides its bytes.
+const CHANGE_BYTES: usize = 64;
 const PIECE: usize = 12;
 const CLIENTS: [u8; 2] = [0x69, 0xaa];
 /// Of a transaction, before its items.
@@ -247,7 +249,7 @@ impl Transaction {
         let (flags, sector) = (le16(head, 4), le64(head, 8));
         if flags & GIVEN_UP != 0 {
             self.changes.push((sector, None));
-            return Ok(held);
+            return Ok(held.saturating_sub(CHANGE_BYTES));
         }
         if !CONTENTS.contains(&(flags >> 11)) {
             return Ok(held);
@@ -255,7 +257,7 @@ impl Transaction {
         let parts = parts(head, &item.pieces[1..])?;
         let kept: usize = parts.iter().map(|(_, part)| part.len()).sum();
         self.changes.push((sector, Some(parts)));
-        Ok(held.saturating_sub(kept))
+        Ok(held.saturating_sub(kept + CHANGE_BYTES))
     }
 }
 
