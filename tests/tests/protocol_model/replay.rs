@@ -221,8 +221,8 @@ fn a_life_is_a_path() {
 
 #[test]
 fn a_killed_run_and_the_next_one_are_a_path() {
-    let tale = Tale::new("replay-resumed", Some(256 << 10));
-    let image = tale.image("v.img", &Rng::new(31).bytes(200 * CHUNK));
+    let tale = Tale::new("replay-resumed", Some(400 << 10));
+    let image = tale.image("v.img", &Rng::new(31).bytes(150 * CHUNK));
     let vault = Arc::clone(&tale.vault);
     // killed at the second checkpoint; read slowly, so that there is time for two
     let death = Some(Death { change: 2, done: true });
