@@ -252,7 +252,7 @@ fn write_packs(
     chunks: &Range<u64>,
     stop: &Stop,
 ) -> Result<u64> {
-    let mut writer = PackWriter::new(repository.keys(), *repository.id(), layout);
+    let writer = PackWriter::new(repository.keys(), *repository.id(), layout);
     let mut written = 0;
     let mut first = chunks.start;
     while first < chunks.end {

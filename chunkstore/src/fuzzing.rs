@@ -14,7 +14,8 @@ use crate::limits::{
     FORMAT_VERSION, MAGIC_SEGMENT, SEGMENT_BLOCK_RECORDS, SEGMENT_RECORD_BYTES, TAG_BYTES,
 };
 use crate::pack::{
-    DirectoryEntry, EntryKind, PackHeader, PackTrailer, encode_directory, split_entry,
+    DirectoryEntry, EntryKind, PACK_END_BYTES, PACK_HASH_BYTES, PackHasher, PackHeader,
+    PackTrailer, encode_directory, split_entry,
 };
 
 /// First bytes of the records that only [`record`] takes.
@@ -38,10 +39,12 @@ pub fn reseal_entry(
     Ok(out)
 }
 
-/// Puts the hash of all before it into the last 32 bytes: of a pack or a segment.
-pub fn rehash(bytes: &mut [u8]) {
-    if let Some((rest, hash)) = bytes.split_last_chunk_mut::<32>() {
-        *hash = *blake3::hash(rest).as_bytes();
+/// Puts the hash of all before it into the last bytes of a pack.
+pub fn rehash_pack(bytes: &mut [u8]) {
+    if let Some((rest, end)) = bytes.split_last_chunk_mut::<PACK_END_BYTES>() {
+        let mut hasher = PackHasher::new();
+        hasher.update(rest);
+        *end = hasher.pack_end();
     }
 }
 
@@ -54,6 +57,7 @@ pub fn encode_pack_header(header: &PackHeader) -> Vec<u8> {
 pub fn encode_pack_trailer(trailer: &PackTrailer) -> Vec<u8> {
     let mut out = trailer.encode_hashed();
     out.put(&trailer.hash);
+    out.put(&[0; PACK_END_BYTES - PACK_HASH_BYTES]);
     out
 }
 

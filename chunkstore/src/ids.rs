@@ -106,9 +106,10 @@ random_id!(PackId, SegmentId, RepositoryId, KeyId, LeaseId, GenerationId, Damage
 /// Random bytes from the system's source.
 pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    // It fails only where the operating system offers no randomness at all; nothing can go on then.
+    // Not aws-lc's generator: seeding that from the processor's jitter takes as long as all else that an increment of
+    // nothing does. It fails only where the operating system offers no randomness at all; nothing can go on then.
     #[allow(clippy::expect_used)]
-    aws_lc_rs::rand::fill(&mut bytes).expect("the system's random source works");
+    getrandom::fill(&mut bytes).expect("the system's random source works");
     bytes
 }
 

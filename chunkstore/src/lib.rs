@@ -66,9 +66,9 @@ pub use map::{
 #[doc(hidden)]
 pub use pack::pack_end;
 pub use pack::{
-    ClosedPack, Codec, DirectoryEntry, EntryHeader, EntryKind, FinishedPack, PackAllocator,
-    PackCollector, PackHeader, PackKind, PackSummary, PackTrailer, Place, check_pack,
-    decode_directory, decode_pack_header, decode_pack_trailer,
+    ClosedPack, Codec, DirectoryEntry, EntryHeader, EntryKind, FinishedPack, PACK_END_BYTES,
+    PACK_HASH_BYTES, PackAllocator, PackCollector, PackHasher, PackHeader, PackKind, PackSummary,
+    PackTrailer, Place, check_pack, decode_directory, decode_pack_header, decode_pack_trailer,
 };
 pub use protocol::{
     Checkpointer, CollectOptions, Collected, Commit, DamagedSet, LeaseOptions, Reader, ResumeBy,

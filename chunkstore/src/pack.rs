@@ -6,12 +6,14 @@
 
 mod allocator;
 mod collector;
+mod hash;
 mod layout;
 
 pub use allocator::PackAllocator;
 #[doc(hidden)]
 pub use collector::pack_end;
 pub use collector::{FinishedPack, PackCollector};
+pub use hash::{PACK_END_BYTES, PACK_HASH_BYTES, PackHasher};
 pub use layout::{
     Codec, DirectoryEntry, EntryHeader, PackHeader, PackSummary, PackTrailer, check_pack,
     decode_directory, decode_pack_header, decode_pack_trailer,

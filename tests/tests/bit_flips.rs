@@ -104,7 +104,8 @@ fn pack(repo: &Repository, bytes: &[u8]) -> Vec<Class> {
         ("trailer: reserved", 4),
         ("trailer: length", 8),
         ("trailer: magic", 8),
-        ("trailer: hash", 32),
+        ("trailer: hash", 16),
+        ("trailer: reserved at the end", 16),
     ];
     all.extend(fields(bytes.len() - 64, &end));
     all

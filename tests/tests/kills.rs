@@ -4,7 +4,9 @@
 //! what was committed restores bit for bit throughout, each command works when it is run again, and after two more
 //! collections nothing is left that nobody refers to.
 //!
-//! By default it is killed ten times on a local directory. `MOVER_TEST_KILLS=200` is the full size, on Ceph.
+//! By default it is killed ten times on a local directory. `MOVER_TEST_KILLS=200` is the full size, on Ceph;
+//! `MOVER_TEST_KILLS_MIB=2048` is the size of the volume there, 256 unless told. From 1 GiB on, what is read again by a
+//! full backup that was killed ten times must not be more than 30% of the volume.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -258,8 +260,9 @@ fn content(rng: &mut Rng, len: u64) -> Vec<u8> {
 fn killed_at_random_moments_nothing_is_lost_and_nothing_is_left() {
     tests::require_root!();
     let full: Option<u64> = std::env::var("MOVER_TEST_KILLS").ok().map(|n| n.parse().unwrap());
+    let mib = std::env::var("MOVER_TEST_KILLS_MIB").map_or(256, |n| n.parse().unwrap());
     let (size, of_full, of_delta, of_gc) =
-        if full.is_some() { (256 * MIB, 10, 3, 3) } else { (64 * MIB, 6, 2, 3) };
+        if full.is_some() { (mib * MIB, 10, 3, 3) } else { (64 * MIB, 6, 2, 3) };
     let place = if full.is_some() {
         Place::on(tests::require_s3!(ceph))
     } else {
@@ -307,7 +310,8 @@ fn killed_at_random_moments_nothing_is_lost_and_nothing_is_left() {
         "{done} kills in {rounds} rounds: {worst}% read at worst, {}% on average",
         all / rounds
     );
-    // What the kernel counts includes what was under way when it was killed; the exact figure is that of the test of ten
-    // kills at changes of the store. This only finds a backup that begins anew each time.
-    assert!(worst <= 250, "{worst}%");
+    // What the kernel counts includes what was under way when it was killed, some 10 MiB each time; the exact figure is that of
+    // the test of ten kills at changes of the store. Over a small volume this only finds a backup that begins anew each time.
+    let most = if size >= 1024 * MIB { 130 } else { 250 };
+    assert!(worst <= most, "{worst}%");
 }

@@ -1,19 +1,12 @@
 //! Packs whose entries are holes: header, directory and trailer are real, so that a pack can be
 //! listed, looked at, checked by its hash, and its directory read; no chunk of it can be opened.
-//!
-//! The hash of a pack covers its entries too. As they are zeros at the same place in every pack,
-//! the nodes of BLAKE3's tree over them are computed once, and of each pack only what differs.
 
 use crate::failed;
 use benches::made_up_id;
-use blake3::Hasher;
-use blake3::hazmat::{ChainingValue, HasherExt, Mode, left_subtree_len};
-use blake3::hazmat::{merge_subtrees_non_root, merge_subtrees_root};
 use chunkstore::{
-    ChunkId, DirectoryEntry, Keys, Location, PackHeader, PackId, PackKind, RepositoryId, Result,
-    pack_end,
+    ChunkId, DirectoryEntry, Keys, Location, PackHasher, PackHeader, PackId, PackKind,
+    RepositoryId, Result, pack_end,
 };
-use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -26,8 +19,8 @@ const ENTRY_STORED_BYTES: u32 = 256 << 10;
 const PACK_ENTRIES: u64 = 128;
 /// 32 MiB.
 pub(super) const PACK_CHUNKS: u64 = ENTRY_CHUNKS * PACK_ENTRIES;
-/// Below it, bytes are hashed rather than nodes remembered.
-const LEAF_BYTES: u64 = 64 << 10;
+/// What all entries hold.
+static ZEROS: [u8; ENTRY_STORED_BYTES as usize] = [0; ENTRY_STORED_BYTES as usize];
 
 /// Which chunk is where.
 #[derive(Debug, Clone, Copy)]
@@ -79,16 +72,15 @@ pub(super) struct PackWriter<'a> {
     pub(super) keys: &'a Keys,
     pub(super) repository: RepositoryId,
     pub(super) layout: Layout,
-    nodes: HashMap<Range<u64>, ChainingValue>,
 }
 
 impl<'a> PackWriter<'a> {
     pub(super) fn new(keys: &'a Keys, repository: RepositoryId, layout: Layout) -> Self {
-        Self { keys, repository, layout, nodes: HashMap::new() }
+        Self { keys, repository, layout }
     }
 
     /// The pack that holds these chunks: at most a pack's, from its first one on.
-    pub(super) fn write(&mut self, packs: &Path, chunks: &Range<u64>) -> Result<PackId> {
+    pub(super) fn write(&self, packs: &Path, chunks: &Range<u64>) -> Result<PackId> {
         let pack = self.layout.pack_id(chunks.start / PACK_CHUNKS);
         let header = PackHeader {
             pack,
@@ -102,8 +94,11 @@ impl<'a> PackWriter<'a> {
         let (directory, trailer, _) = pack_end(self.keys, &pack, end, &entries)?;
         let mut tail = directory.to_vec();
         tail.extend_from_slice(&trailer);
-        let hash = self.hash(&head, end.into(), &tail);
-        tail.extend_from_slice(hash.as_bytes());
+        let mut hasher = PackHasher::new();
+        hasher.update(&head);
+        entries.iter().for_each(|entry| hasher.update(&ZEROS[..entry.stored_len as usize]));
+        hasher.update(&tail);
+        tail.extend_from_slice(&hasher.pack_end());
         let name = pack.to_hex();
         let directory = packs.join(&name[..2]);
         let path = directory.join(&name);
@@ -115,60 +110,6 @@ impl<'a> PackWriter<'a> {
         };
         write().map_err(|e| failed(format!("write {}", path.display()), e))?;
         Ok(pack)
-    }
-
-    /// Of `head`, zeros up to `end`, and `tail`.
-    fn hash(&mut self, head: &[u8], end: u64, tail: &[u8]) -> blake3::Hash {
-        let len = end + tail.len() as u64;
-        let mut tree = Tree { head, end, tail, nodes: &mut self.nodes };
-        let left = left_subtree_len(len);
-        let (a, b) = (tree.node(0..left), tree.node(left..len));
-        merge_subtrees_root(&a, &b, Mode::Hash)
-    }
-}
-
-struct Tree<'a> {
-    head: &'a [u8],
-    end: u64,
-    tail: &'a [u8],
-    nodes: &'a mut HashMap<Range<u64>, ChainingValue>,
-}
-
-impl Tree<'_> {
-    fn node(&mut self, bytes: Range<u64>) -> ChainingValue {
-        let all_zero = bytes.start >= self.head.len() as u64 && bytes.end <= self.end;
-        if all_zero && let Some(known) = self.nodes.get(&bytes) {
-            return *known;
-        }
-        let len = bytes.end - bytes.start;
-        let node = if len <= LEAF_BYTES {
-            Hasher::new()
-                .set_input_offset(bytes.start)
-                .update(&self.bytes(&bytes))
-                .finalize_non_root()
-        } else {
-            let middle = bytes.start + left_subtree_len(len);
-            let (left, right) = (self.node(bytes.start..middle), self.node(middle..bytes.end));
-            merge_subtrees_non_root(&left, &right, Mode::Hash)
-        };
-        if all_zero {
-            self.nodes.insert(bytes, node);
-        }
-        node
-    }
-
-    fn bytes(&self, range: &Range<u64>) -> Vec<u8> {
-        let at = |n: u64| usize::try_from(n - range.start).unwrap_or(usize::MAX);
-        let mut out = vec![0; at(range.end)];
-        for (start, part) in [(0, self.head), (self.end, self.tail)] {
-            let here = start.max(range.start)..(start + part.len() as u64).min(range.end);
-            if here.start < here.end {
-                let skip = usize::try_from(here.start - start).unwrap_or(usize::MAX);
-                let to = &mut out[at(here.start)..at(here.end)];
-                to.copy_from_slice(&part[skip..skip + to.len()]);
-            }
-        }
-        out
     }
 }
 
@@ -184,8 +125,8 @@ mod tests {
         let keys = Keys::derive(&MasterKey::from_bytes([1; 32]), Encryption::Aes256Gcm);
         let repository = RepositoryId::from_bytes([2; 16]);
         let layout = Layout { seed: 9 };
-        let mut writer = PackWriter::new(&keys, repository, layout);
-        // the second one finds nodes that the first one remembered; the last is short
+        let writer = PackWriter::new(&keys, repository, layout);
+        // the last is short
         for chunks in [0..PACK_CHUNKS, PACK_CHUNKS..2 * PACK_CHUNKS, 2 * PACK_CHUNKS..4100] {
             let pack = writer.write(dir.path(), &chunks).unwrap();
             let name = pack.to_hex();

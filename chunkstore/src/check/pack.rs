@@ -11,7 +11,7 @@ use crate::format::corrupt;
 use crate::format::names::pack_key;
 use crate::format::page::Page;
 use crate::ids::{ChunkId, PackId, PageId};
-use crate::pack::{DirectoryEntry, EntryKind};
+use crate::pack::{DirectoryEntry, EntryKind, PACK_END_BYTES, PackHasher};
 use crate::repository::Repository;
 use crate::seal::Opener;
 use futures::{StreamExt, stream};
@@ -22,8 +22,6 @@ use std::sync::Arc;
 const STEP_BYTES: u64 = 2 << 20;
 /// Reads that are ahead.
 const STEPS_AHEAD: usize = 2;
-/// The trailer's hash covers all before itself.
-const HASH_BYTES: u64 = 32;
 
 /// Checks packs one after another; for one thread.
 #[derive(Debug)]
@@ -155,11 +153,11 @@ impl PackChecker<'_> {
         read: &(dyn Fn(u64) + Sync),
     ) -> Result<Option<Trouble>> {
         let (repo, key) = (Arc::clone(&self.repo), pack_key(pack));
-        let end = size_bytes.saturating_sub(HASH_BYTES);
+        let end = size_bytes.saturating_sub(PACK_END_BYTES as u64);
         let mut steps = stream::iter(steps(end))
             .map(|step| repo.store().get_range(&key, step))
             .buffered(STEPS_AHEAD);
-        let mut hasher = blake3::Hasher::new();
+        let mut hasher = PackHasher::new();
         let (mut held, mut held_at) = (Vec::new(), 0);
         let mut ahead = (0_u32..).zip(&frame.directory);
         let mut next = ahead.next();
@@ -186,7 +184,7 @@ impl PackChecker<'_> {
             held.drain(..used);
             held_at += used as u64;
         }
-        let hash = *hasher.finalize().as_bytes() != frame.trailer.hash;
+        let hash = hasher.finish() != frame.trailer.hash;
         let clean = entries.is_empty() && places.is_empty() && !hash;
         Ok((!clean).then_some(Trouble::Data { entries, places, hash }))
     }

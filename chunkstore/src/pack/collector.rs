@@ -3,6 +3,7 @@
 //! Entries are never copied: a finished pack is a list of `Bytes`. What came in offset order is hashed at once, so finishing a
 //! pack costs only its directory.
 
+use super::hash::{PACK_HASH_BYTES, PackHasher};
 use super::layout::{DirectoryEntry, EntryHeader, PackHeader, PackTrailer, encode_directory};
 use super::{ClosedPack, Codec, EntryKind, PackKind, seal_entry};
 use crate::error::Result;
@@ -51,7 +52,7 @@ pub struct PackCollector {
 
 /// A pack whose entries are still coming.
 struct Building {
-    hasher: blake3::Hasher,
+    hasher: PackHasher,
     /// End of what was hashed.
     end: u32,
     parts: Vec<Bytes>,
@@ -170,7 +171,7 @@ impl PackCollector {
 impl Building {
     fn new(header: &PackHeader) -> Self {
         let mut building = Self {
-            hasher: blake3::Hasher::new(),
+            hasher: PackHasher::new(),
             end: 0,
             parts: Vec::new(),
             entries: Vec::new(),
@@ -232,7 +233,7 @@ impl Building {
         let (directory, mut end, len) = pack_end(keys, &pack, self.end, &self.entries)?;
         self.append(directory);
         self.hasher.update(&end);
-        end.extend_from_slice(self.hasher.finalize().as_bytes());
+        end.extend_from_slice(&self.hasher.pack_end());
         self.parts.push(end.into());
         Ok(FinishedPack { pack, kind, parts: self.parts, len, entries: self.entries })
     }
@@ -264,7 +265,7 @@ pub fn pack_end(
         directory_len,
         entries: u32::try_from(entries.len()).map_err(too_long)?,
         pack_len: len,
-        hash: [0; 32],
+        hash: [0; PACK_HASH_BYTES],
     };
     Ok((directory, trailer.encode_hashed(), len))
 }

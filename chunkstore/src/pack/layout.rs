@@ -1,6 +1,6 @@
 //! Bytes of a pack: header, entries, directory, trailer.
 
-use super::{EntryKind, PackKind};
+use super::{EntryKind, PACK_END_BYTES, PACK_HASH_BYTES, PackHasher, PackKind};
 use crate::error::Result;
 use crate::format::fields::{Fields, PutFields};
 use crate::format::location::{ENTRY_OVERHEAD_BYTES, check_entry};
@@ -245,12 +245,12 @@ pub struct PackTrailer {
     pub entries: u32,
     /// Bytes of the whole pack.
     pub pack_len: u32,
-    /// BLAKE3 of all before it.
-    pub hash: [u8; 32],
+    /// See [`PackHasher`].
+    pub hash: [u8; PACK_HASH_BYTES],
 }
 
 impl PackTrailer {
-    /// All but the hash.
+    /// All but the hash and what follows it.
     pub(crate) fn encode_hashed(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(PACK_TRAILER_BYTES as usize);
         out.put_u32(self.directory_offset);
@@ -279,6 +279,9 @@ pub fn decode_pack_trailer(bytes: &[u8]) -> Result<PackTrailer> {
         return Err(corrupt(what, "its magic is not that of a pack's end"));
     }
     let hash = fields.array()?;
+    if fields.array::<{ PACK_END_BYTES - PACK_HASH_BYTES }>()?.iter().any(|b| *b != 0) {
+        return Err(corrupt(what, "a reserved byte is not zero"));
+    }
     fields.finish()?;
     let end = u64::from(directory_offset) + u64::from(directory_len);
     if directory_offset < PACK_HEADER_BYTES
@@ -309,8 +312,9 @@ pub fn check_pack(bytes: &[u8]) -> Result<PackSummary> {
         let detail = format!("it has {} bytes instead of {}", bytes.len(), trailer.pack_len);
         return Err(corrupt(what, detail));
     }
-    let hashed = &bytes[..bytes.len() - 32];
-    if *blake3::hash(hashed).as_bytes() != trailer.hash {
+    let mut hasher = PackHasher::new();
+    hasher.update(&bytes[..bytes.len() - PACK_END_BYTES]);
+    if hasher.finish() != trailer.hash {
         return Err(corrupt(what, "its hash is not that of its content"));
     }
     Ok(PackSummary { header, trailer })

@@ -4,7 +4,7 @@
 //! seal threads count where their time goes: working, waiting for units to seal (the device is behind), or waiting to hand a
 //! result on (the store is behind). After every window of units, the level follows:
 //!
-//! - no waiting: the CPU is the limit, and the next faster level is taken;
+//! - hardly any waiting: the CPU is the limit, and the next faster level is taken;
 //! - waiting, and the next stronger level would still fit into the time: it is taken. Up to [`DEVICE_LEVEL_MAX`] while it is the
 //!   device that is waited for, where a stronger level saves no time; up to [`STORE_LEVEL_MAX`] while it is the store,
 //!   where fewer bytes are less time.
@@ -60,6 +60,9 @@ const LADDER: [(i32, u32); 9] = [
 /// Units to a window: less than a pack's worth, more than noise.
 const WINDOW_UNITS: u32 = 24;
 const WINDOW_LEAST: Duration = Duration::from_millis(40);
+/// Twentieths of the time that the seal threads may be busy. Above it the CPU is the limit: what else runs on the same cores
+/// (the device's own work, writing to a local store) makes them wait now and then even so. A stronger level has to fit below it.
+const BUSY_MAX: u32 = 17;
 
 /// The levels between which a choice moves, and the one it starts at: weakest, first, strongest.
 pub(crate) fn levels(choice: CompressionChoice) -> [Compression; 3] {
@@ -186,19 +189,15 @@ fn fixed_name(fixed: Compression) -> String {
 /// The level for the next window.
 fn next_level(now: i32, ceiling: i32, spent: Spent) -> i32 {
     let at = LADDER.iter().position(|(level, _)| *level == now).unwrap_or(0);
-    let (total, waited) = (spent.total(), spent.idle + spent.blocked);
+    let total = spent.total();
     let limit = if spent.blocked >= spent.idle { STORE_LEVEL_MAX } else { DEVICE_LEVEL_MAX };
-    if waited * 20 < total {
-        return LADDER[at.saturating_sub(1)].0;
-    }
-    if now > limit {
+    if spent.busy * 20 > total * BUSY_MAX || now > limit {
         return LADDER[at.saturating_sub(1)].0;
     }
     match LADDER.get(at + 1) {
-        // not more than 17 of 20 parts of the time, so that the next window does not take it back
         Some((next, cost))
             if *next <= limit.min(ceiling)
-                && spent.busy * 20 * *cost < total * 17 * LADDER[at].1 =>
+                && spent.busy * 20 * *cost < total * BUSY_MAX * LADDER[at].1 =>
         {
             *next
         }
@@ -272,6 +271,13 @@ mod tests {
     #[test]
     fn a_cpu_that_is_the_limit_gets_the_fastest_level() {
         assert_eq!(settled(u64::MAX, 3000, 0, false), [1, -1, -3, -5]);
+    }
+
+    /// One part in eleven of the time is waited for the device or the store.
+    #[test]
+    fn a_cpu_that_waits_a_little_is_the_limit_all_the_same() {
+        assert_eq!(settled(u64::MAX, 3000, 3300, false), [1, -1]);
+        assert_eq!(settled(u64::MAX, 3000, 3300, true), [1, -1]);
     }
 
     #[test]
