@@ -37,7 +37,7 @@ pub use level::{CompressionChoice, CompressionUsed, LevelUsed};
 pub use parent::ParentChoice;
 pub(crate) use prepare::ranges_max;
 pub use resume::Resumed;
-pub use summary::{BackupOutcome, BackupSummary};
+pub use summary::{BackupOutcome, BackupSummary, Waits};
 
 use crate::changes::{BackupPlan, ChangeRequest, Origin};
 use crate::control::{Cancel, MemoryBudget, Phase, Progress};

@@ -72,6 +72,8 @@ pub struct BackupSummary {
     pub audit: Option<Audited>,
     /// What the run waited for most: `device`, `cpu` or `store`.
     pub bottleneck: &'static str,
+    /// Where its stages waited.
+    pub waits: Waits,
     /// Bounds on memory that were in force.
     pub bounds: Option<Bounds>,
     /// Requests to the store, by kind.
@@ -82,6 +84,34 @@ pub struct BackupSummary {
     pub warnings: Vec<String>,
     /// Why the backup was made differently than asked.
     pub degraded: Vec<String>,
+}
+
+/// Where the stages of a run waited, in seconds; of stages with several threads the sum over them. What is short of all of it
+/// was work, on a core or waiting for one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Waits {
+    /// The read stage, for the device.
+    pub read_for_device: f64,
+    /// The read stage, for a free buffer: the stages behind it are slower.
+    pub read_for_buffers: f64,
+    /// The seal threads, for something to seal.
+    pub seal_for_input: f64,
+    /// The seal threads, to hand on what they have sealed.
+    pub seal_for_output: f64,
+    /// The run, for packs to be stored.
+    pub for_store: f64,
+}
+
+impl Waits {
+    fn of(done: &PassDone) -> Self {
+        Self {
+            read_for_device: done.read.device_wait.as_secs_f64(),
+            read_for_buffers: done.read.slot_wait.as_secs_f64(),
+            seal_for_input: done.seal.idle.as_secs_f64(),
+            seal_for_output: done.seal.blocked.as_secs_f64(),
+            for_store: done.upload.wait.as_secs_f64(),
+        }
+    }
 }
 
 impl BackupSummary {
@@ -117,6 +147,7 @@ impl BackupSummary {
             resumed: None,
             audit: None,
             bottleneck: "none",
+            waits: Waits::default(),
             bounds: None,
             requests: RequestCounts::default(),
             retention: None,
@@ -206,6 +237,7 @@ impl Run<'_> {
         summary.resumed = self.resumed;
         summary.audit = self.audited;
         summary.bottleneck = self.bottleneck(done, elapsed);
+        summary.waits = Waits::of(done);
         summary.bounds = Some(self.prepared.bounds.clone());
         summary.requests = self.repo.store().counts();
         summary.warnings.clone_from(&self.prepared.warnings);

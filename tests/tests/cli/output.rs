@@ -29,6 +29,9 @@ fn a_backup_says_the_same_to_people_and_machines() {
     assert_eq!(last["zero_bytes"], 65536);
     assert_eq!(last["new_bytes"], 65536);
     assert_eq!(last["unchanged_bytes"], IMAGE_BYTES - 2 * 65536);
+    let (waited, all) = (&last["waits"]["read_for_device"], &last["elapsed_seconds"]);
+    let (waited, all) = (waited.as_f64().expect("seconds"), all.as_f64().expect("seconds"));
+    assert!(0.0 < waited && waited < all, "{waited} of {all}");
 
     let text = stage.mover.ok([p("backup"), stage.image(), p("--volume"), p("w")]).text();
     for word in [
