@@ -6,12 +6,13 @@
 //! A refusal is no error of a run: it says why, and the whole volume is read instead.
 //!
 //! All of it comes from outside: no length, count or block number is believed, and no loop runs longer than the device is large.
-//! Memory is a few blocks, 40 bytes for each block that a journal has newer or for each chunk of btrfs, and the map, rounded out to the
-//! caller's granule.
+//! Memory is a few blocks, 40 bytes for each block that a journal has newer or for each chunk of btrfs, a bit for each cluster of FAT,
+//! the metadata of an LVM group, and the map, rounded out to the caller's granule.
 
 mod btrfs;
 mod ext4;
 mod partitions;
+mod swap;
 mod xfs;
 
 use crate::changes::{Extents, ExtentsBuilder};
@@ -55,7 +56,7 @@ impl ReadAt for &[u8] {
 /// What a file system says about itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UsedSpace {
-    /// Its name, as in `mount -t`; that of a partition table.
+    /// Its name, as in `mount -t`; that of a partition table, `swap` or `lvm`.
     pub kind: &'static str,
     /// Bytes that are in use, rounded out. What lies behind the file system's end counts as used.
     pub used: Extents,
@@ -92,7 +93,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown => f.write_str("no file system is found whose free space is understood"),
-            Self::Unusable { kind, why } => write!(f, "{kind} file system: {why}"),
+            Self::Unusable { kind, why } => write!(f, "{kind}: {why}"),
             Self::Io { offset, error } => write!(f, "read at {offset}: {error}"),
         }
     }
@@ -105,10 +106,12 @@ struct Kind {
     signatures: &'static [&'static str],
 }
 
+/// Swap space and physical volumes of LVM are no file systems, but begin where one would.
 const FILE_SYSTEMS: &[Kind] = &[
     Kind { read: ext4::used_space, signatures: &[signatures::EXT] },
     Kind { read: xfs::used_space, signatures: &[signatures::XFS] },
     Kind { read: btrfs::used_space, signatures: &[signatures::BTRFS] },
+    Kind { read: swap::used_space, signatures: &[signatures::SWAP] },
 ];
 
 const PARTITION_TABLES: &[Kind] = &[Kind {

@@ -39,7 +39,7 @@ pub(super) fn filesystem_list(path: &Path, request: &ListRequest<'_>) -> Result<
         Error::new(kind, context(), refusal.to_string())
     })?;
     tracing::info!(
-        "the {} file system on {} has {} bytes free, {} transactions of its journal counted in",
+        "{} on {} has {} bytes free, {} transactions of its journal counted in",
         found.kind,
         path.display(),
         found.free_bytes,

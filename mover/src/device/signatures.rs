@@ -17,6 +17,12 @@ pub(crate) const SECOND_GPT: &str = "a GPT partition table (its second header)";
 pub(crate) const MBR: &str = "an MBR partition table";
 pub(crate) const XFS: &str = "an XFS file system";
 pub(crate) const BTRFS: &str = "a btrfs file system";
+pub(crate) const FAT: &str = "a FAT file system";
+pub(crate) const EXFAT: &str = "an exFAT file system";
+pub(crate) const NTFS: &str = "an NTFS file system";
+pub(crate) const SWAP: &str = "swap space";
+pub(crate) const LVM: &str = "an LVM physical volume";
+const SUSPENDED: &str = "a hibernation image";
 
 struct Magic {
     what: &'static str,
@@ -32,12 +38,12 @@ const fn magic(what: &'static str, offset: usize, magic: &'static [u8]) -> Magic
 const MAGICS: &[Magic] = &[
     magic(XFS, 0, b"XFSB"),
     magic(BTRFS, (64 << 10) + 64, b"_BHRfS_M"),
-    magic("an NTFS file system", 3, b"NTFS    "),
-    magic("an exFAT file system", 3, b"EXFAT   "),
+    magic(NTFS, 3, b"NTFS    "),
+    magic(EXFAT, 3, b"EXFAT   "),
     magic("a ReFS file system", 3, b"ReFS\0\0\0\0"),
-    magic("a FAT file system", 54, b"FAT12   "),
-    magic("a FAT file system", 54, b"FAT16   "),
-    magic("a FAT file system", 82, b"FAT32   "),
+    magic(FAT, 54, b"FAT12   "),
+    magic(FAT, 54, b"FAT16   "),
+    magic(FAT, 82, b"FAT32   "),
     magic("an F2FS file system", 1024, b"\x10\x20\xf5\xf2"),
     magic("a bcache device", 4096 + 24, BCACHE_MAGIC),
     magic("a bcachefs file system", 4096 + 24, BCACHEFS_MAGIC),
@@ -54,15 +60,25 @@ const MAGICS: &[Magic] = &[
     magic("Ceph BlueStore data", 0, b"bluestore block device"),
     magic("a member of a Linux RAID array", 0, b"\xfc\x4e\x2b\xa9"),
     magic("a member of a Linux RAID array", 4096, b"\xfc\x4e\x2b\xa9"),
-    magic("swap space", 4096 - 10, b"SWAPSPACE2"),
-    magic("swap space", 4096 - 10, b"SWAP-SPACE"),
-    magic("swap space", 16384 - 10, b"SWAPSPACE2"),
-    magic("swap space", 65536 - 10, b"SWAPSPACE2"),
-    magic("a hibernation image", 4096 - 10, b"S1SUSPEND"),
-    magic("an LVM physical volume", 0, b"LABELONE"),
-    magic("an LVM physical volume", 512, b"LABELONE"),
-    magic("an LVM physical volume", 1024, b"LABELONE"),
-    magic("an LVM physical volume", 1536, b"LABELONE"),
+    magic(SWAP, 4096 - 10, b"SWAPSPACE2"),
+    magic(SWAP, 4096 - 10, b"SWAP-SPACE"),
+    magic(SWAP, 8192 - 10, b"SWAPSPACE2"),
+    magic(SWAP, 16384 - 10, b"SWAPSPACE2"),
+    magic(SWAP, 32768 - 10, b"SWAPSPACE2"),
+    magic(SWAP, 65536 - 10, b"SWAPSPACE2"),
+    magic(SUSPENDED, 4096 - 10, b"S1SUSPEND"),
+    magic(SUSPENDED, 4096 - 10, b"S2SUSPEND"),
+    magic(SUSPENDED, 4096 - 10, b"ULSUSPEND"),
+    magic(SUSPENDED, 4096 - 10, b"LINHIB0001"),
+    magic(SUSPENDED, 4096 - 10, b"\xed\xc3\x02\xe9\x98\x56\xe5\x0c"),
+    magic(SUSPENDED, 8192 - 10, b"S1SUSPEND"),
+    magic(SUSPENDED, 16384 - 10, b"S1SUSPEND"),
+    magic(SUSPENDED, 32768 - 10, b"S1SUSPEND"),
+    magic(SUSPENDED, 65536 - 10, b"S1SUSPEND"),
+    magic(LVM, 0, b"LABELONE"),
+    magic(LVM, 512, b"LABELONE"),
+    magic(LVM, 1024, b"LABELONE"),
+    magic(LVM, 1536, b"LABELONE"),
     magic(GPT, 512, b"EFI PART"),
     magic(GPT, 4096, b"EFI PART"),
     magic("a qcow2 image", 0, b"QFI\xfb"),

@@ -12,4 +12,5 @@ mod btrfs;
 mod ext4;
 mod partitions;
 mod stage;
+mod swap;
 mod xfs;

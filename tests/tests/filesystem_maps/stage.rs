@@ -102,31 +102,37 @@ impl Stage {
 
     /// Backs snapshots up by their maps, each spoilt where that does not matter, and restores them over noise.
     pub(crate) fn expect_backups_right(&mut self, mover: &Mover, snapshot: &Path) {
-        let target = self.path("target");
-        let bytes = fs::metadata(snapshot).unwrap().len();
         for name in ["one", "two"] {
-            // what free blocks hold does not matter
-            let used = map(snapshot).unwrap();
-            spoil(snapshot, &used, &mut self.rng);
-            let device = LoopDevice::attach(snapshot);
-            let device = text(device.path());
-            let more = ["--volume", "v", "--snapshot", name, &device];
-            let done = mover.ok(BACKUP.iter().copied().chain(more)).text();
-            assert!(
-                done.contains("\"kind\":\"allocated\"") && done.contains("\"degraded\":[]"),
-                "{done}"
-            );
-            assert!(done.contains("\"origin\":\"filesystem\""), "{done}");
-            let noise = File::create(&target).unwrap();
-            let piece = self.rng.bytes(MIB as usize);
-            (0..bytes.div_ceil(MIB)).for_each(|at| noise.write_all_at(&piece, at * MIB).unwrap());
-            noise.set_len(bytes).unwrap();
-            mover.ok(["restore", "v@latest", &text(&target), "--force"]);
+            let target = self.restored(mover, snapshot, name);
             let whole = self.path("whole");
             copy(snapshot, &whole);
             self.listing(&whole).expect_same(&self.listing(&target));
             self.kind.check(&target);
         }
+    }
+
+    /// What a backup of that name by its map is restored to, over noise. The snapshot is spoilt before.
+    pub(crate) fn restored(&mut self, mover: &Mover, snapshot: &Path, name: &str) -> PathBuf {
+        let target = self.path("target");
+        let bytes = fs::metadata(snapshot).unwrap().len();
+        // what free blocks hold does not matter
+        let used = map(snapshot).unwrap();
+        spoil(snapshot, &used, &mut self.rng);
+        let device = LoopDevice::attach(snapshot);
+        let device = text(device.path());
+        let more = ["--volume", "v", "--snapshot", name, &device];
+        let done = mover.ok(BACKUP.iter().copied().chain(more)).text();
+        assert!(
+            done.contains("\"kind\":\"allocated\"") && done.contains("\"degraded\":[]"),
+            "{done}"
+        );
+        assert!(done.contains("\"origin\":\"filesystem\""), "{done}");
+        let noise = File::create(&target).unwrap();
+        let piece = self.rng.bytes(MIB as usize);
+        (0..bytes.div_ceil(MIB)).for_each(|at| noise.write_all_at(&piece, at * MIB).unwrap());
+        noise.set_len(bytes).unwrap();
+        mover.ok(["restore", "v@latest", &text(&target), "--force"]);
+        target
     }
 
     /// A new repository, for which all chunks are audited.
@@ -148,6 +154,34 @@ pub(crate) fn map(image: &Path) -> Result<UsedSpace, Refusal> {
     let file = File::open(image).unwrap();
     let bytes = file.metadata().unwrap().len();
     used_space(&file, bytes, LIMITS)
+}
+
+/// The same of bytes; the text of a refusal.
+pub(crate) fn map_of(bytes: &[u8]) -> Result<UsedSpace, String> {
+    used_space(&bytes, bytes.len() as u64, LIMITS).map_err(|refusal| refusal.to_string())
+}
+
+/// Expects bytes at a place of a good volume to be refused.
+pub(crate) fn expect_refused(good: &[u8], at: usize, value: &[u8], expected: &str) {
+    let mut bytes = good.to_vec();
+    bytes[at..at + value.len()].copy_from_slice(value);
+    let refusal = map_of(&bytes).expect_err(expected);
+    assert!(refusal.contains(expected), "{at} {value:?}: {refusal}");
+}
+
+/// Puts noise into some places of a good volume, each with its length: it is refused or mapped, and never a panic or a loop.
+pub(crate) fn expect_no_panic(good: &[u8], places: &[(usize, usize)], rng: &mut Rng) {
+    let mut bytes = good.to_vec();
+    let mut refused = 0;
+    for _ in 0..1000 {
+        let (at, len) = places[rng.below(places.len() as u64) as usize];
+        let from = at + rng.below(len as u64) as usize;
+        let to = (from + 1 + rng.below(8) as usize).min(at + len);
+        rng.fill(&mut bytes[from..to]);
+        refused += u32::from(map_of(&bytes).is_err());
+        bytes[at..at + len].copy_from_slice(&good[at..at + len]);
+    }
+    assert!(refused > 10, "{refused} of 1000");
 }
 
 pub(crate) fn copy(from: &Path, to: &Path) {
