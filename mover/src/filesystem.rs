@@ -10,7 +10,10 @@
 //! the metadata of an LVM group, and the map, rounded out to the caller's granule.
 
 mod btrfs;
+mod clusters;
+mod exfat;
 mod ext4;
+mod fat;
 mod partitions;
 mod swap;
 mod xfs;
@@ -112,6 +115,8 @@ const FILE_SYSTEMS: &[Kind] = &[
     Kind { read: xfs::used_space, signatures: &[signatures::XFS] },
     Kind { read: btrfs::used_space, signatures: &[signatures::BTRFS] },
     Kind { read: swap::used_space, signatures: &[signatures::SWAP] },
+    Kind { read: fat::used_space, signatures: &[signatures::FAT] },
+    Kind { read: exfat::used_space, signatures: &[signatures::EXFAT] },
 ];
 
 const PARTITION_TABLES: &[Kind] = &[Kind {

@@ -9,7 +9,9 @@
 #![allow(clippy::print_stdout)] // what a mkfs does not know is shown
 
 mod btrfs;
+mod exfat;
 mod ext4;
+mod fat;
 mod partitions;
 mod stage;
 mod swap;
