@@ -14,6 +14,7 @@ mod clusters;
 mod exfat;
 mod ext4;
 mod fat;
+mod ntfs;
 mod partitions;
 mod swap;
 mod xfs;
@@ -117,6 +118,7 @@ const FILE_SYSTEMS: &[Kind] = &[
     Kind { read: swap::used_space, signatures: &[signatures::SWAP] },
     Kind { read: fat::used_space, signatures: &[signatures::FAT] },
     Kind { read: exfat::used_space, signatures: &[signatures::EXFAT] },
+    Kind { read: ntfs::used_space, signatures: &[signatures::NTFS] },
 ];
 
 const PARTITION_TABLES: &[Kind] = &[Kind {
