@@ -35,14 +35,59 @@ impl ReadAt for Sparse<'_> {
         }
         if self.seal {
             seal(buffer);
+            self.seal_area(buffer, offset)?;
         }
         Ok(())
     }
 }
 
-/// Sums up a block that is read alone: of XFS by its magic, anything else of that size as of btrfs.
+impl Sparse<'_> {
+    /// The header of a metadata area of LVM, which has the checksum of the text behind it.
+    fn seal_area(&self, header: &mut [u8], offset: u64) -> io::Result<()> {
+        if header.len() != 512 || header[4..20] != *b" LVM2 x[5A%r0N*>" {
+            return Ok(());
+        }
+        let number =
+            |at: usize| header[at..at + 8].iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
+        let (at, len) = (number(40), number(48));
+        let end = offset.checked_add(at).and_then(|at| at.checked_add(len));
+        if len < 1 << 20 && end.is_some_and(|end| end <= VOLUME_BYTES) {
+            let mut text = vec![0; usize::try_from(len).unwrap_or(0)];
+            self.read_at(&mut text, offset + at)?;
+            header[56..60].copy_from_slice(&crc_of_lvm(&text).to_le_bytes());
+        }
+        let sum = crc_of_lvm(&header[4..]);
+        header[..4].copy_from_slice(&sum.to_le_bytes());
+        Ok(())
+    }
+}
+
+/// Sums up a block that is read alone: of XFS, NTFS, exFAT and LVM by its magic, anything else of that size as of btrfs.
 fn seal(block: &mut [u8]) {
+    if block.len() == 512 && block.starts_with(b"LABELONE") {
+        let sum = crc_of_lvm(&block[20..]);
+        block[16..20].copy_from_slice(&sum.to_le_bytes());
+        return;
+    }
+    if block.len() > 512 && block[3..].starts_with(b"EXFAT   ") {
+        let (body, kept) = block.split_at_mut(block.len() / 12 * 11);
+        let counts = |at: &usize| ![106, 107, 112].contains(at);
+        let bytes = (0..body.len()).filter(counts).map(|at| u32::from(body[at]));
+        let sum = bytes.fold(0_u32, |sum, byte| sum.rotate_right(1).wrapping_add(byte));
+        kept.chunks_exact_mut(4).for_each(|kept| kept.copy_from_slice(&sum.to_le_bytes()));
+        return;
+    }
     let at = match block.first_chunk() {
+        Some(b"FILE" | b"RSTR") if block.len() >= 512 => {
+            // each sector ends with the number of the write
+            let from = usize::from(u16::from_le_bytes([block[4], block[5]]));
+            if let Some(number) = block.get(from..from + 2).map(<[u8]>::to_vec) {
+                block
+                    .chunks_exact_mut(512)
+                    .for_each(|sector| sector[510..].copy_from_slice(&number));
+            }
+            return;
+        }
         Some(b"XFSB") => 224,
         Some(b"XAGF") => 216,
         Some(b"XAGI") => 312,
@@ -67,6 +112,13 @@ fn crc32c(bytes: &[u8]) -> u32 {
         (0..8).fold(sum ^ u32::from(*byte), |sum, _| (sum >> 1) ^ (0x82f6_3b78 * (sum & 1)))
     };
     !bytes.iter().fold(!0, step)
+}
+
+fn crc_of_lvm(bytes: &[u8]) -> u32 {
+    let step = |sum: u32, byte: &u8| {
+        (0..8).fold(sum ^ u32::from(*byte), |sum, _| (sum >> 1) ^ (0xedb8_8320 * (sum & 1)))
+    };
+    bytes.iter().fold(0xf597_a6cf, step)
 }
 
 /// Reads the map of a volume of 64 MiB, as it is and with checksums that fit.

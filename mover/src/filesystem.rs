@@ -14,6 +14,7 @@ mod clusters;
 mod exfat;
 mod ext4;
 mod fat;
+mod lvm;
 mod ntfs;
 mod partitions;
 mod swap;
@@ -119,6 +120,7 @@ const FILE_SYSTEMS: &[Kind] = &[
     Kind { read: fat::used_space, signatures: &[signatures::FAT] },
     Kind { read: exfat::used_space, signatures: &[signatures::EXFAT] },
     Kind { read: ntfs::used_space, signatures: &[signatures::NTFS] },
+    Kind { read: lvm::used_space, signatures: &[signatures::LVM] },
 ];
 
 const PARTITION_TABLES: &[Kind] = &[Kind {

@@ -12,6 +12,7 @@ mod btrfs;
 mod exfat;
 mod ext4;
 mod fat;
+mod lvm;
 mod ntfs;
 mod partitions;
 mod stage;

@@ -1,6 +1,7 @@
 //! Partition tables, with file systems in the partitions.
 
 use crate::stage::{LIMITS, MIB, Stage, copy, map, spoil, text};
+use crate::{fat, lvm, ntfs, swap};
 use mover::filesystem::used_space;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -158,6 +159,64 @@ fn file_systems_in_partitions_are_mapped_at_their_places() {
     (0..disk_bytes() / MIB).for_each(|_| noise.write_all(&piece).unwrap());
     mover.ok(["restore", "v@latest", &text(&target), "--force"]);
     expect_same_files(&mut stage, &disk, &target);
+}
+
+/// A disk as that of a virtual machine with several systems.
+#[test]
+fn fat_ntfs_swap_space_and_lvm_are_mapped_in_partitions() {
+    require_root!();
+    let mut stage = Stage::new(Filesystem::Ext4, 52);
+    let images = [
+        fat::make(&mut stage, &["-F", "32"], 60 * MIB),
+        ntfs::make(&mut stage, &[], 80 * MIB),
+        swap::make(&mut stage, 4096, 16 * MIB),
+        lvm::make(&mut stage, 100 * MIB),
+    ];
+    let [disk, spoilt] = ["disk", "spoilt"].map(|name| stage.path(name));
+    let file = File::create(&disk).unwrap();
+    file.set_len(300 * MIB).unwrap();
+    let mut arguments = vec!["-a".to_owned(), "1".to_owned()];
+    let mut at = MIB;
+    let mut places = Vec::new();
+    let mut free = 0;
+    for (number, image) in (1..).zip(&images) {
+        let bytes = fs::metadata(image).unwrap().len();
+        let sectors = at / SECTOR..(at + bytes) / SECTOR;
+        arguments.push("-n".to_owned());
+        arguments.push(format!("{number}:{}:{}", sectors.start, sectors.end - 1));
+        put(&disk, at, image);
+        places.push((at, bytes));
+        free += map(image).unwrap().free_bytes;
+        at += bytes.next_multiple_of(MIB) + MIB;
+    }
+    run_ok("sgdisk", arguments.into_iter().chain([text(&disk)]));
+    let found = map(&disk).unwrap();
+    assert_eq!((found.kind, found.free_bytes), ("gpt", free));
+    assert!(found.notes.is_empty(), "{:?}", found.notes);
+    copy(&disk, &spoilt);
+    let bytes = spoil(&spoilt, &found, &mut stage.rng);
+    assert!(bytes <= free && bytes + free / 10 > free, "{bytes} of {free}");
+    let parts = ["fat", "ntfs", "swap", "pv"].map(|name| stage.path(&format!("{name}-part")));
+    for ((at, bytes), part) in places.iter().zip(&parts) {
+        take(&spoilt, *at, *bytes, part);
+    }
+    fat::check(&parts[0]);
+    fat::listing(&stage, &parts[0]).expect_same(&fat::listing(&stage, &images[0]));
+    ntfs::check(&parts[1]);
+    ntfs::listing(&stage, &parts[1]).expect_same(&ntfs::listing(&stage, &images[1]));
+    swap::check(&parts[2]);
+    lvm::check(&stage, &images[3], &parts[3]);
+    // what is refused is said, and used as a whole
+    let dirty = File::options().write(true).open(&disk).unwrap();
+    dirty.write_all_at(&[1], places[0].0 + 65).unwrap();
+    let less = map(&disk).unwrap();
+    assert!(less.used.covers(&(places[0].0..places[0].0 + places[0].1)));
+    assert!(less.notes[0].contains("partition 1 counts as used: vfat: it was not unmounted"));
+    // and a note of a file system is one of its partition
+    dirty.write_all_at(&[0], places[0].0 + 65).unwrap();
+    dirty.write_all_at(&[1, 0, 0, 0], places[0].0 + SECTOR + 488).unwrap();
+    let notes = map(&disk).unwrap().notes;
+    assert!(notes[0].starts_with("partition 1: its table has"), "{notes:?}");
 }
 
 #[test]

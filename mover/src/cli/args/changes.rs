@@ -25,8 +25,8 @@ pub(crate) struct ChangesArgs {
     pub(crate) require: Option<KindArg>,
     /// Take this list where no other can be had. filesystem: what the volume's own file system says
     /// of its free space; free blocks are not read, and restore as zeros; understood are ext2, ext3,
-    /// ext4, XFS, btrfs on one device, and these in partitions of a GPT or an MBR. nbd: what the NBD
-    /// server says of its zeros
+    /// ext4, XFS, btrfs on one device, FAT, NTFS, swap space, LVM, and these in partitions of a GPT
+    /// or an MBR. nbd: what the NBD server says of its zeros
     #[arg(long, env = "MOVER_ALLOCATED_FROM", value_name = "WHERE")]
     pub(crate) allocated_from: Option<AllocatedFromArg>,
     /// Read only what this dirty bitmap of the NBD server (qemu:dirty-bitmap:NAME) marks as changed
