@@ -256,3 +256,56 @@ fn damaged_btrfs_is_refused_or_harmless_and_never_a_panic_or_a_loop() {
     }
     assert!(refused > 100, "{refused} of 3000");
 }
+
+/// Roots that all lead to one log tree, or a walk of them would have no end that the device's size gives it.
+#[test]
+fn log_trees_that_are_larger_than_the_device_are_refused() {
+    require_root!();
+    const NODE: usize = 64 << 10;
+    const HEADER: usize = 101;
+    const ITEM: usize = 25;
+    let mut stage = Stage::new(Filesystem::Btrfs, 36);
+    let image = stage.make(&["-n", "65536", "-d", "single", "-m", "single"], 128 * MIB);
+    let live = stage.path("snapshot");
+    {
+        let device = LoopDevice::attach(&image);
+        let mount = stage.mount(&device);
+        run_ok("btrfs", ["filesystem", "sync", &text(mount.path())]);
+        // the first of these may be a commit
+        for number in 0..3 {
+            let file = File::create(mount.path().join(format!("synced-{number}"))).unwrap();
+            file.write_all_at(&stage.rng.bytes(300_000), 0).unwrap();
+            file.sync_all().unwrap();
+        }
+        snapshot(&image, &live);
+    }
+    let good = fs::read(&live).unwrap();
+    let free = map_of(&good).unwrap();
+    let root = good[SUPERBLOCK as usize + 0x60..][..8].to_vec();
+    // all copies of the one leaf that names the roots of logs
+    let blocks: Vec<usize> = (0..good.len() - NODE)
+        .step_by(4096)
+        .filter(|at| good[at + 48..at + 56] == root && good[at + 96..at + 101] == [1, 0, 0, 0, 0])
+        .collect();
+    assert!(!blocks.is_empty(), "no log root");
+    let with_roots = |roots: usize| {
+        let mut bytes = good.clone();
+        for at in &blocks {
+            let block = &mut bytes[*at..at + NODE];
+            let item = block[HEADER..HEADER + ITEM].to_vec();
+            for number in 0..roots {
+                let own = &mut block[HEADER + ITEM * number..][..ITEM];
+                own.copy_from_slice(&item);
+                // its key: whose log it is
+                own[9..17].copy_from_slice(&(256 + number as u64).to_le_bytes());
+            }
+            block[96..100].copy_from_slice(&(roots as u32).to_le_bytes());
+            seal(block);
+        }
+        map_of(&bytes)
+    };
+    assert_eq!(with_roots(100), Ok(free));
+    // the device has room for 2048 nodes
+    let refusal = with_roots(2500).expect_err("too many");
+    assert!(refusal.contains("its log trees are larger than the device"), "{refusal}");
+}

@@ -287,3 +287,71 @@ fn parts(head: &[u8], pieces: &[Vec<u8>]) -> Result<Parts, Refusal> {
     }
     if (bit..bits).any(is_set) { Err(broken()) } else { Ok(parts) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+    const INODE: u16 = 0x123b;
+
+    fn piece(number: u32, flags: u8, bytes: &[u8]) -> Vec<u8> {
+        let len = u32::try_from(bytes.len()).expect("a short piece");
+        let head = [&number.to_be_bytes()[..], &len.to_be_bytes(), &[CLIENTS[0], flags, 0, 0]];
+        [&head.concat()[..], bytes].concat()
+    }
+
+    /// The start of a transaction.
+    fn start(number: u32) -> Vec<Vec<u8>> {
+        let mut header = HEADER_MAGIC.to_le_bytes().to_vec();
+        header.resize(HEADER, 0);
+        vec![piece(number, flag::START, &[]), piece(number, 0, &header)]
+    }
+
+    /// A changed block of 64 KiB, all of which is kept if it is of a tree.
+    fn block(number: u32, kind: u16, contents: u16) -> Vec<Vec<u8>> {
+        let mut head = [kind.to_le_bytes(), [2, 0]].concat();
+        head.extend((contents << 11).to_le_bytes());
+        head.extend([0, 0]);
+        head.extend(8_u64.to_le_bytes());
+        head.extend(16_u32.to_le_bytes());
+        head.extend([0xff; 64]);
+        vec![piece(number, 0, &head), piece(number, 0, &[7; 64 << 10])]
+    }
+
+    fn put(to: &mut Transactions, pieces: &[Vec<u8>]) -> Result<(), Refusal> {
+        to.record(1, u32::try_from(pieces.len()).expect("few"), &pieces.concat())
+    }
+
+    #[test]
+    fn what_is_remembered_has_a_bound_and_what_is_dropped_does_not_count() {
+        let mut all = Transactions::default();
+        put(&mut all, &start(1)).expect("a start");
+        // of inodes nothing is kept, nor of blocks that no map depends on
+        for _ in 0..2 * BYTES_MAX / MIB * 16 {
+            put(&mut all, &block(1, INODE, 0)).expect("nothing is kept");
+            put(&mut all, &block(1, CHANGED_BLOCK, 9)).expect("nothing is kept");
+        }
+        assert!(all.held < MIB, "{} bytes are held", all.held);
+        let kept = (1..).find(|_| put(&mut all, &block(1, CHANGED_BLOCK, 4)).is_err());
+        let kept = kept.expect("an error") * (64 << 10);
+        assert!((BYTES_MAX - MIB..=BYTES_MAX + MIB).contains(&kept), "{kept} bytes");
+        let refusal = put(&mut all, &block(1, CHANGED_BLOCK, 4)).expect_err("it is full");
+        assert!(refusal.to_string().contains("its log changes too much"), "{refusal}");
+    }
+
+    #[test]
+    fn only_so_many_transactions_can_be_open() {
+        let mut all = Transactions::default();
+        for number in 0..OPEN_MAX {
+            put(&mut all, &start(u32::try_from(number).expect("few"))).expect("room");
+        }
+        let one_more = u32::try_from(OPEN_MAX).expect("few");
+        put(&mut all, &start(one_more)).expect_err("no room");
+        // one that is committed makes room
+        let mut all = Transactions { open: all.open, ..Transactions::default() };
+        put(&mut all, &[piece(0, flag::COMMIT, &[])]).expect("a commit");
+        put(&mut all, &start(one_more)).expect("room");
+        assert_eq!(all.finish().transactions, 1);
+    }
+}
