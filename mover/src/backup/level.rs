@@ -9,6 +9,9 @@
 //!   device that is waited for, where a stronger level saves no time; up to [`STORE_LEVEL_MAX`] while it is the store,
 //!   where fewer bytes are less time.
 //!
+//! Backpressure comes in bursts: nothing is waited for while a pack fills, and then for as long as one takes to be stored. So what is
+//! weighed is the last few packs' worth of windows, each less than the one after it.
+//!
 //! Only units with something to compress count: over a sparse volume the threads wait for the device most of the time, and yet each
 //! piece of data comes faster than it can be compressed.
 //!
@@ -101,6 +104,25 @@ pub(crate) struct Spent {
 }
 
 impl Spent {
+    /// What is left of it when another window is added: about eight windows count.
+    fn fade(&mut self) {
+        for part in [&mut self.busy, &mut self.idle, &mut self.blocked] {
+            *part -= *part / 8;
+        }
+    }
+
+    /// As if the work had been done at another level: more of it takes up waiting, less of it leaves some.
+    fn at_level(&mut self, from: u32, to: u32) {
+        let busy = self.busy * to / from;
+        let (more, less) = (busy.saturating_sub(self.busy), self.busy.saturating_sub(busy));
+        let wait = if self.blocked >= self.idle { &mut self.blocked } else { &mut self.idle };
+        // with nothing to wait for, less work is less time
+        if !wait.is_zero() {
+            *wait = wait.saturating_sub(more) + less;
+        }
+        self.busy = busy;
+    }
+
     fn add(&mut self, other: Self) {
         self.busy += other.busy;
         self.idle += other.idle;
@@ -126,6 +148,8 @@ pub(crate) struct Level {
 struct Window {
     units: u32,
     spent: Spent,
+    /// This window and those before it, faded.
+    recent: Spent,
     /// Bytes of new chunks by level.
     bytes: BTreeMap<i32, u64>,
 }
@@ -161,9 +185,14 @@ impl Level {
         if window.units < WINDOW_UNITS || window.spent.total() < WINDOW_LEAST {
             return;
         }
-        let next = next_level(self.now.load(Relaxed), self.ceiling, window.spent);
+        let spent = std::mem::take(&mut window.spent);
+        window.recent.fade();
+        window.recent.add(spent);
+        window.units = 0;
+        let now = self.now.load(Relaxed);
+        let next = next_level(now, self.ceiling, window.recent);
+        window.recent.at_level(cost(now), cost(next));
         self.now.store(next, Relaxed);
-        (window.units, window.spent) = (0, Spent::default());
     }
 
     /// What was used, for people and scripts.
@@ -184,6 +213,11 @@ fn fixed_name(fixed: Compression) -> String {
         Compression::None => "none".to_owned(),
         Compression::Zstd(level) => format!("zstd:{level}"),
     }
+}
+
+/// Of a level of the ladder.
+fn cost(level: i32) -> u32 {
+    LADDER.iter().find(|(of, _)| *of == level).map_or(1000, |(_, cost)| *cost)
 }
 
 /// The level for the next window.
@@ -285,6 +319,53 @@ mod tests {
         assert_eq!(settled(u64::MAX, 3000, 100_000, true), [1, 2, 3, 4, 5, 6]);
         // at level 4 a unit takes 5760 of 6500 µs, at 5 it would take 9900
         assert_eq!(settled(u64::MAX, 3000, 6900, true), [1, 2, 3, 4]);
+    }
+
+    /// A store that takes so many packs at once, and each for so long, in which the threads can seal many. What is stored at
+    /// each level in the end, and how long it took.
+    fn bursts(units: u32, store_us_a_unit: u64) -> (BTreeMap<i32, u64>, u64) {
+        const PACK_UNITS: u64 = 60;
+        const PACKS: u64 = 5;
+        let level = Level::new(CompressionChoice::Auto, u64::MAX);
+        let (mut now, mut sealed) = (0, 0);
+        // when each pack is stored; one after another
+        let mut stored: Vec<u64> = Vec::new();
+        for _ in 0..units {
+            let used = level.compression();
+            let Compression::Zstd(at) = used else { panic!("auto is zstd") };
+            let busy = 1500 * u64::from(cost(at)) / 1000;
+            now += busy;
+            sealed += 1;
+            let mut blocked = 0;
+            if sealed % PACK_UNITS == 0 {
+                let begins = now.max(stored.last().copied().unwrap_or(0));
+                stored.push(begins + PACK_UNITS * store_us_a_unit);
+                let ahead = stored.len().saturating_sub(PACKS as usize);
+                let free = ahead.checked_sub(1).map_or(0, |done| stored[done]);
+                blocked = free.saturating_sub(now);
+                now += blocked;
+            }
+            let us = Duration::from_micros;
+            let (busy, blocked) = (us(busy), us(blocked));
+            level.sealed(used, 1 << 20, Spent { busy, idle: Duration::ZERO, blocked });
+        }
+        let used = level.used().levels.into_iter().map(|l| (l.level, l.new_bytes >> 20));
+        (used.collect(), stored.last().copied().unwrap_or(now).max(now))
+    }
+
+    #[test]
+    fn a_slow_store_that_takes_packs_gets_strong_levels() {
+        // V1 of docs/performance.md at 25 MB a second: 16 ms a unit, while sealing one takes 1.5 at level 1
+        let (used, took) = bursts(2700, 16_000);
+        let strong: u64 = used.range(5..).map(|(_, units)| units).sum();
+        assert!(strong > 1500, "{used:?}");
+        assert!(took <= 2700 * 16_000 + 400_000, "{took} µs");
+    }
+
+    #[test]
+    fn a_store_that_keeps_up_in_bursts_gets_weak_levels() {
+        let (used, _) = bursts(2700, 500);
+        assert!(used.range(..=-3).map(|(_, units)| units).sum::<u64>() > 2500, "{used:?}");
     }
 
     #[test]
