@@ -6,7 +6,7 @@
 //!
 //! - [`create`](Store::create) is the only primitive that coordination rests on; `store/create.rs` says what it makes of
 //!   lost answers.
-//! - `store/fault.rs` turns the errors of `object_store` into ours.
+//! - `store/fault.rs` turns the errors of `object_store` into ours, `store/clock.rs` knows whether a clock is why.
 //! - `store/lock.rs` locks objects against deletion, where the store can.
 //! - `store/tries.rs` bounds, counts and spaces the tries of a request.
 //! - `store/pace.rs` limits the rate of transfers.
@@ -14,6 +14,7 @@
 //! - `store/url.rs` opens URLs. Such a store has two clients: an impatient one for small requests and one for packs and
 //!   large ranges, watched by `store/patience.rs`, so that a dead network is noticed but a slow one is not mistaken for it.
 
+mod clock;
 mod create;
 mod fault;
 mod leftovers;
@@ -114,6 +115,7 @@ struct Counters {
     sent_in_turn: AtomicU64,
     sent_at_once: AtomicU64,
     sent_again: AtomicU64,
+    clock: clock::ClockOffset,
 }
 
 /// One object of a listing.
@@ -285,7 +287,7 @@ impl Store {
                 {
                     return Err(self.cut_short(key, range.end, meta.size));
                 }
-                Err(fault.into_error(self.context("read", key), e))
+                Err(self.failed(fault, self.context("read", key), e))
             }
         }
     }
@@ -467,12 +469,12 @@ impl Store {
 
     fn list_failed(&self, prefix: &str, e: object_store::Error) -> Error {
         let context = self.context("list", &format!("{}/", prefix.trim_end_matches('/')));
-        Fault::of(&e).of_place().into_error(context, e)
+        self.failed(Fault::of(&e).of_place(), context, e)
     }
 
     /// For writes, where "not found" can only mean the place as a whole.
     fn put_failed(&self, key: &str, e: object_store::Error) -> Error {
-        Fault::of(&e).of_place().into_error(self.context("write", key), e)
+        self.failed(Fault::of(&e).of_place(), self.context("write", key), e)
     }
 
     fn absent_or_err<T>(&self, verb: &str, key: &str, e: object_store::Error) -> Result<Option<T>> {
@@ -480,7 +482,7 @@ impl Store {
         if fault.kind == ErrorKind::NotFound && !fault.place_absent {
             return Ok(None);
         }
-        Err(fault.into_error(self.context(verb, key), e))
+        Err(self.failed(fault, self.context(verb, key), e))
     }
 
     fn absent(&self, key: &str) -> Error {

@@ -27,6 +27,7 @@ mod golden;
 mod images;
 mod place;
 mod random;
+mod recorded;
 mod relay;
 mod servers;
 mod skip;
@@ -49,8 +50,9 @@ pub use golden::{ExpectedBackup, Golden, Library};
 pub use images::{LiveVolume, VolumeState};
 pub use place::Place;
 pub use random::Rng;
+pub use recorded::{Recorded, RecordedServer};
 pub use relay::{
-    FaultCounts, FaultKind, FaultOptions, LinkOptions, Relay, RelayCounts, RelayOptions,
+    FaultCounts, FaultKind, FaultOptions, LinkOptions, Mood, Relay, RelayCounts, RelayOptions,
 };
 pub use servers::{S3Bucket, S3Server, S3Version};
 pub use skip::{is_root, skip};

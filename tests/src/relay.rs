@@ -25,7 +25,7 @@ mod link;
 #[cfg(test)]
 mod tests;
 
-pub use faults::{FaultCounts, FaultKind, FaultOptions};
+pub use faults::{FaultCounts, FaultKind, FaultOptions, Mood};
 pub use link::LinkOptions;
 
 use bytes::{Bytes, BytesMut};
@@ -66,6 +66,12 @@ impl RelayOptions {
         let link = LinkOptions { delay: round_trip / 2, bytes_per_second: rate };
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         Self { listen, server, up: link, down: link, faults: None }
+    }
+
+    /// Without delay and limit. It knows HTTP, and can be told later to do something else than to hand on.
+    pub fn moody(server: SocketAddr) -> Self {
+        let stall = Duration::ZERO;
+        Self::faulty(server, FaultOptions { seed: 0, percent: 0, kinds: Vec::new(), stall })
     }
 
     /// The same without delay and limit, with faults.
@@ -145,6 +151,11 @@ impl Relay {
     /// Where clients connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// What becomes of requests that arrive from now on. It must have been started with faults, if only with none.
+    pub fn becomes(&self, mood: Mood) {
+        self.faults.as_ref().expect("a relay that knows HTTP").set(mood);
     }
 
     /// What has met a fault so far; `None` without faults.

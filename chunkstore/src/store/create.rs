@@ -62,10 +62,10 @@ impl Store {
                 Err(e) => {
                     let fault = Fault::of(&e).of_place();
                     if fault.kind != ErrorKind::AlreadyExists && !fault.outcome_unknown {
-                        return Err(fault.into_error(self.context("create", key), e));
+                        return Err(self.failed(fault, self.context("create", key), e));
                     }
                     let unreachable = fault.unreachable;
-                    let error = fault.into_error(self.context("create", key), e);
+                    let error = self.failed(fault, self.context("create", key), e);
                     if unreachable {
                         // the object cannot be looked up either: one clear error now, not another minute from now
                         return Err(error);
@@ -107,7 +107,7 @@ impl Store {
                 match fault.kind {
                     ErrorKind::AlreadyExists => Ok(Probe::Refused),
                     ErrorKind::Denied => Ok(Probe::Denied),
-                    _ => Err(fault.into_error(self.context("create again", key), e)),
+                    _ => Err(self.failed(fault, self.context("create again", key), e)),
                 }
             }
         }

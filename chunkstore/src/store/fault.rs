@@ -5,6 +5,7 @@
 //! is: it repeats itself, holds raw XML, and its URLs may hold a signature.
 
 use crate::error::{Error, ErrorKind};
+use chrono::{DateTime, Utc};
 use object_store::Error as StoreError;
 use object_store::client::{HttpError, HttpErrorKind};
 use std::error::Error as StdError;
@@ -30,6 +31,10 @@ pub(super) struct Fault {
     pub(super) locked: bool,
     /// The answer ended early or is no answer: asked again it may be one.
     pub(super) broke: bool,
+    /// A refusal of which a clock that is off may be the reason.
+    pub(super) may_be_clock: bool,
+    /// What time it is there, if the answer's body says so.
+    pub(super) server_time: Option<DateTime<Utc>>,
 }
 
 impl Fault {
@@ -50,8 +55,15 @@ impl Fault {
             _ => chain.fault(e),
         };
         let unreachable = chain.http == Some(HttpErrorKind::Connect);
-        let (locked, broke) = (chain.locked(), chain.broke());
-        Self { answered: chain.http.is_none(), unreachable, locked, broke, ..fault }
+        Self {
+            answered: chain.http.is_none(),
+            unreachable,
+            locked: chain.locked(),
+            broke: chain.broke(),
+            may_be_clock: chain.may_be_clock(),
+            server_time: chain.server_time(),
+            ..fault
+        }
     }
 
     fn new(kind: ErrorKind, detail: impl Into<String>) -> Self {
@@ -65,6 +77,8 @@ impl Fault {
             unreachable: false,
             locked: false,
             broke: false,
+            may_be_clock: false,
+            server_time: None,
         }
     }
 
@@ -126,10 +140,8 @@ impl<'a> Chain<'a> {
     }
 
     fn fault(&self, e: &StoreError) -> Fault {
-        if let Some(fault) = self.by_code() {
-            return fault;
-        }
-        if let Some(fault) = self.of_credentials() {
+        let known = self.of_a_token().or_else(|| self.by_code()).or_else(|| self.of_credentials());
+        if let Some(fault) = known {
             return fault;
         }
         match e {
@@ -178,6 +190,61 @@ impl<'a> Chain<'a> {
         WORDS.iter().any(|word| said.contains(word))
     }
 
+    /// Whether a clock that is off may be behind a refusal. The answer to a HEAD has no code.
+    fn may_be_clock(&self) -> bool {
+        const CODES: [&str; 6] = [
+            "RequestTimeTooSkewed",
+            "ExpiredToken",
+            "ExpiredTokenException",
+            "TokenRefreshRequired",
+            "InvalidToken",
+            "AuthenticationFailed",
+        ];
+        let code = between(&self.text, "<Code>", "</Code>");
+        matches!(self.status, Some(400 | 401 | 403)) && code.is_none_or(|c| CODES.contains(&c))
+    }
+
+    fn server_time(&self) -> Option<DateTime<Utc>> {
+        let time = between(&self.text, "<ServerTime>", "</ServerTime>")?;
+        Some(DateTime::parse_from_rfc3339(time).ok()?.to_utc())
+    }
+
+    /// What is wrong with the token that credentials are got for, by those who take it: AWS's STS and EKS, Microsoft Entra, Google.
+    fn of_a_token(&self) -> Option<Fault> {
+        let has = |word: &str| self.text.contains(word);
+        if has("Failed to read token file") || has("Failed to read EKS token file") {
+            return Some(Fault::new(ErrorKind::Denied, quote(&self.root)).hint(
+                "the token that credentials are got for is not there: look at AWS_WEB_IDENTITY_TOKEN_FILE (or \
+                 AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE) and at the volume that projects it",
+            ));
+        }
+        // somebody else writes the next one into the file: worth another try
+        if has("ExpiredTokenException") || has("AADSTS700024") {
+            return Some(Fault::new(ErrorKind::Unavailable, self.said()).hint(
+                "the token file that credentials are got for has run out, and what should renew it (for a pod its node's \
+                 kubelet) has not: run it again, a new pod gets a new token",
+            ));
+        }
+        if has("<Code>InvalidIdentityToken<")
+            || has("<Code>IDPRejectedClaim<")
+            || has("sts:AssumeRole")
+        {
+            return Some(Fault::new(ErrorKind::Denied, self.said()).hint(
+                "the role does not take this token: check AWS_ROLE_ARN, and that the role's trust policy names the token's \
+                 issuer, audience and service account",
+            ));
+        }
+        let said = || Fault::new(ErrorKind::Denied, self.said());
+        if has("AADSTS7000222") {
+            return Some(
+                said().hint("the client secret has run out: set a new AZURE_CLIENT_SECRET"),
+            );
+        }
+        has("\"invalid_grant\"").then(|| {
+            said().hint("the service account's key was revoked or has run out: make a new one")
+        })
+    }
+
     /// By the error code that the store wrote into its answer.
     fn by_code(&self) -> Option<Fault> {
         let code = between(&self.text, "<Code>", "</Code>")?;
@@ -194,10 +261,17 @@ impl<'a> Chain<'a> {
                 denied("the store does not know this key: check AWS_ACCESS_KEY_ID")
             }
             "AuthenticationFailed" => denied("check the account's name and key"),
-            "ExpiredToken" | "TokenRefreshRequired" | "InvalidToken" => {
-                denied("get new temporary credentials and run it again")
+            "ExpiredToken" | "TokenRefreshRequired" => denied(
+                "these temporary credentials have run out: get new ones (AWS_SESSION_TOKEN belongs to its two keys), then run \
+                 the same command again",
+            ),
+            "InvalidToken" => denied(
+                "the store does not know this AWS_SESSION_TOKEN: get new temporary credentials, then run the same command \
+                 again",
+            ),
+            "RequestTimeTooSkewed" => {
+                denied("compare this machine's clock (a pod has its node's) with the store's")
             }
-            "RequestTimeTooSkewed" => denied("set this machine's clock"),
             "QuotaExceeded"
             | "XMinioAdminBucketQuotaExceeded"
             | "XMinioStorageFull"

@@ -253,6 +253,9 @@ fn answers_of_servers_are_read() {
         ("403 Forbidden", "SomethingNew", ErrorKind::Denied),
         ("401 Unauthorized", "x", ErrorKind::Denied),
         ("400 Bad Request", "ExpiredToken", ErrorKind::Denied),
+        ("403 Forbidden", "RequestTimeTooSkewed", ErrorKind::Denied),
+        ("400 Bad Request", "InvalidIdentityToken", ErrorKind::Denied),
+        ("400 Bad Request", "ExpiredTokenException", ErrorKind::Unavailable),
         ("404 Not Found", "NoSuchBucket", ErrorKind::NotFound),
         ("404 Not Found", "ContainerNotFound", ErrorKind::NotFound),
         ("403 Forbidden", "QuotaExceeded", ErrorKind::NoSpace),
@@ -328,6 +331,8 @@ mod canned {
         }
         let head = request.starts_with(b"HEAD");
         let (status, body) = answer.split_once('\n').unwrap_or((answer, ""));
+        // headers stand behind it
+        let status = status.replace('|', "\r\n");
         let length = body.len();
         let body = if head { "" } else { body };
         let answer = format!(
@@ -394,6 +399,36 @@ async fn refusals_of_a_server_say_what_to_do() {
     assert_eq!(store.head("x").await.unwrap(), None);
     let store = s3(&canned::server(signature), &[]).unwrap();
     assert_eq!(store.head("x").await.unwrap_err().kind(), ErrorKind::Denied);
+}
+
+#[tokio::test]
+async fn a_refusal_that_a_clock_may_explain_says_how_far_it_is_off() {
+    let skewed = "403 Forbidden|Date: Sat, 01 Jan 2000 00:00:00 GMT\n<Error><Code>RequestTimeTooSkewed</Code>\
+                  <Message>words</Message></Error>";
+    let in_body = "403 Forbidden|Date: Sat, 01 Jan 2000 00:00:00 GMT\n<Error><Code>RequestTimeTooSkewed</Code>\
+                   <Message>words</Message><ServerTime>2999-01-01T00:00:00Z</ServerTime></Error>";
+    let denied = "403 Forbidden|Date: Sat, 01 Jan 2000 00:00:00 GMT\n<Error><Code>AccessDenied</Code>\
+                  <Message>words</Message></Error>";
+    for (answer, hint) in [
+        (skewed, "days ahead of the store's"),
+        (in_body, "days behind the store's"),
+        (denied, "allow these credentials"),
+    ] {
+        let store = s3(&canned::server(answer), &[]).unwrap();
+        for (what, e) in [
+            ("get", store.get_opt("format").await.unwrap_err()),
+            ("list", store.list("keys").await.unwrap_err()),
+            ("put", store.put("x", "x").await.unwrap_err()),
+            ("create", store.create("format", body(1)).await.unwrap_err()),
+        ] {
+            assert_eq!(e.kind(), ErrorKind::Denied, "{what}: {e}");
+            assert!(e.hint_text().is_some_and(|h| h.contains(hint)), "{what}: {e}");
+        }
+    }
+    // an answer to HEAD has no body, but a date
+    let store = s3(&canned::server(skewed), &[]).unwrap();
+    let e = store.head("x").await.unwrap_err();
+    assert!(e.to_string().contains("days ahead of the store's"), "{e}");
 }
 
 #[tokio::test]

@@ -79,6 +79,7 @@ impl HttpService for Polite {
             let result = self.inner.execute(request).await;
             match &result {
                 Ok(answer) => {
+                    self.counters.clock.note(answer);
                     let status = answer.status().as_u16();
                     if status == 429 || status >= 500 {
                         self.failed(body_bytes);

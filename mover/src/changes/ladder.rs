@@ -32,7 +32,7 @@ pub(crate) fn descend<T>(
             Err(error) => error,
         };
         let next = rungs.get(at + 1).map_or(ChangeKind::Whole, |(kind, _)| *kind);
-        may_go_on(&error, next, floor)?;
+        let error = may_go_on(error, next, floor)?;
         let step = step(*kind, next, &error);
         tracing::info!("{step}");
         steps.push(step);
@@ -67,14 +67,14 @@ fn height(kind: ChangeKind) -> u8 {
     }
 }
 
-fn may_go_on(error: &Error, next: ChangeKind, floor: Option<ChangeKind>) -> Result<()> {
+/// Gives the error back, or ends the way down with it.
+fn may_go_on(error: Error, next: ChangeKind, floor: Option<ChangeKind>) -> Result<Error> {
     let ours = matches!(error.kind(), ErrorKind::Usage | ErrorKind::Cancelled | ErrorKind::Bug);
-    let context = match floor.filter(|floor| height(next) < height(*floor)) {
-        _ if ours => "ask for changed blocks".to_owned(),
-        Some(floor) => format!("keep to --require {}", floor.as_str()),
-        None => return Ok(()),
-    };
-    Err(Error::new(error.kind(), context, error.to_string()))
+    match floor.filter(|floor| height(next) < height(*floor)) {
+        _ if ours => Err(error.within("ask for changed blocks")),
+        Some(floor) => Err(error.within(format!("keep to --require {}", floor.as_str()))),
+        None => Ok(error),
+    }
 }
 
 fn step(from: ChangeKind, to: ChangeKind, why: &Error) -> String {

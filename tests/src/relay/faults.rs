@@ -3,7 +3,7 @@
 //! The n-th request that arrives meets what the seed says for the n-th. Requests of several connections arrive in an order
 //! of their own, so a seed repeats a run closely, not exactly; what a run met is in its counts.
 
-use crate::Rng;
+use crate::{Recorded, Rng};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -56,6 +56,17 @@ pub struct FaultOptions {
     pub stall: Duration,
 }
 
+/// What a relay does with requests from some moment on.
+#[derive(Debug, Clone)]
+pub enum Mood {
+    /// What the seed says.
+    Seeded,
+    /// None is handed on, and each gets this answer.
+    Answers(Recorded),
+    /// None is handed on or answered.
+    Silent,
+}
+
 /// What passed a relay with faults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FaultCounts {
@@ -74,6 +85,7 @@ pub struct FaultCounts {
 pub(super) struct Fate {
     pub(super) kind: Option<FaultKind>,
     pub(super) dice: Rng,
+    pub(super) mood: Mood,
 }
 
 /// Chooses, and counts.
@@ -89,13 +101,19 @@ struct State {
     requests: u64,
     alike: HashMap<String, u64>,
     met: HashMap<FaultKind, u64>,
+    mood: Mood,
 }
 
 impl Faults {
     pub(super) fn new(options: FaultOptions) -> Self {
         let rng = Rng::seeded(options.seed);
-        let state = State { rng, requests: 0, alike: HashMap::new(), met: HashMap::new() };
+        let (alike, met) = (HashMap::new(), HashMap::new());
+        let state = State { rng, requests: 0, alike, met, mood: Mood::Seeded };
         Self { options, state: Mutex::new(state) }
+    }
+
+    pub(super) fn set(&self, mood: Mood) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).mood = mood;
     }
 
     /// For the request that has just arrived.
@@ -113,7 +131,7 @@ impl Faults {
         if let Some(kind) = kind {
             *state.met.entry(kind).or_default() += 1;
         }
-        Fate { kind, dice }
+        Fate { kind, dice, mood: state.mood.clone() }
     }
 
     pub(super) fn counts(&self) -> FaultCounts {

@@ -4,7 +4,7 @@
 //! its connection, however long it said it was. Signatures do not cover that header. Bodies are handed on as they come, at the
 //! line's rate; its delay is waited for once, before the answer.
 
-use super::faults::{Fate, FaultKind, Faults};
+use super::faults::{Fate, FaultKind, Faults, Mood};
 use super::link::Link;
 use bytes::{Buf, BytesMut};
 use std::io;
@@ -179,7 +179,19 @@ pub(super) async fn exchange(
 ) -> io::Result<()> {
     let mut client = Wire::new(client);
     let Some(request) = client.head(true).await? else { return Ok(()) };
-    let Fate { kind, mut dice } = faults.next(request.name.clone());
+    let Fate { kind, mut dice, mood } = faults.next(request.name.clone());
+    match mood {
+        Mood::Seeded => {}
+        Mood::Answers(recorded) => {
+            client.ahead.advance(request.len);
+            discard(&mut client, request.content_bytes.unwrap_or(0)).await?;
+            let answer = recorded.to_bytes(&request.method);
+            down.send(&mut client.stream, &answer).await?;
+            return client.stream.shutdown().await;
+        }
+        // until the relay ends, and its connections with it
+        Mood::Silent => return std::future::pending().await,
+    }
     let changes = matches!(request.method.as_str(), "PUT" | "POST" | "DELETE");
     let at = match kind {
         Some(FaultKind::Reset) => match dice.below(3) {
