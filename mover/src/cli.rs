@@ -83,8 +83,9 @@ fn run(args: Args, env: Environment, output: &Arc<Output>) -> u8 {
     let cancel = Cancel::new();
     let Args { global, command } = args;
     let ready = Settings::new(global, env).and_then(|settings| {
-        say_limits(&settings, command.is_job(), output);
+        // first, since a log that nobody reads may stop whatever writes to it
         let signals = SignalWatch::install(&cancel, output)?;
+        say_limits(&settings, command.is_job(), output);
         let mut ctx = Context::new(settings, Arc::clone(output), cancel, command.name());
         if !matches!(command, Command::Completions(_)) {
             ctx.start_runtime()?;
@@ -98,6 +99,7 @@ fn run(args: Args, env: Environment, output: &Arc<Output>) -> u8 {
     };
     let is_job = command.is_job();
     let done = commands::run(&ctx, command);
+    let done = signals::explain(done, &ctx.cancel);
     let done = ctx.stalled.explain(done, ctx.settings.report.stall_timeout);
     let done = deadline::explain(done, &ctx.cancel);
     let code = ended(output, done);
@@ -120,15 +122,19 @@ fn say_limits(settings: &Settings, is_job: bool, output: &Output) {
 
 /// Says how a command ended, to everybody who may read it; what the process ends with.
 fn ended(output: &Output, done: Result<()>) -> u8 {
-    let code = match done {
-        Ok(()) => exit::OK,
+    let (code, error) = match done {
+        Ok(()) => (exit::OK, None),
         // `mover restore X - | head`: the reader has what it wanted, and knows best that it left
-        Err(e) if output.stdout_is_data() && reader_left(&e) => exit::RETRYABLE,
-        Err(e) => {
-            output.error(&e);
-            exit::exit_code(e.kind())
-        }
+        Err(e) if output.stdout_is_data() && reader_left(&e) => (exit::RETRYABLE, None),
+        Err(e) => (exit::exit_code(e.kind()), Some(e)),
     };
+    if output.claim_end(code).is_err() {
+        // its time was over: another thread is saying so, and ends the process
+        loop {
+            std::thread::park();
+        }
+    }
+    error.iter().for_each(|e| output.error(e));
     termination::end(code, &output.ended());
     code
 }

@@ -3,9 +3,8 @@
 //! One thread, which waits on one channel only, whose sender is dropped to end it.
 
 use super::context::Context;
-use super::exit::LIMIT;
 use super::output::Output;
-use super::{signals, termination};
+use super::signals;
 use crate::control::Cancel;
 use crate::quota::Bound;
 use chunkstore::{Error, ErrorKind, Result};
@@ -46,19 +45,16 @@ impl Drop for Deadline {
     }
 }
 
-fn watch(after: Duration, cancel: &Cancel, output: &Output, ended: &Receiver<()>) {
+fn watch(after: Duration, cancel: &Cancel, output: &Arc<Output>, ended: &Receiver<()>) {
     let within = |time| ended.recv_timeout(time) != Err(RecvTimeoutError::Timeout);
     if within(after) || cancel.cancelled() {
         return;
     }
     cancel.request_at(Bound::Deadline);
     if !within(signals::STOP_WITHIN) {
-        output.error(
-            &reached(Bound::Deadline)
-                .hint("what was in flight took too long; run the same command again to go on"),
-        );
-        termination::end(LIMIT, &output.ended());
-        std::process::exit(i32::from(LIMIT));
+        let reached = reached(Bound::Deadline)
+            .hint("what was in flight took too long; run the same command again to go on");
+        signals::end_by_force(output, reached);
     }
 }
 

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The two streams and what is drawn on them.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub(crate) struct Output {
     stdout_is_data: AtomicBool,
     bar: Mutex<Option<ProgressBar>>,
     ended: Mutex<Ended>,
+    /// Set by who ends the process: its exit code.
+    end: OnceLock<u8>,
 }
 
 /// What a run has said about its end, for those who do not read its output.
@@ -55,6 +57,18 @@ struct Failure<'a> {
     hint: Option<&'a str>,
 }
 
+impl<'a> Failure<'a> {
+    fn of(error: &'a Error, text: &'a str) -> Self {
+        Self {
+            time: now(),
+            kind: kind_word(error.kind()),
+            exit_code: exit_code(error.kind()),
+            message: text,
+            hint: error.hint_text(),
+        }
+    }
+}
+
 impl<'a, T: Serialize> Line<'a, T> {
     pub(crate) fn new(kind: &'a str, body: &'a T) -> Self {
         Self { kind, body }
@@ -68,7 +82,13 @@ impl Output {
             stdout_is_data: AtomicBool::new(false),
             bar: Mutex::new(None),
             ended: Mutex::new(Ended::default()),
+            end: OnceLock::new(),
         })
+    }
+
+    /// From now on the process ends with this code, and the caller alone says why. An error has the code of who was first.
+    pub(crate) fn claim_end(&self, exit_code: u8) -> Result<(), u8> {
+        self.end.set(exit_code).map_err(|_| self.end.get().copied().unwrap_or(exit_code))
     }
 
     /// What was said about the end so far.
@@ -140,18 +160,21 @@ impl Output {
 
     /// The failure that ends the command. Its exit code is the caller's to return.
     pub(crate) fn error(&self, error: &Error) {
+        self.remember(error);
+        self.show_error(error);
+    }
+
+    /// Keeps it for those who do not read the output.
+    pub(crate) fn remember(&self, error: &Error) {
         let text = error.to_string();
-        let failure = Failure {
-            time: now(),
-            kind: kind_word(error.kind()),
-            exit_code: exit_code(error.kind()),
-            message: &text,
-            hint: error.hint_text(),
-        };
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.error = serde_json::to_value(&failure).ok();
-        drop(ended);
-        self.to_stderr("error", "\x1b[1;31m", &text, &failure);
+        ended.error = serde_json::to_value(Failure::of(error, &text)).ok();
+    }
+
+    /// The line on stderr.
+    pub(crate) fn show_error(&self, error: &Error) {
+        let text = error.to_string();
+        self.to_stderr("error", "\x1b[1;31m", &text, &Failure::of(error, &text));
     }
 
     /// Shows `bar` until it is replaced; lines go above it.

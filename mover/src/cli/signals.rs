@@ -3,8 +3,11 @@
 //! The handler itself only sets flags. One thread waits for signals, wakes what is asleep in a
 //! store operation, and ends the process when a stop takes longer than a Job is given. It waits on
 //! nothing that an operation holds, and ends when it is dropped.
+//!
+//! What cannot be ended is a call that hangs in the kernel, in a device that does not answer: then
+//! all is said in time, and the kernel lets go of the process when the device answers.
 
-use super::exit::CANCELLED;
+use super::exit::{CANCELLED, exit_code};
 use super::output::Output;
 use super::termination;
 use crate::control::Cancel;
@@ -18,6 +21,8 @@ use std::time::Duration;
 
 /// A Job is killed some time after SIGTERM; what it can still say has to be said before.
 pub(super) const STOP_WITHIN: Duration = Duration::from_millis(9500);
+/// How long somebody has to read them.
+const LAST_WORDS: Duration = Duration::from_millis(300);
 
 /// The handlers' thread, until it is dropped.
 #[derive(Debug)]
@@ -60,17 +65,69 @@ impl Drop for SignalWatch {
     }
 }
 
-fn watch(mut signals: Signals, cancel: &Cancel, output: &Output, ended: &Receiver<()>) {
+fn watch(mut signals: Signals, cancel: &Cancel, output: &Arc<Output>, ended: &Receiver<()>) {
     if signals.forever().next().is_none() {
         return;
     }
     cancel.request();
+    termination::stopping();
     if let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(STOP_WITHIN) {
-        output.error(
-            &Error::new(ErrorKind::Cancelled, "stopped", "what was in flight took too long")
-                .hint("run the same command again to go on"),
-        );
-        termination::end(CANCELLED, &output.ended());
-        std::process::exit(i32::from(CANCELLED));
+        let stopped =
+            Error::new(ErrorKind::Cancelled, "stopped", "what was in flight took too long");
+        end_by_force(output, stopped.hint("run the same command again to go on"));
+    }
+}
+
+/// Ends the process in the place of an operation that does not end. It waits for nobody who may hang: a kubelet is told first, and
+/// a log that nobody reads is given up. If the operation has said meanwhile how it ended, that counts.
+pub(super) fn end_by_force(output: &Arc<Output>, error: Error) -> ! {
+    let code = exit_code(error.kind());
+    if let Err(code) = output.claim_end(code) {
+        std::process::exit(i32::from(code));
+    }
+    output.remember(&error);
+    termination::end(code, &output.ended());
+    let (said, heard) = bounded::<()>(1);
+    let speaker = Arc::clone(output);
+    let speak = move || {
+        speaker.show_error(&error);
+        let _ = said.send(());
+    };
+    if std::thread::Builder::new().name("last-words".into()).spawn(speak).is_ok() {
+        let _ = heard.recv_timeout(LAST_WORDS);
+    }
+    std::process::exit(i32::from(code))
+}
+
+/// Puts the stop in the place of what broke because of it: a server that was not waited for any longer, say.
+pub(crate) fn explain(done: Result<()>, cancel: &Cancel) -> Result<()> {
+    match done {
+        Err(e)
+            if cancel.cancelled()
+                && matches!(e.kind(), ErrorKind::Device | ErrorKind::Unavailable) =>
+        {
+            Err(Cancel::error().caused_by(e))
+        }
+        done => done,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_breaks_after_a_stop_is_one() {
+        let failed = |kind| Err(Error::new(kind, "read 7 bytes", "no answer"));
+        let kind = |kind, cancel: &Cancel| explain(failed(kind), cancel).unwrap_err().kind();
+        let cancel = Cancel::new();
+        assert_eq!(kind(ErrorKind::Device, &cancel), ErrorKind::Device);
+        cancel.request();
+        assert_eq!(kind(ErrorKind::Device, &cancel), ErrorKind::Cancelled);
+        assert_eq!(kind(ErrorKind::Unavailable, &cancel), ErrorKind::Cancelled);
+        assert_eq!(kind(ErrorKind::Corrupt, &cancel), ErrorKind::Corrupt);
+        let text = explain(failed(ErrorKind::Device), &cancel).unwrap_err().to_string();
+        assert!(text.contains("stopped: on request: read 7 bytes: no answer"), "{text}");
+        assert!(explain(Ok(()), &cancel).is_ok());
     }
 }

@@ -6,10 +6,9 @@
 //! the run ends with then is this one, which is worth another try. What does not even stop is ended by force. The
 //! thread waits on one channel only, whose sender is dropped to end it.
 
-use super::exit::RETRYABLE;
 use super::output::Output;
+use super::signals;
 use super::sizes::show_seconds;
-use super::{signals, termination};
 use crate::control::{Cancel, Counter, Progress};
 use chunkstore::{Error, ErrorKind, RequestCounts, Result, Store};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
@@ -154,9 +153,7 @@ fn watch(limit: Duration, watched: &Watched, ended: &Receiver<()>) {
     watched.stalled.0.store(true, Ordering::SeqCst);
     watched.cancel.request();
     if ended.recv_timeout(signals::STOP_WITHIN) == Err(RecvTimeoutError::Timeout) {
-        watched.output.error(&error(limit));
-        termination::end(RETRYABLE, &watched.output.ended());
-        std::process::exit(i32::from(RETRYABLE));
+        signals::end_by_force(&watched.output, error(limit));
     }
 }
 

@@ -1,8 +1,8 @@
 //! The termination message: how a run ended, in one JSON object for a kubelet.
 //!
 //! A kubelet shows the content of one file (`/dev/termination-log`) as the message of a container that has ended, 4096 bytes
-//! of it. The file is written twice: at the start with what is true if nothing follows (somebody killed the process), and at
-//! the end with the outcome. It is written in place, since it is a mount of its own and cannot be renamed over.
+//! of it. The file is written at the start with what is true if nothing follows (somebody killed the process), again when a stop is
+//! asked for, and at the end with the outcome. It is written in place, since it is a mount of its own and cannot be renamed over.
 //!
 //! The place is one for the process, set once: the panic hook and the threads that end the process have nothing else
 //! to be told it by. That it cannot be written is worth a warning, and no failure.
@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// What a kubelet reads of it.
 const BYTES_MAX: usize = 4096;
@@ -24,6 +24,16 @@ const LONG_MEMBERS: [&str; 6] =
     ["damaged", "limits", "bounds", "engine_notes", "requests", "warnings"];
 
 static PLACE: OnceLock<(PathBuf, &'static str)> = OnceLock::new();
+/// What stands there. Who writes holds it, and for nothing else.
+static WRITTEN: Mutex<Option<Written>> = Mutex::new(None);
+
+/// A later one is never overwritten by an earlier one, whichever thread is quicker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Written {
+    Begun,
+    Stopping,
+    Ended,
+}
 
 /// From now on `path` says that `command` was killed, unless [`end`] is called.
 pub(crate) fn begin(path: Option<PathBuf>, command: &'static str) {
@@ -35,13 +45,27 @@ pub(crate) fn begin(path: Option<PathBuf>, command: &'static str) {
         "it was ended from outside before it could say more: out of memory, evicted, or its node failed".into(),
     );
     body.insert("hint".into(), "run the same command again".into());
-    save(path, body);
+    save(path, body, Written::Begun);
+}
+
+/// From now on it says that a stop was asked for, unless [`end`] is called: a second signal, or the kubelet's last one, leaves no time
+/// to say more.
+pub(crate) fn stopping() {
+    let Some((path, command)) = PLACE.get() else { return };
+    let mut body = head("killed", command);
+    body.insert(
+        "message".into(),
+        "it was asked to stop, and ended by another signal before it could say how far it was"
+            .into(),
+    );
+    body.insert("hint".into(), "run the same command again".into());
+    save(path, body, Written::Stopping);
 }
 
 /// Says how the run ended.
 pub(crate) fn end(exit_code: u8, ended: &Ended) {
     let Some((path, command)) = PLACE.get() else { return };
-    save(path, outcome(command, exit_code, ended));
+    save(path, outcome(command, exit_code, ended), Written::Ended);
 }
 
 /// Says that it ended where there is no more than a message: in the panic hook, or before anything began.
@@ -115,14 +139,28 @@ fn shorten(body: &mut Map<String, Value>) {
     }
 }
 
-fn save(path: &Path, body: Map<String, Value>) {
-    let write = || -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
-        file.write_all(&compact(body))
-    };
-    if let Err(e) = write() {
+fn save(path: &Path, body: Map<String, Value>, what: Written) {
+    let mut written = WRITTEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if written.is_some_and(|before| before > what) {
+        return;
+    }
+    *written = Some(what);
+    let saved = overwrite(path, compact(body));
+    drop(written);
+    if let Err(e) = saved {
         tracing::warn!("write the termination message {}: {e}", path.display());
     }
+}
+
+/// Whoever is killed in between leaves the message before or this one: it is written over the other in one call, with blanks over
+/// what that had more.
+fn overwrite(path: &Path, mut bytes: Vec<u8>) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    let meta = file.metadata()?;
+    let (len, before) = (bytes.len(), usize::try_from(meta.len()).unwrap_or(BYTES_MAX));
+    bytes.resize(len.max(before.min(BYTES_MAX)), b' ');
+    file.write_all(&bytes)?;
+    if meta.is_file() { file.set_len(len as u64) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -161,5 +199,16 @@ mod tests {
         let body = parsed(outcome("backup", 1, &Ended { summary: None, error: Some(error) }));
         let text = body["message"].as_str().unwrap();
         assert!(text.contains('…') && text.chars().count() == 503, "{text}");
+    }
+    #[test]
+    fn a_message_takes_the_place_of_the_one_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        for text in ["a longer one", "short", "longer than both of them"] {
+            overwrite(&path, text.into()).unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+        overwrite(Path::new("/dev/null"), b"no file".to_vec()).unwrap();
+        assert!(overwrite(directory.path(), Vec::new()).is_err());
     }
 }
