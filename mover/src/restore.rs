@@ -225,6 +225,7 @@ impl Job<'_> {
             source_paths: self.options.source_paths_to_refuse.clone(),
         };
         let target = Target::open(path, &options)?;
+        target.io_file().heed(self.cancel.flag());
         self.fill(&target, reader).map_err(|e| self.incomplete(&target, e))
     }
 

@@ -35,6 +35,7 @@ pub(super) fn prepare(
     cancel: &Arc<Cancel>,
 ) -> Result<(Prepared, Vec<Manifest>)> {
     let source = Source::open(&options.source, SourceOptions { direct: options.direct })?;
+    source.io_file().heed(cancel.flag());
     let geometry = Geometry::new(source.size_bytes(), repo.params().chunk)
         .map_err(|e| e.within(format!("back up {}", options.source.display())))?;
     let mut warnings = Vec::new();

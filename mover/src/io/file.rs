@@ -8,6 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::{fmt, io};
 
 /// Descriptors of one device or file, and how its transfers must be aligned. Shared by engines, never by two devices.
@@ -51,6 +52,13 @@ impl IoFile {
         match &self.behind {
             Behind::File { .. } => None,
             Behind::Nbd(export) => Some(export),
+        }
+    }
+
+    /// From now on transfers that wait for a server end soon after `stop` is up. The kernel waits for a device however long it takes.
+    pub(crate) fn heed(&self, stop: Arc<AtomicBool>) {
+        if let Some(export) = self.export() {
+            export.heed(stop);
         }
     }
 

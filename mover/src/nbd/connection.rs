@@ -14,7 +14,7 @@
 
 use super::handshake::{Contexts, Negotiated, Refusal, negotiate};
 use super::reply::Answer;
-use super::socket::{Line, Socket};
+use super::socket::{Line, Socket, StopFlag};
 use super::uri::NbdUri;
 use super::wire::{Command, ReplyBody, ReplyHead, broken, request};
 use std::collections::HashMap;
@@ -62,9 +62,10 @@ impl Connection {
         uri: &NbdUri,
         timeout: Duration,
         contexts: Contexts,
+        stop: &StopFlag,
     ) -> Result<Self, Refusal> {
         let end = Instant::now() + timeout;
-        let socket = Arc::new(Socket::connect(uri, timeout)?);
+        let socket = Arc::new(Socket::connect(uri, timeout, stop)?);
         let mut line = Line::until(&socket, end);
         let agreed = negotiate(&mut line, &uri.export, contexts)?;
         Ok(Self {

@@ -3,12 +3,14 @@
 use super::connection::Connection;
 use super::handshake::{self, Contexts, Refusal};
 use super::reply::{Answer, States, Wanted};
+use super::socket::StopFlag;
 use super::uri::{NbdUri, no_tls};
 use super::wire::Command;
 use chunkstore::{Error, ErrorKind, Result};
 use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -38,16 +40,23 @@ pub struct Export {
     more: RwLock<Vec<Arc<Connection>>>,
     /// Held by whoever changes a part of a block.
     in_part: Mutex<()>,
+    stop: StopFlag,
 }
 
 impl Export {
     /// Connects to the server and opens the export.
     pub fn open(path: &Path) -> Result<Self> {
         let uri = NbdUri::of_path(path)?;
-        let first = Connection::open(&uri, uri.timeout, Contexts::All)
+        let stop = StopFlag::default();
+        let first = Connection::open(&uri, uri.timeout, Contexts::All, &stop)
             .map_err(|refusal| explain(&uri, refusal))?;
         let (more, in_part) = (RwLock::default(), Mutex::default());
-        Ok(Self { uri, first: Arc::new(first), more, in_part })
+        Ok(Self { uri, first: Arc::new(first), more, in_part, stop })
+    }
+
+    /// From now on calls that wait for the server end, with an error, soon after `flag` is up.
+    pub(crate) fn heed(&self, flag: Arc<AtomicBool>) {
+        self.stop.set(flag);
     }
 
     /// Its address.
@@ -92,7 +101,7 @@ impl Export {
         more.retain(|connection| !connection.is_broken());
         while more.len() < wanted {
             let timeout = self.uri.timeout.min(EXTRA_TIMEOUT);
-            match Connection::open(&self.uri, timeout, Contexts::None) {
+            match Connection::open(&self.uri, timeout, Contexts::None, &self.stop) {
                 // a server that is asked again may show another volume
                 Ok(new) if new.agreed().size_bytes == self.size_bytes() => more.push(Arc::new(new)),
                 _ => break,

@@ -1,7 +1,7 @@
 //! A socket that nobody waits for without end.
 //!
 //! Owns: the descriptor. The kernel's own timeouts wake each call a few times a second, and what is waited for then decides: the
-//! end of the handshake, or the time since the last byte moved in either direction.
+//! end of the handshake, or the time since the last byte moved in either direction; or that nobody wants the answer any more.
 
 use super::uri::{NbdUri, Place};
 use crossbeam_channel::bounded;
@@ -11,12 +11,28 @@ use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How often a waiting call looks at the time.
 const LOOK_UP: Duration = Duration::from_millis(250);
+
+/// Whether the run is to stop, as all connections of one export see it. Until it is set once, it is not.
+#[derive(Debug, Clone, Default)]
+pub(super) struct StopFlag(Arc<OnceLock<Arc<AtomicBool>>>);
+
+impl StopFlag {
+    /// From now on this one is looked at.
+    pub(super) fn set(&self, flag: Arc<AtomicBool>) {
+        // who opened the export sets it, and nobody else
+        let _ = self.0.set(flag);
+    }
+
+    fn is_up(&self) -> bool {
+        self.0.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
+    }
+}
 
 #[derive(Debug)]
 enum Stream {
@@ -28,6 +44,7 @@ enum Stream {
 #[derive(Debug)]
 pub(super) struct Socket {
     stream: Stream,
+    stop: StopFlag,
     timeout: Duration,
     begun: Instant,
     /// When a byte moved last, in milliseconds since `begun`.
@@ -37,7 +54,7 @@ pub(super) struct Socket {
 impl Socket {
     /// Connects. Resolving a name and a full queue of a UNIX socket know no timeout, so a thread of its own does it; should it
     /// hang, it is left to itself.
-    pub(super) fn connect(uri: &NbdUri, timeout: Duration) -> io::Result<Self> {
+    pub(super) fn connect(uri: &NbdUri, timeout: Duration, stop: &StopFlag) -> io::Result<Self> {
         let (outbox, inbox) = bounded(1);
         let (place, until) = (uri.place.clone(), Instant::now() + timeout);
         std::thread::Builder::new().name("nbd-connect".to_owned()).spawn(move || {
@@ -59,7 +76,8 @@ impl Socket {
                 s.set_write_timeout(Some(LOOK_UP))?;
             }
         }
-        Ok(Self { stream, timeout, begun: Instant::now(), moved_ms: AtomicU64::new(0) })
+        let (begun, moved_ms) = (Instant::now(), AtomicU64::new(0));
+        Ok(Self { stream, stop: stop.clone(), timeout, begun, moved_ms })
     }
 
     /// Something is waited for from now on.
@@ -93,6 +111,10 @@ impl Socket {
                 Err(e)
                     if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
                 {
+                    if self.stop.is_up() {
+                        let what = "the run is to stop, and the NBD server has not answered yet";
+                        return Err(io::Error::new(io::ErrorKind::ConnectionAborted, what));
+                    }
                     let moved = Duration::from_millis(self.moved_ms.load(Ordering::Relaxed));
                     let idle = self.begun.elapsed().saturating_sub(moved);
                     let over = until.map_or(idle >= self.timeout, |end| Instant::now() >= end);

@@ -7,7 +7,8 @@ use chunkstore::ErrorKind;
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -139,8 +140,12 @@ impl Server {
     }
 
     fn uri(&self) -> PathBuf {
+        self.uri_within(1)
+    }
+
+    fn uri_within(&self, seconds: u64) -> PathBuf {
         let socket = self.directory.path().join("s");
-        format!("nbd+unix:///x?socket={}&x-timeout=1", socket.display()).into()
+        format!("nbd+unix:///x?socket={}&x-timeout={seconds}", socket.display()).into()
     }
 
     fn open(&self) -> Export {
@@ -362,6 +367,34 @@ fn a_server_that_falls_silent_is_given_up() {
         }
     });
     assert!(begun.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
+fn a_stop_ends_what_waits_for_a_silent_server() {
+    const CALLERS: usize = 4;
+    let (all_asked, asked) = mpsc::channel();
+    let server = Server::usual(move |stream| {
+        for _ in 0..CALLERS {
+            next_request(stream).unwrap();
+        }
+        all_asked.send(Instant::now()).unwrap();
+        let _ = io::copy(stream, &mut io::sink());
+    });
+    let export = Export::open(&server.uri_within(600)).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    export.heed(Arc::clone(&stop));
+    let refused = || {
+        let error = export.read_at(&mut [0; 100], 0).unwrap_err().to_string();
+        assert!(error.contains("the run is to stop"), "{error}");
+    };
+    let stopped = std::thread::scope(|scope| {
+        (0..CALLERS).for_each(|_| drop(scope.spawn(refused)));
+        let since = asked.recv().unwrap();
+        stop.store(true, Ordering::SeqCst);
+        since
+    });
+    assert!(stopped.elapsed() < Duration::from_secs(10), "{:?}", stopped.elapsed());
+    refused();
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Servers that fail, dawdle, die, or are none: one clear error in bounded time, nothing committed, nothing left at work.
 
 use super::{MIB, Server, Stage, read_bytes};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// What nbdkit's pattern plugin serves: each eight bytes say where they are.
@@ -48,6 +49,38 @@ fn a_slow_server_is_waited_for_with_many_requests_under_way() {
     assert!(took < Duration::from_secs(14), "{took:?}");
     drop(server);
     stage.expect_restores("db", &pattern(32 * MIB));
+}
+
+/// Long before its time is over: a stop does not wait for a server that hangs.
+#[test]
+fn a_stop_does_not_wait_for_a_server_that_hangs() {
+    let Some(stage) = Stage::new("nbd-hang") else { return };
+    let arguments = ["--filter=delay", "pattern", "128M", "rdelay=500ms"];
+    let server = Server::nbdkit(stage.socket("h"), &arguments);
+    let uri = server.uri("");
+    let line = ["backup", &uri, "--volume", "db", "--snapshot", "s1", "--json"];
+    let mut command = stage.mover.command(line);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let first: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    assert!(first["done_bytes"].as_u64().unwrap() < 128 * MIB, "{first}");
+    server.signal("STOP");
+    let begun = Instant::now();
+    tests::run_ok("kill", ["-s", "TERM", &child.id().to_string()]);
+    lines.for_each(drop);
+    let (mut stderr, status) = (String::new(), child.wait().unwrap());
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    let took = begun.elapsed();
+    assert_eq!(status.code(), Some(143), "{stderr}");
+    // by its own doing, not because its time was over
+    assert!(
+        took < Duration::from_secs(8) && !stderr.contains("took too long"),
+        "{took:?} {stderr}"
+    );
+    server.signal("CONT");
+    stage.mover.ok(["backup", &uri, "--volume", "db", "--snapshot", "s1", "--quiet"]);
+    drop(server);
+    stage.expect_restores("db", &pattern(128 * MIB));
 }
 
 /// A server that kills itself when it is asked for the second half.

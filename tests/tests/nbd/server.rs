@@ -40,6 +40,11 @@ impl Server {
         Self { child, socket }
     }
 
+    /// `STOP` makes it hang, `CONT` go on.
+    pub(crate) fn signal(&self, name: &str) {
+        tests::run_ok("kill", ["-s", name, &self.child.id().to_string()]);
+    }
+
     pub(crate) fn uri(&self, export: &str) -> String {
         format!("nbd+unix:///{export}?socket={}", self.socket.display())
     }
@@ -48,7 +53,10 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         // by TERM, so that QEMU writes down what its image holds
-        let _ = Command::new("kill").arg(self.child.id().to_string()).status();
+        let pid = self.child.id().to_string();
+        let _ = Command::new("kill").arg(&pid).status();
+        // one that was made to hang hears of it only then
+        let _ = Command::new("kill").args(["-s", "CONT", &pid]).status();
         let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.socket);
         let _ = std::fs::remove_file(self.socket.with_extension("pid"));

@@ -21,6 +21,7 @@ pub(crate) fn changes(ctx: &Context, args: &InspectArgs) -> Result<()> {
     let device = args.device.as_ref().filter(|path| !path.as_os_str().is_empty());
     let direct = ctx.settings.resources.direct;
     let device = device.map(|path| Source::open(path, SourceOptions { direct })).transpose()?;
+    device.iter().for_each(|source| source.io_file().heed(ctx.cancel.flag()));
     let size_bytes = size_bytes(args, device.as_ref())?;
     let base = sources::base(&args.changes);
     let request =
