@@ -6,23 +6,26 @@
 //! answer is a range. *Requests* follow from both (`forecast/requests.rs`), memory is what the bounds say, and time comes from the
 //! parent's rate, or from the sample's.
 //!
-//! It takes no lease: a parent that is forgotten between the plan and the run is another plan. Whether new data is in the
-//! repository already, of another volume, is not looked up: what a segment knows makes the run smaller than the plan.
+//! It takes no lease: a parent that is forgotten between the plan and the run is another plan. What of the sample is in the repository
+//! already, of another volume, is looked up as a run does it (`forecast/elsewhere.rs`).
 
+mod elsewhere;
 mod look;
 mod requests;
 
 pub use look::LookedAt;
 pub use requests::RequestForecast;
 
+use super::dedup::worth_bytes;
 use super::prepare::{Prepared, prepare};
 use super::{BackupOptions, Bounds, Resumed, audit, parent, resume, units};
 use crate::changes::{BackupPlan, Origin};
 use crate::control::Cancel;
 use chunkstore::{
-    ChangeKind, Checkpoint, ChunkNo, DamagedSet, Geometry, Manifest, Repository, Result,
-    Unfinished, VolumeMap, check_frontier, find_unfinished, read_damaged,
+    ChangeKind, Checkpoint, ChunkNo, DamagedSet, DedupOptions, Geometry, Manifest, Repository,
+    Result, Unfinished, VolumeMap, check_frontier, find_unfinished, read_damaged,
 };
+use elsewhere::Elsewhere;
 use look::{Estimate, Look};
 use serde::Serialize;
 use std::ops::Range;
@@ -96,7 +99,7 @@ pub struct Forecast {
     pub zero_bytes: u64,
     /// Taken over from the parent without reading.
     pub inherited_bytes: u64,
-    /// Not in the parent, and not zero.
+    /// Not in the repository, and not zero.
     pub new_bytes: Spread,
     /// Packs and segments, as stored.
     pub stored_bytes: Spread,
@@ -151,11 +154,17 @@ pub fn forecast(
     let read = reads(&prepared, options, parent, (&left, next), fanout)?;
     let look = Look { asking: &asking, source: &prepared.source, geometry, damaged: &damaged };
     let map = parent.map(|m| VolumeMap::of(repo, m)).transpose()?;
-    let looked = look.at(&left, map, &prepared.bounds, options.compression)?;
+    let segments = requests::Segments::list(&asking)?;
+    let dedup = DedupOptions {
+        memory_bytes: prepared.bounds.dedup_bytes,
+        worth_bytes: worth_bytes(left.read_bytes),
+    };
+    let mut stored = Elsewhere::new(&asking, &damaged, segments.found.clone(), dedup);
+    let looked = look.at(&left, map, &mut stored, &prepared.bounds, options.compression)?;
     let facts = Facts { prepared: &prepared, options, parent, left: &left };
     let (estimate, stored_basis) = facts.stored(&looked, fanout);
     let (requests, fetched_bytes) =
-        requests::requests(&asking, &facts, before, estimate.stored, resume_by.is_some())?;
+        requests::requests(&facts, fanout, before, &segments, estimate.stored, resume_by.is_some());
     let kind = prepared.changes.as_ref().map_or(ChangeKind::Whole, |c| c.kind);
     let origin = prepared.changes.as_ref().map_or("device", |c| c.origin.as_str());
     Ok(Forecast {

@@ -126,6 +126,25 @@ fn the_run_does_what_the_plan_says() {
 }
 
 #[test]
+fn what_another_volume_has_is_not_planned_to_be_stored_again() {
+    let stage = Stage::new("plan-elsewhere");
+    let mut rng = Rng::new(47);
+    let (image, mut content) = (stage.path("volume"), rng.bytes(12 * MIB));
+    fs::write(&image, &content).expect("write the image");
+    stage.mover.ok([p("backup"), p("-q"), p("--volume"), p("one"), image.clone()]);
+    // at other places, and with a little of its own
+    content.rotate_left(4 * MIB);
+    content[3 * MIB..4 * MIB].copy_from_slice(&rng.bytes(MIB));
+    fs::write(&image, &content).expect("write the image");
+    let (plan, run) = plan_and_run(&stage, &image, &["--volume", "two"]);
+    assert_eq!(number(&run, "/reused_bytes"), 11 << 20, "{run}");
+    assert_eq!(number(&plan, "/sample/reused_bytes"), 11 << 20, "{plan}");
+    let new = ["low", "about", "high"].map(|end| number(&plan, &format!("/new_bytes/{end}")));
+    assert_eq!(new, [1 << 20; 3], "{plan}");
+    assert!(number(&plan, "/stored_bytes/high") < 2 << 20, "{plan}");
+}
+
+#[test]
 fn a_sample_stands_for_what_compresses_and_for_what_does_not() {
     let stage = Stage::new("plan-sample");
     let mut rng = Rng::new(43);

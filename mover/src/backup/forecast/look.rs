@@ -1,5 +1,5 @@
-//! The sample of a forecast: some of the units that a run would read are read now, compared with the parent as a run would do
-//! it, and what is new of them is compressed.
+//! The sample of a forecast: some of the units that a run would read are read now, compared with the parent and looked up in the
+//! repository as a run would do it, and what is new of them is compressed.
 //!
 //! Units are picked evenly over what is to be read, so that each stands for as many bytes. Where there are few, all of them are
 //! looked at, and the figures are exact but for the order in which chunks come. Otherwise the range is three standard errors wide to
@@ -9,6 +9,7 @@ use super::super::audit::Aligned;
 use super::super::bounds::Bounds;
 use super::super::level::{CompressionChoice, levels};
 use super::super::units::count_groups;
+use super::elsewhere::Elsewhere;
 use super::{Asking, Spread};
 use crate::changes::{BackupPlan, Extents};
 use crate::device::Source;
@@ -55,6 +56,8 @@ pub struct LookedAt {
     pub unchanged_bytes: u64,
     /// The same as another chunk of the sample.
     pub repeated_bytes: u64,
+    /// Stored already, of another volume or an older backup.
+    pub reused_bytes: u64,
     /// New.
     pub new_bytes: u64,
     /// What the new ones compress to, at the level that a run starts with.
@@ -107,6 +110,12 @@ impl Packer {
     }
 }
 
+/// What a chunk may be beside new: in the sample before, or stored of another volume.
+struct Known<'s, 'a> {
+    seen: HashSet<ChunkId>,
+    stored: &'s mut Elsewhere<'a>,
+}
+
 /// What came of looking.
 #[derive(Debug, Default)]
 pub(super) struct Looked {
@@ -114,6 +123,8 @@ pub(super) struct Looked {
     units: Vec<Shares>,
     reading: Duration,
     working: Duration,
+    /// Some of what counts as new may be stored already.
+    unknown: bool,
 }
 
 /// What is new and what is stored of it.
@@ -128,6 +139,7 @@ impl Look<'_> {
         &self,
         plan: &BackupPlan,
         parent: Option<VolumeMap>,
+        stored: &mut Elsewhere<'_>,
         bounds: &Bounds,
         compression: CompressionChoice,
     ) -> Result<Looked> {
@@ -152,7 +164,7 @@ impl Look<'_> {
         let mut looked = Looked::default();
         looked.looked.of_units = of_units;
         let mut buffer = Aligned::new(bounds.slot_bytes as usize);
-        let mut seen = HashSet::new();
+        let mut known = Known { seen: HashSet::new(), stored };
         for group_no in wanted {
             self.asking.cancel.check()?;
             let within = Extents::of(group_no * group..(group_no + 1) * group);
@@ -161,8 +173,9 @@ impl Look<'_> {
                 Some(reader) => self.pages(reader, &unit)?,
                 None => None,
             };
-            self.unit(&unit, pages.as_ref(), buffer.bytes(), &mut seen, &mut packer, &mut looked)?;
+            self.unit(&unit, pages.as_ref(), buffer.bytes(), &mut known, &mut packer, &mut looked)?;
         }
+        looked.unknown = known.stored.unknown;
         Ok(looked)
     }
 
@@ -184,7 +197,7 @@ impl Look<'_> {
         unit: &[Range<u64>],
         pages: Option<&PageSet>,
         buffer: &mut [u8],
-        seen: &mut HashSet<ChunkId>,
+        known: &mut Known<'_, '_>,
         packer: &mut Packer,
         looked: &mut Looked,
     ) -> Result<()> {
@@ -196,14 +209,14 @@ impl Look<'_> {
         let since = Instant::now();
         self.source.read_exact_at(bytes, start)?;
         looked.reading += since.elapsed();
-        let since = Instant::now();
+        let (since, waited) = (Instant::now(), known.stored.waited);
         let mut at = LookedAt::default();
         let mut fresh = Vec::new();
         for chunk in unit.iter().cloned().flatten().map(ChunkNo) {
             let len = self.geometry.len(chunk) as usize;
             let from = usize::try_from(self.geometry.offset(chunk) - start).unwrap_or(0);
             let chunk_bytes = &bytes[from..from + len];
-            let kind = self.kind(chunk, chunk_bytes, pages, seen, &mut at)?;
+            let kind = self.kind(chunk, chunk_bytes, pages, known, &mut at)?;
             *kind += len as u64;
             at.bytes += len as u64;
             if at.new_bytes > fresh.len() as u64 {
@@ -211,7 +224,7 @@ impl Look<'_> {
             }
         }
         let first = packer.len(1, &fresh)?;
-        looked.working += since.elapsed();
+        looked.working += since.elapsed().saturating_sub(known.stored.waited - waited);
         let packed = match packer.is_fixed() {
             true => [first; 3],
             false => [packer.len(0, &fresh)?, first, packer.len(2, &fresh)?],
@@ -229,6 +242,7 @@ impl Look<'_> {
         sum.zero_bytes += at.zero_bytes;
         sum.unchanged_bytes += at.unchanged_bytes;
         sum.repeated_bytes += at.repeated_bytes;
+        sum.reused_bytes += at.reused_bytes;
         sum.new_bytes += at.new_bytes;
         sum.packed_bytes += first;
         Ok(())
@@ -240,7 +254,7 @@ impl Look<'_> {
         chunk: ChunkNo,
         bytes: &[u8],
         pages: Option<&PageSet>,
-        seen: &mut HashSet<ChunkId>,
+        known: &mut Known<'_, '_>,
         at: &'c mut LookedAt,
     ) -> Result<&'c mut u64> {
         if is_zero(bytes) {
@@ -252,7 +266,8 @@ impl Look<'_> {
         let sound = there.filter(|t| !self.damaged.contains(&t.location.pack, t.location.entry));
         Ok(match sound {
             Some(there) if there.id == id => &mut at.unchanged_bytes,
-            _ if !seen.insert(id) => &mut at.repeated_bytes,
+            _ if !known.seen.insert(id) => &mut at.repeated_bytes,
+            _ if known.stored.has(&id)? => &mut at.reused_bytes,
             _ => &mut at.new_bytes,
         })
     }
@@ -275,7 +290,7 @@ impl Looked {
         let first = self.spread(|u| u.packed[1]);
         let strong = self.spread(|u| u.packed[2]);
         // where data repeats itself, a sample does not see how often
-        let unique = if repeated > 0.0 && !all { 0.0 } else { 1.0 };
+        let unique = if (repeated > 0.0 && !all) || self.unknown { 0.0 } else { 1.0 };
         let again = if all { 0.0 } else { repeated };
         let of = |share: f64| scale(read_bytes, share);
         let new = Spread {

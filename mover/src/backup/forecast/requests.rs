@@ -10,7 +10,8 @@ use super::super::dedup::worth_bytes;
 use super::super::units::count_groups;
 use super::{Asking, Facts, Spread};
 use crate::changes::BackupPlan;
-use chunkstore::{RequestCounts, Result, names::DEDUP_PREFIX};
+use chunkstore::names::{DEDUP_PREFIX, parse_segment_key};
+use chunkstore::{RequestCounts, Result, SegmentInfo};
 use serde::Serialize;
 
 /// Map pages that come with one request, where they lie side by side.
@@ -39,6 +40,26 @@ pub struct RequestForecast {
     pub deletes: Spread,
     /// All of them.
     pub total: Spread,
+}
+
+/// The repository's dedup segments.
+pub(super) struct Segments {
+    pub(super) found: Vec<SegmentInfo>,
+    /// Pages of the listing.
+    lists: u64,
+}
+
+impl Segments {
+    pub(super) fn list(asking: &Asking<'_>) -> Result<Self> {
+        let store = asking.repo.store();
+        let before = store.counts().lists;
+        let listed = asking.wait(store.list(DEDUP_PREFIX))?;
+        let found = listed.into_iter().filter_map(|l| {
+            let id = parse_segment_key(&l.key).ok()?;
+            Some(SegmentInfo { id, size_bytes: l.size_bytes })
+        });
+        Ok(Self { found: found.collect(), lists: store.counts().lists - before })
+    }
 }
 
 impl Spread {
@@ -89,18 +110,15 @@ impl RequestForecast {
 
 /// Requests of the run, and bytes that it fetches at most. `before`: what opening and planning took. `keeps`: checkpoints are made.
 pub(super) fn requests(
-    asking: &Asking<'_>,
     facts: &Facts<'_>,
+    fanout: u16,
     before: RequestCounts,
+    segments: &Segments,
     stored: Spread,
     keeps: bool,
-) -> Result<(RequestForecast, u64)> {
-    let store = asking.repo.store();
-    let lists_before = store.counts().lists;
-    let segments = asking.wait(store.list(DEDUP_PREFIX))?;
-    let segment_lists = store.counts().lists - lists_before;
-    let segment_bytes: u64 = segments.iter().map(|segment| segment.size_bytes).sum();
-    let (bounds, fanout) = (&facts.prepared.bounds, asking.repo.params().page_fanout);
+) -> (RequestForecast, u64) {
+    let segment_bytes: u64 = segments.found.iter().map(|segment| segment.size_bytes).sum();
+    let bounds = &facts.prepared.bounds;
     let (pages, depth) = pages(facts, fanout);
 
     let pack_bytes = u64::from(bounds.pack_bytes);
@@ -125,7 +143,7 @@ pub(super) fn requests(
     );
     let map = if pages == 0 { Spread::default() } else { map };
     let worth = worth_bytes(facts.left.read_bytes).min(segment_bytes);
-    let known = if worth == 0 { 0 } else { segments.len() as u64 };
+    let known = if worth == 0 { 0 } else { segments.found.len() as u64 };
     let dedup = Spread::of(0, GETS_A_SEGMENT[0] * known, GETS_A_SEGMENT[1] * known);
 
     let begins = u64::from(facts.parent.is_some());
@@ -138,7 +156,7 @@ pub(super) fn requests(
         // the lease, before the commit and now and then
         heads: Spread::of(before.heads + 1, before.heads + 2, before.heads + 4).plus(cuts),
         // attempts of this id and whether it was forgotten, the parent, what is condemned, whether it was forgotten meanwhile
-        lists: Spread::exactly(before.lists + 4 + begins + segment_lists),
+        lists: Spread::exactly(before.lists + 4 + begins + segments.lists),
         deletes: Spread::exactly(1),
         total: Spread::default(),
     };
@@ -146,7 +164,7 @@ pub(super) fn requests(
         .into_iter()
         .fold(Spread::default(), Spread::plus);
     let page_bytes = u64::from(fanout) * CHILD_BYTES;
-    Ok((all, (pages + depth).saturating_mul(page_bytes).saturating_add(worth)))
+    (all, (pages + depth).saturating_mul(page_bytes).saturating_add(worth))
 }
 
 /// Leaf pages of the parent's map that are needed, and the levels above them.
