@@ -23,6 +23,8 @@ mod reporting;
 pub(crate) use reporting::{LogLevel, ReportArgs};
 
 mod resources;
+mod storing;
+pub(crate) use storing::StoringArgs;
 
 use clap::builder::FalseyValueParser;
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
@@ -256,16 +258,9 @@ pub(crate) struct BackupArgs {
     /// Id of this backup; running it again with the same id changes nothing [default: random]
     #[arg(long, env = "MOVER_BACKUP_ID", value_name = "ID")]
     pub(crate) backup_id: Option<String>,
-    /// auto (as strong as the slowest other stage allows), zstd:LEVEL (-7 to 19) or none
-    #[arg(long, env = "MOVER_COMPRESSION", value_name = "NAME", default_value = "auto")]
-    pub(crate) compression: String,
     /// Note on the backup, NAME=VALUE. May be repeated
     #[arg(long, env = "MOVER_LABEL", value_name = "NAME=VALUE", action = ArgAction::Append)]
     pub(crate) label: Vec<String>,
-    /// About the most that is read again when a run is killed and started again with the same
-    /// --backup-id or --snapshot; not less than a map page covers [default: by bytes and time]
-    #[arg(long, env = "MOVER_CHECKPOINT_INTERVAL", value_name = "SIZE")]
-    pub(crate) checkpoint_interval: Option<String>,
     /// How much of what a list does not name is read and compared: a number of chunks, a share such
     /// as 1%, all, or off. Both ends of the volume are always looked at [default: 32]
     #[arg(long, env = "MOVER_AUDIT", value_name = "AMOUNT")]
@@ -274,11 +269,9 @@ pub(crate) struct BackupArgs {
     #[arg(long, env = "MOVER_FAIL_ON_DEGRADED", value_parser = FalseyValueParser::new())]
     pub(crate) fail_on_degraded: bool,
     #[command(flatten)]
-    pub(crate) retain: RetainArgs,
+    pub(crate) storing: StoringArgs,
     #[command(flatten)]
     pub(crate) limits: ReadLimitArgs,
-    #[command(flatten)]
-    pub(crate) quota: QuotaArgs,
     #[command(flatten)]
     pub(crate) plan: PlanArgs,
     #[command(flatten)]

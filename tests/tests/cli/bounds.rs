@@ -179,6 +179,12 @@ fn a_copy_is_made_in_pieces() {
         }
         let run = run.expect_code(6);
         assert!(run.stderr.contains("--max-upload"), "{}", run.stderr);
+        let summary = run.summary();
+        assert_eq!((&summary["type"], &summary["outcome"]), (&"summary".into(), &"stopped".into()));
+        assert_eq!((&summary["copied"], &summary["failed"]), (&0.into(), &0.into()));
+        let sent = summary["uploaded_bytes"].as_u64().expect("a number");
+        let stored = summary["stopped_stored_bytes"].as_u64().expect("a number");
+        assert!(stored > 0 && stored <= sent && sent <= 13 << 20, "{summary}");
         runs += 1;
         assert!(runs < RUNS_MAX, "{}", run.stderr);
     }

@@ -1,6 +1,6 @@
 //! What can be typed after `copy`.
 
-use super::{KeepArgs, QuotaArgs, ReadingArgs, RetainArgs};
+use super::{KeepArgs, ReadingArgs, StoringArgs};
 use clap::ArgAction;
 use clap::builder::FalseyValueParser;
 use std::path::PathBuf;
@@ -27,19 +27,10 @@ pub(crate) struct CopyArgs {
     pub(crate) dry_run: bool,
     #[command(flatten)]
     pub(crate) target: TargetArgs,
-    /// auto (as strong as the slowest other stage allows), zstd:LEVEL (-7 to 19) or none
-    #[arg(long, env = "MOVER_COMPRESSION", value_name = "NAME", default_value = "auto")]
-    pub(crate) compression: String,
-    /// Most that is copied again when a run is killed and started again [default: about a second's
-    /// work, at most 1/32 of a backup or 2GiB]
-    #[arg(long, env = "MOVER_CHECKPOINT_INTERVAL", value_name = "SIZE")]
-    pub(crate) checkpoint_interval: Option<String>,
     #[command(flatten)]
-    pub(crate) quota: QuotaArgs,
+    pub(crate) storing: StoringArgs,
     #[command(flatten)]
     pub(crate) reading: ReadingArgs,
-    #[command(flatten)]
-    pub(crate) retain: RetainArgs,
     #[command(flatten)]
     pub(crate) keep: KeepArgs,
 }

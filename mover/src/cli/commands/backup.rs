@@ -29,9 +29,9 @@ use std::time::{Duration, Instant};
 
 pub(crate) fn backup(ctx: &Context, args: BackupArgs) -> Result<()> {
     let fail_on_degraded = args.fail_on_degraded;
-    let after = deadline(&args.quota)?;
+    let after = deadline(&args.storing.quota)?;
     let (plans, price) = (args.plan.plan, args.plan.price.price_file.clone());
-    let retain = retain_policy(&args.retain, Utc::now())?;
+    let retain = retain_policy(&args.storing.retain, Utc::now())?;
     let options = options(ctx, args)?;
     // before a repository is made for it
     if is_nbd(&options.source) {
@@ -185,7 +185,7 @@ fn options(ctx: &Context, args: BackupArgs) -> Result<BackupOptions> {
         },
         base_snapshot: some(args.changes.base_snapshot.clone()),
         snapshot,
-        compression: parse_compression(&args.compression)?,
+        compression: parse_compression(&args.storing.compression)?,
         labels: parse_labels(&args.label)?,
         memory: resources.memory,
         engine: resources.engine,
@@ -193,8 +193,8 @@ fn options(ctx: &Context, args: BackupArgs) -> Result<BackupOptions> {
         // made when it is known that something is to be written
         scratch: None,
         threads: resources.threads,
-        checkpoint_bytes: checkpoint_bytes(args.checkpoint_interval)?,
-        quota: quota(&args.quota)?,
+        checkpoint_bytes: checkpoint_bytes(args.storing.checkpoint_interval)?,
+        quota: quota(&args.storing.quota)?,
         limit_read: parse_rate("--limit-read", args.limits.limit_read.as_deref())?,
         audit: some(args.audit).map_or(Ok(AuditAmount::default()), |text| text.parse())?,
         tool: tool(),

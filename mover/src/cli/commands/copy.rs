@@ -11,6 +11,7 @@ use super::super::output::Line;
 use super::super::repository;
 use super::super::retain::retain_policy;
 use super::super::settings::{KeySources, parse_compression};
+use super::super::sizes::show_bytes;
 use super::super::summary::copy_text;
 use super::super::table::{human_time, machine_time, table};
 use super::super::watch::Watch;
@@ -27,8 +28,9 @@ use chunkstore::{
     BackupEntry, Error, ErrorKind, Manifest, Repository, Result, RetainPolicy, Retention,
     VolumeName,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Both ends, and what was in them.
 struct Ends {
@@ -45,6 +47,8 @@ struct Done {
     copied: Vec<CopySummary>,
     there: usize,
     failed: usize,
+    /// Of the last one that was begun.
+    last: Option<Arc<Progress>>,
 }
 
 pub(crate) fn copy(ctx: &Context, args: &CopyArgs) -> Result<()> {
@@ -57,7 +61,7 @@ pub(crate) fn copy(ctx: &Context, args: &CopyArgs) -> Result<()> {
     }
     let options = options(ctx, args)?;
     let volume = args.keep.volume.as_deref().map(VolumeName::new).transpose()?;
-    let retain = retain_policy(&args.retain, Utc::now())?;
+    let retain = retain_policy(&args.storing.retain, Utc::now())?;
     let from = repository::open(ctx)?;
     let to = open_target(ctx, &args.target, retain)?;
     if from.store().url() == to.store().url() {
@@ -75,18 +79,22 @@ pub(crate) fn copy(ctx: &Context, args: &CopyArgs) -> Result<()> {
         preview(ctx, &ends, &wanted)?;
         return unreadable(ctx, problems);
     }
-    let deadline = Deadline::start(ctx, deadline(&args.quota)?)?;
-    let (done, failed) = copy_all(ctx, &mut ends, &wanted, &options)?;
+    let deadline = Deadline::start(ctx, deadline(&args.storing.quota)?)?;
+    let begun = Instant::now();
+    let mut done = Done::default();
+    let copied = copy_all(ctx, &mut ends, &wanted, &options, &mut done);
     drop(deadline);
-    let stored_bytes: u64 = done.copied.iter().map(|s| s.stored_bytes).sum();
-    let fetched_bytes: u64 = done.copied.iter().map(|s| s.fetched_bytes).sum();
+    if let Err(e) = &copied
+        && (e.kind() == ErrorKind::Limit
+            || (e.kind() == ErrorKind::Cancelled && ctx.cancel.bound().is_some()))
+    {
+        stopped(ctx, &ends, &done, begun)?;
+    }
+    let failed = copied?;
+    let mut view = view(&ends, &done);
+    view["retention"] = json!(retain.map(|policy| policy.retention));
+    view["dry_run"] = json!(false);
     let (copied, there) = (done.copied.len(), done.there);
-    let view = json!({
-        "copied": copied, "already_there": there, "failed": done.failed,
-        "fetched_bytes": fetched_bytes, "stored_bytes": stored_bytes,
-        "source_requests": ends.from.store().counts(), "target_requests": ends.to.store().counts(),
-        "retention": retain.map(|policy| policy.retention), "dry_run": false,
-    });
     let mut text = format!("copied {copied} backups, {there} were there already");
     if let Some(RetainPolicy { retention: Retention { mode, until }, .. }) = retain
         && copied > 0
@@ -104,15 +112,43 @@ pub(crate) fn copy(ctx: &Context, args: &CopyArgs) -> Result<()> {
     unreadable(ctx, problems)
 }
 
+/// What was done with the backups that were gone through to the end.
+fn view(ends: &Ends, done: &Done) -> Value {
+    let sum = |of: fn(&CopySummary) -> u64| done.copied.iter().map(of).sum::<u64>();
+    json!({
+        "copied": done.copied.len(), "already_there": done.there, "failed": done.failed,
+        "fetched_bytes": sum(|s| s.fetched_bytes), "stored_bytes": sum(|s| s.stored_bytes),
+        "source_requests": ends.from.store().counts(), "target_requests": ends.to.store().counts(),
+    })
+}
+
+/// What a run did that has kept to a bound, the backup in which it stopped included.
+fn stopped(ctx: &Context, ends: &Ends, done: &Done, begun: Instant) -> Result<()> {
+    let last = done.last.as_ref().map_or(0, |progress| progress.stored_bytes.get());
+    let uploaded = ends.to.store().sent().total();
+    let mut view = view(ends, done);
+    view["outcome"] = json!("stopped");
+    view["elapsed_seconds"] = json!(begun.elapsed().as_secs_f64());
+    view["stopped_stored_bytes"] = json!(last);
+    view["uploaded_bytes"] = json!(uploaded);
+    let (copied, there) = (done.copied.len(), done.there);
+    let (last, uploaded) = (show_bytes(last), show_bytes(uploaded));
+    let text = format!(
+        "stopped at a bound: copied {copied} backups, {there} were there already, {last} of one more are stored; \
+         {uploaded} were sent\n"
+    );
+    ctx.output.summary(&text, &view)
+}
+
 fn options(ctx: &Context, args: &CopyArgs) -> Result<CopyOptions> {
     let resources = &ctx.settings.resources;
     Ok(CopyOptions {
-        compression: parse_compression(&args.compression)?,
+        compression: parse_compression(&args.storing.compression)?,
         memory: resources.memory,
         scratch: scratch(resources),
         threads: resources.threads,
-        checkpoint_bytes: checkpoint_bytes(args.checkpoint_interval.clone())?,
-        quota: quota(&args.quota)?,
+        checkpoint_bytes: checkpoint_bytes(args.storing.checkpoint_interval.clone())?,
+        quota: quota(&args.storing.quota)?,
         source_lease: !args.reading.no_lease,
         tool: tool(),
         host: host(),
@@ -195,9 +231,9 @@ fn copy_all(
     ends: &mut Ends,
     wanted: &[Manifest],
     options: &CopyOptions,
-) -> Result<(Done, Option<Error>)> {
+    done: &mut Done,
+) -> Result<Option<Error>> {
     let (from, to) = (*ends.from.id(), *ends.to.id());
-    let mut done = Done::default();
     let mut first = None;
     for backup in wanted {
         let copied = match standing(from, backup, to, &ends.there) {
@@ -206,7 +242,11 @@ fn copy_all(
                 continue;
             }
             Standing::Taken(_) => Err(crate::copy::taken(&ends.to, backup)),
-            Standing::Absent => one(ctx, ends, backup, options),
+            Standing::Absent => {
+                let progress = Progress::new();
+                done.last = Some(Arc::clone(&progress));
+                one(ctx, ends, backup, options, &progress)
+            }
         };
         match copied {
             Ok(summary) => {
@@ -217,6 +257,7 @@ fn copy_all(
                     CopyOutcome::Copied => done.copied.push(summary),
                     CopyOutcome::AlreadyThere => done.there += 1,
                 }
+                done.last = None;
             }
             Err(e) if is_of_one_backup(&e) => {
                 done.failed += 1;
@@ -229,7 +270,7 @@ fn copy_all(
             Err(e) => return Err(e),
         }
     }
-    Ok((done, first))
+    Ok(first)
 }
 
 fn one(
@@ -237,13 +278,13 @@ fn one(
     ends: &Ends,
     backup: &Manifest,
     options: &CopyOptions,
+    progress: &Arc<Progress>,
 ) -> Result<CopySummary> {
     let (from, to) = (&ends.from, &ends.to);
     let base = base_of(*from.id(), &ends.source, *to.id(), &ends.there, backup);
-    let progress = Progress::new();
     ctx.telemetry.set_volume(backup.volume.as_str());
-    let watch = Watch::start(ctx, &progress, Reads::Store, to.store());
-    let copied = run(ctx.runtime()?, (from, to), backup, base, options, &progress, &ctx.cancel);
+    let watch = Watch::start(ctx, progress, Reads::Store, to.store());
+    let copied = run(ctx.runtime()?, (from, to), backup, base, options, progress, &ctx.cancel);
     drop(watch);
     copied
 }
