@@ -1,4 +1,4 @@
-//! Containers as a pod has them: podman with runc, a root filesystem that cannot be written, no capability, the default seccomp
+//! Containers as a pod has them, of the program or of its image: podman with runc, a root filesystem that cannot be written, no capability, the default seccomp
 //! profile, few files and processes, and the devices that are mapped.
 
 use crate::{MoverOutput, mover_bin, run, run_ok};
@@ -18,6 +18,8 @@ pub struct Containers {
     /// Its path may have 50 bytes at most.
     running: TempDir,
     environment: Vec<(String, String)>,
+    /// What they are made of instead of a root filesystem of the test's.
+    image: Option<String>,
 }
 
 /// One container, to be run once; removed when dropped.
@@ -32,14 +34,7 @@ pub struct Container<'a> {
 impl Containers {
     /// In `directory`, which is this test's own. `None`, with a `SKIP:` line, where there is no podman.
     pub fn new(directory: &Path) -> Option<Self> {
-        if !run("sh", ["-c", "command -v podman && command -v runc"]).status.success() {
-            crate::skip("containers need podman and runc (tests/setup gets them)");
-            return None;
-        }
-        let running = tempfile::Builder::new().prefix("mover-pod").tempdir_in("/tmp");
-        let running = running.expect("make a directory for podman");
-        let directory = directory.join("podman");
-        let containers = Self { directory, running, environment: Vec::new() };
+        let containers = Self::empty(directory)?;
         let rootfs = containers.rootfs();
         for name in ["dev", "etc/ssl/certs", "proc", "sys", "run", "scratch"] {
             fs::create_dir_all(rootfs.join(name)).expect("make the root filesystem");
@@ -55,6 +50,30 @@ impl Containers {
         }
         fs::write(rootfs.join("mover"), "").expect("make the program's place");
         Some(containers)
+    }
+
+    /// Of the image in an OCI archive, as it is. `None` as above.
+    pub fn of_image(directory: &Path, archive: &Path) -> Option<Self> {
+        let mut containers = Self::empty(directory)?;
+        let load = ["load", "--quiet", "--input"].map(str::to_owned);
+        let archive = archive.display().to_string();
+        let words = containers.podman().into_iter().chain(load).chain([archive]);
+        let said = run_ok("podman", words.collect::<Vec<_>>());
+        let name = said.trim().rsplit(' ').next().expect("the name of the image");
+        containers.image = Some(name.to_owned());
+        Some(containers)
+    }
+
+    fn empty(directory: &Path) -> Option<Self> {
+        if !run("sh", ["-c", "command -v podman && command -v runc"]).status.success() {
+            crate::skip("containers need podman and runc (tests/setup gets them)");
+            return None;
+        }
+        let running = tempfile::Builder::new().prefix("mover-pod").tempdir_in("/tmp");
+        let running = running.expect("make a directory for podman");
+        let directory = directory.join("podman");
+        fs::create_dir_all(&directory).expect("make a directory for podman");
+        Some(Self { directory, running, environment: Vec::new(), image: None })
     }
 
     /// Sets a variable in all containers.
@@ -96,7 +115,11 @@ impl Containers {
                      --ulimit nofile=1024:1024 --ulimit nproc=4096:4096 --pull never";
         container.options.extend(fixed.split(' ').filter(|w| !w.is_empty()).map(str::to_owned));
         let termination = container.termination.clone();
-        container.mount(mover_bin(), "/mover:ro").mount(&termination, "/dev/termination-log")
+        let container = container.mount(&termination, "/dev/termination-log");
+        match self.image {
+            Some(_) => container,
+            None => container.mount(mover_bin(), "/mover:ro"),
+        }
     }
 }
 
@@ -138,7 +161,11 @@ impl Container<'_> {
         }
         // the last one of a name counts
         command.args(&self.options);
-        command.arg("--rootfs").arg(self.home.rootfs()).arg("/mover").args(args);
+        match &self.home.image {
+            Some(image) => command.arg(image),
+            None => command.arg("--rootfs").arg(self.home.rootfs()).arg("/mover"),
+        };
+        command.args(args);
         command
     }
 
