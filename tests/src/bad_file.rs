@@ -12,7 +12,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 const NAME: &str = "image";
@@ -29,21 +29,64 @@ pub struct Badness {
     pub delay: Duration,
     /// A read is answered with no more than this, as a server may that is asked directly.
     pub answers_at_most: Option<u32>,
+    /// Whatever touches this is not answered before it [becomes](BadFile::becomes) otherwise, or is dropped. Nor is what comes later.
+    pub hangs: Option<Range<u64>>,
 }
 
 /// See the module. Unmounted when dropped: declare it before what is attached to it.
 #[derive(Debug)]
 pub struct BadFile {
-    how: Arc<Mutex<Badness>>,
+    how: Arc<How>,
     _session: BackgroundSession,
     point: tempfile::TempDir,
+}
+
+#[derive(Debug)]
+struct How {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    badness: Badness,
+    /// Transfers that hang.
+    hanging: usize,
+}
+
+impl How {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Badness {
+        self.lock().badness.clone()
+    }
+
+    /// Returns once a transfer may be answered.
+    fn hang(&self, place: &Range<u64>) {
+        let hangs = |state: &State| state.badness.hangs.as_ref().is_some_and(|h| meet(h, place));
+        let mut state = self.lock();
+        if !hangs(&state) {
+            return;
+        }
+        state.hanging += 1;
+        self.changed.notify_all();
+        let waited = self.changed.wait_while(state, |state| hangs(state));
+        waited.unwrap_or_else(PoisonError::into_inner).hanging -= 1;
+    }
+}
+
+fn meet(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
 }
 
 impl BadFile {
     /// Over `backing`.
     pub fn new(backing: &Path, how: Badness) -> Self {
         let file = File::options().read(true).write(true).open(backing).expect("open the file");
-        let how = Arc::new(Mutex::new(how));
+        let state = Mutex::new(State { badness: how, hanging: 0 });
+        let how = Arc::new(How { state, changed: Condvar::new() });
         let point = crate::work_dir("bad-file");
         let mut config = Config::default();
         config.mount_options = vec![MountOption::FSName("bad-file".into())];
@@ -59,20 +102,35 @@ impl BadFile {
 
     /// From now on this is wrong with it.
     pub fn becomes(&self, how: Badness) {
-        *self.how.lock().unwrap_or_else(PoisonError::into_inner) = how;
+        self.how.lock().badness = how;
+        self.how.changed.notify_all();
+    }
+
+    /// Returns once a transfer hangs.
+    #[track_caller]
+    pub fn wait_for_hang(&self) {
+        const LIMIT: Duration = Duration::from_secs(60);
+        let (state, nobody) = (self.how.lock(), |state: &mut State| state.hanging == 0);
+        let waited = self.how.changed.wait_timeout_while(state, LIMIT, nobody);
+        let (state, result) = waited.unwrap_or_else(PoisonError::into_inner);
+        drop(state);
+        assert!(!result.timed_out(), "nothing hangs within {LIMIT:?}");
+    }
+}
+
+impl Drop for BadFile {
+    fn drop(&mut self) {
+        // the session ends only once its thread does
+        self.becomes(Badness::default());
     }
 }
 
 struct Served {
     file: File,
-    how: Arc<Mutex<Badness>>,
+    how: Arc<How>,
 }
 
 impl Served {
-    fn how(&self) -> Badness {
-        self.how.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     fn attributes(&self, inode: INodeNo) -> io::Result<FileAttr> {
         let directory = inode == INodeNo::ROOT;
         let size = if directory { 0 } else { self.file.metadata()?.len() };
@@ -97,11 +155,12 @@ impl Served {
 
     /// Whether a transfer may be done.
     fn allowed(&self, offset: u64, len: usize) -> Result<(), Errno> {
-        let how = self.how();
+        let how = self.how.now();
         std::thread::sleep(how.delay);
-        let end = offset + len as u64;
+        let place = offset..offset + len as u64;
+        self.how.hang(&place);
         match how.broken {
-            Some(broken) if offset < broken.end && broken.start < end => Err(Errno::EIO),
+            Some(broken) if meet(&broken, &place) => Err(Errno::EIO),
             _ => Ok(()),
         }
     }
@@ -127,7 +186,7 @@ impl Filesystem for Served {
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         // without the page cache, which would ask for the rest
-        let flags = match self.how().answers_at_most {
+        let flags = match self.how.now().answers_at_most {
             Some(_) => FopenFlags::FOPEN_DIRECT_IO,
             None => FopenFlags::empty(),
         };
@@ -145,7 +204,7 @@ impl Filesystem for Served {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let size = size.min(self.how().answers_at_most.unwrap_or(u32::MAX));
+        let size = size.min(self.how.now().answers_at_most.unwrap_or(u32::MAX));
         let mut bytes = vec![0; size as usize];
         if let Err(errno) = self.allowed(offset, bytes.len()) {
             return reply.error(errno);

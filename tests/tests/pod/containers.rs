@@ -1,15 +1,14 @@
 //! Whole runs in containers as a pod has them: a full backup, an incremental one and a restore with nothing but the device; limits;
 //! stopped and killed in the middle; and what each mistake says.
 
+use super::runs::{only_error, until_uploaded};
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Stdio};
 use tempfile::TempDir;
 use tests::{
-    Containers, LoopDevice, MoverOutput, Rng, S3Bucket, first_difference, volume_dir, work_dir,
-    write_extents,
+    Containers, LoopDevice, Rng, S3Bucket, first_difference, volume_dir, work_dir, write_extents,
 };
 
 const MIB: usize = 1 << 20;
@@ -163,27 +162,6 @@ fn limits_are_kept_to() {
     );
 }
 
-/// Starts it and reads its progress until so much has been uploaded. Its output is to be kept until it has ended: podman fails
-/// by itself where nobody reads it.
-fn until_uploaded(
-    pod: &tests::Container<'_>,
-    line: &[&str],
-    bytes: u64,
-) -> (Child, Lines<BufReader<ChildStdout>>) {
-    let mut command = pod.command(line);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
-    while let Some(text) = output.next() {
-        let progress: Value = serde_json::from_str(&text.unwrap()).unwrap();
-        if progress["uploaded_bytes"].as_u64().is_some_and(|n| n >= bytes) {
-            return (child, output);
-        }
-    }
-    let output = child.wait_with_output().unwrap();
-    panic!("it ended before: {}", String::from_utf8_lossy(&output.stderr));
-}
-
 #[test]
 fn stopped_or_killed_it_goes_on_from_there() {
     tests::require_root!();
@@ -199,8 +177,8 @@ fn stopped_or_killed_it_goes_on_from_there() {
         let first = pod();
         // slow enough to be met in the middle; the limit is no part of what is gone on with
         let slow = ["--limit-upload", "12MiB", "--checkpoint-interval", "16MiB"];
-        let (mut child, output) =
-            until_uploaded(&first, &[&line(id)[..], &slow].concat(), 40 << 20);
+        let mut command = first.command(&[&line(id)[..], &slow].concat());
+        let (mut child, output) = until_uploaded(&mut command, 40 << 20);
         let said = if end == "stop" {
             first.podman(&["stop", "--time", "15"]);
             assert_eq!(child.wait().unwrap().code(), Some(143));
@@ -240,17 +218,8 @@ fn stopped_or_killed_it_goes_on_from_there() {
 
 /// One error, the same in the log and in the termination message, with this code.
 fn fails(pod: &tests::Container<'_>, args: &[&str], code: i32, about: &str) {
-    let output: MoverOutput = pod.run(args).expect_code(code);
-    let lines = output.stderr.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
-    let errors: Vec<Value> = lines.filter(|line| line["type"] == "error").collect();
-    assert_eq!(errors.len(), 1, "{}", output.stderr);
-    let (error, said) = (&errors[0], pod.termination());
-    assert_eq!(
-        (&said["message"], &said["exit_code"]),
-        (&error["message"], &code.into()),
-        "{args:?}"
-    );
-    let message = said["message"].as_str().unwrap();
+    let output = pod.run(args);
+    let message = only_error(output, &pod.termination(), code);
     assert!(message.contains(about), "{message}\nshould name {about}");
 }
 

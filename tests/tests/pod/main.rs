@@ -1,11 +1,16 @@
-//! The program as a pod sees it: what it says when it ends, what it does with limits and when nothing moves, its metrics in real
-//! servers, and the manifests that are shipped with it.
+//! The program as a pod sees it: what it says when it ends, what it does with limits, with credentials that run out and when nothing
+//! moves, its metrics in real servers, and the image and the manifests that are shipped with it.
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
 mod containers;
+mod credentials;
 mod ends;
+mod forced;
+mod image;
 mod manifests;
 mod metrics;
+mod runs;
+mod shop;
 
 use serde_json::Value;
 use std::fs;
