@@ -5,6 +5,9 @@
 //! that is committed restores bit for bit, a collection succeeds, and what is left restores again. How often the store was
 //! asked is counted at the line and bounded by what a sound line needs.
 //!
+//! What is changed on its way up a server refuses that compares bodies with their digests, as Ceph does. moto takes what comes:
+//! there it must be found by whoever reads it.
+//!
 //! `MOVER_TEST_FAULTS=N` is the full size: N seeds, larger volumes, stalls that last, Ceph beside moto.
 #![allow(
     clippy::unwrap_used,
@@ -64,6 +67,12 @@ fn p(text: &str) -> PathBuf {
     PathBuf::from(text)
 }
 
+/// Volume `v` as backup and snapshot `id`.
+fn backup_line(source: &Path, id: &str) -> Vec<PathBuf> {
+    let line = ["backup", "--quiet", "--volume", "v", "--backup-id", id, "--snapshot", id];
+    line.iter().map(|text| p(text)).chain([source.to_owned()]).collect()
+}
+
 impl Scene {
     fn new(server: &S3Server, bucket: &S3Bucket, name: &str, size: Size, f: FaultOptions) -> Self {
         let place = tests::work_dir("faults");
@@ -86,6 +95,12 @@ impl Scene {
 
     fn path(&self, name: &str) -> PathBuf {
         self.place.path().join(name)
+    }
+
+    /// A full backup of a file, over the line of `mover`.
+    fn full(&self, mover: &Mover, source: &Path) -> MoverOutput {
+        let line = backup_line(source, "full");
+        mover.run_within(self.size.deadline_seconds, line)
     }
 
     /// Over the bad line: done, or a clear error. Whether it is done.
@@ -121,17 +136,12 @@ impl Scene {
         let zeros = MIB..2 * MIB;
         content[zeros].fill(0);
         fs::write(&old, &content).unwrap();
-        let backup = |source: &Path, id: &str| {
-            let line = ["backup", "--quiet", "--volume", "v", "--backup-id", id, "--snapshot", id];
-            let line = line.iter().map(|t| p(t));
-            line.chain([source.to_owned()]).collect::<Vec<_>>()
-        };
-        self.done("full", &backup(&old, "full"));
+        self.done("full", &backup_line(&old, "full"));
         let changed = 3 * MIB..4 * MIB;
         rng.fill(&mut content[changed]);
         fs::write(&new, &content).unwrap();
         write_extents(&old, &new, &list);
-        let mut line = backup(&new, "delta");
+        let mut line = backup_line(&new, "delta");
         line.extend([p("--changed-blocks"), list, p("--base-snapshot"), p("full")]);
         self.done("incremental", &line);
 
@@ -177,13 +187,20 @@ fn expect_clear(what: &str, output: &MoverOutput) {
     assert!(errors[0].contains('/') || errors[0].contains("pack"), "no place: {}", all());
 }
 
-/// All sets of kinds, each at once with the others: they mostly wait.
-fn all_kinds(server: &S3Server, size: Size, seed: u64) {
+/// These kinds, each alone and all of them mixed, each set at once with the others: they mostly wait.
+fn all_kinds(server: &S3Server, size: Size, seed: u64, kinds: &[FaultKind]) {
+    let mut sets: Vec<Vec<FaultKind>> = kinds.iter().map(|kind| vec![*kind]).collect();
+    sets.push(kinds.to_vec());
+    all_sets(server, size, seed, sets);
+}
+
+fn all_sets(server: &S3Server, size: Size, seed: u64, sets: Vec<Vec<FaultKind>>) {
     let bucket = server.bucket();
     let faults = |kinds: &[FaultKind]| FaultOptions {
         seed,
         percent: PERCENT,
         kinds: kinds.to_vec(),
+        only: "",
         stall: size.stall,
     };
     println!("{}: seed {seed}", server.name);
@@ -191,8 +208,6 @@ fn all_kinds(server: &S3Server, size: Size, seed: u64) {
         Scene::new(server, &bucket, "sound", size, faults(&[])).run(Rng::seeded(seed));
     assert!(failures.is_empty(), "{failures:?}");
     println!("no fault: {} requests, at most {} alike", sound.requests, sound.most_alike);
-    let mut sets: Vec<Vec<FaultKind>> = FaultKind::ALL.iter().map(|kind| vec![*kind]).collect();
-    sets.push(FaultKind::ALL.to_vec());
     std::thread::scope(|scope| {
         for kinds in sets {
             let (bucket, sound) = (&bucket, &sound);
@@ -216,25 +231,105 @@ fn all_kinds(server: &S3Server, size: Size, seed: u64) {
     });
 }
 
+/// All that moto withstands: it compares no digests.
+fn without_uploads() -> Vec<FaultKind> {
+    FaultKind::ALL.into_iter().filter(|kind| !kind.is_of_uploads()).collect()
+}
+
 #[test]
 fn each_fault_alone_and_all_mixed_end_right_or_with_a_clear_error() {
     let moto = tests::require_s3!(moto);
     let Ok(rounds) = std::env::var("MOVER_TEST_FAULTS") else {
-        return all_kinds(&moto, SMALL, 4);
+        return all_kinds(&moto, SMALL, 4, &without_uploads());
     };
     let ceph = tests::require_s3!(ceph);
     for seed in 0..rounds.parse().unwrap() {
-        all_kinds(&moto, SMALL, 100 + seed);
-        all_kinds(&ceph, FULL, 200 + seed);
+        all_kinds(&moto, SMALL, 100 + seed, &without_uploads());
+        all_kinds(&ceph, FULL, 200 + seed, &FaultKind::ALL);
     }
+}
+
+#[test]
+fn what_is_changed_on_its_way_up_ends_right_or_with_a_clear_error() {
+    let ceph = tests::require_s3!(ceph);
+    let sets =
+        [vec![FaultKind::TruncatedUpload], vec![FaultKind::CorruptedUpload], FaultKind::ALL.into()];
+    all_sets(&ceph, SMALL, 5, sets.into());
+}
+
+/// A line on which every upload with `only` in its name meets this.
+fn uploads_meet(server: &S3Server, bucket: &S3Bucket, kind: FaultKind, only: &'static str) -> Scene {
+    let name = format!("{kind:?}").to_lowercase() + &only.replace('/', "-");
+    let stall = SMALL.stall;
+    let faults = FaultOptions { seed: 1, percent: 100, kinds: vec![kind], only, stall };
+    Scene::new(server, bucket, &name, SMALL, faults)
+}
+
+/// It is refused each time, tried again a bounded number of times, and named; nothing is committed, and the same command works over
+/// a sound line.
+#[test]
+fn an_upload_that_never_arrives_as_it_was_sent_is_no_backup() {
+    let ceph = tests::require_s3!(ceph);
+    let bucket = ceph.bucket();
+    // a pack is put again 4 times; a manifest is created in 8 tries, each of which looks for it
+    let cases = [
+        (FaultKind::CorruptedUpload, "/packs/", 5),
+        (FaultKind::CorruptedUpload, "/backups/", 8),
+        (FaultKind::TruncatedUpload, "/packs/", 5),
+    ];
+    std::thread::scope(|scope| {
+        for (kind, only, tries) in cases {
+            let scene = uploads_meet(&ceph, &bucket, kind, only);
+            scope.spawn(move || {
+                let what = format!("{kind:?} of {only}");
+                let image = scene.path("image");
+                fs::write(&image, Rng::seeded(7).bytes(3 * MIB)).unwrap();
+                let output = scene.full(&scene.faulty, &image);
+                println!("{what}: {}", output.stderr);
+                expect_clear(&what, &output);
+                assert_eq!(output.code(), Some(1), "{what}");
+                let said = &output.stderr;
+                assert!(said.contains("did not arrive as it was sent"), "{what}: {said}");
+                let met: u64 = scene.relay.fault_counts().unwrap().met.iter().map(|m| m.1).sum();
+                // several packs may be under way
+                assert!(met >= tries && met <= 8 * tries, "{what}: {met}");
+                assert!(!scene.direct.ok(["list"]).text().contains("full"), "{what}");
+                let direct = scene.full(&scene.direct, &image);
+                assert_eq!(direct.code(), Some(0), "{what}: {}", direct.stderr);
+                scene.expect_content("v@full", &image, &what);
+                scene.direct.ok(["check", "--read-data=all"]);
+            });
+        }
+    });
+}
+
+/// Where a server compares nothing, a restore and a check say what is wrong, and the next backup stores it again.
+#[test]
+fn what_a_server_took_changed_is_found_by_whoever_reads_it() {
+    let moto = tests::require_s3!(moto);
+    let bucket = moto.bucket();
+    let scene = uploads_meet(&moto, &bucket, FaultKind::CorruptedUpload, "/packs/");
+    let image = scene.path("image");
+    fs::write(&image, Rng::seeded(8).bytes(3 * MIB)).unwrap();
+    assert_eq!(scene.full(&scene.faulty, &image).code(), Some(0), "moto refuses it now");
+    let restore = ["restore", "v@full", scene.path("right").to_str().unwrap()].map(p);
+    let said = scene.direct.run(&restore).expect_code(3).stderr;
+    assert!(said.contains("pack") && said.contains("damaged"), "{said}");
+    let found = scene.direct.run(["check", "--read-data=all"]).expect_code(3).text();
+    assert!(found.contains("damaged   packs/"), "{found}");
+    let repair = scene.direct.run(["check", "--read-data=all", "--repair"]);
+    assert_eq!(repair.code(), Some(3), "{}", repair.stderr);
+    let output = scene.direct.run(backup_line(&image, "again"));
+    assert_eq!(output.code(), Some(0), "{}", output.stderr);
+    scene.expect_content("v@again", &image, "stored again");
 }
 
 /// `list` on a store of which every request meets this; what it says, and what the line saw.
 fn always(kind: FaultKind) -> (String, FaultCounts) {
     let server = S3Server::moto().unwrap();
     let bucket = server.bucket();
-    let faults =
-        FaultOptions { seed: 1, percent: 0, kinds: vec![kind], stall: Duration::from_secs(3600) };
+    let stall = Duration::from_secs(3600);
+    let faults = FaultOptions { seed: 1, percent: 0, kinds: vec![kind], only: "", stall };
     let scene = Scene::new(&server, &bucket, "r", SMALL, faults.clone());
     let relay = RelayOptions::faulty(address(&server), FaultOptions { percent: 100, ..faults });
     let relay = Relay::start(relay).unwrap();

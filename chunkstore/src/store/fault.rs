@@ -29,7 +29,7 @@ pub(super) struct Fault {
     pub(super) unreachable: bool,
     /// The store keeps the object because of a retention or a hold.
     pub(super) locked: bool,
-    /// The answer ended early or is no answer: asked again it may be one.
+    /// The answer ended early or is no answer, or the request did not arrive as it was sent: asked again it may be otherwise.
     pub(super) broke: bool,
     /// A refusal of which a clock that is off may be the reason.
     pub(super) may_be_clock: bool,
@@ -170,7 +170,25 @@ impl<'a> Chain<'a> {
         let transport = self.http.is_some_and(|kind| {
             !matches!(kind, HttpErrorKind::Connect | HttpErrorKind::Timeout) && !exhausted
         });
-        transport || self.text.contains("invalid list response")
+        transport || self.mangled() || self.text.contains("invalid list response")
+    }
+
+    /// Whether the store says that what it got is not what was sent: it compares the body with the digest in the signature, and
+    /// its length with what was announced. Nothing was done then.
+    fn mangled(&self) -> bool {
+        const CODES: [&str; 8] = [
+            "BadDigest",
+            "InvalidDigest",
+            "XAmzContentSHA256Mismatch",
+            "XAmzContentChecksumMismatch",
+            "Md5Mismatch",
+            "Crc64Mismatch",
+            "IncompleteBody",
+            // S3's word for a body that does not come to its end; 400, which nobody else tries again
+            "RequestTimeout",
+        ];
+        let code = between(&self.text, "<Code>", "</Code>");
+        self.status == Some(400) && code.is_some_and(|code| CODES.contains(&code))
     }
 
     /// Whether a refusal speaks of a lock. S3's code for it is that of any missing permission; GCS and Azure have their own.
@@ -249,6 +267,12 @@ impl<'a> Chain<'a> {
     fn by_code(&self) -> Option<Fault> {
         let code = between(&self.text, "<Code>", "</Code>")?;
         let said = self.said();
+        if self.mangled() {
+            let detail = format!("it did not arrive as it was sent ({said})");
+            let fault = Fault::new(ErrorKind::Unavailable, detail)
+                .hint("run it again; if it stays so, look for what changes data on its way to the store");
+            return Some(Fault { outcome_unknown: true, ..fault });
+        }
         let denied = |hint| Some(Fault::new(ErrorKind::Denied, said.clone()).hint(hint));
         match code {
             "NoSuchBucket" | "ContainerNotFound" | "ContainerBeingDeleted" => {

@@ -33,6 +33,8 @@ pub(crate) enum Fault {
     Denied,
     /// 403, as S3 words it for what is locked.
     Locked,
+    /// 400: what arrived is not what was signed.
+    Mangled,
 }
 
 type Action = Box<dyn FnOnce(Arc<dyn ObjectStore>) -> BoxFuture<'static, ()> + Send>;
@@ -183,6 +185,11 @@ impl Fault {
                 let source = "Server returned non-2xx status code: 403 Forbidden: <Error><Code>AccessDenied</Code>\
                     <Message>Access Denied because object protected by object lock.</Message></Error>";
                 Error::PermissionDenied { path, source: source.into() }
+            }
+            Self::Mangled => {
+                let source = "Server returned non-2xx status code: 400 Bad Request: <Error>\
+                    <Code>XAmzContentSHA256Mismatch</Code></Error>";
+                Error::Generic { store: "S3", source: source.into() }
             }
         }
     }

@@ -143,6 +143,34 @@ async fn create_gives_up_after_a_bounded_number_of_tries() {
 }
 
 #[tokio::test]
+async fn what_did_not_arrive_as_it_was_sent_is_sent_again() {
+    let (faulty, store) = faulty();
+    for operation in ["put a/b/x", "create a/b/y"] {
+        faulty.fault(operation, Fault::Mangled);
+        faulty.fault(operation, Fault::Mangled);
+    }
+    store.put("x", body(1)).await.unwrap();
+    assert_eq!(store.get("x").await.unwrap(), body(1));
+    assert_eq!(store.create("y", body(2)).await.unwrap(), Created::Now);
+    assert_eq!(store.get("y").await.unwrap(), body(2));
+    assert_eq!(store.sent().again, body(1).len() as u64 * 2);
+}
+
+#[tokio::test]
+async fn what_never_arrives_as_it_was_sent_is_an_error_that_says_so() {
+    let (faulty, store) = faulty();
+    for _ in 0..100 {
+        faulty.fault("put a/b/x", Fault::Mangled);
+    }
+    let e = store.put("x", body(1)).await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Unavailable, "{e}");
+    let said = e.to_string();
+    assert!(said.starts_with("write x in memory:///a/b: it did not arrive as it was sent"), "{e}");
+    assert!(said.contains("XAmzContentSHA256Mismatch"), "{said}");
+    assert_eq!(faulty.take_log().len(), 5);
+}
+
+#[tokio::test]
 async fn a_refused_create_is_an_error_at_once() {
     let (faulty, store) = faulty();
     faulty.fault("create a/b/x", Fault::Denied);

@@ -27,11 +27,15 @@ pub enum FaultKind {
     Corrupted,
     /// A PUT, POST or DELETE is done, and its answer lost; other requests are reset.
     LostAnswer,
+    /// The connection to the server ends properly in the middle of the request's body; what it says to that comes back.
+    TruncatedUpload,
+    /// One byte of the request's body is another.
+    CorruptedUpload,
 }
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Latency,
         Self::Stall,
         Self::Reset,
@@ -40,7 +44,14 @@ impl FaultKind {
         Self::Truncated,
         Self::Corrupted,
         Self::LostAnswer,
+        Self::TruncatedUpload,
+        Self::CorruptedUpload,
     ];
+
+    /// Whether it hits what is sent to be stored: a server notices only if it compares.
+    pub fn is_of_uploads(self) -> bool {
+        matches!(self, Self::TruncatedUpload | Self::CorruptedUpload)
+    }
 }
 
 /// Which faults, and how often.
@@ -52,6 +63,8 @@ pub struct FaultOptions {
     pub percent: u64,
     /// One of these each time.
     pub kinds: Vec<FaultKind>,
+    /// Only requests with this in method, target and range; all with "".
+    pub only: &'static str,
     /// How long a stalled connection stays open.
     pub stall: Duration,
 }
@@ -117,9 +130,10 @@ impl Faults {
     }
 
     /// For the request that has just arrived.
-    pub(super) fn next(&self, name: String) -> Fate {
+    pub(super) fn next(&self, name: String, has_body: bool) -> Fate {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.requests += 1;
+        let meant = name.contains(self.options.only);
         *state.alike.entry(name).or_default() += 1;
         let mut dice = state.rng.fork();
         let kinds = &self.options.kinds;
@@ -128,6 +142,7 @@ impl Faults {
             let at = dice.below(kinds.len() as u64);
             kinds[usize::try_from(at).expect("there are few")]
         });
+        let kind = kind.filter(|kind| meant && (has_body || !kind.is_of_uploads()));
         if let Some(kind) = kind {
             *state.met.entry(kind).or_default() += 1;
         }

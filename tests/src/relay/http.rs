@@ -179,12 +179,13 @@ pub(super) async fn exchange(
 ) -> io::Result<()> {
     let mut client = Wire::new(client);
     let Some(request) = client.head(true).await? else { return Ok(()) };
-    let Fate { kind, mut dice, mood } = faults.next(request.name.clone());
+    let content_bytes = request.content_bytes.unwrap_or(0);
+    let Fate { kind, mut dice, mood } = faults.next(request.name.clone(), content_bytes > 0);
     match mood {
         Mood::Seeded => {}
         Mood::Answers(recorded) => {
             client.ahead.advance(request.len);
-            discard(&mut client, request.content_bytes.unwrap_or(0)).await?;
+            discard(&mut client, content_bytes).await?;
             let answer = recorded.to_bytes(&request.method);
             down.send(&mut client.stream, &answer).await?;
             return client.stream.shutdown().await;
@@ -202,7 +203,6 @@ pub(super) async fn exchange(
         Some(FaultKind::LostAnswer) if !changes => Break::InRequest,
         _ => Break::Never,
     };
-    let content_bytes = request.content_bytes.unwrap_or(0);
     match kind {
         _ if at == Break::AtOnce => {
             client.reset();
@@ -228,12 +228,22 @@ pub(super) async fn exchange(
     server.stream.set_nodelay(true)?;
     let head = client.ahead.split_to(request.len);
     up.send(&mut server.stream, &closing(&head)).await?;
-    let hand_on = if at == Break::InRequest { content_bytes / 2 } else { content_bytes };
-    carry(&mut client, &mut server.stream, up, hand_on).await?;
+    let whole = at != Break::InRequest && kind != Some(FaultKind::TruncatedUpload);
+    if kind == Some(FaultKind::CorruptedUpload) {
+        carry_corrupted(&mut client, &mut server.stream, up, content_bytes, &mut dice).await?;
+    } else {
+        let hand_on = if whole { content_bytes } else { content_bytes / 2 };
+        carry(&mut client, &mut server.stream, up, hand_on).await?;
+    }
     if at == Break::InRequest {
         server.reset();
         client.reset();
         return Ok(());
+    }
+    if !whole {
+        server.stream.shutdown().await?;
+        // what is left unread would reset the client's connection, and the answer would be lost with it
+        discard(&mut client, content_bytes - content_bytes / 2).await?;
     }
     tokio::time::sleep(up.link.delay() + down.link.delay()).await;
     answer(client, server, &request, kind, at, down, &mut dice).await
@@ -278,10 +288,7 @@ async fn answer(
     }
     down.send(&mut client.stream, &head).await?;
     if kind == Some(FaultKind::Corrupted) && body_bytes > 0 {
-        carry(&mut server, &mut client.stream, down, dice.below(body_bytes)).await?;
-        let mut byte = server.some(1).await?;
-        byte.iter_mut().for_each(|b| *b ^= 1 << dice.below(8));
-        down.send(&mut client.stream, &byte).await?;
+        carry_corrupted(&mut server, &mut client.stream, down, body_bytes, dice).await?;
     }
     carry(&mut server, &mut client.stream, down, u64::MAX).await?;
     client.stream.shutdown().await
@@ -299,6 +306,22 @@ async fn carry(from: &mut Wire, to: &mut TcpStream, lane: Lane<'_>, bytes: u64) 
         lane.send(to, &piece).await?;
     }
     Ok(())
+}
+
+/// Hands on so many bytes, at least one, of which one is another.
+async fn carry_corrupted(
+    from: &mut Wire,
+    to: &mut TcpStream,
+    lane: Lane<'_>,
+    bytes: u64,
+    dice: &mut crate::Rng,
+) -> io::Result<()> {
+    let before = dice.below(bytes);
+    carry(from, to, lane, before).await?;
+    let mut byte = from.some(1).await?;
+    byte.iter_mut().for_each(|b| *b ^= 1 << dice.below(8));
+    lane.send(to, &byte).await?;
+    carry(from, to, lane, bytes - before - 1).await
 }
 
 async fn discard(from: &mut Wire, bytes: u64) -> io::Result<()> {

@@ -1,5 +1,5 @@
 use super::link::Pace;
-use super::{LinkOptions, Relay, RelayOptions};
+use super::{FaultKind, FaultOptions, LinkOptions, Relay, RelayOptions};
 use crate::Rng;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -117,4 +117,60 @@ fn what_is_booked_leaves_one_after_the_other_and_idle_time_is_not_saved() {
     assert_eq!(pace.book(at(9000), MIB), at(10_000));
     let mut endless = Pace::new(None, start);
     assert_eq!(endless.book(at(3), usize::MAX), at(3));
+}
+
+/// What a server gets of an upload of `body` that meets this, and what the client hears: what the server has got.
+fn uploaded(kind: FaultKind, body: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let address = listener.local_addr().expect("an address");
+    let len = body.len();
+    let serving = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("accept");
+        let (mut got, mut buffer) = (Vec::new(), [0; 4096]);
+        let body_at = |got: &[u8]| got.windows(4).position(|w| w == b"\r\n\r\n").map(|at| at + 4);
+        while body_at(&got).is_none_or(|at| got.len() < at + len) {
+            match stream.read(&mut buffer).expect("read a request") {
+                0 => break,
+                n => got.extend_from_slice(&buffer[..n]),
+            }
+        }
+        let got = got.split_off(body_at(&got).expect("a whole head"));
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", got.len());
+        stream.write_all(&[head.as_bytes(), &got].concat()).expect("answer");
+        got
+    });
+    let stall = Duration::ZERO;
+    let faults = FaultOptions { seed: 1, percent: 100, kinds: vec![kind], only: "/meant", stall };
+    let relay = Relay::start(RelayOptions::faulty(address, faults)).expect("start a relay");
+    let head = format!("PUT /meant HTTP/1.1\r\nHost: h\r\nContent-Length: {len}\r\n\r\n");
+    let answer = ask(relay.address(), &[head.as_bytes(), body].concat());
+    let got = serving.join().expect("serve");
+    assert_eq!(relay.fault_counts().expect("faults").met, [(kind, 1)]);
+    (got, answer)
+}
+
+#[test]
+fn uploads_are_cut_short_or_changed_and_the_answer_comes_back() {
+    let body = Rng::new(2602).bytes(300_000);
+    let (got, answer) = uploaded(FaultKind::TruncatedUpload, &body);
+    assert!(got == body[..body.len() / 2], "{} bytes", got.len());
+    assert!(answer.ends_with(&got), "{} bytes", answer.len());
+    let (got, answer) = uploaded(FaultKind::CorruptedUpload, &body);
+    assert_eq!(got.len(), body.len());
+    let flipped: u32 = got.iter().zip(&body).map(|(a, b)| (a ^ b).count_ones()).sum();
+    assert_eq!(flipped, 1);
+    assert!(answer.ends_with(&got), "{} bytes", answer.len());
+}
+
+#[test]
+fn only_what_is_meant_and_has_a_body_meets_faults_of_uploads() {
+    let stall = Duration::ZERO;
+    let kinds = vec![FaultKind::CorruptedUpload];
+    let faults = FaultOptions { seed: 1, percent: 100, kinds, only: "/meant", stall };
+    let faults = super::faults::Faults::new(faults);
+    for (name, has_body, met) in
+        [("PUT /meant ", true, true), ("PUT /other ", true, false), ("GET /meant ", false, false)]
+    {
+        assert_eq!(faults.next(name.into(), has_body).kind.is_some(), met, "{name}");
+    }
 }
