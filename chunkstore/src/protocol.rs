@@ -25,6 +25,7 @@ mod writer;
 mod tests;
 
 pub use collector::{CollectOptions, Collected, Waiting, collect, preview_collection};
+pub(crate) use condemned::DamageRecord;
 pub(crate) use condemned::read_condemned;
 pub use condemned::{DamagedSet, read_damaged};
 pub use lease::LeaseOptions;

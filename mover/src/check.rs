@@ -193,7 +193,7 @@ impl Run<'_> {
         let mut lost = self.wait(check.lost())?;
         if self.options.repair {
             // what was found is worth more than what could be done about it
-            match self.repair(&mut check, &mut repaired) {
+            match self.repair(&mut check, &selected, &mut repaired) {
                 Err(e) if e.kind() == ErrorKind::Cancelled => return Err(e),
                 done => unrepaired = done.err().map(Arc::new),
             }
@@ -218,7 +218,13 @@ impl Run<'_> {
         })
     }
 
-    fn repair(&self, check: &mut Check, repaired: &mut Repaired) -> Result<()> {
+    /// `read`: packs that were read whole.
+    fn repair(
+        &self,
+        check: &mut Check,
+        read: &HashSet<PackId>,
+        repaired: &mut Repaired,
+    ) -> Result<()> {
         check.may_repair()?;
         for _ in 0..REPAIRS_MAX {
             if !self.wait(check.repair_stubs(repaired))? {
@@ -229,7 +235,8 @@ impl Run<'_> {
             self.packs(check, todo, &HashSet::new())?;
         }
         self.wait(check.repair_segments(repaired))?;
-        self.wait(check.record_damage(repaired))
+        self.wait(check.record_damage(repaired))?;
+        self.wait(check.clear_records(read, repaired))
     }
 
     /// Which packs are read whole.

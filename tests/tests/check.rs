@@ -214,6 +214,25 @@ fn what_is_lost_is_named_exactly_and_the_next_backup_stores_it_again() {
 }
 
 #[test]
+fn a_record_goes_when_a_check_has_read_that_all_is_whole_again() {
+    let w = world("check-whole-again", Encryption::Aes256Gcm);
+    let objects = w.fork();
+    let at = w.places("one").chunks[20].1;
+    w.flip_entry(&objects, &at);
+    let report = w.check(&objects, ReadData::All, true);
+    assert_eq!((report.repaired.recorded, report.repaired.cleared), (1, 0));
+    // brought back from a copy
+    w.flip_entry(&objects, &at);
+    let report = w.check(&objects, ReadData::Nothing, true);
+    assert_eq!((report.is_clean(), report.repaired.cleared), (true, 0), "it was not read");
+    assert_eq!(w.check(&objects, ReadData::All, false).repaired.cleared, 0, "not asked to");
+    assert_eq!(w.vault.keys(&objects, "damaged").len(), 1);
+    let report = w.check(&objects, ReadData::All, true);
+    assert_eq!((report.is_clean(), report.repaired.cleared), (true, 1));
+    assert_eq!(w.vault.keys(&objects, "damaged").len(), 0);
+}
+
+#[test]
 fn damaged_pages_lose_what_lies_below_them() {
     for (name, encryption) in BOTH {
         let w = world(&format!("check-pages-{name}"), encryption);

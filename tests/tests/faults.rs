@@ -258,7 +258,12 @@ fn what_is_changed_on_its_way_up_ends_right_or_with_a_clear_error() {
 }
 
 /// A line on which every upload with `only` in its name meets this.
-fn uploads_meet(server: &S3Server, bucket: &S3Bucket, kind: FaultKind, only: &'static str) -> Scene {
+fn uploads_meet(
+    server: &S3Server,
+    bucket: &S3Bucket,
+    kind: FaultKind,
+    only: &'static str,
+) -> Scene {
     let name = format!("{kind:?}").to_lowercase() + &only.replace('/', "-");
     let stall = SMALL.stall;
     let faults = FaultOptions { seed: 1, percent: 100, kinds: vec![kind], only, stall };

@@ -17,7 +17,7 @@ use crate::format::names::{
 };
 use crate::ids::PackId;
 use crate::limits::{GC_BYTES_MAX, LEASE_BYTES_MAX, SMALL_RECORD_BYTES_MAX};
-use crate::protocol::DamagedSet;
+use crate::protocol::{DamageRecord, DamagedSet};
 use crate::repository::{RECORD_OVERHEAD, Repository};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
@@ -46,8 +46,9 @@ pub(super) struct Inventory {
     pub(super) broken_segments: Vec<String>,
     /// Packs that readable segments name.
     pub(super) in_segments: HashSet<PackId>,
-    /// What is recorded as damaged.
+    /// What is recorded as damaged, and by which records.
     pub(super) recorded: DamagedSet,
+    pub(super) damage_records: Vec<DamageRecord>,
     /// Other records that were opened.
     pub(super) records: u64,
 }
@@ -131,15 +132,18 @@ impl Inventory {
         let open = |key: &str, bytes: &[u8]| Forgotten::decode(&keys, &id, key, bytes).map(drop);
         let parse = parses(parse_forgotten_key);
         self.open_all(repo, findings, FORGOTTEN_PREFIX, &parse, small, open).await?;
-        let mut recorded = DamagedSet::default();
+        let mut records = Vec::new();
         let open = |key: &str, bytes: &[u8]| {
-            let record = Damaged::decode(&keys, &id, key, bytes)?;
-            record.entries.into_iter().for_each(|(pack, entry)| recorded.insert(pack, entry));
+            let entries = Damaged::decode(&keys, &id, key, bytes)?.entries;
+            records.push(DamageRecord { key: key.to_owned(), entries });
             Ok(())
         };
         self.open_all(repo, findings, DAMAGED_PREFIX, &parses(parse_damaged_key), small, open)
             .await?;
-        self.recorded = recorded;
+        for (pack, entry) in records.iter().flat_map(|record| &record.entries) {
+            self.recorded.insert(*pack, *entry);
+        }
+        self.damage_records = records;
         let open = |key: &str, bytes: &[u8]| match parse_gc_key(key)?.1 {
             GcObject::Condemned => Condemned::decode(&keys, &id, key, bytes).map(drop),
             GcObject::Blockers => Blockers::decode(&keys, &id, key, bytes).map(drop),

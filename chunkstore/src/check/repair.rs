@@ -7,7 +7,7 @@
 //!
 //! A segment that cannot be read is replaced by new ones, made from the directories of the packs that no other segment names.
 //!
-//! Nothing but segments and stubs that cannot be read is deleted or written over.
+//! Nothing but segments and stubs that cannot be read is deleted or written over, and records of damage that is none any more.
 
 use super::pack::EntryChecker;
 use super::suspects::Reference;
@@ -47,6 +47,8 @@ pub struct Repaired {
     pub segments: u64,
     /// Entries, or whole packs, that are recorded as damaged now and were not before.
     pub recorded: u64,
+    /// Records of damage that were removed, as all that they name is whole.
+    pub cleared: u64,
 }
 
 impl Check {
@@ -260,6 +262,26 @@ impl Check {
             }
         }
         self.repo.put_damage(&fresh).await.map(drop)
+    }
+
+    /// Removes records of damage of which all is whole: somebody brought it back. `read`: packs of which every byte was read now.
+    /// Whoever builds on such a pack from now on finds what he expects. Of what is gone a collection knows when nobody needs the
+    /// record any more.
+    pub async fn clear_records(
+        &self,
+        read: &HashSet<PackId>,
+        repaired: &mut Repaired,
+    ) -> Result<()> {
+        let damaged = self.damage.to_records();
+        let whole = |(pack, _): &(PackId, Option<u32>)| {
+            let there = read.contains(pack) && self.inventory.packs.contains_key(pack);
+            there && !damaged.names(pack) && !self.bad_frames.contains(pack)
+        };
+        let records = self.inventory.damage_records.iter();
+        let cleared = records.filter(|record| record.entries.iter().all(whole));
+        let keys: Vec<String> = cleared.map(|record| record.key.clone()).collect();
+        repaired.cleared += keys.len() as u64;
+        self.repo.store().delete_all(keys).await
     }
 }
 

@@ -140,16 +140,28 @@ impl LivePack {
         })
     }
 
+    /// Whether anything of an entry is live.
+    pub fn has_entry(&self, entry: u32) -> bool {
+        let at = self.find(entry);
+        at.is_some_and(|at| self.live.any(at, self.ends.next_one(at) + 1))
+    }
+
     fn contains(&self, entry: u32, index: u32) -> bool {
+        let at = self.find(entry);
+        at.is_some_and(|at| index <= self.ends.next_one(at) - at && self.live.get(at + index))
+    }
+
+    /// First slot of an entry; `None` of one behind all that were seen.
+    fn find(&self, entry: u32) -> Option<u32> {
         if entry >= self.entries {
-            return false;
+            return None;
         }
         let (mut number, mut at) = if entry >= self.cursor.0 { self.cursor } else { (0, 0) };
         while number < entry {
             at = self.ends.next_one(at) + 1;
             number += 1;
         }
-        index <= self.ends.next_one(at) - at && self.live.get(at + index)
+        Some(at)
     }
 
     fn insert(&mut self, entry: u32, index: u32, stored_len: u32) -> bool {

@@ -21,6 +21,7 @@
 //! | 6 list leases | `blockers` | 6 stubs of what the verdict kills | `sweep` |
 //! | 7 create blockers | `blockers` | 7 delete packs | `sweep` |
 //! | 8 remove the lease | `condemn` | 8 delete the manifests that were recorded as forgotten | `sweep` |
+//! | | | delete damage records that name nothing any more | `damaged` |
 //! | | | 9 delete blockers, then condemned; the verdict stays | `sweep` |
 //!
 //! The order of all of this is the point: every step is where it is because a search of all interleavings found a backup
@@ -38,6 +39,7 @@
 
 mod blockers;
 mod condemn;
+mod damaged;
 mod locked;
 mod mark;
 mod plan;
@@ -112,6 +114,8 @@ pub struct Collected {
     pub deleted_bytes: u64,
     /// Manifests that were deleted.
     pub deleted_manifests: u64,
+    /// Damage records that were deleted, as nothing that they name counts any more.
+    pub deleted_records: u64,
     /// Dedup segments that were replaced or deleted.
     pub replaced_segments: u64,
     /// Garbage that is locked: left alone, or kept by the store when it was to be deleted. Packs and manifests.

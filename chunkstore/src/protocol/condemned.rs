@@ -122,22 +122,40 @@ impl DamagedSet {
     }
 }
 
+/// A damage record that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DamageRecord {
+    pub(crate) key: String,
+    /// Pack and entry number; `None`: the whole pack.
+    pub(crate) entries: Vec<(PackId, Option<u32>)>,
+}
+
 /// All damage records. One that cannot be read is a warning: what it names is found damaged again when it is read.
 pub async fn read_damaged(repo: &Repository) -> Result<(DamagedSet, Vec<String>)> {
+    let (records, warnings) = damage_records(repo).await?;
+    let mut all = DamagedSet::default();
+    let entries = records.into_iter().flat_map(|record| record.entries);
+    entries.for_each(|(pack, entry)| all.insert(pack, entry));
+    Ok((all, warnings))
+}
+
+/// The same, one by one. One that goes away meanwhile names nothing that anybody can come to rely on (`collector/damaged.rs`).
+pub(crate) async fn damage_records(repo: &Repository) -> Result<(Vec<DamageRecord>, Vec<String>)> {
     let listed = repo.store().list(DAMAGED_PREFIX).await?;
     let keys = listed.into_iter().map(|l| l.key).filter(|key| parse_damaged_key(key).is_ok());
     let read = |key: String| async move {
         let bytes_max = u64::from(SMALL_RECORD_BYTES_MAX) + RECORD_OVERHEAD;
         let Some(bytes) = repo.store().get_opt_at_most(&key, bytes_max).await? else {
-            return Ok::<_, Error>(Vec::new());
+            return Ok::<_, Error>(None);
         };
-        Ok(Damaged::decode(repo.keys(), repo.id(), &key, &bytes)?.entries)
+        let entries = Damaged::decode(repo.keys(), repo.id(), &key, &bytes)?.entries;
+        Ok(Some(DamageRecord { key, entries }))
     };
     let mut results = stream::iter(keys).map(read).buffer_unordered(DAMAGED_IN_FLIGHT);
-    let (mut all, mut warnings) = (DamagedSet::default(), Vec::new());
+    let (mut all, mut warnings) = (Vec::new(), Vec::new());
     while let Some(result) = results.next().await {
         match result {
-            Ok(entries) => entries.into_iter().for_each(|(pack, entry)| all.insert(pack, entry)),
+            Ok(record) => all.extend(record),
             Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => {
                 warnings.push(format!("a record of damaged entries was passed over: {e}"));
             }

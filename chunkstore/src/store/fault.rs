@@ -269,8 +269,9 @@ impl<'a> Chain<'a> {
         let said = self.said();
         if self.mangled() {
             let detail = format!("it did not arrive as it was sent ({said})");
-            let fault = Fault::new(ErrorKind::Unavailable, detail)
-                .hint("run it again; if it stays so, look for what changes data on its way to the store");
+            let fault = Fault::new(ErrorKind::Unavailable, detail).hint(
+                "run it again; if it stays so, look for what changes data on its way to the store",
+            );
             return Some(Fault { outcome_unknown: true, ..fault });
         }
         let denied = |hint| Some(Fault::new(ErrorKind::Denied, said.clone()).hint(hint));

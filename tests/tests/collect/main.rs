@@ -9,6 +9,7 @@ mod beside;
 mod failing;
 mod life;
 mod paths;
+mod records;
 mod world;
 
 use chunkstore::{ErrorKind, names};

@@ -41,6 +41,10 @@ pub(crate) struct Collector {
     pub(crate) left: u16,
     /// What segments are to name, and what not any more.
     pub(crate) segments: (Places, Places),
+    /// What damage records name, as far as nothing of it is live.
+    pub(crate) records: Places,
+    /// There is no list: what is left of the generation was put back too late.
+    pub(crate) listless: bool,
     pub(crate) condemning: bool,
     /// A rule is off: the list in memory counts although the key was fenced.
     pub(crate) ignores_fence: bool,
@@ -62,6 +66,8 @@ impl Collector {
             verdict: 0,
             left: 0,
             segments: (0, 0),
+            records: 0,
+            listless: false,
             condemning,
             ignores_fence: false,
         }
@@ -151,6 +157,7 @@ impl Collector {
                 self.pc = Step::ListForgotten;
             }
             Step::ListForgotten => {
+                self.records = store.damaged;
                 self.forgotten = store.forgotten;
                 self.pc = Step::ListPacks;
             }
@@ -219,7 +226,7 @@ impl Collector {
     /// The lease is gone. Goes on to sweep what it has condemned, with the same mark.
     fn after_condemn(&mut self, world: &World, store: &Store) {
         let created = store.gens[usize::from(self.generation)].condemned;
-        let has_list = self.list != List::default();
+        let has_list = self.list != List::default() || self.records != 0;
         if !has_list || !world.collector(self.generation).sweeps {
             return self.end();
         }
@@ -233,7 +240,7 @@ impl Collector {
     }
 
     /// Condemn 4: what is dead, and what is copied.
-    fn decide_condemned(&mut self, world: &World, store: &Store) {
+    fn decide_condemned(&mut self, world: &World, store: &mut Store) {
         let mark = &self.mark;
         let undecided = mark.undecided(store);
         let spec = world.collector(self.generation);
@@ -252,6 +259,20 @@ impl Collector {
             }
             list.target = spec.target;
         }
+        let listed = bits(self.listed.into()).fold(0, |all, pack| all | places_of(pack));
+        self.records &= !listed & !mark.live;
+        if !world.rules.damage_waits {
+            store.damaged &= !std::mem::take(&mut self.records);
+        }
+        if mark.waiting() != 0 {
+            // that one's sweep looks at them too
+            self.records = 0;
+        }
+        let alone = list.dead == 0 && free == 0 && self.records == 0;
+        if alone && list.forgotten & !mark.recorded(store) == 0 {
+            // a list has them already
+            list.forgotten = 0;
+        }
         self.list = list;
         self.mark = mark.kept();
         self.listed = 0;
@@ -264,7 +285,7 @@ impl Collector {
 
     fn after_copy(&mut self, world: &World) {
         let List { dead, target, forgotten, .. } = self.list;
-        if dead == 0 && target == NONE && forgotten == 0 {
+        if dead == 0 && target == NONE && forgotten == 0 && self.records == 0 {
             self.give_up();
         } else if !world.rules.stubs_after_verdict && target != NONE {
             self.pc = Step::StubsTooEarly;
@@ -317,6 +338,7 @@ impl Collector {
             }
             (false, true) => self.give_up(),
             (true, false) => {
+                self.records = 0;
                 self.verdict = 0;
                 self.pc = Step::CreateVerdict;
             }
@@ -327,6 +349,7 @@ impl Collector {
     /// Sweep 4: what would die by this mark.
     pub(super) fn decide(&mut self, world: &World, store: &Store, target_is_there: bool) {
         let live = self.mark.live;
+        self.records &= !live;
         let mut dies = self.mark.dead(world, store, self.list.dead);
         let copied = if target_is_there { self.list.copied_places() } else { 0 };
         for pack in bits(self.list.rewritten().into()) {

@@ -99,6 +99,11 @@ fn stubs_lead_to_stubs() {
 }
 
 #[test]
+fn damage_is_not_inherited() {
+    holds(&[("damage", s::damage())]);
+}
+
+#[test]
 fn several_lists_are_read_in_turn() {
     holds(&[("three lists", s::three_lists())]);
 }
@@ -210,6 +215,11 @@ fn without() -> Vec<(&'static str, World, Rules)> {
             "sweep 9: condemned goes last",
             s::chain(),
             Rules { condemned_removed_last: false, ..all },
+        ),
+        (
+            "damage records go after the second mark",
+            s::damage(),
+            Rules { damage_waits: false, ..all },
         ),
     ]
 }

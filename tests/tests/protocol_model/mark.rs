@@ -173,7 +173,7 @@ impl Mark {
             Manifest::Fence => self.seen |= 1 << slot,
             Manifest::Backup(places) => {
                 // entry 0 of a pack is a page, entry 1 a chunk, which nobody reads here
-                if bits(places).any(|p| p % ENTRIES == 0 && !store.readable(p)) {
+                if bits(places & !store.bad).any(|p| p % ENTRIES == 0 && !store.readable(p)) {
                     self.todo = 0;
                     self.unreadable = slot;
                     return Marked::More(if world.rules.mark_again {
@@ -265,9 +265,20 @@ impl Mark {
         })
     }
 
-    /// Whether one of them moves something.
+    /// Backups that they take for forgotten.
+    pub(crate) fn recorded(&self, store: &Store) -> Slots {
+        let of = |g: u8| store.gens[usize::from(g)].list.forgotten;
+        bits(self.lists.into()).fold(0, |slots, g| slots | of(g))
+    }
+
+    /// Those of them without a verdict.
+    pub(crate) fn waiting(&self) -> Gens {
+        self.lists & !self.verdicts
+    }
+
+    /// Whether one of these moves something.
     pub(crate) fn moving(&self, store: &Store) -> bool {
-        bits(self.lists.into()).any(|g| store.gens[usize::from(g)].list.target != NONE)
+        bits(self.waiting().into()).any(|g| store.gens[usize::from(g)].list.target != NONE)
     }
 }
 

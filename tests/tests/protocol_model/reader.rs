@@ -142,6 +142,34 @@ impl Undertaker {
     }
 }
 
+/// Finds a place damaged, and records it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Recorder {
+    pub(crate) pc: Step,
+    place: u8,
+}
+
+impl Recorder {
+    pub(crate) fn new(place: u8) -> Self {
+        Self { pc: Step::RecordDamage, place }
+    }
+
+    /// What is possible now: there is a reason only while a backup leads there.
+    pub(crate) fn enabled(&self, store: &Store, out: &mut Vec<Op>) {
+        let is_live = store.backups().any(|(_, places)| places & 1 << self.place != 0);
+        if self.pc != Step::Ended && is_live {
+            out.push(Op::new(self.pc, self.place));
+        }
+    }
+
+    /// Does it.
+    pub(crate) fn step(&mut self, store: &mut Store) {
+        store.damaged |= 1 << self.place;
+        store.was_recorded = true;
+        self.pc = Step::Ended;
+    }
+}
+
 /// Forgets one backup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Forget {

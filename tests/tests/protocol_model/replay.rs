@@ -10,9 +10,10 @@ mod play;
 mod record;
 
 use crate::steps::Step;
-use chunkstore::names::AttemptName;
+use chunkstore::names::{AttemptName, pack_key};
 use chunkstore::{
-    ChunkRef, Encryption, Error, PageAt, ReadLimits, Repository, Result, Visitor, VolumeMap, reach,
+    ChunkRef, DamagedSet, Encryption, Error, PackId, PageAt, ReadLimits, Repository, Result,
+    Visitor, VolumeMap, reach,
 };
 use mover::backup::BackupOptions;
 use mover::control::Cancel;
@@ -39,6 +40,8 @@ struct Tale {
     maps: BTreeMap<AttemptName, BTreeSet<RealPlace>>,
     /// Runs that may alternate, and whether they came to their end.
     acts: Vec<(Vec<usize>, bool)>,
+    /// Packs of chunks that were lost, each before one of these acts.
+    lost: Vec<(usize, PackId)>,
     runs: usize,
 }
 
@@ -83,8 +86,8 @@ impl Tale {
             None => vault,
         };
         let objects = ClockedStore::new(vault.memory().fork());
-        let (log, maps, acts) = (Vec::new(), BTreeMap::new(), Vec::new());
-        Self { vault: Arc::new(vault), objects, log, maps, acts, runs: 0 }
+        let (log, maps, acts, lost) = (Vec::new(), BTreeMap::new(), Vec::new(), Vec::new());
+        Self { vault: Arc::new(vault), objects, log, maps, acts, lost, runs: 0 }
     }
 
     /// The same tale so far, to be told to another end.
@@ -150,12 +153,32 @@ impl Tale {
         self.act(1, true, |s| vault.restore_leased(s[0].clone(), id, &target)).unwrap();
     }
 
+    /// A pack of chunks is lost without anybody's doing.
+    fn lose(&mut self, pack: PackId) {
+        let repo = self.vault.open(self.objects.clone()).unwrap();
+        self.vault.block_on(repo.store().delete(&pack_key(&pack))).unwrap();
+        self.lost.push((self.acts.len(), pack));
+    }
+
+    /// Records a pack as damaged, as a check does.
+    fn record(&mut self, pack: PackId) {
+        let vault = Arc::clone(&self.vault);
+        let mut damaged = DamagedSet::default();
+        damaged.insert(pack, None);
+        self.act(1, true, |s| {
+            let repo = vault.open(s[0].clone()).unwrap();
+            vault.block_on(repo.put_damage(&damaged)).unwrap();
+        });
+    }
+
     /// Follows all of it in the model.
     fn replay(&self) -> Played {
         let repo = self.vault.open(self.objects.clone()).unwrap();
         let recording = Recording { repo: &repo, requests: &self.log, maps: &self.maps };
         let mut stage = Stage::new(recording);
-        for (runs, ends) in &self.acts {
+        for (at, (runs, ends)) in self.acts.iter().enumerate() {
+            let lost = self.lost.iter().filter(|(before, _)| *before == at);
+            lost.for_each(|(_, pack)| stage.lose(pack));
             stage.act(runs, *ends);
         }
         stage.played
@@ -215,6 +238,35 @@ fn a_life_is_a_path() {
         Step::LookAtReusedPack,
         Step::LookAtParent,
     ] {
+        assert!(played.kinds.contains(&step), "it had no \"{}\"", step.words());
+    }
+}
+
+#[test]
+fn damage_that_is_recorded_healed_and_done_with_is_a_path() {
+    let mut tale = Tale::new("replay-damage", None);
+    let mut content = Rng::new(37).bytes(40 * CHUNK);
+    let first = tale.image("one.img", &content);
+    tale.backup("one", &first, None);
+    let (_, one) = tale.maps.first_key_value().unwrap();
+    let places: Vec<RealPlace> = one.iter().copied().collect();
+    // pages have entries of one, chunks of four
+    let of_chunks = places.iter().find(|(_, _, index)| *index > 0).unwrap().0;
+    tale.lose(of_chunks);
+    tale.record(of_chunks);
+    content[3 * CHUNK..4 * CHUNK].fill(7);
+    let second = tale.image("two.img", &content);
+    let list = tale.vault.path("two.json");
+    write_extents(&first, &second, &list);
+    tale.backup("two", &second, Some(("one", list.as_path())));
+    tale.collect();
+    tale.read("two");
+    tale.forget("one");
+    tale.collect();
+    let played = tale.replay();
+    told("damage", &played);
+    for step in [Step::RecordDamage, Step::ReadDamage, Step::ReadDamageToSweep, Step::DeleteDamage]
+    {
         assert!(played.kinds.contains(&step), "it had no \"{}\"", step.words());
     }
 }

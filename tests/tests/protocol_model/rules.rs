@@ -62,6 +62,8 @@ pub(crate) struct Rules {
     pub(crate) chains_count: bool,
     /// Sweep 9: condemned is removed last.
     pub(crate) condemned_removed_last: bool,
+    /// Damage records go after the second mark. Off: right after the first.
+    pub(crate) damage_waits: bool,
 }
 
 impl Rules {
@@ -91,5 +93,6 @@ impl Rules {
         stubs_after_verdict: true,
         chains_count: true,
         condemned_removed_last: true,
+        damage_waits: true,
     };
 }

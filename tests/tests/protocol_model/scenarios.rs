@@ -252,6 +252,26 @@ pub(super) fn torn_list() -> World {
     World { before, pages, ..World::new(store(0), actors) }
 }
 
+/// A chunk that is lost, recorded while a child inherits it, and a child of that; the first backup is forgotten.
+pub(super) fn damage() -> World {
+    const LOST: u8 = place(OLD, 1);
+    let first = child_of(0);
+    let second = WriterSpec {
+        parents: [4, NONE],
+        inherits: OLD_PLACES,
+        ..WriterSpec::new([2, 3], [3, 4, 5])
+    };
+    let actors = vec![
+        Spec::Writer(first),
+        Spec::Writer(second),
+        Spec::Recorder(LOST),
+        Spec::Forget(0),
+        collector(0, 0),
+    ];
+    let store = Store { packs: 0, segments: 0, bad: 1 << LOST, ..store(1 << LOST) };
+    World { fences_max: 1, settles: true, ..World::new(store, actors) }
+}
+
 /// Two collections, and a writer who reads their lists one after another.
 pub(super) fn two_lists() -> World {
     let actors = vec![Spec::Writer(reuses()), collector(0, 0), collector(1, 0)];

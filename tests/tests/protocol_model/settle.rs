@@ -25,7 +25,7 @@ pub(super) fn settles(world: &World, state: &State) -> bool {
     let alone = World {
         rules: world.rules,
         fences_max: u8::MAX,
-        ..World::new(Store::default(), Vec::new())
+        ..World::new(Store { bad: state.store.bad, ..Store::default() }, Vec::new())
     };
     let mut store = Store { fenced: 0, ..state.store };
     for round in 0..SETTLING {
@@ -81,12 +81,14 @@ pub(super) fn nothing_else(store: &Store) -> bool {
         }
         live = more;
     }
+    let counts = live | store.stored();
     let live = super::store::packs_of(live);
     let stubs = (0..PACKS).filter(|p| store.stubs[*p] != 0).fold(0, |all, p| all | 1 << p);
     let named = bits(store.segments).fold(0, |all, place| all | 1 << (place / ENTRIES));
     let manifest = |slot: u8| matches!(store.manifests[usize::from(slot)], Manifest::Backup(_));
     (store.packs | stubs) & !live == 0
         && named & !store.packs == 0
+        && store.damaged & !counts == 0
         && store.leases == 0
         && !bits(store.forgotten.into()).any(manifest)
         && store.gens.iter().all(|g| g.condemned != Condemned::List && g.blockers.is_none())

@@ -41,6 +41,7 @@ steps! {
     LookForForgottenParent = "writer: look whether the parent is forgotten",
     ListCondemnedOfWriter = "writer: list condemned lists",
     ReadCondemnedOfWriter = "writer: read a condemned list",
+    ReadDamage = "writer: read damage records",
     ListSegments = "writer: list segments",
     PutPack = "writer: put a pack",
     PutSegment = "writer: put its segment",
@@ -68,6 +69,8 @@ steps! {
     FindBackupToForget = "forget: read the manifest",
     CreateForgotten = "forget: create the forgotten record",
     DeleteManifestAtOnce = "forget: delete the manifest (forbidden)",
+    // check
+    RecordDamage = "check: record damage",
     // collector, condemning
     CreateCollectorLease = "condemn: create lease",
     ListForgotten = "condemn: list forgotten records",
@@ -102,6 +105,7 @@ steps! {
     CreateFence = "sweep: create a fence",
     RemoveFencedLease = "sweep: remove the lease of the fenced",
     ListForgottenToday = "sweep: list forgotten records (forbidden)",
+    ReadDamageToSweep = "sweep: read damage records",
     LookAtTarget = "sweep: look at the pack that chunks were copied to",
     CreateVerdict = "sweep: create verdict",
     ListSegmentsOfSweep = "sweep: list segments and packs",
@@ -111,6 +115,7 @@ steps! {
     DeletePack = "sweep: delete a pack",
     DeleteStub = "sweep: delete a stub",
     DeleteManifest = "sweep: delete a forgotten manifest",
+    DeleteDamage = "sweep: delete damage records",
     RemoveBlockers = "sweep: remove blockers",
     RemoveCondemned = "sweep: remove condemned",
     DeleteForgotten = "sweep: delete forgotten records (forbidden)",

@@ -143,6 +143,14 @@ pub(crate) struct Store {
     pub(crate) gens: [Generation; GENS],
     /// Fences that were begun.
     pub(crate) fenced: u8,
+    /// Not in the store: places whose bytes are lost or damaged, from the beginning. Only chunks: a mark reads pages.
+    pub(crate) bad: Places,
+    /// Places that damage records name, one each.
+    pub(crate) damaged: Places,
+    /// Not in the store: a damage record was written.
+    pub(crate) was_recorded: bool,
+    /// Not in the store: somebody who began after that has committed a backup that leads to a bad place.
+    pub(crate) built_on_damage: bool,
     /// Not in the store: backups whose writer was told that they exist and that nobody has
     /// forgotten since.
     pub(crate) owed: Slots,
@@ -185,9 +193,14 @@ impl Store {
         (0..u8::try_from(SLOTS).expect("few")).filter_map(|s| Some((s, self.backup(s)?)))
     }
 
-    /// Every existing backup leads to what is there.
+    /// Every existing backup leads to what is there, but for what was bad from the beginning.
     pub(crate) fn backups_are_whole(&self) -> bool {
-        self.backups().all(|(_, places)| bits(places).all(|p| self.readable(p)))
+        self.backups().all(|(_, places)| bits(places & !self.bad).all(|p| self.readable(p)))
+    }
+
+    /// All places of packs that are there.
+    pub(crate) fn stored(&self) -> Places {
+        bits(self.packs.into()).fold(0, |all, pack| all | places_of(pack))
     }
 
     /// Takes the key that the holder of a lease may still create, unless it is taken.
@@ -258,6 +271,9 @@ impl fmt::Debug for Store {
             if let Some(dead) = verdict {
                 write!(f, ", gc {g} verdict {:?}", bits((*dead).into()).collect::<Vec<_>>())?;
             }
+        }
+        if self.damaged != 0 {
+            write!(f, ", records of {:?}", bits(self.damaged).collect::<Vec<_>>())?;
         }
         write!(f, ", leases {:?}", bits(self.leases.into()).collect::<Vec<_>>())
     }

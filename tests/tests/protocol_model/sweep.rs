@@ -7,7 +7,7 @@ use super::store::{Condemned, Key, LEASES, Manifest, NONE, Packs, Store, bits};
 use super::world::World;
 
 /// Sweep 5 to 9, and what rules forbid.
-const CHANGES: [Step; 12] = [
+const CHANGES: [Step; 13] = [
     Step::ListSegmentsOfSweep,
     Step::PutMovedSegment,
     Step::DeleteOldSegments,
@@ -15,6 +15,7 @@ const CHANGES: [Step; 12] = [
     Step::DeletePack,
     Step::DeleteStub,
     Step::DeleteManifest,
+    Step::DeleteDamage,
     Step::RemoveBlockers,
     Step::RemoveCondemned,
     Step::DeleteForgotten,
@@ -36,7 +37,10 @@ impl Collector {
                 // permanent
                 Condemned::Fence => self.end(),
                 // the list goes last: what is left was put back by a sweeper that came too late
-                Condemned::Absent => self.pc = Step::RemoveBlockers,
+                Condemned::Absent => {
+                    self.listless = true;
+                    self.pc = Step::RemoveBlockers;
+                }
             },
             Step::ReadVerdict => {
                 match store.gens[g].verdict.filter(|_| world.rules.verdict_is_adopted) {
@@ -65,6 +69,10 @@ impl Collector {
             }
             Step::ListForgottenToday => {
                 self.forgotten = store.forgotten;
+                self.pc = Mark::first(world);
+            }
+            Step::ReadDamageToSweep => {
+                self.records = store.damaged;
                 self.pc = Mark::first(world);
             }
             Step::LookAtTarget => {
@@ -123,6 +131,8 @@ impl Collector {
         } else if !world.rules.sweep_marks_again {
             self.verdict = self.list.dead | self.list.rewritten();
             if self.list.rewritten() == 0 { Step::CreateVerdict } else { Step::LookAtTarget }
+        } else if world.has_damage() {
+            Step::ReadDamageToSweep
         } else if world.rules.recorded_forgotten {
             Mark::first(world)
         } else {
@@ -168,9 +178,12 @@ impl Collector {
             Step::DeletePack => store.packs &= !(1 << on),
             Step::DeleteStub => store.stubs[on] = 0,
             Step::DeleteManifest => store.manifests[on] = Manifest::Absent,
+            Step::DeleteDamage => {
+                store.damaged &= !(std::mem::take(&mut self.records) & !store.stored());
+            }
             Step::RemoveBlockers => {
                 store.gens[g].blockers = None;
-                if self.list == super::store::List::default() {
+                if self.listless {
                     return self.end();
                 }
             }
@@ -229,6 +242,7 @@ impl Collector {
                     let there = |s: &u8| store.manifests[usize::from(*s)] != Manifest::Absent;
                     bits(self.forgotten.into()).filter(there).fold(0, |all, s| all | 1 << s)
                 }
+                Step::DeleteDamage => set(self.records & !store.stored() != 0),
                 Step::RemoveCondemned => set(world.rules.condemned_removed_last),
                 Step::DeleteForgotten => set(!world.rules.forgotten_stay),
                 Step::DeleteVerdict => set(!world.rules.verdicts_stay),

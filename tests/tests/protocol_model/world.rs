@@ -1,7 +1,7 @@
 //! A bounded world: its actors, its rules, how its store was found, and the checker's view of it.
 
 use super::collector::{Collector, CollectorSpec};
-use super::reader::{Forget, Reader, Undertaker};
+use super::reader::{Forget, Reader, Recorder, Undertaker};
 use super::rules::Rules;
 use super::settle::settles;
 use super::steps::{Op, Step};
@@ -37,6 +37,8 @@ pub(crate) enum Spec {
     Sweeper(u8),
     /// Takes the holder of this lease for dead at some moment.
     Undertaker(u8),
+    /// Records damage of this place.
+    Recorder(u8),
 }
 
 /// The state of one of them.
@@ -49,6 +51,7 @@ pub(crate) enum Actor {
     Forget(Forget),
     Collector(Collector),
     Undertaker(Undertaker),
+    Recorder(Recorder),
 }
 
 /// A state of the world.
@@ -129,6 +132,11 @@ impl World {
         }
     }
 
+    /// Whether anything is damaged; where nothing is, nobody looks for records of it.
+    pub(crate) fn has_damage(&self) -> bool {
+        self.store.bad != 0
+    }
+
     /// Lists the next page: its keys as bits, and whether it was the last.
     pub(crate) fn page(&self, size: u8, cursor: &mut u8, total: usize) -> (u32, bool) {
         let total = u8::try_from(total).expect("few keys");
@@ -161,6 +169,7 @@ impl World {
                 Spec::Collector(spec) => Actor::Collector(Collector::new(spec.generation, true)),
                 Spec::Idle => Actor::Nobody,
                 Spec::Undertaker(lease) => Actor::Undertaker(Undertaker::new(*lease)),
+                Spec::Recorder(place) => Actor::Recorder(Recorder::new(*place)),
                 Spec::Sweeper(generation) => Actor::Collector(Collector::new(*generation, false)),
             };
         }
@@ -196,6 +205,7 @@ impl World {
             (Actor::Forget(f), _) => f.enabled(&state.store, out),
             (Actor::Collector(c), _) => c.enabled(self, &state.store, out),
             (Actor::Undertaker(u), _) => u.enabled(&state.store, out),
+            (Actor::Recorder(r), _) => r.enabled(&state.store, out),
             _ => {}
         }
     }
@@ -211,6 +221,7 @@ impl World {
             (Actor::Forget(f), _) => f.step(self.rules.forget_deletes_nothing, store, op.step),
             (Actor::Collector(c), _) => c.step(self, store, 2 * actor, op),
             (Actor::Undertaker(u), _) => u.step(store, op.step),
+            (Actor::Recorder(r), _) => r.step(store),
             _ => {}
         }
     }
@@ -225,6 +236,7 @@ impl Actor {
             Self::Forget(f) => f.pc,
             Self::Collector(c) => c.pc,
             Self::Undertaker(u) => u.pc,
+            Self::Recorder(r) => r.pc,
         }
     }
 }
@@ -235,6 +247,8 @@ pub(crate) const WHOLE: &str = "every backup is whole";
 pub(crate) const KEPT: &str = "every promise is kept";
 /// A reader under its lease never fails.
 pub(crate) const READS: &str = "every reader succeeds";
+/// Nobody who could know of damage builds on it.
+pub(crate) const HEALS: &str = "no backup is built on recorded damage";
 /// If all crash here, two more collections keep all backups.
 pub(crate) const SAFE: &str = "every backup is whole after two more collections";
 /// The same, and they leave nothing else.
@@ -267,6 +281,7 @@ impl Model for World {
             Property::<Self>::always(WHOLE, |_, s| s.store.backups_are_whole()),
             Property::<Self>::always(KEPT, |_, s| s.store.promises_are_kept()),
             Property::<Self>::always(READS, |_, s| !s.store.reader_failed),
+            Property::<Self>::always(HEALS, |_, s| !s.store.built_on_damage),
         ];
         if self.settles {
             let name = if self.leftovers { SETTLES } else { SAFE };

@@ -51,6 +51,11 @@ pub(crate) struct Writer {
     own: Places,
     /// Packs still to be looked at.
     looks: Packs,
+    /// Has read the damage records, which named this.
+    asked: bool,
+    damaged: Places,
+    /// Something was recorded before it did.
+    must_know: bool,
     /// Goes on under another lease: what it has put is to be looked at.
     again: bool,
     /// It is what another process has put that is looked at.
@@ -95,6 +100,9 @@ impl Writer {
             reused: 0,
             own: 0,
             looks: 0,
+            asked: false,
+            damaged: 0,
+            must_know: false,
             again: false,
             takes_over: false,
         }
@@ -140,6 +148,17 @@ impl Writer {
                 }
                 if self.seen & 2 == 0 {
                     out.push(Step::LookForForgottenParent.into());
+                }
+            }
+            // both kinds of records are read at once
+            Step::ListCondemnedOfWriter | Step::ReadCondemnedOfWriter | Step::ListSegments
+                if world.has_damage() && !self.asked && !self.again =>
+            {
+                out.push(Step::ReadDamage.into());
+                match self.pc {
+                    Step::ListCondemnedOfWriter => out.push(self.pc.into()),
+                    Step::ReadCondemnedOfWriter => world.choose(self.pc, self.lists.into(), out),
+                    _ => {}
                 }
             }
             Step::ReadCondemnedOfWriter => world.choose(self.pc, self.lists.into(), out),
@@ -252,6 +271,11 @@ impl Writer {
             }
             Step::LookAtParent | Step::LookForForgottenParent => {
                 self.look_at_parent(world, spec, store, op.step);
+            }
+            Step::ReadDamage => {
+                self.asked = true;
+                self.damaged = store.damaged;
+                self.must_know = store.was_recorded;
             }
             Step::ListCondemnedOfWriter | Step::ReadCondemnedOfWriter | Step::ListSegments => {
                 self.read_lists(world, spec, store, op);
@@ -451,6 +475,7 @@ impl Writer {
             }
             _ => {
                 let named = bits(spec.reuses & store.segments);
+                let named = named.filter(|p| self.damaged & 1 << p == 0);
                 let good = named.filter(|p| self.condemned & packs_of(1 << p) == 0);
                 self.reused |= good.fold(0, |all, p| all | 1 << p);
                 self.pc = Step::PutPack;

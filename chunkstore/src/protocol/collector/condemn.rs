@@ -1,5 +1,6 @@
 //! The first half of a collection: what nothing refers to is written down. Deletes nothing but its own lease.
 
+use super::damaged::plan_outdated;
 use super::locked::spare_locked;
 use super::mark::Mark;
 use super::plan::{DEAD_MAX, plan_condemned, plan_rewrites};
@@ -13,6 +14,7 @@ use crate::format::names::{
 };
 use crate::ids::{GenerationId, LeaseId, PackId};
 use crate::map::LivePack;
+use crate::protocol::condemned::{DamageRecord, damage_records};
 use crate::protocol::lease::{LeaseKeeper, Removal};
 use crate::repository::Repository;
 use crate::store::Created;
@@ -37,6 +39,8 @@ pub(super) struct Found {
     pub(super) list: CondemnedList,
     /// Mostly dead packs that are to be rewritten.
     rewrites: Vec<(PackId, u64)>,
+    /// Whether damage records are to go, and no other generation is about to look at them.
+    outdated: bool,
     mark: Mark,
 }
 
@@ -77,7 +81,7 @@ async fn under_lease(
     done: &mut Collected,
 ) -> Result<Option<Condemnation>> {
     blockers::bury_the_dead(repo, own, options).await?;
-    let Found { mut list, rewrites, mark } = find(repo, options, done).await?; // 2 and 3
+    let Found { mut list, rewrites, outdated, mark } = find(repo, options, done).await?; // 2 and 3
     let copied = match rewrite(repo, &rewrites, &mark.live).await {
         Ok(copied) => copied,
         // what is dead altogether still goes, and makes room for the next collection's copies
@@ -92,7 +96,8 @@ async fn under_lease(
     let moved: Vec<_> = rewrites.into_iter().filter(|(pack, _)| moved.contains(pack)).collect();
     count_rewrites(&moved, &mark, done);
     list.rewritten = copied.stubs;
-    if list.dead.is_empty() && list.rewritten.is_empty() && list.forgotten.is_empty() {
+    let nothing = list.dead.is_empty() && list.rewritten.is_empty() && list.forgotten.is_empty();
+    if nothing && !outdated {
         return Ok(None);
     }
     let key = condemned_key(&generation);
@@ -123,6 +128,7 @@ pub(super) async fn find(
     done: &mut Collected,
 ) -> Result<Found> {
     for _ in 0..LOOKS_MAX {
+        let (records, _) = damage_records(repo).await?;
         let forgotten = repo.store().list(FORGOTTEN_PREFIX).await?;
         let forgotten: HashSet<_> =
             forgotten.iter().filter_map(|l| parse_forgotten_key(&l.key).ok()).collect();
@@ -132,7 +138,7 @@ pub(super) async fn find(
             for name in &mark.forgotten {
                 repo.confirm_forgotten(name).await?;
             }
-            return found(repo, &packs, mark, done).await;
+            return found(repo, &packs, &records, mark, done).await;
         };
         match &mark.unreadable {
             Some(name) if repo.is_forgotten(name).await? => {
@@ -149,6 +155,7 @@ pub(super) async fn find(
 async fn found(
     repo: &Repository,
     packs: &[(PackId, u64)],
+    records: &[DamageRecord],
     mark: Mark,
     done: &mut Collected,
 ) -> Result<Found> {
@@ -172,10 +179,14 @@ async fn found(
     let sizes = packs.iter().filter(|(pack, _)| dead.binary_search(pack).is_ok());
     done.condemned_bytes = sizes.map(|(_, bytes)| bytes).sum();
     done.condemned_packs = dead.len() as u64;
-    done.forgotten = mark.forgotten.len() as u64;
-    let forgotten = mark.forgotten.iter().cloned().collect();
-    let list = CondemnedList { dead, rewritten: Vec::new(), forgotten };
-    Ok(Found { list, rewrites, mark })
+    let outdated = !mark.waits && !plan_outdated(records, packs, &mark.live).is_empty();
+    // alone they are left to a list that has them already: it waits, or the store keeps them
+    let alone = dead.is_empty() && rewrites.is_empty() && !outdated;
+    let left = alone && mark.forgotten.is_subset(&mark.recorded);
+    let forgotten = mark.forgotten.iter().filter(|_| !left).cloned();
+    let list = CondemnedList { dead, rewritten: Vec::new(), forgotten: forgotten.collect() };
+    done.forgotten = list.forgotten.len() as u64;
+    Ok(Found { list, rewrites, outdated, mark })
 }
 
 fn count_rewrites(packs: &[(PackId, u64)], mark: &Mark, done: &mut Collected) {
@@ -196,7 +207,8 @@ pub(super) async fn list_packs(repo: &Repository) -> Result<Vec<(PackId, u64)>> 
 /// deletions, which most stores take 1000 at a time.
 pub(super) fn add_cost(found: &Found, done: &mut Collected) {
     let rewrites = found.rewrites.len();
-    if found.list.dead.is_empty() && rewrites == 0 && found.list.forgotten.is_empty() {
+    let CondemnedList { dead, forgotten, .. } = &found.list;
+    if dead.is_empty() && rewrites == 0 && forgotten.is_empty() && !found.outdated {
         return;
     }
     let requests = &mut done.requests;
@@ -204,7 +216,7 @@ pub(super) fn add_cost(found: &Found, done: &mut Collected) {
     requests.creates += 4 + rewrites as u64;
     requests.lists += 8;
     requests.gets += 4 + 3 * rewrites as u64;
-    for count in [found.list.dead.len() + rewrites, found.list.forgotten.len()] {
+    for count in [dead.len() + rewrites, forgotten.len(), usize::from(found.outdated)] {
         requests.deletes += (count as u64).div_ceil(DELETED_AT_A_TIME);
     }
     requests.deletes += 3;

@@ -172,7 +172,7 @@ mod tests {
     use crate::map::ReadLimits;
     use crate::protocol::LeaseOptions;
     use crate::protocol::condemned::read_condemned;
-    use crate::repository::testing::memory_repository;
+    use crate::repository::testing::{manifest, memory_repository, put_manifest};
     use crate::store::testing::Fault;
 
     async fn run(repo: &Arc<Repository>) -> Result<Collected> {
@@ -207,6 +207,40 @@ mod tests {
         assert_eq!((done.condemned_packs, done.deleted_packs, done.locked_objects), (0, 1, 0));
         assert!(repo.store().list("packs").await.unwrap().is_empty());
         assert!(read_condemned(&repo).await.unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_forgotten_manifest_that_the_store_keeps_makes_one_generation() {
+        let (repo, store, _) = memory_repository().await;
+        let made = manifest("v", "a", 1);
+        put_manifest(&repo, &made).await;
+        repo.forget(&made.name(), "test").await.unwrap();
+        let deletion = format!("delete {}", made.object_key());
+        let collections = async || {
+            let listed = repo.store().list("gc").await.unwrap();
+            let of = |end: &str| listed.iter().filter(|l| l.key.ends_with(end)).count();
+            (of("/condemned"), of("/verdict"))
+        };
+        for _ in 0..3 {
+            store.fault(&deletion, Fault::Locked);
+            store.fault(&deletion, Fault::Locked);
+            let done = run(&repo).await.unwrap();
+            assert_eq!((done.locked_objects, done.deleted_manifests), (1, 0), "{done:?}");
+            assert_eq!(collections().await, (1, 1));
+        }
+        // what dies besides makes another, which does not stay for it
+        let pack = PackId::from_bytes([2; 32]);
+        repo.store().put(&pack_key(&pack), "a pack").await.unwrap();
+        for _ in 0..4 {
+            store.fault(&deletion, Fault::Locked);
+        }
+        let done = run(&repo).await.unwrap();
+        assert_eq!((done.deleted_packs, done.deleted_manifests), (1, 0), "{done:?}");
+        assert_eq!(collections().await, (1, 2));
+        // and when the lock has run out
+        let done = run(&repo).await.unwrap();
+        assert_eq!((done.deleted_manifests, done.locked_objects), (1, 0), "{done:?}");
+        assert_eq!(collections().await, (0, 2));
     }
 
     #[tokio::test]

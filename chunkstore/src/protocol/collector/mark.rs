@@ -53,7 +53,11 @@ pub(super) struct Mark {
     pub(super) stubs: Vec<PackId>,
     /// From each of them to where what lived of it went.
     pub(super) edges: HashSet<(PackId, PackId)>,
-    /// Whether a collection that moves something is not decided yet.
+    /// Backups that condemned lists which were there take for forgotten.
+    pub(super) recorded: BTreeSet<AttemptName>,
+    /// Whether a collection is not decided yet.
+    pub(super) waits: bool,
+    /// Whether one of those moves something.
     pub(super) moving: bool,
     /// Of a mark that failed: the backup that could not be read, if that is why.
     pub(super) unreadable: Option<AttemptName>,
@@ -73,6 +77,8 @@ impl Mark {
             undecided: HashSet::new(),
             stubs: Vec::new(),
             edges: HashSet::new(),
+            recorded: BTreeSet::new(),
+            waits: false,
             moving: false,
             unreadable: None,
             reached: Reached::default(),
@@ -89,7 +95,7 @@ impl Mark {
     ) -> Result<()> {
         let mut before = verdicts(repo).await?;
         for _ in 0..ROUNDS_MAX {
-            let done = self.round(repo, forgotten, limits).await;
+            let done = self.round(repo, forgotten, &before, limits).await;
             let after = verdicts(repo).await?;
             let decided_meanwhile = !after.is_subset(&before);
             match done {
@@ -119,10 +125,11 @@ impl Mark {
         &mut self,
         repo: &Repository,
         forgotten: &HashSet<AttemptName>,
+        decided: &BTreeSet<GenerationId>,
         limits: ReadLimits,
     ) -> Result<()> {
         self.walk(repo, forgotten, limits).await?;
-        let mut idle = self.read_lists(repo).await?;
+        let mut idle = self.read_lists(repo, decided).await?;
         let targets: HashSet<PackId> = idle.iter().map(|(.., to)| to.pack).collect();
         idle.extend(self.read_stubs(repo, targets).await?);
         self.close(idle)
@@ -171,21 +178,33 @@ impl Mark {
         Ok(())
     }
 
-    /// Relocations that nobody has decided yet, and what is condemned.
-    async fn read_lists(&mut self, repo: &Repository) -> Result<Vec<Idle>> {
+    /// Relocations that nobody has decided yet, and what is condemned. A list of a generation that is `decided` may be there for
+    /// long, if the store keeps something that is in it. What it moves has moved.
+    async fn read_lists(
+        &mut self,
+        repo: &Repository,
+        decided: &BTreeSet<GenerationId>,
+    ) -> Result<Vec<Idle>> {
         self.undecided.clear();
-        self.moving = false;
+        self.recorded.clear();
+        (self.waits, self.moving) = (false, false);
         let mut idle = Vec::new();
         let generations = generations_with(repo, GcObject::Condemned).await?;
         let mut lists = stream::iter(generations)
-            .map(|generation| async move { read_condemned_list(repo, &generation).await })
+            .map(|generation| async move {
+                let list = read_condemned_list(repo, &generation).await?;
+                Ok::<_, Error>((generation, list))
+            })
             .buffer_unordered(LISTS_IN_FLIGHT);
-        while let Some(list) = lists.try_next().await? {
-            let Some(Condemned::List(CondemnedList { dead, rewritten, .. })) = list else {
+        while let Some((generation, list)) = lists.try_next().await? {
+            let Some(Condemned::List(CondemnedList { dead, rewritten, forgotten })) = list else {
                 continue;
             };
             self.undecided.extend(dead);
-            self.moving |= !rewritten.is_empty();
+            self.recorded.extend(forgotten);
+            let waits = !decided.contains(&generation);
+            self.waits |= waits;
+            self.moving |= waits && !rewritten.is_empty();
             for stub in &rewritten {
                 self.undecided.insert(*stub.pack());
                 follow(&mut self.live, stub, |relocation| idle.push(relocation))?;

@@ -11,19 +11,22 @@
 //! condemned by the next collection. As any verdict it counts only if no other sweeper has decided before.
 
 use super::blockers::{establish, still_at_work};
+use super::damaged::delete_outdated;
 use super::mark::{Mark, read_condemned_list};
 use super::plan::{plan_verdict, targets};
-use super::{CollectOptions, Collected, segments};
+use super::{CollectOptions, Collected, segments, unswept};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::gc::{Condemned, CondemnedList, Verdict};
 use crate::format::names::{
-    AttemptName, MOVED_PREFIX, blockers_key, condemned_key, moved_key, pack_key, parse_moved_key,
-    verdict_key,
+    AttemptName, MOVED_PREFIX, blockers_key, condemned_key, moved_key, pack_key,
+    parse_manifest_key, parse_moved_key, verdict_key,
 };
 use crate::ids::{GenerationId, PackId};
 use crate::limits::GC_BYTES_MAX;
+use crate::map::LiveSet;
+use crate::protocol::condemned::damage_records;
 use crate::repository::{RECORD_OVERHEAD, Repository};
-use crate::store::Created;
+use crate::store::{Created, Kept};
 use futures::{StreamExt, TryStreamExt, stream};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -35,7 +38,7 @@ const IN_FLIGHT: usize = 16;
 pub(super) enum Swept {
     /// Nothing is left of it.
     Done,
-    /// The store keeps packs that are dead, because they are locked: its list stays until they are gone.
+    /// The store keeps packs that are dead, or manifests, because they are locked: its list stays until they are gone.
     Locked,
     /// Somebody is still at work who may build on what it condemned.
     Waits { packs: u64, blockers: Vec<String> },
@@ -74,6 +77,7 @@ pub(super) async fn sweep(
             return Ok(Swept::Done);
         }
     };
+    let (mut records, mut live) = (Vec::new(), None);
     let verdict = match read_verdict(repo, generation).await? {
         Some(verdict) => {
             done.rescued_packs += rescued(&list, &verdict);
@@ -85,11 +89,17 @@ pub(super) async fn sweep(
             if !blockers.is_empty() {
                 return Ok(Swept::Waits { packs: count(&list), blockers });
             }
-            decide(repo, options, generation, &list, mark, done).await? // 3 and 4
+            records = damage_records(repo).await?.0;
+            let (verdict, marked) = decide(repo, options, generation, &list, mark, done).await?; // 3 and 4
+            live = marked.filter(|_| !records.is_empty());
+            verdict
         }
     };
     let dead: HashSet<PackId> = verdict.dead.into_iter().collect();
-    let locked = delete(repo, &list, &dead, done).await?; // 5 to 8
+    let locked = delete(repo, generation, &list, &dead, done).await?; // 5 to 8
+    if let Some(live) = live {
+        done.deleted_records += delete_outdated(repo, &records, &live).await?;
+    }
     if locked {
         return Ok(Swept::Locked);
     }
@@ -105,7 +115,8 @@ async fn read_verdict(repo: &Repository, generation: &GenerationId) -> Result<Op
     bytes.map(|bytes| Verdict::decode(repo.keys(), repo.id(), &key, &bytes)).transpose()
 }
 
-/// Steps 3 and 4: marks again, with the forgotten set that the list records, and decides; or takes over what was decided.
+/// Steps 3 and 4: marks again, with the forgotten set that the list records, and decides; or takes over what was decided. Gives what
+/// is live too, unless the generation is given up.
 async fn decide(
     repo: &Arc<Repository>,
     options: &CollectOptions,
@@ -113,12 +124,12 @@ async fn decide(
     list: &CondemnedList,
     mark: Option<Mark>,
     done: &mut Collected,
-) -> Result<Verdict> {
+) -> Result<(Verdict, Option<LiveSet>)> {
     let forgotten: HashSet<AttemptName> = list.forgotten.iter().cloned().collect();
     let mut mark = mark.unwrap_or_else(|| Mark::new(repo));
     let pages = mark.reached.pages;
     if let Err(e) = mark.update(repo, &forgotten, options.limits).await {
-        return give_up(repo, generation, &mark, e).await;
+        return Ok((give_up(repo, generation, &mark, e).await?, None));
     }
     done.pages_read += mark.reached.pages.saturating_sub(pages);
     done.mark_bytes = done.mark_bytes.max(mark.live.memory_bytes());
@@ -133,7 +144,7 @@ async fn decide(
     let verdict = Verdict { dead: plan_verdict(list, &mark.live, &exists) };
     let verdict = create_verdict(repo, generation, verdict).await?;
     done.rescued_packs += rescued(list, &verdict);
-    Ok(verdict)
+    Ok((verdict, Some(mark.live)))
 }
 
 fn rescued(list: &CondemnedList, verdict: &Verdict) -> u64 {
@@ -174,9 +185,10 @@ async fn create_verdict(
     }
 }
 
-/// Steps 5 to 8. True: the store keeps some of the packs.
+/// Steps 5 to 8. True: the store keeps some of it, so that the list has to stay.
 async fn delete(
     repo: &Arc<Repository>,
+    generation: &GenerationId,
     list: &CondemnedList,
     dead: &HashSet<PackId>,
     done: &mut Collected,
@@ -201,7 +213,27 @@ async fn delete(
     // they do not exist for anybody, and the next collection tries again
     done.count_kept(&manifests, &HashMap::new());
     done.deleted_manifests += count.saturating_sub(manifests.len() as u64);
-    Ok(!kept.is_empty())
+    Ok(!kept.is_empty() || !another_has(repo, generation, &manifests).await?)
+}
+
+/// Whether a list that another generation has left has all of these manifests, which the store keeps: one list for them is enough.
+/// Without any, each collection would make a generation for them.
+async fn another_has(
+    repo: &Repository,
+    generation: &GenerationId,
+    manifests: &[Kept],
+) -> Result<bool> {
+    let mut left: HashSet<AttemptName> =
+        manifests.iter().filter_map(|kept| parse_manifest_key(&kept.key).ok()).collect();
+    if left.is_empty() {
+        return Ok(true);
+    }
+    for other in unswept(repo).await?.into_iter().filter(|other| other != generation) {
+        if let Some(Condemned::List(list)) = read_condemned_list(repo, &other).await? {
+            left.retain(|name| !list.forgotten.contains(name));
+        }
+    }
+    Ok(left.is_empty())
 }
 
 /// Of the packs that the verdict kills, never of a rescued one. Gives those that have one.

@@ -172,6 +172,26 @@ async fn what_is_live_is_live_where_it_went_along_chains_of_every_kind() {
 }
 
 #[tokio::test]
+async fn what_has_moved_keeps_nobody_from_moving_more() {
+    let (repo, _, _) = memory_repository().await;
+    let rewritten = vec![moved(2, &[((1, 0), place(3, 2, 0))])];
+    let list = CondemnedList { rewritten, ..CondemnedList::default() };
+    let generation = put_list(&repo, list).await;
+    let marked = async || {
+        let mut mark = Mark::new(&repo);
+        mark.update(&repo, &HashSet::new(), ReadLimits::default()).await.unwrap();
+        (mark.waits, mark.moving, mark.undecided)
+    };
+    let condemned = HashSet::from([pack(2)]);
+    assert_eq!(marked().await, (true, true, condemned.clone()));
+    // its list stays: the store keeps something of it
+    let key = verdict_key(&generation);
+    let verdict = Verdict { dead: vec![pack(2)] }.encode(repo.keys(), repo.id(), &key).unwrap();
+    repo.store().put(&key, verdict).await.unwrap();
+    assert_eq!(marked().await, (false, false, condemned));
+}
+
+#[tokio::test]
 async fn a_rewritten_pack_goes_and_leaves_a_stub_which_goes_when_nothing_leads_to_it() {
     let (repo, _, _) = memory_repository().await;
     for n in [1, 8] {

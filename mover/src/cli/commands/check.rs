@@ -140,12 +140,12 @@ fn page(report: &CheckReport, repair: bool) -> String {
     let read = show_bytes(report.read_bytes);
     page.line("read", &format!("{read} of {} packs", report.read_packs));
     if repair {
-        let Repaired { stubs, found_chunks, segments, recorded } = report.repaired;
+        let Repaired { stubs, found_chunks, segments, recorded, cleared } = report.repaired;
         page.line(
             "repaired",
             &format!(
                 "{stubs} stubs ({found_chunks} chunks found again), {segments} segments written; \
-                 {recorded} damaged entries recorded"
+                 {recorded} damaged entries recorded, {cleared} records of what is whole removed"
             ),
         );
     }
@@ -165,7 +165,7 @@ fn page(report: &CheckReport, repair: bool) -> String {
 
 fn summary(report: &CheckReport, repair: bool) -> Value {
     let f = &report.figures;
-    let Repaired { stubs, found_chunks, segments, recorded } = report.repaired;
+    let Repaired { stubs, found_chunks, segments, recorded, cleared } = report.repaired;
     json!({
         "clean": report.is_clean(),
         "findings": report.findings_count,
@@ -188,6 +188,7 @@ fn summary(report: &CheckReport, repair: bool) -> Value {
         "found_chunks": found_chunks,
         "repaired_segments": segments,
         "recorded_entries": recorded,
+        "cleared_records": cleared,
         "elapsed_seconds": report.elapsed_seconds,
         "requests": report.requests,
         "warnings": report.warnings,

@@ -113,6 +113,9 @@ fn page(done: &Collected) -> String {
     if done.rescued_packs > 0 {
         page.line("rescued", &format!("{} packs are in use again", done.rescued_packs));
     }
+    if done.deleted_records > 0 {
+        page.line("records", &format!("{} of damage removed", done.deleted_records));
+    }
     if done.replaced_segments > 0 {
         page.line("dedup", &format!("{} segments replaced", done.replaced_segments));
     }
@@ -202,6 +205,7 @@ fn view(done: &Collected, dry_run: bool) -> serde_json::Value {
         "deleted_packs": done.deleted_packs,
         "deleted_bytes": done.deleted_bytes,
         "deleted_manifests": done.deleted_manifests,
+        "deleted_records": done.deleted_records,
         "locked_objects": done.locked_objects,
         "locked_bytes": done.locked_bytes,
         "locked_until": done.locked_until,

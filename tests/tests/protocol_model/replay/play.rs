@@ -21,7 +21,7 @@ use chunkstore::names::{
     parse_pack_key,
 };
 use chunkstore::{
-    Condemned, GenerationId, Lease, LeaseId, LeaseRole, PackKind, Repository, Verdict,
+    Condemned, GenerationId, Lease, LeaseId, LeaseRole, PackId, PackKind, Repository, Verdict,
     decode_pack_header,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,6 +79,13 @@ impl<'a> Stage<'a> {
         let clocks = clocks(recording.requests);
         let (store, played) = (Store::default(), Played::default());
         Self { recording, names, store, clocks, played }
+    }
+
+    /// A pack of chunks is lost.
+    pub(super) fn lose(&mut self, pack: &PackId) {
+        let lost = self.names.pack(pack);
+        self.store.packs &= !(1 << lost);
+        self.store.bad |= places_of(lost);
     }
 
     /// The next act: these runs, whose requests may alternate. `ends`: whether all of them came
@@ -157,6 +164,12 @@ impl<'a> Stage<'a> {
             let mut created = self.of(run).filter(|r| r.verb == Verb::Create);
             let name = created.find_map(|r| parse_forgotten_key(&r.key).ok()).unwrap();
             return vec![Spec::Forget(self.names.slot(&name))];
+        }
+        let mut put = self.of(run).filter(|r| r.verb == Verb::Put);
+        if put.any(|r| r.key.starts_with("damaged/")) {
+            // of a pack whose chunks all belong together
+            let bad = bits(self.store.bad).next().expect("something was lost");
+            return vec![Spec::Recorder(bad)];
         }
         let is_lease = |r: &&Request| {
             matches!(r.verb, Verb::Create | Verb::Put)

@@ -59,7 +59,9 @@ impl Writer {
                 Manifest::Fence => self.go_on(spec, true),
                 Manifest::Backup(_) => self.pc = Step::LookForForgottenSelf,
                 Manifest::Absent => {
-                    let places = self.inherited | self.reused | self.own;
+                    // what is damaged was stored again
+                    let places = (self.inherited | self.reused) & !self.damaged | self.own;
+                    store.built_on_damage |= self.must_know && places & store.bad != 0;
                     store.manifests[slot] = Manifest::Backup(places);
                     self.pc = Step::LookForForgottenSelf;
                 }
