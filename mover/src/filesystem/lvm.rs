@@ -116,8 +116,8 @@ impl Header {
         }
         let areas = lists.pop().unwrap_or_default();
         let (version, flags) = (le32(rest, 0), le32(rest, 4));
-        let mut all = vec![0..AREA_HEADER * LABEL_SECTORS];
-        all.extend(areas.iter().cloned());
+        let label = std::iter::once(0..AREA_HEADER * LABEL_SECTORS);
+        let mut all: Vec<_> = label.chain(areas.iter().cloned()).collect();
         if version != 0 {
             let behind = rest.get(8..).ok_or_else(broken)?;
             let known = EXTENSION_VERSIONS.contains(&version) && flags & !EXTENSION_USED == 0;

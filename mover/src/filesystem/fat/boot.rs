@@ -108,7 +108,7 @@ impl Boot {
         let width = match clusters {
             _ if wide => Width::ThirtyTwo,
             ..SIXTEEN => Width::Twelve,
-            ..THIRTY_TWO => Width::Sixteen,
+            SIXTEEN..THIRTY_TWO => Width::Sixteen,
             _ => return Err(nonsense()),
         };
         let info = u64::from(le16(bytes, 48));
