@@ -187,8 +187,13 @@ impl<'a> Chain<'a> {
             // S3's word for a body that does not come to its end; 400, which nobody else tries again
             "RequestTimeout",
         ];
-        let code = between(&self.text, "<Code>", "</Code>");
-        self.status == Some(400) && code.is_some_and(|code| CODES.contains(&code))
+        let Some(code) = between(&self.text, "<Code>", "</Code>") else { return false };
+        match self.status {
+            Some(400) => CODES.contains(&code),
+            // what Ceph says of a body that ends early
+            Some(404) => code == "NoSuchKey" && self.text.contains("Error performing PUT "),
+            _ => false,
+        }
     }
 
     /// Whether a refusal speaks of a lock. S3's code for it is that of any missing permission; GCS and Azure have their own.
