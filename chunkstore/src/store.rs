@@ -6,6 +6,7 @@
 //!
 //! - [`create`](Store::create) is the only primitive that coordination rests on; `store/create.rs` says what it makes of
 //!   lost answers.
+//! - `store/counts.rs` counts requests and bytes.
 //! - `store/fault.rs` turns the errors of `object_store` into ours, `store/clock.rs` knows whether a clock is why.
 //! - `store/lock.rs` locks objects against deletion, where the store can.
 //! - `store/tries.rs` bounds, counts and spaces the tries of a request.
@@ -15,6 +16,7 @@
 //!   large ranges, watched by `store/patience.rs`, so that a dead network is noticed but a slow one is not mistaken for it.
 
 mod clock;
+mod counts;
 mod create;
 mod fault;
 mod leftovers;
@@ -29,6 +31,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
+pub use counts::{RequestCounts, SentBytes};
 pub use create::Created;
 pub(crate) use create::Probe;
 pub use lock::{Inherited, ObjectLock, RetainMode, RetainPolicy, Retention};
@@ -39,6 +42,7 @@ pub use url::{StoreOptions, directory_of, open_url, open_url_with};
 use crate::error::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
+use counts::{Counters, add, count};
 use fault::Fault;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
@@ -49,7 +53,7 @@ use patience::Patience;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Requests from this size on go through the patient client.
 const BULK_BYTES_MIN: u64 = 256 << 10;
@@ -57,66 +61,6 @@ const BULK_BYTES_MIN: u64 = 256 << 10;
 const LARGE_OBJECT_BYTES: u64 = 64 << 20;
 /// Objects in one page of a listing, as all stores have it.
 const LIST_PAGE: u64 = 1000;
-
-/// Requests made so far, by kind. A listing counts as one request for each 1000 objects.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub struct RequestCounts {
-    /// Whole objects and ranges read.
-    pub gets: u64,
-    /// Objects written.
-    pub puts: u64,
-    /// Objects written only if absent; also counts the tries that found one.
-    pub creates: u64,
-    /// Look-ups of size and time.
-    pub heads: u64,
-    /// Pages of listings.
-    pub lists: u64,
-    /// Objects deleted.
-    pub deletes: u64,
-    /// Tries of all of these that broke, or that the store refused for the moment (429, 5xx). They are made again, so they
-    /// come on top.
-    pub failed_tries: u64,
-}
-
-impl RequestCounts {
-    /// All kinds together, each request once.
-    pub fn total(&self) -> u64 {
-        self.gets + self.puts + self.creates + self.heads + self.lists + self.deletes
-    }
-}
-
-/// Bytes that were handed to the store so far, to be written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SentBytes {
-    /// Packs and segments.
-    pub in_turn: u64,
-    /// Leases, manifests and other records.
-    pub at_once: u64,
-    /// What of both was sent again because a try had failed.
-    pub again: u64,
-}
-
-impl SentBytes {
-    /// All that went over the line.
-    pub fn total(&self) -> u64 {
-        self.in_turn + self.at_once + self.again
-    }
-}
-
-#[derive(Debug, Default)]
-struct Counters {
-    gets: AtomicU64,
-    puts: AtomicU64,
-    creates: AtomicU64,
-    heads: AtomicU64,
-    lists: AtomicU64,
-    deletes: AtomicU64,
-    failed_tries: AtomicU64,
-    sent_in_turn: AtomicU64,
-    sent_at_once: AtomicU64,
-    sent_again: AtomicU64,
-    clock: clock::ClockOffset,
-}
 
 /// One object of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -176,32 +120,6 @@ impl Store {
     /// What messages call this place.
     pub fn url(&self) -> &str {
         &self.url
-    }
-
-    /// Requests made so far, by this and all clones.
-    pub fn counts(&self) -> RequestCounts {
-        let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
-        let c = &self.counters;
-        RequestCounts {
-            gets: get(&c.gets),
-            puts: get(&c.puts),
-            creates: get(&c.creates),
-            heads: get(&c.heads),
-            lists: get(&c.lists),
-            deletes: get(&c.deletes),
-            failed_tries: get(&c.failed_tries),
-        }
-    }
-
-    /// Bytes handed to the store so far, by this and all clones.
-    pub fn sent(&self) -> SentBytes {
-        let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
-        let c = &self.counters;
-        SentBytes {
-            in_turn: get(&c.sent_in_turn),
-            at_once: get(&c.sent_at_once),
-            again: get(&c.sent_again),
-        }
     }
 
     /// A whole object of any size. [`get_at_most`](Self::get_at_most) is for objects whose kind has a limit.
@@ -493,12 +411,4 @@ impl Store {
         let detail = format!("the object ends at byte {found}, expected at least {expected}");
         Error::new(ErrorKind::Corrupt, self.context("read", key), detail)
     }
-}
-
-fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
-}
-
-fn add(counter: &AtomicU64, bytes: usize) {
-    counter.fetch_add(bytes as u64, Ordering::Relaxed);
 }

@@ -6,35 +6,26 @@
 //! version, on top of the one that is locked. `docs/operations.md` says what a repository makes of that.
 //!
 //! A [`Store`] with a [`RetainPolicy`] writes packs and manifests with a retention in the very request that creates them: its
-//! clients for these have the headers, which are signed. `object_store` has no calls to ask for a retention or to change one.
-//! It does sign URLs, so these requests are made here, through connections of its own making: HEAD, which names the retention
-//! of the current version (on some servers `GET ?retention` fails where HEAD does not), and `PUT ?retention`.
+//! clients for these have the headers, which are signed. To ask for a retention and to change one `store/lock/client.rs` has
+//! requests of its own.
 
+mod client;
+
+pub(super) use client::LockClient;
+
+use super::Store;
 use super::fault::Fault;
-use super::tries::Connector;
-use super::{Counters, Store, count, patience};
 use crate::error::{Error, ErrorKind, Result};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use chrono::{DateTime, SecondsFormat, Timelike, Utc};
-use md5::{Digest, Md5};
-use object_store::aws::{AmazonS3, AmazonS3Builder, Checksum};
-use object_store::client::{HttpClient, HttpConnector, HttpRequest};
+use client::generic;
+use object_store::aws::{AmazonS3Builder, Checksum};
 use object_store::path::Path;
-use object_store::signer::{HeaderMap, HeaderValue, Method, SignedUrlOptions, Signer};
+use object_store::signer::{HeaderMap, HeaderValue, Method};
 use object_store::{ClientOptions, Error as StoreError, ObjectStore};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// How long a signed request may be used.
-const SIGNED_FOR: Duration = Duration::from_secs(300);
-/// Tries of one request, and the pause after the first; it doubles with each.
-const TRIES: u32 = 6;
-const PAUSE: Duration = Duration::from_millis(200);
-/// Longest answer that is looked at.
-const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 /// Who may still delete what is locked. The order is that of strength.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
@@ -164,115 +155,12 @@ pub(crate) struct Kept {
     pub(crate) until: Option<DateTime<Utc>>,
 }
 
-/// Requests about locks, signed and sent.
-#[derive(Debug)]
-pub(super) struct LockClient {
-    signer: AmazonS3,
-    http: HttpClient,
-    counters: Arc<Counters>,
-}
-
 /// The clients for what is written with a retention.
 #[derive(Clone)]
 pub(super) struct RetainingClients {
     pub(super) policy: RetainPolicy,
     pub(super) small: Arc<dyn ObjectStore>,
     pub(super) bulk: Arc<dyn ObjectStore>,
-}
-
-struct Answer {
-    status: u16,
-    headers: HeaderMap,
-    body: String,
-}
-
-impl LockClient {
-    pub(super) fn new(
-        signer: AmazonS3,
-        options: &ClientOptions,
-        counters: Arc<Counters>,
-    ) -> object_store::Result<Self> {
-        let http = Connector::new(Arc::clone(&counters)).connect(options)?;
-        Ok(Self { signer, http, counters })
-    }
-
-    /// One request, again while the store asks for patience.
-    async fn call(
-        &self,
-        method: Method,
-        path: &Path,
-        query: Option<&str>,
-        body: Bytes,
-    ) -> object_store::Result<Answer> {
-        let mut pause = PAUSE;
-        for _ in 1..TRIES {
-            let answer = self.call_once(method.clone(), path, query, body.clone()).await;
-            match &answer {
-                Ok(a) if a.status != 429 && (a.status < 500 || a.status == 501) => return answer,
-                Ok(_) => {}
-                Err(e) if Fault::of(e).unreachable => return answer,
-                Err(e) => tracing::debug!(error = %e, "a request about a lock failed"),
-            }
-            patience::pause(pause).await;
-            pause *= 2;
-        }
-        self.call_once(method, path, query, body).await
-    }
-
-    async fn call_once(
-        &self,
-        method: Method,
-        path: &Path,
-        query: Option<&str>,
-        body: Bytes,
-    ) -> object_store::Result<Answer> {
-        let counter = match method {
-            Method::HEAD => &self.counters.heads,
-            Method::PUT => &self.counters.puts,
-            _ => &self.counters.gets,
-        };
-        count(counter);
-        let options = SignedUrlOptions::new().with_query(query.map(|name| (name, "")));
-        let url = self.signer.signed_url_opts(method.clone(), path, SIGNED_FOR, &options).await?;
-        let mut request = HttpRequest::new(body.clone().into());
-        if method == Method::PUT {
-            let sum = BASE64.encode(Md5::digest(&body));
-            let headers = request.headers_mut();
-            headers.insert("content-type", HeaderValue::from_static("application/xml"));
-            headers.insert("content-md5", HeaderValue::from_str(&sum).map_err(generic)?);
-        }
-        *request.method_mut() = method;
-        *request.uri_mut() = url.as_str().parse().map_err(generic)?;
-        let (head, body) = self.http.execute(request).await.map_err(generic)?.into_parts();
-        let body = body.bytes().await.map_err(generic)?;
-        let body = String::from_utf8_lossy(&body[..body.len().min(ANSWER_BYTES_MAX)]).into_owned();
-        Ok(Answer { status: head.status.as_u16(), headers: head.headers, body })
-    }
-}
-
-impl Answer {
-    fn header(&self, name: &str) -> Option<&str> {
-        self.headers.get(name)?.to_str().ok()
-    }
-
-    fn locks(&self) -> Locks {
-        let mode = self.header("x-amz-object-lock-mode").and_then(RetainMode::parse);
-        let until = self.header("x-amz-object-lock-retain-until-date");
-        let until = until.and_then(|text| DateTime::parse_from_rfc3339(text).ok());
-        let retention =
-            mode.zip(until).map(|(mode, until)| Retention { mode, until: until.to_utc() });
-        let hold = self.header("x-amz-object-lock-legal-hold") == Some("ON");
-        Locks { retention, hold }
-    }
-
-    /// Worded as `object_store` words it, for the one place that reads such words.
-    fn error(&self) -> StoreError {
-        generic(format!("status code: {}: {}", self.status, self.body))
-    }
-}
-
-fn generic(e: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StoreError {
-    StoreError::Generic { store: "S3", source: e.into() }
 }
 
 /// Clients as these builders make them, with the headers of a retention. S3 demands a checksum with them.
@@ -469,14 +357,6 @@ mod tests {
         DateTime::parse_from_rfc3339(text).unwrap().to_utc()
     }
 
-    fn answer(headers: &[(&'static str, &'static str)]) -> Answer {
-        let mut map = HeaderMap::new();
-        for (name, value) in headers {
-            map.insert(*name, HeaderValue::from_static(value));
-        }
-        Answer { status: 200, headers: map, body: String::new() }
-    }
-
     #[test]
     fn a_retention_is_never_shortened_or_weakened() {
         let early = Retention::new(RetainMode::Compliance, at("2030-01-01T00:00:00.25Z"));
@@ -486,24 +366,5 @@ mod tests {
         let both = Retention { mode: RetainMode::Compliance, until: late.until };
         assert_eq!((early.or_longer(late), late.or_longer(early)), (both, both));
         assert!(both.covers(&early) && both.covers(&late));
-    }
-
-    #[test]
-    fn what_servers_say_of_locks_is_understood() {
-        let now = at("2026-01-01T00:00:00Z");
-        let until = "x-amz-object-lock-retain-until-date";
-        let mode = ("x-amz-object-lock-mode", "GOVERNANCE");
-        for date in ["2026-01-02T00:00:00Z", "2026-01-02T00:00:00.000000000Z"] {
-            let locks = answer(&[mode, (until, date)]).locks();
-            let expected = Retention::new(RetainMode::Governance, at("2026-01-02T00:00:00Z"));
-            assert_eq!(locks.retention, Some(expected), "{date}");
-            assert!(locks.hold_at(now) && !locks.hold_at(expected.until));
-        }
-        for headers in
-            [&[][..], &[mode], &[mode, (until, "soon")], &[(until, "2026-01-02T00:00:00Z")]]
-        {
-            assert_eq!(answer(headers).locks(), Locks::default());
-        }
-        assert!(answer(&[("x-amz-object-lock-legal-hold", "ON")]).locks().hold_at(now));
     }
 }

@@ -16,8 +16,16 @@ use object_store::client::{
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Retries of one request by `object_store`. The time that they may take is over before, unless a store answers at once.
+/// Retries of one request, by `object_store` and in the requests that it does not have. The time that they may take is over before,
+/// unless a store answers at once.
 pub(super) const RETRIES_MAX: usize = 24;
+/// No retry is begun after this long: a dead network is one error in about a minute (one more timeout may follow), a store that
+/// restarts is waited for.
+pub(super) const RETRY_TIME: Duration = Duration::from_secs(40);
+/// Pause before the first retry, the longest one, and how much longer each is than the one before.
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(200);
+pub(super) const RETRY_PAUSE_MAX: Duration = Duration::from_secs(8);
+pub(super) const RETRY_GROWTH: u32 = 3;
 /// New starts of one request whose answer broke.
 const BREAKS_MAX: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(100);
@@ -95,6 +103,13 @@ impl HttpService for Polite {
     }
 }
 
+/// How long to wait before one more try of a request that was tried again so often and was begun so long ago; `None`: it has failed.
+pub(super) fn pause_before(retries: usize, elapsed: Duration) -> Option<Duration> {
+    let exponent = u32::try_from(retries).unwrap_or(u32::MAX);
+    let pause = RETRY_PAUSE.saturating_mul(RETRY_GROWTH.saturating_pow(exponent));
+    (retries < RETRIES_MAX && elapsed <= RETRY_TIME).then_some(pause.min(RETRY_PAUSE_MAX))
+}
+
 /// Of `Retry-After`. A date in it is not looked at: this machine's clock may be another.
 fn wait_of(value: &str) -> Option<Duration> {
     let seconds = value.trim().parse().ok()?;
@@ -125,6 +140,21 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_is_tried_again_for_as_long_as_object_store_does_it() {
+        // a store that answers at once that it is busy
+        let (mut waited, mut retries) = (Duration::ZERO, 0);
+        while let Some(pause) = pause_before(retries, waited) {
+            waited += pause;
+            retries += 1;
+        }
+        assert!(waited > RETRY_TIME && waited <= RETRY_TIME + RETRY_PAUSE_MAX, "{waited:?}");
+        assert_eq!(pause_before(0, Duration::ZERO), Some(RETRY_PAUSE));
+        assert_eq!(pause_before(1, Duration::ZERO), Some(RETRY_PAUSE * 3));
+        assert_eq!(pause_before(RETRIES_MAX - 1, Duration::ZERO), Some(RETRY_PAUSE_MAX));
+        assert_eq!(pause_before(RETRIES_MAX, Duration::ZERO), None);
+    }
 
     #[test]
     fn a_store_is_waited_for_as_long_as_it_asks_but_not_for_ever() {

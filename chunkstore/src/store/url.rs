@@ -5,7 +5,9 @@
 
 use super::lock::{LockClient, RetainPolicy, retaining};
 use super::patience::Patience;
-use super::tries::{Connector, RETRIES_MAX, SeenOptions};
+use super::tries::{
+    Connector, RETRIES_MAX, RETRY_GROWTH, RETRY_PAUSE, RETRY_PAUSE_MAX, RETRY_TIME, SeenOptions,
+};
 use super::{Counters, Store};
 use crate::error::{Error, ErrorKind, Result};
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
@@ -39,17 +41,13 @@ pub struct StoreOptions {
     pub retain: Option<RetainPolicy>,
 }
 
-/// Retries end after this long: a dead network is one error in about a minute (one more timeout may follow), a store
-/// that restarts is waited for.
+/// As `tries.rs` has it.
 fn retry() -> RetryConfig {
+    let (init_backoff, max_backoff) = (RETRY_PAUSE, RETRY_PAUSE_MAX);
     RetryConfig {
-        backoff: BackoffConfig {
-            init_backoff: Duration::from_millis(200),
-            max_backoff: Duration::from_secs(8),
-            base: 3.0,
-        },
+        backoff: BackoffConfig { init_backoff, max_backoff, base: f64::from(RETRY_GROWTH) },
         max_retries: RETRIES_MAX,
-        retry_timeout: Duration::from_secs(40),
+        retry_timeout: RETRY_TIME,
     }
 }
 
