@@ -203,3 +203,52 @@ impl Extended {
         self.extended += other.extended;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::repository::testing::locking_repository;
+    use crate::store::{Inherited, RetainMode, RetainPolicy};
+    use crate::units::Location;
+    use chrono::{DateTime, Utc};
+
+    fn until(text: &str) -> DateTime<Utc> {
+        DateTime::parse_from_rfc3339(text).unwrap().to_utc()
+    }
+
+    #[tokio::test]
+    async fn what_two_ways_lead_to_is_locked_as_both_need_it() {
+        let strong = Retention::new(RetainMode::Compliance, until("2030-01-01T00:00:00Z"));
+        let long = Retention::new(RetainMode::Governance, until("2031-01-01T00:00:00Z"));
+        let policy = RetainPolicy { retention: long, inherited: Inherited::Later };
+        let (repo, server) = locking_repository(policy).await;
+        // 1 was rewritten to 2 and 3, and 2 is needed at its own place too
+        let [one, two, three] = [1, 2, 3].map(|n| PackId::from_bytes([n; 32]));
+        for pack in [&two, &three] {
+            repo.store().put(&pack_key(pack), "a pack").await.unwrap();
+        }
+        let place = |pack| Location { pack, entry: 0, offset: 64, stored_len: 100, index: 0 };
+        let stub = Moved::new(one, vec![((0, 0), place(two)), ((1, 0), place(three))]).unwrap();
+        repo.put_stub(&stub).await.unwrap();
+        let mut needs = Needs::new(&repo);
+        needs.add(one, strong);
+        needs.add(two, long);
+        let done = retain_packs(&repo, needs, &mut Err).await.unwrap();
+        assert_eq!(server.lock_of(&moved_key(&one)), Some(strong));
+        assert_eq!(server.lock_of(&pack_key(&two)), Some(strong.or_longer(long)));
+        assert_eq!(server.lock_of(&pack_key(&three)), Some(strong));
+        // the second pack twice: first as it is needed itself
+        assert_eq!(done, Extended { objects: 4, extended: 4 });
+
+        // once is enough, and a stub that is gone is a loss
+        let mut needs = Needs::new(&repo);
+        needs.add(two, strong);
+        let done = retain_packs(&repo, needs, &mut Err).await.unwrap();
+        assert_eq!(done, Extended { objects: 1, extended: 0 });
+        repo.store().delete(&moved_key(&one)).await.unwrap();
+        let mut needs = Needs::new(&repo);
+        needs.add(one, strong);
+        let e = retain_packs(&repo, needs, &mut Err).await.unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Missing, "{e}");
+    }
+}

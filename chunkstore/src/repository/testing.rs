@@ -6,8 +6,8 @@ use crate::format::manifest::{
 };
 use crate::ids::{BackupId, PackId, PageId, VolumeName};
 use crate::keys::{Credential, Encryption, KdfCost};
-use crate::store::Store;
-use crate::store::testing::FaultyStore;
+use crate::store::testing::{FaultyStore, LockServer};
+use crate::store::{RetainPolicy, Store};
 use crate::units::{ChunkSize, Location, PageRef};
 use chrono::{DateTime, TimeDelta, Utc};
 use object_store::ObjectStore;
@@ -45,6 +45,13 @@ pub(crate) async fn memory_repository() -> (Arc<Repository>, Arc<FaultyStore>, A
     let (faulty, store) = store_on(Arc::clone(&inner) as _);
     let repo = Repository::init(store, init_options(Some(key_file(1)))).await.unwrap();
     (repo, faulty, inner)
+}
+
+/// A new repository that locks what is written to it, and the server of its locks.
+pub(crate) async fn locking_repository(policy: RetainPolicy) -> (Arc<Repository>, LockServer) {
+    let (server, store) = LockServer::start(&Arc::new(InMemory::new()), policy);
+    let repo = Repository::init(store, init_options(Some(key_file(1)))).await.unwrap();
+    (repo, server)
 }
 
 pub(crate) fn volume(name: &str) -> VolumeName {

@@ -3,6 +3,10 @@
 //! Every request is an operation named `"create leases/…"` (also `put`, `get`, `head`, `list`, `delete`). Faults are scripted
 //! by the beginning of that name, each for one operation, or set as a stop at the n-th change of the store.
 
+mod locks;
+
+pub(crate) use locks::LockServer;
+
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, StreamExt};

@@ -300,6 +300,83 @@ fn answers_of_servers_are_read() {
     }
 }
 
+#[test]
+fn an_upload_that_ended_early_is_no_missing_bucket() {
+    let answer = |method: &str| {
+        let source = format!(
+            "Error performing {method} http://h/b/k in 1ms - Server returned non-2xx status code: \
+             404 Not Found: <Error><Code>NoSuchKey</Code><Message></Message></Error>"
+        );
+        object_store::Error::NotFound { path: "k".into(), source: source.into() }
+    };
+    let put = fault::Fault::of(&answer("PUT")).of_place();
+    assert_eq!(put.kind, ErrorKind::Unavailable);
+    assert!(put.broke && put.outcome_unknown && !put.place_absent);
+    let get = fault::Fault::of(&answer("GET"));
+    assert_eq!(get.kind, ErrorKind::NotFound);
+    assert!(!get.broke);
+}
+
+#[test]
+fn a_missing_right_is_no_lock_whatever_names_are_in_it() {
+    let refused = |message: &str| {
+        let source = format!(
+            "Server returned non-2xx status code: 403 Forbidden: <Error><Code>AccessDenied</Code>\
+             <Message>{message}</Message></Error>"
+        );
+        let e = object_store::Error::PermissionDenied { path: "x".into(), source: source.into() };
+        let fault = fault::Fault::of(&e);
+        assert_eq!(fault.kind, ErrorKind::Denied);
+        fault.locked
+    };
+    assert!(refused("Access Denied because object protected by object lock."));
+    assert!(!refused(
+        "User: arn:aws:iam::1:user/retention is not authorized to perform: s3:DeleteObject on resource: \
+         \"arn:aws:s3:::worm/object-lock\" because no identity-based policy allows it"
+    ));
+}
+
+#[tokio::test]
+async fn a_server_that_knows_no_locks_has_none() {
+    let unknown = "501 Not Implemented\n<Error><Code>NotImplemented</Code></Error>";
+    let store = s3(&canned::server(unknown), &[]).unwrap();
+    assert_eq!(store.object_lock().await.unwrap(), ObjectLock::Disabled);
+    assert_eq!(store.counts().gets, 1, "asked again it says the same");
+    let e = store.require_object_lock().await.unwrap_err();
+    assert!(e.to_string().contains("the bucket has no object lock"), "{e}");
+}
+
+const UNLOCKED: canned::Answer = ("200 OK", "", "");
+const REFUSED: canned::Answer = ("403 Forbidden", "", "<Error><Code>AccessDenied</Code></Error>");
+
+fn wanted() -> Retention {
+    let until = DateTime::parse_from_rfc3339("2030-01-01T00:00:00Z").unwrap().to_utc();
+    Retention::new(RetainMode::Governance, until)
+}
+
+#[tokio::test]
+async fn who_was_locked_longer_meanwhile_is_looked_at_again() {
+    const LONGER: canned::Answer = (
+        "200 OK",
+        "x-amz-object-lock-mode: GOVERNANCE\r\nx-amz-object-lock-retain-until-date: 2031-01-01T00:00:00Z\r\n",
+        "",
+    );
+    // a lock may not become shorter, so the store refuses ours
+    let store = s3(&canned::in_turn(&[UNLOCKED, REFUSED, LONGER]), &[]).unwrap();
+    assert_eq!(store.retain("packs/x", wanted()).await.unwrap(), Retained::Before);
+    assert_eq!((store.counts().heads, store.counts().puts), (2, 1));
+}
+
+#[tokio::test]
+async fn a_lock_that_is_refused_and_not_there_is_an_error() {
+    let server = canned::in_turn(&[UNLOCKED, REFUSED, UNLOCKED, REFUSED]);
+    let store = s3(&server, &[]).unwrap();
+    let e = store.retain("packs/x", wanted()).await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Denied, "{e}");
+    assert!(e.hint_text().is_some_and(|hint| hint.contains("s3:PutObjectRetention")), "{e}");
+    assert_eq!((store.counts().heads, store.counts().puts), (2, 2));
+}
+
 /// A store over a network with little patience.
 fn over_a_network() -> (Arc<FaultyStore>, Store) {
     let (faulty, mut store) = faulty();
@@ -348,7 +425,10 @@ mod canned {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
 
-    fn serve(mut stream: TcpStream, answer: &str) {
+    /// A status, header lines that each end with a line end, and a body.
+    pub(super) type Answer = (&'static str, &'static str, &'static str);
+
+    fn serve(mut stream: TcpStream, (status, headers, body): Answer) {
         let mut request = Vec::new();
         let mut buffer = [0; 4096];
         while !request.windows(4).any(|w| w == b"\r\n\r\n") {
@@ -358,19 +438,34 @@ mod canned {
             }
         }
         let head = request.starts_with(b"HEAD");
-        let (status, body) = answer.split_once('\n').unwrap_or((answer, ""));
-        // headers stand behind it
-        let status = status.replace('|', "\r\n");
         let length = body.len();
         let body = if head { "" } else { body };
         let answer = format!(
-            "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+            "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n{headers}\r\n{body}"
         );
         let _ = stream.write_all(answer.as_bytes());
     }
 
-    /// Its endpoint.
+    /// The endpoint of one that gives these answers, one after another, and closes all connections after that.
+    pub(super) fn in_turn(answers: &'static [Answer]) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            for answer in answers {
+                serve(listener.accept().unwrap().0, *answer);
+            }
+        });
+        endpoint
+    }
+
+    /// Its endpoint; the answer has no headers.
     pub(super) fn server(answer: &'static str) -> String {
+        let (status, body) = answer.split_once('\n').unwrap_or((answer, ""));
+        always((status, "", body))
+    }
+
+    /// Its endpoint.
+    pub(super) fn always(answer: Answer) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         std::thread::spawn(move || {
@@ -431,18 +526,18 @@ async fn refusals_of_a_server_say_what_to_do() {
 
 #[tokio::test]
 async fn a_refusal_that_a_clock_may_explain_says_how_far_it_is_off() {
-    let skewed = "403 Forbidden|Date: Sat, 01 Jan 2000 00:00:00 GMT\n<Error><Code>RequestTimeTooSkewed</Code>\
-                  <Message>words</Message></Error>";
-    let in_body = "403 Forbidden|Date: Sat, 01 Jan 2000 00:00:00 GMT\n<Error><Code>RequestTimeTooSkewed</Code>\
-                   <Message>words</Message><ServerTime>2999-01-01T00:00:00Z</ServerTime></Error>";
-    let denied = "403 Forbidden|Date: Sat, 01 Jan 2000 00:00:00 GMT\n<Error><Code>AccessDenied</Code>\
-                  <Message>words</Message></Error>";
+    const THEN: &str = "Date: Sat, 01 Jan 2000 00:00:00 GMT\r\n";
+    const FORBIDDEN: &str = "403 Forbidden";
+    let skewed = "<Error><Code>RequestTimeTooSkewed</Code><Message>words</Message></Error>";
+    let in_body = "<Error><Code>RequestTimeTooSkewed</Code><Message>words</Message>\
+                   <ServerTime>2999-01-01T00:00:00Z</ServerTime></Error>";
+    let denied = "<Error><Code>AccessDenied</Code><Message>words</Message></Error>";
     for (answer, hint) in [
         (skewed, "days ahead of the store's"),
         (in_body, "days behind the store's"),
         (denied, "allow these credentials"),
     ] {
-        let store = s3(&canned::server(answer), &[]).unwrap();
+        let store = s3(&canned::always((FORBIDDEN, THEN, answer)), &[]).unwrap();
         for (what, e) in [
             ("get", store.get_opt("format").await.unwrap_err()),
             ("list", store.list("keys").await.unwrap_err()),
@@ -454,7 +549,7 @@ async fn a_refusal_that_a_clock_may_explain_says_how_far_it_is_off() {
         }
     }
     // an answer to HEAD has no body, but a date
-    let store = s3(&canned::server(skewed), &[]).unwrap();
+    let store = s3(&canned::always((FORBIDDEN, THEN, skewed)), &[]).unwrap();
     let e = store.head("x").await.unwrap_err();
     assert!(e.to_string().contains("days ahead of the store's"), "{e}");
 }

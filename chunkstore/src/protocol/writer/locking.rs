@@ -103,3 +103,74 @@ async fn lock_all(
 
 /// The map whose packs were locked: `None` inside for one of nothing but zeros.
 pub(super) type LockedMap = Option<Option<PageId>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::names::pack_key;
+    use crate::protocol::{Commit, LeaseOptions, WriterOptions};
+    use crate::repository::testing::*;
+    use crate::store::{RetainMode, Retention};
+    use chrono::{DateTime, Utc};
+    use std::sync::Arc;
+
+    fn until(text: &str) -> DateTime<Utc> {
+        DateTime::parse_from_rfc3339(text).unwrap().to_utc()
+    }
+
+    async fn begin(repo: &Arc<Repository>) -> Writer {
+        let lease = LeaseOptions { lease_seconds: 600, tool: "test".into(), host: "here".into() };
+        let (volume, backup_id) = (volume("v"), backup_id("b"));
+        let options = WriterOptions { volume, backup_id, parents: Vec::new(), lease };
+        Writer::begin(repo, options).await.unwrap()
+    }
+
+    async fn put_pack(repo: &Repository, n: u8) -> PackId {
+        let pack = PackId::from_bytes([n; 32]);
+        repo.store().put(&pack_key(&pack), "a pack").await.unwrap();
+        pack
+    }
+
+    #[tokio::test]
+    async fn what_is_stored_again_is_locked_though_the_map_is_the_same() {
+        let retention = Retention::new(RetainMode::Governance, until("2030-01-01T00:00:00Z"));
+        let policy = RetainPolicy { retention, inherited: Inherited::Later };
+        let (repo, server) = locking_repository(policy).await;
+        let made = manifest("v", "b", 1);
+        let mut writer = begin(&repo).await;
+        let first = put_pack(&repo, 3).await;
+        writer.lock(&made, &[first], &[]).await.unwrap();
+        assert_eq!(server.lock_of(&pack_key(&first)), Some(retention));
+        // what it would have reused is gone, and stored again in another pack
+        let gone = PackId::from_bytes([9; 32]);
+        let again = writer.commit(made.clone(), &[first], &[gone]).await.unwrap();
+        assert_eq!(again, Commit::StoreAgain { missing: vec![gone] });
+        let second = put_pack(&repo, 4).await;
+        let done = writer.commit(made.clone(), &[first, second], &[]).await.unwrap();
+        assert!(matches!(done, Commit::Done(_)), "{done:?}");
+        assert_eq!(server.lock_of(&pack_key(&second)), Some(retention));
+        let key = made.name().manifest_key();
+        assert_eq!(server.lock_of(&key), Some(retention), "and looked at in the end");
+    }
+
+    #[tokio::test]
+    async fn what_is_made_anew_after_a_fence_is_locked_too() {
+        let retention = Retention::new(RetainMode::Governance, until("2030-01-01T00:00:00Z"));
+        let policy = RetainPolicy { retention, inherited: Inherited::Later };
+        let (repo, server) = locking_repository(policy).await;
+        let mut made = manifest("v", "b", 1);
+        let mut writer = begin(&repo).await;
+        let first = put_pack(&repo, 3).await;
+        writer.lock(&made, &[first], &[]).await.unwrap();
+        // fenced, and what it has uploaded is gone
+        put_fence(&repo, &made).await;
+        repo.store().delete(&pack_key(&first)).await.unwrap();
+        let anew = writer.commit(made.clone(), &[first], &[]).await.unwrap();
+        assert!(matches!(anew, Commit::Restart { .. }), "{anew:?}");
+        let second = put_pack(&repo, 4).await;
+        made.attempt = writer.attempt();
+        let done = writer.commit(made, &[second], &[]).await.unwrap();
+        assert!(matches!(done, Commit::Done(_)), "{done:?}");
+        assert_eq!(server.lock_of(&pack_key(&second)), Some(retention));
+    }
+}
