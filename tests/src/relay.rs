@@ -70,8 +70,8 @@ impl RelayOptions {
 
     /// Without delay and limit. It knows HTTP, and can be told later to do something else than to hand on.
     pub fn moody(server: SocketAddr) -> Self {
-        let stall = Duration::ZERO;
-        Self::faulty(server, FaultOptions { seed: 0, percent: 0, kinds: Vec::new(), stall })
+        let (stall, only) = (Duration::ZERO, "");
+        Self::faulty(server, FaultOptions { seed: 0, percent: 0, kinds: Vec::new(), only, stall })
     }
 
     /// The same without delay and limit, with faults.

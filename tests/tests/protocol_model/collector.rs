@@ -91,11 +91,6 @@ impl Collector {
             Step::CreateStub | Step::DeletePack | Step::DeleteStub | Step::DeleteManifest => {
                 world.choose(self.pc, self.left.into(), out);
             }
-            // segments that stay whole are not put together
-            Step::PutMovedSegment if self.segments.0 & !store.segments == 0 => {
-                out.push(self.pc.into());
-                out.push(Step::DeleteOldSegments.into());
-            }
             pc => self.mark.enabled(world, pc, out),
         }
     }

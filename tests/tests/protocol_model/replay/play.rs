@@ -308,6 +308,7 @@ impl<'a> Stage<'a> {
     fn follow(&mut self, act: &mut Act, request: &Request, n: usize) {
         let what = format!("request {n} of run {}", request.run);
         self.names.check(&act.state.store, request, &what);
+        leave_whole(act, request);
         let mut fitting = Vec::new();
         for actor in (0..ACTORS).filter(|at| act.of_run[*at] == request.run) {
             let mut ops = Vec::new();
@@ -451,6 +452,21 @@ impl<'a> Stage<'a> {
                 };
                 at && verbs.contains(&r.verb)
             }
+        }
+    }
+}
+
+/// Segments that stay whole are not put together with others: what the model puts then is there already.
+fn leave_whole(act: &mut Act, request: &Request) {
+    if request.verb != Verb::Delete || !request.key.starts_with("dedup/") {
+        return;
+    }
+    for actor in (0..ACTORS).filter(|at| act.of_run[*at] == request.run) {
+        let Actor::Collector(c) = &act.state.actors[actor] else { continue };
+        let nothing_new = c.segments.0 & !act.state.store.segments == 0;
+        if c.pc == Step::PutMovedSegment && nothing_new {
+            let actor = u8::try_from(actor).unwrap();
+            act.world.act(&mut act.state, Action { actor, op: Step::PutMovedSegment.into() });
         }
     }
 }
