@@ -24,6 +24,7 @@ const CHANGES: [Step; 13] = [
 ];
 
 impl Collector {
+    #[allow(clippy::too_many_lines)] // a table
     pub(super) fn sweep(&mut self, world: &World, store: &mut Store, op: Op) {
         let g = usize::from(self.generation);
         match op.step {

@@ -216,6 +216,7 @@ impl Writer {
     }
 
     /// Does what is possible. `me`: the number of this actor.
+    #[allow(clippy::too_many_lines)] // a table
     pub(crate) fn step(
         &mut self,
         world: &World,
