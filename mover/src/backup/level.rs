@@ -325,7 +325,7 @@ mod tests {
     /// each level in the end, and how long it took.
     fn bursts(units: u32, store_us_a_unit: u64) -> (BTreeMap<i32, u64>, u64) {
         const PACK_UNITS: u64 = 60;
-        const PACKS: u64 = 5;
+        const PACKS: usize = 5;
         let level = Level::new(CompressionChoice::Auto, u64::MAX);
         let (mut now, mut sealed) = (0, 0);
         // when each pack is stored; one after another
@@ -340,7 +340,7 @@ mod tests {
             if sealed % PACK_UNITS == 0 {
                 let begins = now.max(stored.last().copied().unwrap_or(0));
                 stored.push(begins + PACK_UNITS * store_us_a_unit);
-                let ahead = stored.len().saturating_sub(PACKS as usize);
+                let ahead = stored.len().saturating_sub(PACKS);
                 let free = ahead.checked_sub(1).map_or(0, |done| stored[done]);
                 blocked = free.saturating_sub(now);
                 now += blocked;

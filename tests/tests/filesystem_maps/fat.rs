@@ -1,7 +1,7 @@
 //! FAT12, FAT16 and FAT32. Files are put there and taken out by mtools, as not every kernel mounts it.
 
 use crate::stage::{
-    LIMITS, MIB, Stage, copy, expect_no_panic, expect_refused, map, map_of, spoil, text,
+    LIMITS, MIB, Stage, copy, expect_no_panic, expect_refused, map_of, spoil, text,
 };
 use mover::filesystem::used_space;
 use std::fs::{self, File};
