@@ -313,7 +313,7 @@ fn a_damaged_directory_costs_nothing_that_can_be_read() {
         }
         // the hash itself: only who reads all of it can know
         let objects = w.fork();
-        w.flip(&objects, &key, size - 5);
+        w.flip(&objects, &key, size - 20);
         assert!(w.check(&objects, ReadData::Nothing, false).is_clean());
         let report = w.check(&objects, ReadData::All, false);
         assert_eq!(kinds(&report), [(FindingKind::Pack, key)]);
