@@ -6,6 +6,7 @@
 
 use super::Store;
 use super::fault::Fault;
+use super::tries::RETRY_TIME;
 use crate::error::ErrorKind;
 use futures::future::{Either, select};
 use object_store::{ObjectStore, ObjectStoreExt};
@@ -64,7 +65,9 @@ impl Store {
         F: Fn(Arc<dyn ObjectStore>) -> Fut,
         Fut: Future<Output = object_store::Result<T>>,
     {
-        self.persist(|| self.watched(clients, bytes, &request)).await
+        // a large answer may take longer than that to break
+        let time = if bytes < super::BULK_BYTES_MIN { RETRY_TIME } else { Duration::MAX };
+        self.persist_for(time, || self.watched(clients, bytes, &request)).await
     }
 
     async fn watched<T, F, Fut>(

@@ -302,19 +302,21 @@ fn answers_of_servers_are_read() {
     }
 }
 
+/// What a server says that misses an object.
+fn absent(method: &str) -> object_store::Error {
+    let source = format!(
+        "Error performing {method} http://h/b/k in 1ms - Server returned non-2xx status code: \
+         404 Not Found: <Error><Code>NoSuchKey</Code><Message></Message></Error>"
+    );
+    object_store::Error::NotFound { path: "k".into(), source: source.into() }
+}
+
 #[test]
 fn an_upload_that_ended_early_is_no_missing_bucket() {
-    let answer = |method: &str| {
-        let source = format!(
-            "Error performing {method} http://h/b/k in 1ms - Server returned non-2xx status code: \
-             404 Not Found: <Error><Code>NoSuchKey</Code><Message></Message></Error>"
-        );
-        object_store::Error::NotFound { path: "k".into(), source: source.into() }
-    };
-    let put = fault::Fault::of(&answer("PUT")).of_place();
+    let put = fault::Fault::of(&absent("PUT")).of_place();
     assert_eq!(put.kind, ErrorKind::Unavailable);
     assert!(put.broke && put.outcome_unknown && !put.place_absent);
-    let get = fault::Fault::of(&answer("GET"));
+    let get = fault::Fault::of(&absent("GET"));
     assert_eq!(get.kind, ErrorKind::NotFound);
     assert!(!get.broke);
 }
@@ -379,4 +381,26 @@ async fn a_transfer_that_never_gets_through_ends() {
     let e = store.put("pack", Bytes::from(vec![7; 300_000])).await.unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Unavailable, "{e}");
     assert!(e.to_string().contains("3 tries"), "{e}");
+}
+
+/// How often a request whose answer always breaks is sent within this time.
+async fn broken(time: Duration) -> u32 {
+    let (_, store) = faulty();
+    let tries = std::cell::Cell::new(0);
+    let result = store.persist_for(time, async || {
+        tries.set(tries.get() + 1);
+        let begun = tokio::time::Instant::now();
+        while begun.elapsed().is_zero() {
+            tokio::task::yield_now().await;
+        }
+        Err::<(), _>(absent("PUT"))
+    });
+    assert!(result.await.is_err());
+    tries.get()
+}
+
+#[tokio::test]
+async fn an_answer_that_always_breaks_is_not_asked_for_for_ever() {
+    assert_eq!(broken(Duration::ZERO).await, 1);
+    assert_eq!(broken(Duration::MAX).await, 5);
 }

@@ -4,7 +4,7 @@
 //! grow, for at most 40 seconds and [`RETRIES_MAX`] times; it knows nothing of `Retry-After`, and an answer that breaks in the
 //! middle is an error to it. So its connections are wrapped here: every failed try is counted, and an answer that says when
 //! to come back is handed on only then. And a request that may be repeated is begun anew where its answer broke, at most
-//! [`BREAKS_MAX`] times.
+//! [`BREAKS_MAX`] times, and a small one for at most 40 seconds.
 
 use super::fault::Fault;
 use super::{Counters, Store, add, count, patience};
@@ -15,6 +15,7 @@ use object_store::client::{
 };
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Retries of one request, by `object_store` and in the requests that it does not have. The time that they may take is over before,
 /// unless a store answers at once.
@@ -117,15 +118,28 @@ fn wait_of(value: &str) -> Option<Duration> {
 }
 
 impl Store {
-    /// Runs a request that may be repeated; where its answer broke, again, a bounded number of times.
+    /// Runs a small request that may be repeated; where its answer broke, again, a bounded number of times and seconds.
     pub(super) async fn persist<T, Fut>(&self, request: impl Fn() -> Fut) -> object_store::Result<T>
     where
         Fut: Future<Output = object_store::Result<T>>,
     {
+        self.persist_for(RETRY_TIME, request).await
+    }
+
+    /// As [`persist`](Self::persist), but is begun anew only within this time.
+    pub(super) async fn persist_for<T, Fut>(
+        &self,
+        time: Duration,
+        request: impl Fn() -> Fut,
+    ) -> object_store::Result<T>
+    where
+        Fut: Future<Output = object_store::Result<T>>,
+    {
+        let begun = Instant::now();
         let mut breaks = 0;
         loop {
             match request().await {
-                Err(e) if breaks < BREAKS_MAX && Fault::of(&e).broke => {
+                Err(e) if breaks < BREAKS_MAX && begun.elapsed() <= time && Fault::of(&e).broke => {
                     tracing::debug!(error = %e, breaks, "an answer broke");
                     count(&self.counters.failed_tries);
                     patience::pause(PAUSE * 2u32.pow(breaks)).await;
