@@ -18,8 +18,22 @@ pub(super) struct Mount {
     /// What was mounted, usually a device's path.
     pub(super) source: PathBuf,
     pub(super) at: PathBuf,
+    /// Its type, as the kernel names it.
+    pub(super) kind: String,
     /// Whether the file system itself (not only this mount of it) may be written.
     pub(super) read_write: bool,
+}
+
+/// Types of file systems whose server may be gone: whoever asks for a file there then waits, for ever perhaps. A part of such a type's
+/// name may follow a dot. Their files have the device number of the mount.
+const MAY_HANG: [&str; 9] =
+    ["fuse", "fuseblk", "nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "virtiofs"];
+
+impl Mount {
+    fn may_hang(&self) -> bool {
+        let kind = self.kind.split('.').next().unwrap_or_default();
+        MAY_HANG.contains(&kind)
+    }
 }
 
 /// Who uses a device or file, directly or through partitions, loop devices and what is built on them.
@@ -69,7 +83,6 @@ impl Default for System {
 impl System {
     fn users_of(&self, identity: Identity) -> Result<InUse> {
         let mut used = InUse::default();
-        let family = self.above(identity, &mut used.holders);
         let text = |name: &str| {
             std::fs::read(self.proc.join(name)).map_err(|e| {
                 let what = format!("read {}", self.proc.join(name).display());
@@ -78,8 +91,10 @@ impl System {
                     .hint("what is mounted must be known before a device is written: mount /proc")
             })
         };
+        let mounts = parse_mountinfo(&text("self/mountinfo")?);
+        let family = self.above(identity, &mounts, &mut used.holders);
         let is_ours = |path: &Path| Identity::of_path(path).is_some_and(|i| family.contains(&i));
-        for mount in parse_mountinfo(&text("self/mountinfo")?) {
+        for mount in mounts {
             let by_number = mount.device.is_some_and(|d| family.contains(&Identity::Block(d)));
             if by_number || (mount.source.starts_with("/dev") && is_ours(&mount.source)) {
                 used.mounts.push(mount);
@@ -92,8 +107,17 @@ impl System {
     }
 
     /// It, and all devices that lie on it: partitions, loop devices, what holds it.
-    fn above(&self, identity: Identity, holders: &mut Vec<String>) -> HashSet<Identity> {
-        let loops = self.loops();
+    fn above(
+        &self,
+        identity: Identity,
+        mounts: &[Mount],
+        holders: &mut Vec<String>,
+    ) -> HashSet<Identity> {
+        let loops: Vec<_> = self
+            .loops()
+            .filter(|(_, backing)| may_be(backing, identity, mounts))
+            .filter_map(|(no, backing)| Some((no, Identity::of_path(&backing)?)))
+            .collect();
         let mut family = HashSet::new();
         let mut todo = vec![identity];
         while let Some(one) = todo.pop() {
@@ -117,7 +141,6 @@ impl System {
 
     /// It, and all that it lies on: its disk, a loop device's file, what it is built of.
     fn below(&self, identity: Identity) -> HashSet<Identity> {
-        let loops = self.loops();
         let mut family = HashSet::new();
         let mut todo = vec![identity];
         while let Some(one) = todo.pop() {
@@ -125,7 +148,8 @@ impl System {
                 continue;
             }
             let Identity::Block(no) = one else { continue };
-            todo.extend(loops.iter().filter(|l| l.0 == no).map(|l| l.1));
+            let ours = self.loops().filter(|l| l.0 == no);
+            todo.extend(ours.filter_map(|(_, backing)| Identity::of_path(&backing)));
             let here = self.block(no);
             if here.join("partition").exists()
                 && let Ok(full) = here.canonicalize()
@@ -144,18 +168,14 @@ impl System {
         self.sys.join("dev/block").join(no.to_string())
     }
 
-    /// All loop devices with what is behind them, as far as their paths can be resolved here.
-    fn loops(&self) -> Vec<(DeviceNo, Identity)> {
-        let mut loops = Vec::new();
-        for device in self.entries(&self.sys.join("block")) {
-            let Ok(backing) = std::fs::read(device.join("loop/backing_file")) else { continue };
+    /// All loop devices with the paths of what is behind them.
+    fn loops(&self) -> impl Iterator<Item = (DeviceNo, PathBuf)> {
+        self.entries(&self.sys.join("block")).into_iter().filter_map(|device| {
+            let backing = std::fs::read(device.join("loop/backing_file")).ok()?;
             let backing = backing.strip_suffix(b"\n").unwrap_or(&backing);
             let backing = PathBuf::from(std::ffi::OsString::from_vec(backing.to_vec()));
-            if let (Some(no), Some(identity)) = (device_no(&device), Identity::of_path(&backing)) {
-                loops.push((no, identity));
-            }
-        }
-        loops
+            Some((device_no(&device)?, backing))
+        })
     }
 
     /// Of a directory; none if it is not there.
@@ -165,6 +185,18 @@ impl System {
         });
         listed.unwrap_or_default()
     }
+}
+
+/// Whether what is at a path may be this one, or a device: `false` where the server of another file system would have to say.
+fn may_be(path: &Path, identity: Identity, mounts: &[Mount]) -> bool {
+    let holds = mounts.iter().filter(|mount| path.starts_with(&mount.at));
+    // of two at one place the later one is seen
+    let Some(mount) = holds.max_by_key(|mount| mount.at.components().count()) else { return true };
+    let same = match identity {
+        Identity::File { dev, .. } => mount.device == Some(DeviceNo::of(dev)),
+        Identity::Block(_) | Identity::Remote => false,
+    };
+    same || !mount.may_hang()
 }
 
 /// The number in a device's directory in `/sys`.
@@ -183,12 +215,14 @@ fn parse_mount(line: &[u8]) -> Option<Mount> {
     let at = unescape(fields.nth(1)?);
     // optional fields end with a dash; then come the type, the source and the file system's options
     fields.find(|f| *f == b"-")?;
-    let source = unescape(fields.nth(1)?);
+    let kind = String::from_utf8_lossy(fields.next()?).into_owned();
+    let source = unescape(fields.next()?);
     let options = fields.next()?;
     Some(Mount {
         device: std::str::from_utf8(number).ok().and_then(DeviceNo::parse),
         source,
         at,
+        kind,
         read_write: options.split(|b| *b == b',').any(|o| o == b"rw"),
     })
 }

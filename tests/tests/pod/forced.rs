@@ -137,7 +137,6 @@ fn a_device_that_hangs_does_not_hold_up_the_end() {
 /// Reads past the page cache cannot be given up: the kernel keeps the process until the device answers. What a kubelet reads is there
 /// before.
 #[test]
-#[ignore = "while a loop device hangs, so does whoever looks at what lies behind loop devices: run it alone"]
 fn what_the_kernel_does_not_let_go_of_has_said_how_it_ends() {
     tests::require_root!();
     let hanging = Hanging::new("hang-kernel");

@@ -19,7 +19,7 @@ fn mountinfo_is_understood() {
     assert_eq!(mounts[2].at, Path::new("/mnt/with space"));
     assert_eq!((mounts[2].device, mounts[2].read_write), (DeviceNo::parse("8:17"), true));
     assert_eq!(mounts[3].source, Path::new("/dev/no/such\\device"));
-    assert_eq!(mounts[4].device, None);
+    assert_eq!((mounts[4].device, mounts[4].kind.as_str()), (None, "tmpfs"));
 }
 
 #[test]
@@ -105,6 +105,31 @@ fn a_file_behind_a_mounted_loop_device_is_in_use() {
     assert!(machine.users(machine.image()).unwrap().contains("/mnt/image"));
     let machine = Machine::new("");
     assert_eq!(machine.users(machine.image()), None);
+}
+
+#[test]
+fn a_server_that_may_hang_is_not_asked_about_files_of_others() {
+    let mounts = parse_mountinfo(
+        b"1 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+        2 1 0:50 / /mnt rw - fuse.rclone remote: rw\n\
+        3 2 0:51 / /mnt/in rw - xfs /dev/sda2 rw\n\
+        4 1 0:52 / /over rw - ext4 /dev/sda3 rw\n\
+        5 4 0:53 / /over rw - nfs4 server:/ rw\n",
+    );
+    let file = |minor| Identity::File { dev: rustix::fs::makedev(0, minor), ino: 1 };
+    for (path, identity, asked) in [
+        ("/image", file(50), true),
+        ("/mnt/image", file(50), true),
+        ("/mnt/image", file(51), false),
+        ("/mnt/image", block("8:1"), false),
+        ("/mnt/in/image", file(9), true),
+        ("/mnt/inside", file(9), false),
+        ("/over/image", file(52), false),
+        ("/over/image", file(53), true),
+    ] {
+        assert_eq!(may_be(Path::new(path), identity, &mounts), asked, "{path} {identity:?}");
+    }
+    assert!(may_be(Path::new("/x"), block("8:1"), &[]));
 }
 
 #[test]
