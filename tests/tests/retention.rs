@@ -203,6 +203,9 @@ fn extends_and_waits(server: &S3Server) {
     assert_eq!(lock.1, until(&again));
     if server.name != "ceph" {
         assert_eq!((&again["outcome"], lock.0), (&"already-committed".into(), "COMPLIANCE".into()));
+        // and all that it needs, though it does not know any more what it stored
+        let packs = world.locks("packs/");
+        assert!(packs.iter().filter(|date| **date >= until(&again)).count() >= 3, "{packs:?}");
     }
 
     for (id, content) in [("one", &first), ("two", &second), ("three", &world.content)] {
@@ -235,6 +238,35 @@ fn ceph_extends_locks_and_collections_wait_for_them() {
 #[test]
 fn moto_extends_locks_and_collections_wait_for_them() {
     extends_and_waits(&require_s3!(moto));
+}
+
+#[test]
+fn moto_what_is_lost_keeps_no_other_lock_from_being_extended() {
+    let mut world = World::new(&require_s3!(moto), 504);
+    // not locked, and then inherited by one that is
+    world.backup("one", &[]);
+    let of_one = world.keys("packs/");
+    world.content[3 * MIB] ^= 1;
+    world.write();
+    world.backup("two", &[]);
+    world.change(1);
+    let until = until(&world.backup("three", &["--retain-for", "20d", "--retain-inherited", "gc"]));
+    let sizes = |key: &String| world.bucket.call(Method::HEAD, key, &[]).1;
+    let length = |head: String| -> u64 {
+        let line = head.lines().find(|l| l.to_ascii_lowercase().starts_with("content-length:"));
+        line.unwrap().split(':').nth(1).unwrap().trim().parse().unwrap()
+    };
+    // the largest is of chunks, which a collection does not read
+    let lost = of_one.iter().max_by_key(|key| length(sizes(key))).unwrap();
+    assert_eq!(world.bucket.call(Method::DELETE, lost, &[]).0, 204);
+    let done = world.gc();
+    assert_eq!(done["not_extended"]["count"], 1, "{done}");
+    let why = done["not_extended"]["first"].as_str().unwrap();
+    assert!(why.contains("does not exist"), "{why}");
+    assert!(done["extended_locks"].as_u64().unwrap() > 0, "{done}");
+    // the new backup's own, and what it has of the second
+    let packs = world.locks("packs/");
+    assert!(packs.iter().filter(|date| **date >= until).count() >= 3, "{packs:?}, {until}");
 }
 
 /// Everything in a directory, to see that nothing was written.

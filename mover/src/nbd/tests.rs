@@ -205,11 +205,11 @@ fn requests_of_many_threads_are_answered_in_any_order() {
     drop(export);
 }
 
-#[test]
-fn blocks_and_largest_requests_of_the_server_are_kept_to() {
+/// A server of a volume that only moves whole blocks of 4096 bytes, two at a time.
+fn disk_of_blocks() -> Server {
     let disk: &'static Mutex<Vec<u8>> = Box::leak(Box::default());
     *disk.lock().unwrap() = content(0, u32::try_from(SIZE).unwrap());
-    let server = Server::start(handshake(1, [4096, 4096, 8192]).into(), move |stream| {
+    Server::start(handshake(1, [4096, 4096, 8192]).into(), move |stream| {
         while let Some(r) = next_request(stream) {
             assert!(r.offset % 4096 == 0 && r.len % 4096 == 0 && r.len <= 8192, "{r:?}");
             let place = usize::try_from(r.offset).unwrap();
@@ -224,7 +224,33 @@ fn blocks_and_largest_requests_of_the_server_are_kept_to() {
             };
             stream.write_all(&reply).unwrap();
         }
+    })
+}
+
+#[test]
+fn two_who_write_parts_of_one_block_keep_what_the_other_wrote() {
+    let server = disk_of_blocks();
+    let export = server.open();
+    std::thread::scope(|scope| {
+        for writer in 0..2_u8 {
+            let export = &export;
+            scope.spawn(move || {
+                let offset = 8192 + u64::from(writer) * 100;
+                for round in 0..=255 {
+                    let bytes = [round; 10];
+                    assert_eq!(export.write_at(&bytes, offset).unwrap(), 10);
+                    let mut there = [0; 10];
+                    assert_eq!(export.read_at(&mut there, offset).unwrap(), 10);
+                    assert_eq!(there, bytes, "writer {writer}, round {round}");
+                }
+            });
+        }
     });
+}
+
+#[test]
+fn blocks_and_largest_requests_of_the_server_are_kept_to() {
+    let server = disk_of_blocks();
     let export = server.open();
     let mut buf = vec![0; 20_000];
     // from the middle of a block to the end of the largest request

@@ -1,4 +1,5 @@
 use super::*;
+use clap::FromArgMatches;
 
 fn walk(command: &clap::Command, visit: &mut dyn FnMut(&clap::Command)) {
     visit(command);
@@ -10,6 +11,18 @@ fn walk(command: &clap::Command, visit: &mut dyn FnMut(&clap::Command)) {
 #[test]
 fn the_tree_is_sound() {
     command().debug_assert();
+}
+
+/// What a Job runs has metrics, a termination message and a last success; what looks into its pod must not look like it.
+#[test]
+fn a_plan_is_no_job() {
+    let is_job = |line: &[&str]| {
+        let line = ["mover"].iter().chain(line);
+        let matches = command().try_get_matches_from(line).unwrap();
+        Args::from_arg_matches(&matches).unwrap().command.is_job()
+    };
+    assert!(is_job(&["backup", "/dev/x"]) && !is_job(&["backup", "--plan", "/dev/x"]));
+    assert!(is_job(&["gc"]) && !is_job(&["list"]));
 }
 
 #[test]
