@@ -3,8 +3,8 @@
 //!
 //! The volume is a copy of the device, so that every setting sees the same bytes. Before each
 //! increment it ages: pages in the middle of its data are changed a little, as a database does, and
-//! whole pieces are overwritten with other data of the same kind, as new files are. The list of what
-//! changed goes to the backup. At the end the last backup is restored and compared.
+//! whole pieces are overwritten with other data of the same kind, as new files are. The list of
+//! what changed goes to the backup. At the end the last backup is restored and compared.
 
 mod ageing;
 

@@ -1,4 +1,5 @@
-//! Checking a repository: whether every reference of every backup leads to what it names, and putting right what can be.
+//! Checking a repository: whether every reference of every backup leads to what it names, and
+//! putting right what can be.
 //!
 //! | file | |
 //! |---|---|
@@ -11,16 +12,18 @@
 //! | `damage`, `trace` | what is lost, and which bytes of which backups that is |
 //! | `repair` | stubs and segments built anew, damage recorded |
 //!
-//! Order: a reader's lease; then manifests, then packs, so that what a manifest refers to is in the list of packs or gone for
-//! good; then everything else. What seems damaged is looked at a second time before it is said. Nothing that any backup needs is deleted under the lease; what a collection has rewritten may still
-//! go, and is then found through its stub. Damage is found, never guessed: that an object is absent counts when asking for it
-//! just now said so.
+//! Order: a reader's lease; then manifests, then packs, so that what a manifest refers to is in the
+//! list of packs or gone for good; then everything else. What seems damaged is looked at a second
+//! time before it is said. Nothing that any backup needs is deleted under the lease; what a
+//! collection has rewritten may still go, and is then found through its stub. Damage is found,
+//! never guessed: that an object is absent counts when asking for it just now said so.
 //!
-//! The work on packs is the caller's to spread over threads: [`Check::checkers`] gives one checker each, and their reports
-//! come back with [`Check::absorb`].
+//! The work on packs is the caller's to spread over threads: [`Check::checkers`] gives one checker
+//! each, and their reports come back with [`Check::absorb`].
 //!
-//! Memory: what `refs` and `map::reach` state, about 100 bytes for each pack that is stored, the manifests of all backups
-//! (some KiB each); for a checker the directory of a pack, the longest entry twice and three reads of 2 MiB.
+//! Memory: what `refs` and `map::reach` state, about 100 bytes for each pack that is stored, the
+//! manifests of all backups (some KiB each); for a checker the directory of a pack, the longest
+//! entry twice and three reads of 2 MiB.
 
 mod damage;
 mod inventory;
@@ -147,8 +150,9 @@ impl Findings {
     }
 }
 
-/// Whether an error says that stored data cannot be had, and not that the store could not be asked. What says that it is of a newer
-/// version is among it: its version may be what is damaged. Nothing is put into the place of that, see [`Check::may_repair`].
+/// Whether an error says that stored data cannot be had, and not that the store could not be asked.
+/// What says that it is of a newer version is among it: its version may be what is damaged. Nothing
+/// is put into the place of that, see [`Check::may_repair`].
 fn is_damage(e: &Error) -> bool {
     is_lost(e) || e.kind() == ErrorKind::Unsupported
 }
@@ -175,8 +179,8 @@ pub struct Check {
     refs: Refs,
     damage: Damage,
     findings: Findings,
-    /// Packs whose header, directory or trailer is bad. What maps refer to in them is looked at one by one; what else segments may
-    /// lead to nobody can tell.
+    /// Packs whose header, directory or trailer is bad. What maps refer to in them is looked at one
+    /// by one; what else segments may lead to nobody can tell.
     bad_frames: BTreeSet<PackId>,
     /// Packs that are gone and something refers to: their stubs are still to be looked up.
     gone: BTreeSet<PackId>,
@@ -192,10 +196,11 @@ pub struct Check {
 }
 
 impl Check {
-    /// Lists everything, opens every small record and every segment, and walks all maps. The caller holds a lease, see
-    /// [`Reader::begin_for_all`](crate::Reader::begin_for_all).
+    /// Lists everything, opens every small record and every segment, and walks all maps. The caller
+    /// holds a lease, see [`Reader::begin_for_all`](crate::Reader::begin_for_all).
     ///
-    /// What is damaged becomes a finding; an error is that the store, or the caller's rights, do not allow to find out.
+    /// What is damaged becomes a finding; an error is that the store, or the caller's rights, do
+    /// not allow to find out.
     pub async fn begin(repo: &Arc<Repository>, limits: ReadLimits) -> Result<Self> {
         let mut findings = Findings::default();
         let inventory = Inventory::take(repo, &mut findings).await?;
@@ -221,7 +226,8 @@ impl Check {
         Ok(check)
     }
 
-    /// Packs in the store with their sizes: those that something refers to, and those that `also` says.
+    /// Packs in the store with their sizes: those that something refers to, and those that `also`
+    /// says.
     pub fn packs(&self, also: impl Fn(&PackId) -> bool) -> Vec<(PackId, u64)> {
         let stored = self.inventory.packs.iter().map(|(pack, size)| (*pack, *size));
         let mut packs: Vec<_> = stored.filter(|(p, _)| self.refs.has(p) || also(p)).collect();
@@ -236,8 +242,9 @@ impl Check {
         }
     }
 
-    /// What the reports lead to: packs that were gone are looked for, those that do not say what they hold are read by the
-    /// references. Gives packs that have to be checked (again), with their sizes; to be repeated until there are none.
+    /// What the reports lead to: packs that were gone are looked for, those that do not say what
+    /// they hold are read by the references. Gives packs that have to be checked (again), with
+    /// their sizes; to be repeated until there are none.
     pub async fn settle(&mut self) -> Result<Vec<(PackId, u64)>> {
         self.follow_stubs().await?;
         let again: Vec<PackId> = self.again.drain().collect();
@@ -271,8 +278,8 @@ impl Check {
         (&self.findings.kept, self.findings.count)
     }
 
-    /// Refuses where something was found that a newer version may have written: who cannot read it must not record it as lost,
-    /// and least of all put anything in its place.
+    /// Refuses where something was found that a newer version may have written: who cannot read it
+    /// must not record it as lost, and least of all put anything in its place.
     pub fn may_repair(&self) -> Result<()> {
         let Some(what) = &self.findings.unknown else { return Ok(()) };
         let context = format!("repair {}", self.repo.store().url());
@@ -292,8 +299,8 @@ impl Check {
         &self.inventory.backups
     }
 
-    /// Forgets what was found in the structure, and finds it anew: after a repair, which makes more of it readable. Keeps what
-    /// the reading of data has found.
+    /// Forgets what was found in the structure, and finds it anew: after a repair, which makes more
+    /// of it readable. Keeps what the reading of data has found.
     pub async fn again(&mut self) -> Result<()> {
         let mut next = Self::begin(&self.repo, self.limits).await?;
         let (damage, findings) =

@@ -1,8 +1,10 @@
 //! Questions about a chunk's plaintext that need no key.
 
-/// Whether all bytes are zero. Hot data costs a load and an OR for each vector; the first block that is not zero ends it.
+/// Whether all bytes are zero. Hot data costs a load and an OR for each vector; the first block
+/// that is not zero ends it.
 pub fn is_zero(bytes: &[u8]) -> bool {
-    // 256 bytes a step: the fold has no branch, so the compiler makes it wide vectors, and leaving early costs nothing
+    // 256 bytes a step: the fold has no branch, so the compiler makes it wide vectors, and leaving
+    // early costs nothing
     let (blocks, rest) = bytes.as_chunks::<256>();
     blocks.iter().all(|block| fold(block) == 0) && fold(rest) == 0
 }

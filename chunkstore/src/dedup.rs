@@ -1,6 +1,7 @@
 //! Deduplication: which chunks are stored already, and where.
 //!
-//! Best effort and bounded: where memory is short a chunk may be stored twice, and nothing is ever lost.
+//! Best effort and bounded: where memory is short a chunk may be stored twice, and nothing is ever
+//! lost.
 //!
 //! | file | |
 //! |---|---|

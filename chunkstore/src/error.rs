@@ -1,7 +1,8 @@
 //! One error type for both crates: what class of failure, where, and what to do next.
 //!
-//! The text reads `context: detail`, with the cause's own text behind it and, where there is one, the next step at the
-//! end. The kind decides the exit code, so it must tell the world's faults (`Corrupt`, `Unavailable`, …) from ours (`Bug`).
+//! The text reads `context: detail`, with the cause's own text behind it and, where there is one,
+//! the next step at the end. The kind decides the exit code, so it must tell the world's faults
+//! (`Corrupt`, `Unavailable`, …) from ours (`Bug`).
 
 use std::fmt;
 
@@ -59,7 +60,8 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// `context` is a verb phrase that names the thing and the place ("read chunk 17 of /dev/x"), `detail` says what is wrong.
+    /// `context` is a verb phrase that names the thing and the place ("read chunk 17 of /dev/x"),
+    /// `detail` says what is wrong.
     pub fn new(kind: ErrorKind, context: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { kind, context: context.into(), detail: detail.into(), hint: None, source: None }
     }
@@ -85,8 +87,8 @@ impl Error {
         self
     }
 
-    /// Several failures as one, of the first one's kind: the texts of all, then what to do, each thing once. `None` if there
-    /// are none.
+    /// Several failures as one, of the first one's kind: the texts of all, then what to do, each
+    /// thing once. `None` if there are none.
     pub(crate) fn of_all(context: impl Into<String>, mut all: Vec<Self>) -> Option<Self> {
         if all.len() < 2 {
             return all.pop();

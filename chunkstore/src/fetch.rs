@@ -1,8 +1,10 @@
-//! Reading entries out of packs: plan merged ranges, read them, follow packs that a collection has rewritten.
+//! Reading entries out of packs: plan merged ranges, read them, follow packs that a collection has
+//! rewritten.
 //!
-//! A caller plans with [`plan_reads`], reads with [`read_range`], and where a pack is gone asks a [`Forwarder`] where its
-//! chunks or pages went, then plans again. That a forwarding stub is absent is never remembered, since it may be written a
-//! moment later (`docs/format.md`, section 10); stubs themselves never change and may be kept.
+//! A caller plans with [`plan_reads`], reads with [`read_range`], and where a pack is gone asks a
+//! [`Forwarder`] where its chunks or pages went, then plans again. That a forwarding stub is absent
+//! is never remembered, since it may be written a moment later (`docs/format.md`, section 10);
+//! stubs themselves never change and may be kept.
 
 mod directory;
 mod moved;

@@ -1,8 +1,10 @@
-//! The stored objects as pure functions over bytes: `docs/format.md` is the contract, byte for byte.
+//! The stored objects as pure functions over bytes: `docs/format.md` is the contract, byte for
+//! byte.
 //!
-//! Nothing here does I/O. Every decoder takes bytes from an untrusted store: it checks each length against the limits before it
-//! allocates, uses checked arithmetic, refuses what it does not know and what is left over, and never panics. Every encoder writes
-//! the one canonical form, so equal values give equal plaintext.
+//! Nothing here does I/O. Every decoder takes bytes from an untrusted store: it checks each length
+//! against the limits before it allocates, uses checked arithmetic, refuses what it does not know
+//! and what is left over, and never panics. Every encoder writes the one canonical form, so equal
+//! values give equal plaintext.
 
 pub(crate) mod damaged;
 pub(crate) mod fields;

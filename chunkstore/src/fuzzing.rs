@@ -1,5 +1,6 @@
-//! The way behind the tags for the fuzz targets: it gives mutated bytes the checksum that they ask for, so that they reach the
-//! parser that stands behind it. Nothing else may use it; all of it is for repositories without encryption.
+//! The way behind the tags for the fuzz targets: it gives mutated bytes the checksum that they ask
+//! for, so that they reach the parser that stands behind it. Nothing else may use it; all of it is
+//! for repositories without encryption.
 
 use crate::error::Result;
 use crate::format::fields::{Fields, PutFields};
@@ -66,8 +67,8 @@ pub fn encode_pack_directory(entries: &[DirectoryEntry]) -> Result<Vec<u8>> {
     encode_directory(entries)
 }
 
-/// A whole segment, correctly sealed, out of the plaintext of its blocks and of its index. A last record that is cut short is left
-/// out.
+/// A whole segment, correctly sealed, out of the plaintext of its blocks and of its index. A last
+/// record that is cut short is left out.
 pub fn segment_of(
     keys: &Keys,
     repository: &RepositoryId,
@@ -104,8 +105,9 @@ pub fn filter(bytes: &[u8], id: &ChunkId) -> Result<(usize, bool)> {
     Ok((filter.blocks(), filter.may_hold(id)))
 }
 
-/// Reads the envelope of a record with or without a clear part, seals what is in it again under the same salt, opens that, and
-/// gives both: the record sealed again but for its tag, and the body that came out.
+/// Reads the envelope of a record with or without a clear part, seals what is in it again under the
+/// same salt, opens that, and gives both: the record sealed again but for its tag, and the body
+/// that came out.
 pub fn record(keys: &Keys, bytes: &[u8], clear: bool) -> Result<(Vec<u8>, Vec<u8>)> {
     let kind = RecordKind { name: "record", magic: MAGIC_RECORD, body_bytes_max: 1024, clear };
     let view = view_record(&kind, "fuzz", bytes)?;

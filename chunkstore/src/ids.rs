@@ -1,4 +1,5 @@
-//! Identifiers: random ones (pack, segment, lease, …), keyed hashes (chunk, page), and names given by users.
+//! Identifiers: random ones (pack, segment, lease, …), keyed hashes (chunk, page), and names given
+//! by users.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{BACKUP_ID_BYTES_MAX, VOLUME_KEY_BYTES_MAX, VOLUME_NAME_BYTES_MAX};
@@ -106,8 +107,9 @@ random_id!(PackId, SegmentId, RepositoryId, KeyId, LeaseId, GenerationId, Damage
 /// Random bytes from the system's source.
 pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    // Not aws-lc's generator: seeding that from the processor's jitter takes as long as all else that an increment of
-    // nothing does. It fails only where the operating system offers no randomness at all; nothing can go on then.
+    // Not aws-lc's generator: seeding that from the processor's jitter takes as long as all else
+    // that an increment of nothing does. It fails only where the operating system offers no
+    // randomness at all; nothing can go on then.
     #[allow(clippy::expect_used)]
     getrandom::fill(&mut bytes).expect("the system's random source works");
     bytes

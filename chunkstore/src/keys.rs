@@ -1,7 +1,8 @@
-//! Keys: the master key, what is derived from it, how it is wrapped, and the one place that seals and opens bytes.
+//! Keys: the master key, what is derived from it, how it is wrapped, and the one place that seals
+//! and opens bytes.
 //!
-//! Owns all secrets of the process. They are wiped when dropped, never printed, and leave this module only as sealed bytes.
-//! Formulas: `docs/format.md`, sections 3 to 7.
+//! Owns all secrets of the process. They are wiped when dropped, never printed, and leave this
+//! module only as sealed bytes. Formulas: `docs/format.md`, sections 3 to 7.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{ChunkId, PackId, PageId, SegmentId, random_bytes};
@@ -128,14 +129,16 @@ impl Keys {
         ChunkId::from_bytes(*blake3::keyed_hash(&self.chunk_id, plain).as_bytes())
     }
 
-    /// Id of a map page: level, number of children (at most `u16::MAX`) and their ids, `None` for Zero. Locations are no part of it.
+    /// Id of a map page: level, number of children (at most `u16::MAX`) and their ids, `None` for
+    /// Zero. Locations are no part of it.
     pub fn page_id<I>(&self, level: u8, children: I) -> PageId
     where
         I: IntoIterator<Item = Option<[u8; 32]>, IntoIter: ExactSizeIterator>,
     {
         let children = children.into_iter();
         let count = u16::try_from(children.len()).unwrap_or(u16::MAX);
-        // gathered first: one call of the hash over 4 KiB is several times faster than 128 of 33 bytes
+        // gathered first: one call of the hash over 4 KiB is several times faster than 128 of 33
+        // bytes
         let mut message = Vec::with_capacity(3 + 33 * usize::from(count));
         message.push(level);
         message.extend_from_slice(&count.to_le_bytes());
@@ -157,7 +160,8 @@ impl Keys {
         PackKey(Arc::new((*pack, SealKey::new(self.encryption, &key))))
     }
 
-    /// Key that seals the blocks of one segment with `seal`: a scratch copy has another seal than the repository.
+    /// Key that seals the blocks of one segment with `seal`: a scratch copy has another seal than
+    /// the repository.
     pub(crate) fn segment_key(&self, segment: &SegmentId, seal: Encryption) -> SealKey {
         SealKey::new(seal, &keyed_of(&self.segment, b"segment", segment.as_bytes()))
     }
@@ -275,7 +279,8 @@ impl SealKey {
         }
     }
 
-    /// Checks the checksum of bytes that are plain anyway; encrypted ones cannot be checked without opening them.
+    /// Checks the checksum of bytes that are plain anyway; encrypted ones cannot be checked without
+    /// opening them.
     pub(crate) fn check(
         &self,
         associated: &[u8],
@@ -288,7 +293,8 @@ impl SealKey {
         }
     }
 
-    /// Checks the tag and opens `data` into `out` of the same length; after an error its content is unspecified.
+    /// Checks the tag and opens `data` into `out` of the same length; after an error its content is
+    /// unspecified.
     pub(crate) fn open_into(
         &self,
         nonce: u64,
@@ -346,7 +352,8 @@ impl Credential {
         Self::Passphrase(Zeroizing::new(text.into()))
     }
 
-    /// From the content of a key file: 32 raw bytes, or 64 hex digits with or without one newline behind.
+    /// From the content of a key file: 32 raw bytes, or 64 hex digits with or without one newline
+    /// behind.
     pub fn from_key_file_bytes(bytes: &[u8]) -> Result<Self> {
         let mut key = Zeroizing::new([0; 32]);
         if let Ok(raw) = <&[u8; 32]>::try_from(bytes) {
@@ -390,14 +397,16 @@ pub struct KdfCost {
 }
 
 impl Default for KdfCost {
-    /// 64 MiB, 3 passes, 1 lane: as the second choice of RFC 9106 but for the lanes, and small enough for a pod of 256 MiB.
+    /// 64 MiB, 3 passes, 1 lane: as the second choice of RFC 9106 but for the lanes, and small
+    /// enough for a pod of 256 MiB.
     fn default() -> Self {
         Self { memory_kib: 65536, passes: 3, lanes: 1 }
     }
 }
 
 impl KdfCost {
-    /// What is wrong with it, if something is. A key object comes from the store: without this, it could ask for any memory.
+    /// What is wrong with it, if something is. A key object comes from the store: without this, it
+    /// could ask for any memory.
     pub(crate) fn problem(&self) -> Option<String> {
         let Self { memory_kib, passes, lanes } = *self;
         if !(1..=KDF_LANES_MAX).contains(&lanes) {

@@ -1,7 +1,9 @@
-//! `chunkstore`: content-addressed, compressed, encrypted, deduplicated chunks of volumes in an object store.
+//! `chunkstore`: content-addressed, compressed, encrypted, deduplicated chunks of volumes in an
+//! object store.
 //!
-//! It knows formats, keys, packs, volume maps, leases and the commit protocol. It knows no devices, starts no threads, has no
-//! command line and no unsafe code. `docs/format.md` describes every byte that it stores.
+//! It knows formats, keys, packs, volume maps, leases and the commit protocol. It knows no devices,
+//! starts no threads, has no command line and no unsafe code. `docs/format.md` describes every byte
+//! that it stores.
 #![forbid(unsafe_code)]
 
 mod check;

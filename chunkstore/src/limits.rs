@@ -1,4 +1,5 @@
-//! Every constant of the repository format, in one place. `docs/format.md`, section 1, is the same table; a test compares them.
+//! Every constant of the repository format, in one place. `docs/format.md`, section 1, is the same
+//! table; a test compares them.
 
 /// Version in every header and JSON body.
 pub const FORMAT_VERSION: u16 = 1;

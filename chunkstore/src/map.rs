@@ -1,4 +1,5 @@
-//! Volume maps: the tree of pages that says, for each chunk of a volume, zero or which chunk and where it is stored.
+//! Volume maps: the tree of pages that says, for each chunk of a volume, zero or which chunk and
+//! where it is stored.
 //!
 //! | file | |
 //! |---|---|
@@ -13,8 +14,9 @@
 //! | `builder` | [`MapBuilder`]: the map of a new backup, in one ascending pass, at the cost of the changed paths |
 //! | `sink` | [`PageSink`]: seals new pages into packs |
 //!
-//! Invariants: no page is used before its id, level and extent were checked against the reference that led to it; a chunk
-//! whose pages are not loaded is an error, never Zero; no work is done for a subtree that is Zero or unchanged.
+//! Invariants: no page is used before its id, level and extent were checked against the reference
+//! that led to it; a chunk whose pages are not loaded is an error, never Zero; no work is done for
+//! a subtree that is Zero or unchanged.
 
 mod builder;
 mod diff;

@@ -1,8 +1,9 @@
 //! Packs: many sealed entries in one immutable object. `docs/format.md`, section 7.
 //!
-//! No I/O here. The [`PackAllocator`] gives each entry its place before it is sealed, so many threads can seal into one pack; the
-//! [`PackCollector`] takes the sealed entries in any order and puts header, directory and trailer around them. Every place is given
-//! once: the nonce of an entry is its offset, and a pack id is never used again.
+//! No I/O here. The [`PackAllocator`] gives each entry its place before it is sealed, so many
+//! threads can seal into one pack; the [`PackCollector`] takes the sealed entries in any order and
+//! puts header, directory and trailer around them. Every place is given once: the nonce of an entry
+//! is its offset, and a pack id is never used again.
 
 mod allocator;
 mod collector;

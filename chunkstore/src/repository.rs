@@ -1,8 +1,9 @@
 //! An open repository: its parameters, its keys, and what is in it.
 //!
-//! [`Repository::open`] finds the master key and checks that `format` was made with it; nothing else is used before that.
-//! This module makes repositories, manages their keys and finds backups. It takes no leases: what a writer or reader must do
-//! so that nothing is deleted under it is in [`protocol`](crate::protocol).
+//! [`Repository::open`] finds the master key and checks that `format` was made with it; nothing
+//! else is used before that. This module makes repositories, manages their keys and finds backups.
+//! It takes no leases: what a writer or reader must do so that nothing is deleted under it is in
+//! [`protocol`](crate::protocol).
 //!
 //! It holds no cache. Two values say the same of the store at any time, whoever changes it.
 
@@ -60,8 +61,9 @@ pub struct Repository {
 impl Repository {
     /// Opens the repository at `store` with the first of the credentials that fits one of its keys.
     ///
-    /// Errors: `NotFound` (nothing here), `Unsupported` (a newer format), `WrongKey`, `Corrupt` (`format` was changed).
-    /// With a passphrase this computes for a good part of a second without giving way to other tasks.
+    /// Errors: `NotFound` (nothing here), `Unsupported` (a newer format), `WrongKey`, `Corrupt`
+    /// (`format` was changed). With a passphrase this computes for a good part of a second without
+    /// giving way to other tasks.
     pub async fn open(store: Store, credentials: &[Credential]) -> Result<Arc<Self>> {
         let format = store.get_opt_at_most(FORMAT_KEY, RECORD_OVERHEAD).await?;
         let Some(format) = format else {
@@ -70,8 +72,8 @@ impl Repository {
         let within = |e: Error| e.within(format!("open repository {}", store.url()));
         let found = RepositoryParams::decode(&format).map_err(within)?;
         let (master, opened_with) = match &found.unverified().clear_master_key {
-            // Who may write to the store could put such an object in the place of an encrypted repository's, and what
-            // is backed up next would go out in the clear.
+            // Who may write to the store could put such an object in the place of an encrypted
+            // repository's, and what is backed up next would go out in the clear.
             Some(_) if !credentials.is_empty() => {
                 let what = format!("open repository {}", store.url());
                 return Err(Error::new(ErrorKind::Usage, what, "a key is given, but it is not encrypted")
@@ -125,7 +127,8 @@ impl Repository {
         &self.params.repository_id
     }
 
-    /// Finds out whether the store refuses to create what exists, by creating `format` again with its very bytes.
+    /// Finds out whether the store refuses to create what exists, by creating `format` again with
+    /// its very bytes.
     pub async fn probe_create_once(&self) -> Result<CreateOnce> {
         Ok(match self.store.probe_create(FORMAT_KEY, self.format.clone()).await? {
             Probe::Refused => CreateOnce::Holds,

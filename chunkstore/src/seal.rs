@@ -1,8 +1,9 @@
 //! Sealing and opening entries: compression and encryption between plaintext and packs.
 //!
-//! A [`Sealer`] or [`Opener`] belongs to one thread and keeps its codec contexts and scratch buffers, so that an entry costs one
-//! allocation, its own bytes. Compression comes first and the place afterwards: a place is only taken for an entry whose length is
-//! known, and nothing can fail between taking it and filling it.
+//! A [`Sealer`] or [`Opener`] belongs to one thread and keeps its codec contexts and scratch
+//! buffers, so that an entry costs one allocation, its own bytes. Compression comes first and the
+//! place afterwards: a place is only taken for an entry whose length is known, and nothing can fail
+//! between taking it and filling it.
 
 mod compressible;
 
@@ -100,8 +101,9 @@ impl Sealer {
         Ok(())
     }
 
-    /// Seals chunks of one read unit into one entry: `chunks` are their byte ranges in `unit`, ascending, all of the chunk size but
-    /// for the last, which may be shorter; `ids` are their ids. Chunks that lie side by side are compressed from where they are.
+    /// Seals chunks of one read unit into one entry: `chunks` are their byte ranges in `unit`,
+    /// ascending, all of the chunk size but for the last, which may be shorter; `ids` are their
+    /// ids. Chunks that lie side by side are compressed from where they are.
     pub fn seal_chunks(
         &mut self,
         alloc: &PackAllocator,
@@ -161,7 +163,8 @@ impl Sealer {
         Ok(SealedEntry { place, bytes, plain_len, ids, closes })
     }
 
-    /// Whether compressing is worth a try, found out from a sample: a step of its own for the benchmarks.
+    /// Whether compressing is worth a try, found out from a sample: a step of its own for the
+    /// benchmarks.
     #[doc(hidden)]
     pub fn is_worth_trying(&mut self, plain: &[u8]) -> Result<bool> {
         compressible::is_worth_trying(&mut self.encoder, &mut self.sample, plain)
@@ -250,7 +253,8 @@ impl Opener {
         Ok(Self { keys, decoder, packed: Vec::new(), key: None })
     }
 
-    /// Opens a stored entry of `kind` that stands at `offset` of `pack`; `out` becomes its plaintext.
+    /// Opens a stored entry of `kind` that stands at `offset` of `pack`; `out` becomes its
+    /// plaintext.
     pub fn open_entry(
         &mut self,
         kind: EntryKind,
@@ -264,7 +268,8 @@ impl Opener {
         let len = entry.header.plain_len as usize;
         match entry.header.codec {
             Codec::Raw => {
-                // its length is that of the stored bytes, so this is bounded; what stood there before need not be wiped
+                // its length is that of the stored bytes, so this is bounded; what stood there
+                // before need not be wiped
                 out.resize(len, 0);
                 self.open_raw(&what, &entry, pack, offset, out)?;
             }
@@ -303,7 +308,8 @@ impl Opener {
         Ok(entry.header)
     }
 
-    /// Opens the directory of a pack: `stored` is the range that the trailer names. Header and trailer must have been checked.
+    /// Opens the directory of a pack: `stored` is the range that the trailer names. Header and
+    /// trailer must have been checked.
     pub fn open_directory(
         &mut self,
         header: &PackHeader,

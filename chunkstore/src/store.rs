@@ -1,19 +1,22 @@
 //! Access to the objects of one repository: names, counts and explains every request.
 //!
-//! A [`Store`] is an `ObjectStore` with a prefix. All other modules name objects by their key relative to the repository
-//! (`docs/format.md`, section 2) and get errors that say which object of which repository, of what kind, and what to do
-//! next. It caches nothing and decides nothing about the content of objects.
+//! A [`Store`] is an `ObjectStore` with a prefix. All other modules name objects by their key
+//! relative to the repository (`docs/format.md`, section 2) and get errors that say which object of
+//! which repository, of what kind, and what to do next. It caches nothing and decides nothing about
+//! the content of objects.
 //!
-//! - [`create`](Store::create) is the only primitive that coordination rests on; `store/create.rs` says what it makes of
-//!   lost answers.
+//! - [`create`](Store::create) is the only primitive that coordination rests on; `store/create.rs`
+//!   says what it makes of lost answers.
 //! - `store/counts.rs` counts requests and bytes.
-//! - `store/fault.rs` turns the errors of `object_store` into ours, `store/clock.rs` knows whether a clock is why.
+//! - `store/fault.rs` turns the errors of `object_store` into ours, `store/clock.rs` knows whether
+//!   a clock is why.
 //! - `store/lock.rs` locks objects against deletion, where the store can.
 //! - `store/tries.rs` bounds, counts and spaces the tries of a request.
 //! - `store/pace.rs` limits the rate of transfers.
 //! - `store/leftovers.rs` removes what killed writers leave in a directory.
-//! - `store/url.rs` opens URLs. Such a store has two clients: an impatient one for small requests and one for packs and
-//!   large ranges, watched by `store/patience.rs`, so that a dead network is noticed but a slow one is not mistaken for it.
+//! - `store/url.rs` opens URLs. Such a store has two clients: an impatient one for small requests
+//!   and one for packs and large ranges, watched by `store/patience.rs`, so that a dead network is
+//!   noticed but a slow one is not mistaken for it.
 
 mod clock;
 mod counts;
@@ -122,7 +125,8 @@ impl Store {
         &self.url
     }
 
-    /// A whole object of any size. [`get_at_most`](Self::get_at_most) is for objects whose kind has a limit.
+    /// A whole object of any size. [`get_at_most`](Self::get_at_most) is for objects whose kind has
+    /// a limit.
     pub async fn get(&self, key: &str) -> Result<Bytes> {
         self.get_at_most(key, u64::MAX).await
     }
@@ -173,8 +177,8 @@ impl Store {
         }
     }
 
-    /// A byte range of an object: exactly that many bytes, or an error. An absent object is `NotFound`, one that ends
-    /// before the range does is `Corrupt`.
+    /// A byte range of an object: exactly that many bytes, or an error. An absent object is
+    /// `NotFound`, one that ends before the range does is `Corrupt`.
     pub async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
         let wanted = range.end.saturating_sub(range.start);
         if wanted == 0 {
@@ -210,8 +214,9 @@ impl Store {
         }
     }
 
-    /// Writes an object, over any that is there. For keys that only the caller uses. It counts for a limit on the rate, but does
-    /// not wait: a lease with a checkpoint may be large, and its heartbeat must not queue behind packs.
+    /// Writes an object, over any that is there. For keys that only the caller uses. It counts for
+    /// a limit on the rate, but does not wait: a lease with a checkpoint may be large, and its
+    /// heartbeat must not queue behind packs.
     pub async fn put(&self, key: &str, payload: impl Into<PutPayload>) -> Result<()> {
         let payload = payload.into();
         if let Some(throttle) = &self.throttles.upload {
@@ -221,7 +226,8 @@ impl Store {
         self.put_now(key, payload).await
     }
 
-    /// As [`put`](Self::put), but waits for its turn where the rate is limited. For packs and segments.
+    /// As [`put`](Self::put), but waits for its turn where the rate is limited. For packs and
+    /// segments.
     pub async fn put_in_turn(&self, key: &str, payload: impl Into<PutPayload>) -> Result<()> {
         let payload = payload.into();
         if let Some(throttle) = &self.throttles.upload {
@@ -259,7 +265,8 @@ impl Store {
         }
     }
 
-    /// All objects below a prefix of whole path segments (`""` is the repository itself), in no certain order.
+    /// All objects below a prefix of whole path segments (`""` is the repository itself), in no
+    /// certain order.
     pub async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
         let path = self.path(prefix)?;
         let listing = || async {
@@ -310,7 +317,8 @@ impl Store {
         })
     }
 
-    /// Deletes many objects, as many with one request as the store can; those that are not there are fine.
+    /// Deletes many objects, as many with one request as the store can; those that are not there
+    /// are fine.
     pub async fn delete_all(&self, keys: Vec<String>) -> Result<()> {
         if !self.delete_many(&keys).await? {
             // not all stores know requests for many; and one by one it is known which it was

@@ -90,7 +90,8 @@ impl Geometry {
     }
 }
 
-/// Levels of a map with `fanout` children a page over `chunks` chunks: the smallest L ≥ 1 with fanout^L ≥ chunks.
+/// Levels of a map with `fanout` children a page over `chunks` chunks: the smallest L ≥ 1 with
+/// fanout^L ≥ chunks.
 pub fn map_depth(fanout: u16, chunks: u64) -> u8 {
     let mut depth = 1;
     let mut covered = u64::from(fanout);

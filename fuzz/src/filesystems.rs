@@ -1,4 +1,5 @@
-//! File systems: whatever is on a volume, the map of what is used is in order and within it, or there is none.
+//! File systems: whatever is on a volume, the map of what is used is in order and within it, or
+//! there is none.
 
 use crate::lists::check_set;
 use mover::filesystem::{Limits, ReadAt, used_space};
@@ -62,7 +63,8 @@ impl Sparse<'_> {
     }
 }
 
-/// Sums up a block that is read alone: of XFS, NTFS, exFAT and LVM by its magic, anything else of that size as of btrfs.
+/// Sums up a block that is read alone: of XFS, NTFS, exFAT and LVM by its magic, anything else of
+/// that size as of btrfs.
 fn seal(block: &mut [u8]) {
     if block.len() == 512 && block.starts_with(b"LABELONE") {
         let sum = crc_of_lvm(&block[20..]);

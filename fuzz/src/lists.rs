@@ -1,4 +1,5 @@
-//! Changed-block lists: whatever comes in, what is taken is in order, within the volume, and means the same when written again.
+//! Changed-block lists: whatever comes in, what is taken is in order, within the volume, and means
+//! the same when written again.
 
 use chunkstore::{ChunkSize, Geometry};
 use mover::changes::{
@@ -6,8 +7,8 @@ use mover::changes::{
     plan_backup,
 };
 
-/// Parses a list for a volume of 16 MiB and for one of an odd size, plans a backup from what was taken, and reads it back from our own
-/// shape.
+/// Parses a list for a volume of 16 MiB and for one of an odd size, plans a backup from what was
+/// taken, and reads it back from our own shape.
 pub fn changed_blocks(data: &[u8]) {
     check(data, 16 << 20, None);
     check(data, 5000, Some(ChangeKind::Allocated));

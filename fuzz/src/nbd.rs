@@ -1,4 +1,5 @@
-//! NBD servers: whatever one says, what is taken of it lies within its export and is in order, and all else is an error.
+//! NBD servers: whatever one says, what is taken of it lies within its export and is in order, and
+//! all else is an error.
 
 use mover::nbd::rehearse;
 

@@ -64,7 +64,8 @@ pub fn key_info(data: &[u8]) {
     }
 }
 
-/// Seals a body and reads it. `$form`: what is read is written as the very bytes, or in a form that means the same.
+/// Seals a body and reads it. `$form`: what is read is written as the very bytes, or in a form that
+/// means the same.
 macro_rules! body {
     ($(#[$doc:meta])* $target:ident, $type:ty, $encode:ident, $of_body:ident, $key:ident, $form:ident) => {
         $(#[$doc])*

@@ -9,7 +9,8 @@ use chunkstore::{
 const ID: SegmentId = SegmentId::from_bytes([0x99; 32]);
 const RECORD: usize = chunkstore::limits::SEGMENT_RECORD_BYTES as usize;
 
-/// A segment out of its plaintext: the number of records, those, and the index. A lookup finds what a scan does.
+/// A segment out of its plaintext: the number of records, those, and the index. A lookup finds what
+/// a scan does.
 pub fn segment(data: &[u8]) {
     let Some(([count], rest)) = split::<1>(data) else { return };
     let Some((blocks, index)) = rest.split_at_checked(usize::from(count) * RECORD) else { return };

@@ -1,4 +1,5 @@
-//! Feeds every file of every corpus to its target: what once broke a decoder stays in the corpus and is tried on each run.
+//! Feeds every file of every corpus to its target: what once broke a decoder stays in the corpus
+//! and is tried on each run.
 
 use fuzz::TARGETS;
 use std::collections::BTreeSet;

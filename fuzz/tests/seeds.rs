@@ -1,4 +1,5 @@
-//! Writes the small valid objects that the corpora start from: `cargo test -p fuzz --test seeds -- --ignored`.
+//! Writes the small valid objects that the corpora start from:
+//! `cargo test -p fuzz --test seeds -- --ignored`.
 
 use chrono::{DateTime, Utc};
 use chunkstore::names::AttemptName;
@@ -380,7 +381,8 @@ fn collections() {
     }
 }
 
-/// What a server says: greeting, replies to four options, a read of 4096 bytes, the state of blocks.
+/// What a server says: greeting, replies to four options, a read of 4096 bytes, the state of
+/// blocks.
 #[test]
 #[ignore = "writes files"]
 fn nbd_conversations() {

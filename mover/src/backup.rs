@@ -1,8 +1,9 @@
 //! Backs up one volume: decides what to read, runs the pipeline, commits.
 //!
-//! Order of things, which the commit protocol rests on (`docs/architecture.md`): look for a parent, take a lease, confirm the
-//! parent, read the condemned lists, list the dedup segments, move the data, put the segment, check the packs of others
-//! that were reused, create the manifest, give the lease back. The stages of moving the data are files of this folder.
+//! Order of things, which the commit protocol rests on (`docs/architecture.md`): look for a parent,
+//! take a lease, confirm the parent, read the condemned lists, list the dedup segments, move the
+//! data, put the segment, check the packs of others that were reused, create the manifest, give the
+//! lease back. The stages of moving the data are files of this folder.
 
 mod assemble;
 mod audit;
@@ -78,7 +79,8 @@ pub struct BackupOptions {
     pub volume: Option<VolumeName>,
     /// Random by default; given, it makes a run repeatable.
     pub backup_id: Option<BackupId>,
-    /// Sources of changed-block lists; without one the whole source is read, holes of an image file apart.
+    /// Sources of changed-block lists; without one the whole source is read, holes of an image file
+    /// apart.
     pub changes: ChangeRequest,
     /// Which backup to build on.
     pub parent: ParentChoice,
@@ -100,7 +102,8 @@ pub struct BackupOptions {
     pub scratch: Option<PathBuf>,
     /// Seal threads; by default one a core.
     pub threads: Option<usize>,
-    /// What is read again at most after a kill; by default as little as checkpoints that cost next to nothing allow.
+    /// What is read again at most after a kill; by default as little as checkpoints that cost next
+    /// to nothing allow.
     pub checkpoint_bytes: Option<u64>,
     /// Bytes a second that are read from the source at most.
     pub limit_read: Option<NonZeroU64>,
@@ -171,7 +174,8 @@ pub fn backup(
     let result = run.rounds();
     let finish = run.writer.finish();
     let warnings = if cancel.cancelled() {
-        // a store that does not answer must not use up the time that is left; the lease runs out by itself
+        // a store that does not answer must not use up the time that is left; the lease runs out by
+        // itself
         let finish = async { tokio::time::timeout(resume::FINISH_WITHIN, finish).await };
         rt.block_on(finish).unwrap_or_default()
     } else {

@@ -1,13 +1,15 @@
 //! How much memory and processor time the control groups of this process allow.
 //!
-//! A pod's limits are files of its control group: `memory.max` and `cpu.max` (version 2), or `memory.limit_in_bytes`,
-//! `cpu.cfs_quota_us` and `cpu.cfs_period_us` (version 1). Which directory it is comes from two files of the kernel:
-//! `/proc/self/cgroup` names the group of each hierarchy, `/proc/self/mountinfo` where that hierarchy is mounted, and
-//! which part of it. A limit of any group above counts as well, so the way up to the mount point is walked and the least
-//! one taken. In a container the group often shows as `/` of its own mount, or as a path that is not below it: then the
-//! mount point is the group.
+//! A pod's limits are files of its control group: `memory.max` and `cpu.max` (version 2), or
+//! `memory.limit_in_bytes`, `cpu.cfs_quota_us` and `cpu.cfs_period_us` (version 1). Which directory
+//! it is comes from two files of the kernel: `/proc/self/cgroup` names the group of each hierarchy,
+//! `/proc/self/mountinfo` where that hierarchy is mounted, and which part of it. A limit of any
+//! group above counts as well, so the way up to the mount point is walked and the least one taken.
+//! In a container the group often shows as `/` of its own mount, or as a path that is not below it:
+//! then the mount point is the group.
 //!
-//! Must not: decide what is done with a limit; `cli/settings.rs` does. What cannot be read is no limit.
+//! Must not: decide what is done with a limit; `cli/settings.rs` does. What cannot be read is no
+//! limit.
 
 use std::path::{Path, PathBuf};
 
@@ -75,8 +77,9 @@ impl CgroupLimits {
         self.cpu_millis = least(self.cpu_millis, other.cpu_millis);
     }
 
-    /// Threads that may be busy at once on a machine that offers `online`: whole processors of the limit, at least one.
-    /// One more would use up the quota before its period ends, and then all of them stand still.
+    /// Threads that may be busy at once on a machine that offers `online`: whole processors of the
+    /// limit, at least one. One more would use up the quota before its period ends, and then all of
+    /// them stand still.
     pub fn threads(&self, online: usize) -> usize {
         let whole = self
             .cpu_millis

@@ -1,10 +1,13 @@
-//! Changed-block lists: what a storage system says about the blocks of a volume, and what a backup does with it.
+//! Changed-block lists: what a storage system says about the blocks of a volume, and what a backup
+//! does with it.
 //!
-//! Every source ends in one form, [`ChangedBlocks`]: ascending, merged byte ranges within the volume, and a kind that says what
-//! an unlisted byte means. [`parse_changed_blocks`] reads the shapes that tools write (`docs/changed-blocks.md` shows each),
-//! [`ChangeSource`] also asks a server for one, [`plan_backup`] turns a list into chunks to read. Nothing here opens a device or a
-//! repository; what the volume itself tells is read through the device that is open. Lists come from outside: what is wrong in one is an error that names the list and the place in it, never a guess,
-//! never a panic; memory is 16 bytes for each merged range, up to a limit.
+//! Every source ends in one form, [`ChangedBlocks`]: ascending, merged byte ranges within the
+//! volume, and a kind that says what an unlisted byte means. [`parse_changed_blocks`] reads the
+//! shapes that tools write (`docs/changed-blocks.md` shows each), [`ChangeSource`] also asks a
+//! server for one, [`plan_backup`] turns a list into chunks to read. Nothing here opens a device or
+//! a repository; what the volume itself tells is read through the device that is open. Lists come
+//! from outside: what is wrong in one is an error that names the list and the place in it, never a
+//! guess, never a panic; memory is 16 bytes for each merged range, up to a limit.
 
 mod allocation;
 mod csi;

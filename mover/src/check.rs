@@ -1,13 +1,15 @@
-//! Checking a repository: whether every backup in it can be restored, and putting right what can be.
+//! Checking a repository: whether every backup in it can be restored, and putting right what can
+//! be.
 //!
-//! What has to be looked at, and what it means, is `chunkstore::Check`'s to know. Here the packs are spread over threads: each
-//! has some loops that wait for the store by turns, and opens, hashes and compares what came.
+//! What has to be looked at, and what it means, is `chunkstore::Check`'s to know. Here the packs
+//! are spread over threads: each has some loops that wait for the store by turns, and opens, hashes
+//! and compares what came.
 //!
-//! Cannot deadlock: loops take packs off one counter and wait for nobody but the store. The first error, or a request to stop,
-//! ends every loop at its next request.
+//! Cannot deadlock: loops take packs off one counter and wait for nobody but the store. The first
+//! error, or a request to stop, ends every loop at its next request.
 //!
-//! Memory: beside what `chunkstore::Check` states, three reads of 2 MiB and two entries for each loop that reads data; the number
-//! of threads is such that this fits into `--memory`.
+//! Memory: beside what `chunkstore::Check` states, three reads of 2 MiB and two entries for each
+//! loop that reads data; the number of threads is such that this fits into `--memory`.
 
 use crate::control::{Cancel, MemoryBudget, Phase, Progress};
 use crate::restore::pipeline::cancelled;
@@ -51,7 +53,8 @@ pub struct CheckOptions {
     pub read_data: ReadData,
     /// Put right what can be, and record what is lost.
     pub repair: bool,
-    /// The reader's lease to take; without one nobody may forget backups and collect garbage meanwhile.
+    /// The reader's lease to take; without one nobody may forget backups and collect garbage
+    /// meanwhile.
     pub lease: Option<LeaseOptions>,
     /// Bound on memory, the mark apart.
     pub memory: MemoryBudget,

@@ -1,19 +1,25 @@
 //! How many transfers are under way at once: as many as the line makes use of, no more.
 //!
-//! A line with a latency needs several transfers in flight to be full, and how many depends on its rate, its latency and the
-//! size of what is moved: nothing that could be known before. More than that gain nothing, and make a store slow everybody
-//! down. So the number follows what is measured, as a person would turn a knob:
+//! A line with a latency needs several transfers in flight to be full, and how many depends on its
+//! rate, its latency and the size of what is moved: nothing that could be known before. More than
+//! that gain nothing, and make a store slow everybody down. So the number follows what is measured,
+//! as a person would turn a knob:
 //!
-//! - Twice as many transfers as are allowed make a *window*; its goodput is the bytes that arrived over its time.
-//! - A window in which nothing had to wait says nothing about the line: something else was the limit.
-//! - Otherwise the number is raised by a quarter. If that brought at least 5% more, it is raised again; if not, it goes back
-//!   and stays for some windows, longer after each raise in vain, since the line may change.
-//! - Where goodput falls to half of what it was with as many or fewer, the store pushes back, or the line has become
-//!   congested: a quarter fewer. (With a fixed number in flight, latency is their number over goodput: a latency that blows
-//!   up and a goodput that breaks in are one thing.)
+//! - Twice as many transfers as are allowed make a *window*; its goodput is the bytes that arrived
+//!   over its time.
+//! - A window in which nothing had to wait says nothing about the line: something else was the
+//!   limit.
+//! - Otherwise the number is raised by a quarter. If that brought at least 5% more, it is raised
+//!   again; if not, it goes back and stays for some windows, longer after each raise in vain, since
+//!   the line may change.
+//! - Where goodput falls to half of what it was with as many or fewer, the store pushes back, or
+//!   the line has become congested: a quarter fewer. (With a fixed number in flight, latency is
+//!   their number over goodput: a latency that blows up and a goodput that breaks in are one
+//!   thing.)
 //!
-//! [`Controller`] is pure: it is told the time. [`Gate`] is for async code. The bound on memory is not known here: it is the
-//! `most` that a controller is made with, or permits that a transfer takes before it asks for a place.
+//! [`Controller`] is pure: it is told the time. [`Gate`] is for async code. The bound on memory is
+//! not known here: it is the `most` that a controller is made with, or permits that a transfer
+//! takes before it asks for a place.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -189,7 +195,8 @@ mod tests {
             Self { controller: Controller::new(start, most, now), now }
         }
 
-        /// Runs windows over a line that gives `goodput(allowed)` MiB/s; gives the numbers that were allowed.
+        /// Runs windows over a line that gives `goodput(allowed)` MiB/s; gives the numbers that
+        /// were allowed.
         fn run(&mut self, windows: usize, goodput: impl Fn(usize) -> f64) -> Vec<usize> {
             let window = |_| {
                 let allowed = self.controller.allowed();

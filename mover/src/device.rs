@@ -1,8 +1,10 @@
-//! Volumes as devices, files and NBD exports: what they are, whether they may be read or overwritten, and their zeros.
+//! Volumes as devices, files and NBD exports: what they are, whether they may be read or
+//! overwritten, and their zeros.
 //!
-//! A [`Source`] is opened for reading, a [`Target`] for writing; both hand an [`IoFile`](crate::io::IoFile) to an engine, which
-//! moves the bytes. All that can destroy data is decided in [`Target::open`]: a target that is too small, in use, the source
-//! itself, or holds something that is recognised (without `force`) is refused before a byte is written.
+//! A [`Source`] is opened for reading, a [`Target`] for writing; both hand an
+//! [`IoFile`](crate::io::IoFile) to an engine, which moves the bytes. All that can destroy data is
+//! decided in [`Target::open`]: a target that is too small, in use, the source itself, or holds
+//! something that is recognised (without `force`) is refused before a byte is written.
 //!
 //! Owns: the descriptors. Must not: read or write volume data other than superblocks and zeros.
 

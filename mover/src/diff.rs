@@ -1,8 +1,9 @@
 //! What differs between two backups, from their maps alone.
 //!
-//! The result is a delta with the first backup as its base: applied to the first, it gives the second. Pages are read only
-//! where the two maps differ, and no chunk is read. Nothing is written, not even a lease, so this works with read-only
-//! credentials; should a backup be forgotten and collected meanwhile, the page that is gone is an error, never a wrong result.
+//! The result is a delta with the first backup as its base: applied to the first, it gives the
+//! second. Pages are read only where the two maps differ, and no chunk is read. Nothing is written,
+//! not even a lease, so this works with read-only credentials; should a backup be forgotten and
+//! collected meanwhile, the page that is gone is an error, never a wrong result.
 
 use crate::changes::{ChangeKind, ChangedBlocks, Extents, Origin};
 use chunkstore::{
@@ -16,8 +17,9 @@ use tokio::runtime::Handle;
 /// Leaves of the second map that are held at a time.
 const LEAVES_AT_ONCE: u16 = 256;
 
-/// Changed extents from backup `a` to backup `b` of the same volume, in a shape that a backup accepts as its list. What is
-/// zero in `b` is among the zero ranges; what lies behind the end of `a` counts as changed.
+/// Changed extents from backup `a` to backup `b` of the same volume, in a shape that a backup
+/// accepts as its list. What is zero in `b` is among the zero ranges; what lies behind the end of
+/// `a` counts as changed.
 pub fn diff(rt: &Handle, repo: &Arc<Repository>, a: &str, b: &str) -> Result<ChangedBlocks> {
     rt.block_on(async {
         let (a, b) = (repo.find_backup(a).await?, repo.find_backup(b).await?);
@@ -55,7 +57,8 @@ pub(crate) async fn diff_of(
     })
 }
 
-/// Which chunks of ascending ranges are not zero, ascending and merged. Scattered ranges are loaded together.
+/// Which chunks of ascending ranges are not zero, ascending and merged. Scattered ranges are loaded
+/// together.
 async fn stored_chunks(map: &mut MapReader, ranges: &[Range<u64>]) -> Result<Vec<Range<u64>>> {
     let fanout = u64::from(map.map().fanout());
     let mut stored = Vec::new();

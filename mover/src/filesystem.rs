@@ -1,13 +1,16 @@
-//! Which bytes of a volume its file system uses, read from the file system's own metadata on the raw device.
+//! Which bytes of a volume its file system uses, read from the file system's own metadata on the
+//! raw device.
 //!
-//! For storage that cannot say what is allocated. What a map leaves out is free space: it restores as zeros, and the file system
-//! never looks at what was there. So a map must be right or not be given at all: [`used_space`] refuses whatever it does not know,
-//! to the last feature flag, and whatever does not add up (checksums, and the counts that a file system keeps of its free blocks).
-//! A refusal is no error of a run: it says why, and the whole volume is read instead.
+//! For storage that cannot say what is allocated. What a map leaves out is free space: it restores
+//! as zeros, and the file system never looks at what was there. So a map must be right or not be
+//! given at all: [`used_space`] refuses whatever it does not know, to the last feature flag, and
+//! whatever does not add up (checksums, and the counts that a file system keeps of its free
+//! blocks). A refusal is no error of a run: it says why, and the whole volume is read instead.
 //!
-//! All of it comes from outside: no length, count or block number is believed, and no loop runs longer than the device is large.
-//! Memory is a few blocks, 40 bytes for each block that a journal has newer or for each chunk of btrfs, a bit for each cluster of FAT,
-//! the metadata of an LVM group, and the map, rounded out to the caller's granule.
+//! All of it comes from outside: no length, count or block number is believed, and no loop runs
+//! longer than the device is large. Memory is a few blocks, 40 bytes for each block that a journal
+//! has newer or for each chunk of btrfs, a bit for each cluster of FAT, the metadata of an LVM
+//! group, and the map, rounded out to the caller's granule.
 
 mod btrfs;
 mod clusters;
@@ -67,7 +70,8 @@ pub struct UsedSpace {
     pub used: Extents,
     /// Bytes of free blocks, as the file system counts them.
     pub free_bytes: u64,
-    /// Transactions of the journal that the next mount will replay, and that were taken into account.
+    /// Transactions of the journal that the next mount will replay, and that were taken into
+    /// account.
     pub replayed: u64,
     /// What someone should know of it.
     pub notes: Vec<String>,
@@ -128,7 +132,8 @@ const PARTITION_TABLES: &[Kind] = &[Kind {
     signatures: &[signatures::GPT, signatures::SECOND_GPT, signatures::MBR],
 }];
 
-/// What the file system that begins where a volume of `volume_bytes` does uses of it, or what those in its partitions do.
+/// What the file system that begins where a volume of `volume_bytes` does uses of it, or what those
+/// in its partitions do.
 pub fn used_space(
     volume: &dyn ReadAt,
     volume_bytes: u64,
@@ -253,7 +258,8 @@ impl Map {
     }
 }
 
-/// Fields of on-disk structures; callers have made sure that the bytes are there, and what is not reads as zero.
+/// Fields of on-disk structures; callers have made sure that the bytes are there, and what is not
+/// reads as zero.
 fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
 }

@@ -1,4 +1,5 @@
-//! `mover`: reads a block device or image, moves its changed chunks to a repository, and writes volumes back.
+//! `mover`: reads a block device or image, moves its changed chunks to a repository, and writes
+//! volumes back.
 //!
 //! The library behind the binary of the same name. `docs/architecture.md` has the code map.
 

@@ -1,19 +1,22 @@
-//! A client of the NBD protocol: volumes that are read and written over a socket, and what the server knows of their blocks.
+//! A client of the NBD protocol: volumes that are read and written over a socket, and what the
+//! server knows of their blocks.
 //!
 //! <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>, as far as a reader of whole volumes needs it: the fixed
-//! newstyle handshake with `NBD_OPT_GO`, structured replies, the metadata contexts `base:allocation` and `qemu:dirty-bitmap:…`,
-//! reads, writes, write-zeroes and flush. No TLS: a server that wants it, or an address that asks for it, is refused with what
-//! to do instead.
+//! newstyle handshake with `NBD_OPT_GO`, structured replies, the metadata contexts
+//! `base:allocation` and `qemu:dirty-bitmap:…`, reads, writes, write-zeroes and flush. No TLS: a
+//! server that wants it, or an address that asks for it, is refused with what to do instead.
 //!
-//! An [`Export`] is what an [`IoFile`](crate::io::IoFile) holds in place of descriptors: the worker threads of the blocking
-//! engine call it as they would `pread`, and their calls share a few connections, each with many requests in flight
-//! (`connection.rs` has how). One connection is opened with the export and serves everything; more are added for an engine where the
-//! server says that they see the same, since many servers serve one client at a time.
+//! An [`Export`] is what an [`IoFile`](crate::io::IoFile) holds in place of descriptors: the worker
+//! threads of the blocking engine call it as they would `pread`, and their calls share a few
+//! connections, each with many requests in flight (`connection.rs` has how). One connection is
+//! opened with the export and serves everything; more are added for an engine where the server says
+//! that they see the same, since many servers serve one client at a time.
 //!
-//! Everything that comes from the server is checked before it is used: magics, cookies, lengths, counts, ranges. What breaks the
-//! protocol ends the connection, for nothing behind it can be understood. A server that is silent for the time of `x-timeout`
-//! while an answer is due has failed. Nothing is asked twice: a failed transfer is the caller's to report, and a run that ends for
-//! it is gone on with by the next.
+//! Everything that comes from the server is checked before it is used: magics, cookies, lengths,
+//! counts, ranges. What breaks the protocol ends the connection, for nothing behind it can be
+//! understood. A server that is silent for the time of `x-timeout` while an answer is due has
+//! failed. Nothing is asked twice: a failed transfer is the caller's to report, and a run that ends
+//! for it is gone on with by the next.
 //!
 //! Must not: know volumes, chunks or lists; log.
 

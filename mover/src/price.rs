@@ -1,6 +1,8 @@
-//! What a store asks for: a file of prices, and what so many requests and bytes cost by it. Pure; prices are the user's.
+//! What a store asks for: a file of prices, and what so many requests and bytes cost by it. Pure;
+//! prices are the user's.
 //!
-//! `docs/operations.md` has the form of the file. Money is a floating number: it is an estimate from estimates.
+//! `docs/operations.md` has the form of the file. Money is a floating number: it is an estimate
+//! from estimates.
 
 use chunkstore::{Error, ErrorKind, RequestCounts, Result};
 use serde::{Deserialize, Serialize};
@@ -88,7 +90,8 @@ impl PriceList {
         Ok(list)
     }
 
-    /// Prices of the store at `url`: those of the longest name that its URL begins with, else those of its scheme.
+    /// Prices of the store at `url`: those of the longest name that its URL begins with, else those
+    /// of its scheme.
     pub fn of(&self, url: &str) -> Result<&Prices> {
         let begins = |name: &str| {
             let name = name.trim_end_matches('/');

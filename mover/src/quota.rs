@@ -1,12 +1,15 @@
 //! What a run may use up: bytes to the store, requests, time; and how it is kept to.
 //!
-//! A bound is no rate and no failure: a run that reaches one ends cleanly, with a checkpoint, and the next one goes on from there.
+//! A bound is no rate and no failure: a run that reaches one ends cleanly, with a checkpoint, and
+//! the next one goes on from there.
 //!
-//! *Bytes and requests* are reserved before anything is made of a unit, together with all that an orderly end still has to
-//! write: what is sealed and not sent, the map's pages, the dedup segment, the lease. Where that does not fit any more, nothing
-//! more is read or sealed, and what is sealed is stored, however long it takes. So what goes over the line stays within the bound,
-//! but for what has to be sent again and the beats of the lease. *Time* is another thing: its end is that of a window, so the
-//! run is stopped as by a signal ([`Cancel::request_at`](crate::control::Cancel::request_at)).
+//! *Bytes and requests* are reserved before anything is made of a unit, together with all that an
+//! orderly end still has to write: what is sealed and not sent, the map's pages, the dedup segment,
+//! the lease. Where that does not fit any more, nothing more is read or sealed, and what is sealed
+//! is stored, however long it takes. So what goes over the line stays within the bound, but for
+//! what has to be sent again and the beats of the lease. *Time* is another thing: its end is that
+//! of a window, so the run is stopped as by a signal
+//! ([`Cancel::request_at`](crate::control::Cancel::request_at)).
 //!
 //! The sums are one short lock a unit, and none at all without a bound.
 
@@ -16,9 +19,11 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// For the end of a run: the lease with its checkpoint, the open pages of the map, the headers of the last packs, the manifest.
+/// For the end of a run: the lease with its checkpoint, the open pages of the map, the headers of
+/// the last packs, the manifest.
 const END_BYTES: u64 = 1 << 20;
-/// For the end of a run: packs that are open, a segment, a checkpoint, the manifest and what is looked up around it.
+/// For the end of a run: packs that are open, a segment, a checkpoint, the manifest and what is
+/// looked up around it.
 const END_REQUESTS: u64 = 16;
 /// What a chunk adds to a segment, to a pack's directory and to a map page.
 const CHUNK_BYTES: u64 = SEGMENT_RECORD_BYTES as u64 + 16 + 32 + 96;
@@ -131,7 +136,8 @@ impl Meter {
         self.check(&owed).inspect_err(|_| owed.units -= 1)
     }
 
-    /// A unit is about to be sealed: reserves what it costs at most. What it did cost is told with [`Self::sealed`].
+    /// A unit is about to be sealed: reserves what it costs at most. What it did cost is told with
+    /// [`Self::sealed`].
     pub(crate) fn reserve(&self, plain_bytes: u64, chunks: u64) -> Result<u64, Bound> {
         let most = plain_bytes + chunks * CHUNK_BYTES + ENTRY_BYTES;
         let mut owed = self.lock();

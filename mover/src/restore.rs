@@ -8,12 +8,14 @@
 //! | `fetch`, `open`, `write`, `stream` | the stages: network, decryption and checks, target, output in order |
 //! | `failure`, `damage`, `ranges` | first error wins; what is damaged; small sets of byte ranges |
 //!
-//! A restore reads the manifest, the pages of the map and the entries of its chunks; never a dedup segment. The target is
-//! opened, and checked, after the backup's root page was read: what is wrong until then leaves it as it was. Only the wanted
-//! bytes are touched, and a target larger than the volume keeps what lies behind it.
+//! A restore reads the manifest, the pages of the map and the entries of its chunks; never a dedup
+//! segment. The target is opened, and checked, after the backup's root page was read: what is wrong
+//! until then leaves it as it was. Only the wanted bytes are touched, and a target larger than the
+//! volume keeps what lies behind it.
 //!
-//! Invariants: no byte is written whose chunk was not checked against its id; every wanted byte is written, deallocated or
-//! zeroed exactly once, unless the target was created by this run and reads zero there; at the end all buffers are home.
+//! Invariants: no byte is written whose chunk was not checked against its id; every wanted byte is
+//! written, deallocated or zeroed exactly once, unless the target was created by this run and reads
+//! zero there; at the end all buffers are home.
 
 pub(crate) mod damage;
 pub(crate) mod failure;
@@ -59,7 +61,8 @@ use write::{Edge, write_edges};
 /// Where a restore goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RestoreTarget {
-    /// A block device or an image file; a file that is absent is created, sparse, with the volume's size.
+    /// A block device or an image file; a file that is absent is created, sparse, with the volume's
+    /// size.
     Path(PathBuf),
     /// Standard output, in order, zeros included.
     Stdout,
@@ -76,7 +79,8 @@ pub struct RestoreOptions {
     pub force: bool,
     /// Read the target back after the flush and compare.
     pub verify: bool,
-    /// Write all that is left of a damaged backup: what cannot be read is zero on the target, and listed in the summary.
+    /// Write all that is left of a damaged backup: what cannot be read is zero on the target, and
+    /// listed in the summary.
     pub skip_damaged: bool,
     /// Only these bytes of the volume, to the same offsets of the target.
     pub range: Option<Range<u64>>,
@@ -107,8 +111,8 @@ pub fn restore(
     restore_found(rt, repo, found, options, progress, cancel)
 }
 
-/// As [`restore`], of a backup that was looked up already: `options.backup` is not looked at. That it was not forgotten
-/// meanwhile is confirmed under the lease.
+/// As [`restore`], of a backup that was looked up already: `options.backup` is not looked at. That
+/// it was not forgotten meanwhile is confirmed under the lease.
 pub fn restore_found(
     rt: &Handle,
     repo: &Arc<Repository>,
@@ -326,7 +330,8 @@ fn compare_edge(
     let len = edge.bytes.len();
     let start = edge.offset / align * align;
     let skip = usize::try_from(edge.offset - start).unwrap_or(0);
-    // whole blocks into aligned memory, so that a direct descriptor reads the device and not the page cache
+    // whole blocks into aligned memory, so that a direct descriptor reads the device and not the
+    // page cache
     let arena = Arena::new(1, skip + len + usize::try_from(align).unwrap_or(0))?;
     let mut slot = arena.take_wait();
     let end = (edge.offset + len as u64).next_multiple_of(align).min(source.size_bytes());
@@ -409,11 +414,13 @@ pub(crate) fn scope_of(
 pub(crate) enum OnDamage {
     /// It is an error.
     Stop,
-    /// It is passed over, and known to be lost. Of the root it is an error all the same: nothing would be left.
+    /// It is passed over, and known to be lost. Of the root it is an error all the same: nothing
+    /// would be left.
     GoOn,
 }
 
-/// A reader of a backup's map, with the path to the first wanted chunk read: a wrong or missing root shows here.
+/// A reader of a backup's map, with the path to the first wanted chunk read: a wrong or missing
+/// root shows here.
 pub(crate) fn map_reader(
     rt: &Handle,
     repo: &Arc<Repository>,
@@ -459,7 +466,8 @@ impl Reading {
         Ok(Self(reader))
     }
 
-    /// Gives the claim back. That it cannot be given back is no failure, only a warning: it runs out by itself.
+    /// Gives the claim back. That it cannot be given back is no failure, only a warning: it runs
+    /// out by itself.
     pub(crate) fn finish(self, rt: &Handle) -> Vec<String> {
         rt.block_on(self.0.finish())
     }

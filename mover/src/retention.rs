@@ -1,14 +1,18 @@
 //! Which backups a policy keeps, and why: a pure decision over a listing.
 //!
-//! Each volume is decided about by itself. Its backups are walked from the newest to the oldest, and every rule of the policy
-//! says whether it keeps the one at hand: the first `last` of them, the newest of each of the first so many hours, days,
-//! weeks, months and years that have a backup, those that finished within a span before the newest one, and those with a
-//! label. What no rule keeps is to be forgotten.
+//! Each volume is decided about by itself. Its backups are walked from the newest to the oldest,
+//! and every rule of the policy says whether it keeps the one at hand: the first `last` of them,
+//! the newest of each of the first so many hours, days, weeks, months and years that have a backup,
+//! those that finished within a span before the newest one, and those with a label. What no rule
+//! keeps is to be forgotten.
 //!
-//! - Times are those of the manifests, in UTC. No clock is asked: `within` counts from the volume's newest backup, so a policy
-//!   that runs after backups have stopped forgets nothing more than it did before.
-//! - A policy without a rule decides nothing and is refused ([`Policy::check`]); a rule that counts to zero is none.
-//! - A volume of which the rules keep nothing keeps its newest backup, unless the policy says that it may lose all.
+//! - Times are those of the manifests, in UTC. No clock is asked: `within` counts from the volume's
+//!   newest backup, so a policy that runs after backups have stopped forgets nothing more than it
+//!   did before.
+//! - A policy without a rule decides nothing and is refused ([`Policy::check`]); a rule that counts
+//!   to zero is none.
+//! - A volume of which the rules keep nothing keeps its newest backup, unless the policy says that
+//!   it may lose all.
 
 use chrono::{DateTime, Datelike, Months, TimeDelta, Utc};
 use chunkstore::{BackupEntry, Error, ErrorKind, Result};
@@ -188,7 +192,8 @@ fn decide<'a>(policy: &Policy, backups: &[&'a BackupEntry]) -> Vec<Decision<'a>>
 }
 
 impl Period {
-    /// Name of the period that holds this moment; names of one kind are equal within it and nowhere else.
+    /// Name of the period that holds this moment; names of one kind are equal within it and nowhere
+    /// else.
     fn of(self, time: &DateTime<Utc>) -> String {
         match self {
             Self::Hour => format!("{}Z", time.format("%Y-%m-%d %H")),
@@ -214,7 +219,8 @@ impl Period {
 }
 
 impl Span {
-    /// From what is typed: numbers with `h`, `d`, `w`, `m` (months) or `y`, such as `14d` or `1y6m`.
+    /// From what is typed: numbers with `h`, `d`, `w`, `m` (months) or `y`, such as `14d` or
+    /// `1y6m`.
     pub fn parse(text: &str) -> Result<Self> {
         let bad = |why: &str| {
             Error::new(ErrorKind::Usage, format!("read a span of time {text:?}"), why)

@@ -2,7 +2,8 @@
 
 use crate::changes::Extents;
 
-/// Members of `data` that are evenly spread over it: the middle one of each of `count` equal parts, ascending.
+/// Members of `data` that are evenly spread over it: the middle one of each of `count` equal parts,
+/// ascending.
 pub(crate) fn places(data: &Extents, count: u64) -> Vec<u64> {
     let total = data.total();
     let mut ranges = data.iter();

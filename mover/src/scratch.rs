@@ -1,8 +1,9 @@
 //! Plain copies of dedup segments in a scratch directory, memory-mapped.
 //!
-//! The directory is 0700, since the copies are not encrypted: they tell which chunk ids exist, not what the chunks hold.
-//! A copy is written under a temporary name and renamed, so a half-written one is never found; what a copy says is checked
-//! by the index on every use, so a damaged one costs time, not data. Nothing here is ever needed to read a backup.
+//! The directory is 0700, since the copies are not encrypted: they tell which chunk ids exist, not
+//! what the chunks hold. A copy is written under a temporary name and renamed, so a half-written
+//! one is never found; what a copy says is checked by the index on every use, so a damaged one
+//! costs time, not data. Nothing here is ever needed to read a backup.
 
 use chunkstore::{
     Error, ErrorKind, RepositoryId, Result, Scratch, ScratchBytes, ScratchWriter, SegmentId,
@@ -99,7 +100,8 @@ impl Scratch for ScratchDir {
 
     fn create(&self, segment: &SegmentId) -> Result<Box<dyn ScratchWriter>> {
         let path = self.path(segment);
-        // the process id keeps two runs apart; whichever renames last wins, and both copies are right
+        // the process id keeps two runs apart; whichever renames last wins, and both copies are
+        // right
         let temporary = self.dir.join(format!("{segment}.{}.tmp", std::process::id()));
         let mut options = OpenOptions::new();
         let opened = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary);
@@ -125,8 +127,8 @@ impl Scratch for ScratchDir {
 
 fn map(path: &Path) -> io::Result<Mapped> {
     let file = File::open(path)?;
-    // SAFETY: the file is ours, in a directory that only we may write; it is never changed after the rename, only
-    // replaced or removed, which leaves the mapped inode as it is.
+    // SAFETY: the file is ours, in a directory that only we may write; it is never changed after
+    // the rename, only replaced or removed, which leaves the mapped inode as it is.
     let map = unsafe { Mmap::map(&file)? };
     Ok(Mapped(map))
 }

@@ -1,8 +1,9 @@
 //! Proving that a backup can be restored, or that a device holds what a backup says.
 //!
-//! Without a device, everything that a restore would read is read and checked: every page and every chunk against its id. What is
-//! damaged or missing is collected, so that one run names all of it. With a device, the device is read and compared
-//! with the map's ids; no chunk is fetched. Either way nothing is written, and no dedup segment is read.
+//! Without a device, everything that a restore would read is read and checked: every page and every
+//! chunk against its id. What is damaged or missing is collected, so that one run names all of it.
+//! With a device, the device is read and compared with the map's ids; no chunk is fetched. Either
+//! way nothing is written, and no dedup segment is read.
 
 pub(crate) mod compare;
 
@@ -81,7 +82,8 @@ pub struct VerifySummary {
 
 /// Verifies a backup. The calling thread drives it and must not be one of the runtime's.
 ///
-/// Damage and differences are errors of kind `Corrupt` or `Missing` that name the byte ranges of the volume.
+/// Damage and differences are errors of kind `Corrupt` or `Missing` that name the byte ranges of
+/// the volume.
 pub fn verify(
     rt: &Handle,
     repo: &Arc<Repository>,

@@ -1,4 +1,5 @@
-//! A changed-block list takes 16 bytes of memory for each range that is left after merging, whatever its file's size is.
+//! A changed-block list takes 16 bytes of memory for each range that is left after merging,
+//! whatever its file's size is.
 //!
 //! In a process of its own, because the peak of the whole process is what is measured.
 
@@ -17,7 +18,8 @@ impl Read for Generated {
     fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
         while self.at == self.piece.len() && self.next < self.count {
             let bracket = if self.next == 0 { "[" } else { "," };
-            // an order in which no neighbours come together (the factor has no divisor in common with the count)
+            // an order in which no neighbours come together (the factor has no divisor in common
+            // with the count)
             let block = self.next * 7_919_317 % self.count;
             self.next += 1;
             let end = if self.next == self.count { "]" } else { "" };

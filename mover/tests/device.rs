@@ -1,5 +1,5 @@
-//! Devices and engines on real block devices: loop devices with 512- and 4096-byte sectors, zram, swap, mounts. Needs root;
-//! without, each test says `SKIP` and passes.
+//! Devices and engines on real block devices: loop devices with 512- and 4096-byte sectors, zram,
+//! swap, mounts. Needs root; without, each test says `SKIP` and passes.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, which clippy does not see")]
 
 #[path = "device/machine.rs"]
@@ -22,7 +22,8 @@ const CHOICES: [EngineChoice; 3] =
     [EngineChoice::Uring, EngineChoice::UringPlain, EngineChoice::Blocking];
 const NAMES: [&str; 3] = ["io_uring registered", "io_uring", "blocking"];
 
-/// Writes the pattern over `size` bytes, or reads and compares it: `unit` bytes at a time, as many as the engine takes.
+/// Writes the pattern over `size` bytes, or reads and compares it: `unit` bytes at a time, as many
+/// as the engine takes.
 fn move_all(
     choice: EngineChoice,
     arena: &Arc<Arena>,

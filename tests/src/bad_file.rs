@@ -1,5 +1,6 @@
-//! A file that fails: one block of it cannot be read or written, or it is slow. Served over FUSE from a sound
-//! file; a loop device over it is a block device that fails so. Needs root and `/dev/fuse`.
+//! A file that fails: one block of it cannot be read or written, or it is slow. Served over FUSE
+//! from a sound file; a loop device over it is a block device that fails so. Needs root and
+//! `/dev/fuse`.
 
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
@@ -29,7 +30,8 @@ pub struct Badness {
     pub delay: Duration,
     /// A read is answered with no more than this, as a server may that is asked directly.
     pub answers_at_most: Option<u32>,
-    /// Whatever touches this is not answered before it [becomes](BadFile::becomes) otherwise, or is dropped. Nor is what comes later.
+    /// Whatever touches this is not answered before it [becomes](BadFile::becomes) otherwise, or is
+    /// dropped. Nor is what comes later.
     pub hangs: Option<Range<u64>>,
 }
 

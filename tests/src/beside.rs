@@ -1,5 +1,6 @@
-//! An object store that stops at a chosen request, lets somebody else do something whole, and goes on: every order of two
-//! operations in which one of them happens between two requests of the other.
+//! An object store that stops at a chosen request, lets somebody else do something whole, and goes
+//! on: every order of two operations in which one of them happens between two requests of the
+//! other.
 
 use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt};

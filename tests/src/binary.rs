@@ -22,8 +22,8 @@ fn profile_dir() -> PathBuf {
     test.ancestors().nth(2).expect("a test is in target/PROFILE/deps").to_owned()
 }
 
-/// A directory for images and repositories, on the disk that the target directory is on (`/tmp` may be memory);
-/// removed when dropped.
+/// A directory for images and repositories, on the disk that the target directory is on (`/tmp` may
+/// be memory); removed when dropped.
 pub fn work_dir(name: &str) -> TempDir {
     let parent = target_dir().join("test-work");
     std::fs::create_dir_all(&parent).expect("make the work directory");
@@ -33,8 +33,9 @@ pub fn work_dir(name: &str) -> TempDir {
         .expect("make a work directory")
 }
 
-/// A directory for volumes: in memory where there is plenty of it and direct I/O works on it, else as [`work_dir`].
-/// Loop devices over it are as real as over a disk, and a round trip moves gigabytes that nobody keeps.
+/// A directory for volumes: in memory where there is plenty of it and direct I/O works on it, else
+/// as [`work_dir`]. Loop devices over it are as real as over a disk, and a round trip moves
+/// gigabytes that nobody keeps.
 pub fn volume_dir(name: &str) -> TempDir {
     const MEMORY: &str = "/dev/shm";
     const AVAILABLE_KIB_MIN: u64 = 8 << 20;
@@ -68,7 +69,8 @@ pub fn python() -> Option<PathBuf> {
     python.exists().then_some(python)
 }
 
-/// The `mover` program of the same profile as this test: `MOVER_TEST_BIN`, else built by cargo, once a process.
+/// The `mover` program of the same profile as this test: `MOVER_TEST_BIN`, else built by cargo,
+/// once a process.
 pub fn mover_bin() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
@@ -209,7 +211,8 @@ impl MoverOutput {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// Panics with all that was printed unless the exit code is `code`; a panic of the program never will do.
+    /// Panics with all that was printed unless the exit code is `code`; a panic of the program
+    /// never will do.
     #[must_use]
     pub fn expect_code(self, code: i32) -> Self {
         assert!(
@@ -228,8 +231,8 @@ impl MoverOutput {
         objects(&self.text())
     }
 
-    /// What `--json` ends with: the last JSON object of standard output, else of standard error (where it is when
-    /// standard output is data).
+    /// What `--json` ends with: the last JSON object of standard output, else of standard error
+    /// (where it is when standard output is data).
     pub fn summary(&self) -> Value {
         let last = objects(&self.text()).pop().or_else(|| objects(&self.stderr).pop());
         last.unwrap_or_else(|| {
@@ -237,7 +240,8 @@ impl MoverOutput {
         })
     }
 
-    /// The last JSON object, deserialized from all of standard output when that is one (pretty-printed) document.
+    /// The last JSON object, deserialized from all of standard output when that is one
+    /// (pretty-printed) document.
     pub fn document(&self) -> Value {
         serde_json::from_slice(&self.stdout).unwrap_or_else(|error| {
             panic!("{}: not one JSON document: {error}\n{}", self.command, self.text())

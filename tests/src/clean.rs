@@ -1,4 +1,5 @@
-//! Whether anything is in a repository that nothing refers to: found by a walk of its own, not by the collector's.
+//! Whether anything is in a repository that nothing refers to: found by a walk of its own, not by
+//! the collector's.
 
 use chunkstore::{
     ChunkRef, Error, Location, Moved, PackId, PageAt, ReadLimits, Repository, Result, SegmentIndex,

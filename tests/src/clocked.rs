@@ -1,4 +1,5 @@
-//! An object store in memory with a clock of its own, which a test sets forward, and which may ignore create-once.
+//! An object store in memory with a clock of its own, which a test sets forward, and which may
+//! ignore create-once.
 
 use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};

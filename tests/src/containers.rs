@@ -1,5 +1,6 @@
-//! Containers as a pod has them, of the program or of its image: podman with runc, a root filesystem that cannot be written, no capability, the default seccomp
-//! profile, few files and processes, and the devices that are mapped.
+//! Containers as a pod has them, of the program or of its image: podman with runc, a root
+//! filesystem that cannot be written, no capability, the default seccomp profile, few files and
+//! processes, and the devices that are mapped.
 
 use crate::{MoverOutput, mover_bin, run, run_ok};
 use std::fs;
@@ -11,7 +12,8 @@ use tempfile::TempDir;
 
 const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Where containers are kept, and the root filesystem that they share: nothing but the program and its libraries.
+/// Where containers are kept, and the root filesystem that they share: nothing but the program and
+/// its libraries.
 #[derive(Debug)]
 pub struct Containers {
     directory: PathBuf,
@@ -32,7 +34,8 @@ pub struct Container<'a> {
 }
 
 impl Containers {
-    /// In `directory`, which is this test's own. `None`, with a `SKIP:` line, where there is no podman.
+    /// In `directory`, which is this test's own. `None`, with a `SKIP:` line, where there is no
+    /// podman.
     pub fn new(directory: &Path) -> Option<Self> {
         let containers = Self::empty(directory)?;
         let rootfs = containers.rootfs();

@@ -6,7 +6,8 @@ use std::process::{Command, Output};
 
 /// Runs a program of the system and gives its output; panics when it cannot be started.
 ///
-/// `/usr/sbin` is searched too: the tools for filesystems live there, and not every shell's `PATH` has it.
+/// `/usr/sbin` is searched too: the tools for filesystems live there, and not every shell's `PATH`
+/// has it.
 pub fn run<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>) -> Output {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/sbin:/sbin");
@@ -95,8 +96,8 @@ impl Drop for LoopDevice {
     }
 }
 
-/// A mounted filesystem; unmounted when dropped. Declare it behind the device it is on: fields and locals are
-/// dropped in an order that unmounts first only then.
+/// A mounted filesystem; unmounted when dropped. Declare it behind the device it is on: fields and
+/// locals are dropped in an order that unmounts first only then.
 #[derive(Debug)]
 pub struct Mount {
     directory: PathBuf,
@@ -128,8 +129,9 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // A process that another thread is starting holds all our files until it becomes its program: the mount is busy for that
-        // moment. Each attempt is a process of its own, which takes longer.
+        // A process that another thread is starting holds all our files until it becomes its
+        // program: the mount is busy for that moment. Each attempt is a process of its own, which
+        // takes longer.
         let mut output = run("umount", [&self.directory]);
         for _ in 0..100 {
             if output.status.success() || !String::from_utf8_lossy(&output.stderr).contains("busy")

@@ -1,5 +1,5 @@
-//! An object store that dies at a chosen change, before or after it is done, and answers nothing from then on: what a
-//! process that is killed there leaves behind.
+//! An object store that dies at a chosen change, before or after it is done, and answers nothing
+//! from then on: what a process that is killed there leaves behind.
 
 use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt};
@@ -43,7 +43,8 @@ impl DyingStore {
         Arc::new(Self { inner, death, below: "", state: Arc::default() })
     }
 
-    /// As [`Self::new`], but only changes of objects below a prefix of the repository count, such as `leases`.
+    /// As [`Self::new`], but only changes of objects below a prefix of the repository count, such
+    /// as `leases`.
     pub fn below(
         inner: Arc<dyn ObjectStore>,
         below: &'static str,
@@ -86,7 +87,8 @@ impl DyingStore {
     }
 }
 
-/// A refusal that nothing retries: a killed process hears nothing either, but a test must not wait for that.
+/// A refusal that nothing retries: a killed process hears nothing either, but a test must not wait
+/// for that.
 fn gone() -> Error {
     Error::PermissionDenied { path: "dead".into(), source: "the store died".into() }
 }

@@ -9,8 +9,8 @@ use std::path::Path;
 
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// The extents in which `new` differs from `old`, in blocks of `block_bytes`; what lies behind the end of
-/// `old` counts as changed. Ascending and merged, the last one ends at the end of `new`.
+/// The extents in which `new` differs from `old`, in blocks of `block_bytes`; what lies behind the
+/// end of `old` counts as changed. Ascending and merged, the last one ends at the end of `new`.
 pub fn changed_extents(old: &Path, new: &Path, block_bytes: usize) -> Vec<Range<u64>> {
     assert!(block_bytes > 0 && WINDOW_BYTES.is_multiple_of(block_bytes), "blocks divide 1 MiB");
     let (old, old_bytes) = open(old);
@@ -36,7 +36,8 @@ pub fn changed_extents(old: &Path, new: &Path, block_bytes: usize) -> Vec<Range<
     extents
 }
 
-/// The first offset at which the images differ, their sizes included; `None` when they are bit for bit the same.
+/// The first offset at which the images differ, their sizes included; `None` when they are bit for
+/// bit the same.
 pub fn first_difference(a: &Path, b: &Path) -> Option<u64> {
     let (file_a, a_bytes) = open(a);
     let (file_b, b_bytes) = open(b);
@@ -65,7 +66,8 @@ pub fn extents_json(volume_bytes: u64, kind: &str, extents: &[Range<u64>]) -> Va
     json!({"volume_size": volume_bytes, "kind": kind, "extents": extents})
 }
 
-/// Compares the images in blocks of 4 KiB and writes the delta list to `list`; gives the listed bytes.
+/// Compares the images in blocks of 4 KiB and writes the delta list to `list`; gives the listed
+/// bytes.
 pub fn write_extents(old: &Path, new: &Path, list: &Path) -> u64 {
     let extents = changed_extents(old, new, 4096);
     let volume_bytes = std::fs::metadata(new).expect("the new image's size").len();

@@ -1,4 +1,5 @@
-//! An object store of which one operation fails, once, in a chosen way; or which has no room left below some prefixes.
+//! An object store of which one operation fails, once, in a chosen way; or which has no room left
+//! below some prefixes.
 
 use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt};
@@ -14,7 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// How one operation fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// The object, or for a write the bucket, is not there. A store that says so of what is there lies.
+    /// The object, or for a write the bucket, is not there. A store that says so of what is there
+    /// lies.
     NotFound,
     /// It is done, and no answer comes.
     TimeoutAfterSuccess,

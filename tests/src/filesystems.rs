@@ -1,4 +1,5 @@
-//! Filesystems on devices: made, filled with real files, listed to the last byte, checked by their own tools.
+//! Filesystems on devices: made, filled with real files, listed to the last byte, checked by their
+//! own tools.
 
 use crate::devices::{run, run_ok};
 use crate::random::Rng;
@@ -48,7 +49,8 @@ impl Filesystem {
         }
     }
 
-    /// Checks an unmounted filesystem with its own tool, which changes nothing; panics on any finding.
+    /// Checks an unmounted filesystem with its own tool, which changes nothing; panics on any
+    /// finding.
     pub fn check(self, device: &Path) {
         let args: &[&str] = match self {
             Self::Ext4 => &["e2fsck", "-f", "-n"],
@@ -138,8 +140,8 @@ impl TreeListing {
     }
 }
 
-/// Copies real files of the system into `directory` until about `bytes` are there, chosen and ordered by `rng`;
-/// gives their paths.
+/// Copies real files of the system into `directory` until about `bytes` are there, chosen and
+/// ordered by `rng`; gives their paths.
 pub(crate) fn copy_real_files(directory: &Path, bytes: u64, rng: &mut Rng) -> Vec<PathBuf> {
     let files = system_files();
     assert!(files.len() > 100, "there are real files below /usr");
@@ -165,7 +167,8 @@ pub(crate) fn copy_real_files(directory: &Path, bytes: u64, rng: &mut Rng) -> Ve
     copied
 }
 
-/// Readable regular files below /usr of at most 8 MiB, in the order of their names, with their sizes.
+/// Readable regular files below /usr of at most 8 MiB, in the order of their names, with their
+/// sizes.
 fn system_files() -> &'static [(PathBuf, u64)] {
     static FILES: OnceLock<Vec<(PathBuf, u64)>> = OnceLock::new();
     FILES.get_or_init(|| {

@@ -1,4 +1,5 @@
-//! A volume that lives: a filesystem with real files and a database, changed step by step, each state kept.
+//! A volume that lives: a filesystem with real files and a database, changed step by step, each
+//! state kept.
 
 use crate::devices::{LoopDevice, Mount, run_ok};
 use crate::extents::copy_image;
@@ -21,8 +22,9 @@ pub struct VolumeState {
 }
 
 impl VolumeState {
-    /// Takes a restored volume (an image or a block device) apart: it equals the state bit for bit, the filesystem's
-    /// own check is clean, the mounted files are the same, and the database's integrity check says `ok`.
+    /// Takes a restored volume (an image or a block device) apart: it equals the state bit for bit,
+    /// the filesystem's own check is clean, the mounted files are the same, and the database's
+    /// integrity check says `ok`.
     pub fn expect_restored(&self, restored: &Path) {
         assert_eq!(crate::first_difference(&self.image, restored), None, "bit for bit");
         self.filesystem.check(restored);
@@ -53,8 +55,8 @@ pub struct LiveVolume {
 }
 
 impl LiveVolume {
-    /// Formats `volume.img` of `volume_bytes` in `directory`, and fills it with real files of about `file_bytes`
-    /// and a database; gives the first state too.
+    /// Formats `volume.img` of `volume_bytes` in `directory`, and fills it with real files of about
+    /// `file_bytes` and a database; gives the first state too.
     pub fn create(
         directory: &Path,
         filesystem: Filesystem,
@@ -87,8 +89,8 @@ impl LiveVolume {
         self.directory.join("volume.img")
     }
 
-    /// What an hour of use does: files appended to, overwritten, cut, renamed, removed, new ones, changes all over
-    /// the database; freed blocks are discarded every other time.
+    /// What an hour of use does: files appended to, overwritten, cut, renamed, removed, new ones,
+    /// changes all over the database; freed blocks are discarded every other time.
     pub fn change(&mut self) -> VolumeState {
         self.next_state(|volume, root| {
             let step = volume.states;
@@ -127,7 +129,8 @@ impl LiveVolume {
         self.files.extend(files.into_iter().map(relative));
     }
 
-    /// What real trees have beside plain files: holes, long zeros, links, an empty file, random bytes.
+    /// What real trees have beside plain files: holes, long zeros, links, an empty file, random
+    /// bytes.
     fn add_odd_files(&mut self, root: &Path) {
         let odd = root.join("odd");
         fs::create_dir_all(&odd).expect("make a directory");

@@ -1,9 +1,10 @@
-//! What the end-to-end tests share: real devices, real filesystems, real servers, and the built program.
+//! What the end-to-end tests share: real devices, real filesystems, real servers, and the built
+//! program.
 //!
-//! Helpers stop the test with a panic that says what went wrong; nothing here is used by the product.
-//! A test that cannot run here says so through [`require_root!`] or [`require_s3!`], which print a line
-//! `SKIP: reason` past the test harness' capture; `tests/run` fails on any such line. Everything that
-//! random data comes from prints its seed, and `MOVER_TEST_SEED` sets it.
+//! Helpers stop the test with a panic that says what went wrong; nothing here is used by the
+//! product. A test that cannot run here says so through [`require_root!`] or [`require_s3!`], which
+//! print a line `SKIP: reason` past the test harness' capture; `tests/run` fails on any such line.
+//! Everything that random data comes from prints its seed, and `MOVER_TEST_SEED` sets it.
 
 #![allow(
     clippy::print_stdout,

@@ -1,4 +1,5 @@
-//! Where the repositories of a test of the real program are: a directory, or a bucket of a real server.
+//! Where the repositories of a test of the real program are: a directory, or a bucket of a real
+//! server.
 
 use crate::{Mover, S3Bucket, S3Server, expect_clean};
 use chunkstore::{Credential, Repository, Store, StoreOptions, open_url_with};
@@ -61,7 +62,8 @@ impl Place {
         opened.expect("open the store")
     }
 
-    /// As if time had passed: the leases of the dead are gone, and temporary files are old. For when nobody is at work.
+    /// As if time had passed: the leases of the dead are gone, and temporary files are old. For
+    /// when nobody is at work.
     pub fn age(&self, name: &str) {
         let store = self.store(name);
         run(async {

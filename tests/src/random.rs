@@ -5,7 +5,8 @@
 pub struct Rng(u64);
 
 impl Rng {
-    /// Seeded with `MOVER_TEST_SEED`, else with `default_seed`; prints the seed, which a failed test shows.
+    /// Seeded with `MOVER_TEST_SEED`, else with `default_seed`; prints the seed, which a failed
+    /// test shows.
     pub fn new(default_seed: u64) -> Self {
         let seed = match std::env::var("MOVER_TEST_SEED") {
             Ok(text) => text.parse().expect("MOVER_TEST_SEED is an integer"),

@@ -1,5 +1,5 @@
-//! Answers as stores and token services give them that no test can have at will: the words are those of the real ones, the
-//! server that says them is not.
+//! Answers as stores and token services give them that no test can have at will: the words are
+//! those of the real ones, the server that says them is not.
 
 use crate::Authority;
 use std::io::{BufRead, BufReader, Read, Write};

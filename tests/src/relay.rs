@@ -1,22 +1,28 @@
 //! A line with a latency and a rate: a TCP relay on loopback, in front of a real server.
 //!
-//! A kernel can delay and shape traffic; test machines often cannot make theirs do it. So the relay takes connections, passes
-//! their bytes on to a server and back, and makes each direction behave like one long, shared line:
+//! A kernel can delay and shape traffic; test machines often cannot make theirs do it. So the relay
+//! takes connections, passes their bytes on to a server and back, and makes each direction behave
+//! like one long, shared line:
 //!
-//! - **Rate.** All connections together share a direction's rate. A piece of up to some 64 KiB is *booked*: it leaves when
-//!   all that was booked before it has left (virtual time, see [`link`]). Connections take turns, first come, first
-//!   served, so none starves; what is not booked yet stays in the sender's socket and holds it back.
-//! - **Delay.** A booked piece arrives one delay after it has left. Pieces under way do not wait for each other, so the delay
-//!   costs no rate as long as a connection's window is larger than rate × delay.
-//! - **Handshake.** The relay accepts at once, as the kernel does it; the first bytes of a connection wait for a round trip
-//!   more, as they would for TCP's handshake. TLS needs no help: its messages are bytes like all others.
+//! - **Rate.** All connections together share a direction's rate. A piece of up to some 64 KiB is
+//!   *booked*: it leaves when all that was booked before it has left (virtual time, see [`link`]).
+//!   Connections take turns, first come, first served, so none starves; what is not booked yet
+//!   stays in the sender's socket and holds it back.
+//! - **Delay.** A booked piece arrives one delay after it has left. Pieces under way do not wait
+//!   for each other, so the delay costs no rate as long as a connection's window is larger than
+//!   rate × delay.
+//! - **Handshake.** The relay accepts at once, as the kernel does it; the first bytes of a
+//!   connection wait for a round trip more, as they would for TCP's handshake. TLS needs no help:
+//!   its messages are bytes like all others.
 //!
 //! Not modelled: loss, slow start, headers of packets (the rate is that of the payload).
 //!
-//! One thread runs all of it, with readiness instead of waiting, so that at 1 Gbit/s the relay leaves the CPU to those that are
-//! measured. Each direction of a connection is two tasks, [`take_in`] and [`give_out`], with a queue between them.
+//! One thread runs all of it, with readiness instead of waiting, so that at 1 Gbit/s the relay
+//! leaves the CPU to those that are measured. Each direction of a connection is two tasks,
+//! [`take_in`] and [`give_out`], with a queue between them.
 //!
-//! With [`FaultOptions`] a relay knows HTTP, takes each exchange apart and lets some of them go wrong (see [`http`]).
+//! With [`FaultOptions`] a relay knows HTTP, takes each exchange apart and lets some of them go
+//! wrong (see [`http`]).
 
 mod faults;
 mod http;
@@ -68,7 +74,8 @@ impl RelayOptions {
         Self { listen, server, up: link, down: link, faults: None }
     }
 
-    /// Without delay and limit. It knows HTTP, and can be told later to do something else than to hand on.
+    /// Without delay and limit. It knows HTTP, and can be told later to do something else than to
+    /// hand on.
     pub fn moody(server: SocketAddr) -> Self {
         let (stall, only) = (Duration::ZERO, "");
         Self::faulty(server, FaultOptions { seed: 0, percent: 0, kinds: Vec::new(), only, stall })
@@ -153,7 +160,8 @@ impl Relay {
         self.address
     }
 
-    /// What becomes of requests that arrive from now on. It must have been started with faults, if only with none.
+    /// What becomes of requests that arrive from now on. It must have been started with faults, if
+    /// only with none.
     pub fn becomes(&self, mood: Mood) {
         self.faults.as_ref().expect("a relay that knows HTTP").set(mood);
     }

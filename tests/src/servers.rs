@@ -66,7 +66,8 @@ impl S3Server {
         self.new_bucket(false)
     }
 
-    /// A new, empty bucket with object lock, and so with versions. What is locked in it stays as long as the server does.
+    /// A new, empty bucket with object lock, and so with versions. What is locked in it stays as
+    /// long as the server does.
     pub fn locking_bucket(&self) -> S3Bucket {
         self.new_bucket(true)
     }
@@ -133,7 +134,8 @@ impl S3Bucket {
         })
     }
 
-    /// Sends one signed request that `object_store` has no call for; gives the status, and what came with it: the head and the body.
+    /// Sends one signed request that `object_store` has no call for; gives the status, and what
+    /// came with it: the head and the body.
     pub fn call(&self, method: Method, key: &str, query: &[(&str, &str)]) -> (u16, String) {
         let store = self.store();
         let path = Path::parse(key).expect("a key");
@@ -152,8 +154,8 @@ impl S3Bucket {
         (status.unwrap_or_else(|| panic!("no status in {answer:?}")), answer)
     }
 
-    /// Until when, and how, the newest version of an object is locked, in the words of its HEAD: such as
-    /// `("GOVERNANCE", "2027-01-31T00:00:00")`. `None`: it is not locked.
+    /// Until when, and how, the newest version of an object is locked, in the words of its HEAD:
+    /// such as `("GOVERNANCE", "2027-01-31T00:00:00")`. `None`: it is not locked.
     pub fn lock_of(&self, key: &str) -> Option<(String, String)> {
         let (status, head) = self.call(Method::HEAD, key, &[]);
         assert_eq!(status, 200, "{key}: {head}");

@@ -10,7 +10,8 @@ pub fn is_root() -> bool {
 
 /// Prints `SKIP: reason` on a line of its own.
 ///
-/// Written straight to standard error: the test harness captures what a passing test prints by `println!`.
+/// Written straight to standard error: the test harness captures what a passing test prints by
+/// `println!`.
 pub fn skip(reason: &str) {
     let line = format!("\nSKIP: {reason}\n");
     // A test whose standard error is closed has nobody to tell.
@@ -28,8 +29,8 @@ macro_rules! require_root {
     };
 }
 
-/// Gives the [`S3Server`](crate::S3Server) called `ceph` or `moto`; returns from the test, with a `SKIP:`
-/// line, where `tests/run` started none.
+/// Gives the [`S3Server`](crate::S3Server) called `ceph` or `moto`; returns from the test, with a
+/// `SKIP:` line, where `tests/run` started none.
 #[macro_export]
 macro_rules! require_s3 {
     ($name:ident) => {

@@ -1,6 +1,8 @@
-//! Reference servers of changed-block lists, driven by real images, with the quirks of real ones as switches.
+//! Reference servers of changed-block lists, driven by real images, with the quirks of real ones as
+//! switches.
 //!
-//! Each of them serves [`Blocks`]: computed from two images, or made up for sizes that no image has.
+//! Each of them serves [`Blocks`]: computed from two images, or made up for sizes that no image
+//! has.
 
 mod authority;
 mod grpc;

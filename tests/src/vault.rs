@@ -1,4 +1,5 @@
-//! A repository in memory and a work directory, driven through the library: for tests of many small runs.
+//! A repository in memory and a work directory, driven through the library: for tests of many small
+//! runs.
 
 use crate::work_dir;
 use chunkstore::{
@@ -116,7 +117,8 @@ impl Vault {
         self.dir.path().join(name)
     }
 
-    /// Backs up volume `v` as backup and snapshot `id`; with a list, on top of the snapshot that is named with it.
+    /// Backs up volume `v` as backup and snapshot `id`; with a list, on top of the snapshot that is
+    /// named with it.
     pub fn backup(
         &self,
         objects: Arc<dyn ObjectStore>,

@@ -1,4 +1,5 @@
-//! Changed-block lists that lie: found out as often as the manual says, and whenever they are, the backup is right.
+//! Changed-block lists that lie: found out as often as the manual says, and whenever they are, the
+//! backup is right.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 #![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)] // volumes of a few MiB
 

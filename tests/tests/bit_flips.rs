@@ -1,9 +1,10 @@
-//! Bit rot: every class of byte positions of every kind of object flipped, and every object cut, in the golden repositories,
-//! encrypted and not. A restore gives the right data or refuses, and names no other cause than damage; a check finds it, names the object, and
-//! says of exactly those backups that they lost data which cannot be restored.
+//! Bit rot: every class of byte positions of every kind of object flipped, and every object cut, in
+//! the golden repositories, encrypted and not. A restore gives the right data or refuses, and names
+//! no other cause than damage; a check finds it, names the object, and says of exactly those
+//! backups that they lost data which cannot be restored.
 //!
-//! The small size, which every run has, takes some objects of each kind and a few bytes of each class. With `MOVER_TEST_FULL=1`
-//! every byte of every object is flipped.
+//! The small size, which every run has, takes some objects of each kind and a few bytes of each
+//! class. With `MOVER_TEST_FULL=1` every byte of every object is flipped.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
 use chunkstore::{
@@ -231,8 +232,8 @@ impl Rotting {
         cannot
     }
 
-    /// Of two keys one is damaged: with both the repository opens, with the damaged one alone it does not, and no other master
-    /// key comes out.
+    /// Of two keys one is damaged: with both the repository opens, with the damaged one alone it
+    /// does not, and no other master key comes out.
     fn key_is_refused(&self, key: &str, what: &str) {
         let mut opened = 0;
         // the passphrase is dear to try: once for each object
@@ -278,7 +279,8 @@ fn positions(class: &Class, full: bool, rng: &mut Rng) -> BTreeSet<usize> {
     if len <= 2 { [any].into() } else { [class.at.start, any].into() }
 }
 
-/// Which entries' classes are tried in the small size: those of a few entries; every name at least once.
+/// Which entries' classes are tried in the small size: those of a few entries; every name at least
+/// once.
 fn some(classes: Vec<Class>, full: bool) -> Vec<Class> {
     let mut count: BTreeMap<&str, u32> = BTreeMap::new();
     let mut keep = |c: &Class| {

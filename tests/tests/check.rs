@@ -1,4 +1,5 @@
-//! Checks of damaged repositories: what is found, which bytes are named as lost, and what a repair puts right.
+//! Checks of damaged repositories: what is found, which bytes are named as lost, and what a repair
+//! puts right.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
 use chunkstore::names::{manifest_key, pack_key};
@@ -360,7 +361,8 @@ fn stubs_of_rewritten_packs_are_followed_and_rebuilt() {
     for (name, encryption) in BOTH {
         let w = world(&format!("check-stubs-{name}"), encryption);
         let objects = w.fork();
-        // most of what the second backup holds alone is overwritten in a third, and the first two are forgotten but for a rest
+        // most of what the second backup holds alone is overwritten in a third, and the first two
+        // are forgotten but for a rest
         let mut rng = Rng::new(44);
         let mut three = w.contents[1].clone();
         let rest = 650 * 4096;

@@ -1,4 +1,5 @@
-//! What a check says when answers are bad, and not what is stored; what it leaves alone; and that a report is never lost.
+//! What a check says when answers are bad, and not what is stored; what it leaves alone; and that a
+//! report is never lost.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
 use chunkstore::{Encryption, ErrorKind};

@@ -1,4 +1,5 @@
-//! Copies between repositories that agree in nothing: killed at every change of either store, gone on with, beside collections.
+//! Copies between repositories that agree in nothing: killed at every change of either store, gone
+//! on with, beside collections.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
 use chunkstore::{Compression, Encryption, Error, ErrorKind, Manifest, Repository, Result};
@@ -65,7 +66,8 @@ fn fork(memory: &InMemory) -> Arc<InMemory> {
     Arc::new(memory.fork())
 }
 
-/// Three states of a volume that shrinks and grows, has zeros, and repeats itself; and what each holds.
+/// Three states of a volume that shrinks and grows, has zeros, and repeats itself; and what each
+/// holds.
 fn three_states(world: &Vault, rng: &mut Rng) -> Vec<(&'static str, Vec<u8>)> {
     let image = world.path("v.img");
     let mut content = rng.bytes(1_500_000);
@@ -231,7 +233,8 @@ fn die_everywhere(worlds: (&Vault, &Vault), dies: usize, id: &str, states: &[(&s
     assert!(dies == 0 || resumed > 0, "none of them went on from a checkpoint");
 }
 
-/// When the leases of the dead have run out, two collections take away all that no backup refers to, and nothing else.
+/// When the leases of the dead have run out, two collections take away all that no backup refers
+/// to, and nothing else.
 fn nothing_is_left(target: &Vault, memory: &Arc<InMemory>, copy: (&str, &[u8]), when: &str) {
     let clocked = ClockedStore::new(memory.fork());
     clocked.advance(3600);
@@ -277,7 +280,8 @@ fn a_collection_of_either_repository_between_any_two_requests_of_a_copy_is_safe(
     fs::write(&image, &states[1].1).unwrap();
     target.backup(target.memory(), &image, "own", None).unwrap();
     let start = [source.fork(), target.fork()];
-    // which end is collected, and what is forgotten there: the original itself, its base, the base's copy, the same content
+    // which end is collected, and what is forgotten there: the original itself, its base, the
+    // base's copy, the same content
     for (end, gone) in [(0, "two"), (0, "one"), (1, "one"), (1, "own")] {
         let mut at = 0;
         let (mut copied, mut refused) = (0, 0);

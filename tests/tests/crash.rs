@@ -1,7 +1,7 @@
 //! The whole pipeline, killed at every change of the store, before and after it.
 //!
-//! What was committed before restores; the run that was killed is either committed and right, or absent; running it again
-//! succeeds and restores.
+//! What was committed before restores; the run that was killed is either committed and right, or
+//! absent; running it again succeeds and restores.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
 use chunkstore::Encryption;
@@ -11,7 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 use tests::{Death, DyingStore, Rng, Vault, VaultParams, changed_extents, extents_json};
 
-/// Every death of a run from `world`'s state: what was there restores, the run is whole or absent, a rerun succeeds.
+/// Every death of a run from `world`'s state: what was there restores, the run is whole or absent,
+/// a rerun succeeds.
 fn die_everywhere(
     world: &Vault,
     start: &Arc<InMemory>,

@@ -1,7 +1,8 @@
 //! Incremental backups on a parent of which something stored is damaged.
 //!
-//! What is recorded as damaged is read from the volume and stored again, inherited subtrees included, and the new backup
-//! restores bit for bit. What is damaged but not recorded is never inherited unnoticed where its page is needed.
+//! What is recorded as damaged is read from the volume and stored again, inherited subtrees
+//! included, and the new backup restores bit for bit. What is damaged but not recorded is never
+//! inherited unnoticed where its page is needed.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
 use chunkstore::names::pack_key;
@@ -106,7 +107,8 @@ impl World {
         assert_eq!(self.vault.block_on(repo.read_damage()).unwrap(), (damaged, Vec::new()));
     }
 
-    /// Damages, records, backs up by the delta and as a whole, restores both. Gives the bytes that the delta read.
+    /// Damages, records, backs up by the delta and as a whole, restores both. Gives the bytes that
+    /// the delta read.
     fn heals(&self, what: &str, place: &Location, gone: bool) -> u64 {
         let objects: Arc<dyn ObjectStore> = self.vault.fork();
         self.damage(&objects, place, gone);

@@ -1,14 +1,17 @@
-//! A store behind a line on which things go wrong: each fault alone and all mixed, at every fifth request.
+//! A store behind a line on which things go wrong: each fault alone and all mixed, at every fifth
+//! request.
 //!
-//! A full backup, an incremental one, a restore, a forget and a collection each end within a deadline, either done and right
-//! or with a clear error and a documented exit code; after an error the same command works over a sound line. At the end all
-//! that is committed restores bit for bit, a collection succeeds, and what is left restores again. How often the store was
-//! asked is counted at the line and bounded by what a sound line needs.
+//! A full backup, an incremental one, a restore, a forget and a collection each end within a
+//! deadline, either done and right or with a clear error and a documented exit code; after an error
+//! the same command works over a sound line. At the end all that is committed restores bit for bit,
+//! a collection succeeds, and what is left restores again. How often the store was asked is counted
+//! at the line and bounded by what a sound line needs.
 //!
-//! What is changed on its way up a server refuses that compares bodies with their digests, as Ceph does. moto takes what comes:
-//! there it must be found by whoever reads it.
+//! What is changed on its way up a server refuses that compares bodies with their digests, as Ceph
+//! does. moto takes what comes: there it must be found by whoever reads it.
 //!
-//! `MOVER_TEST_FAULTS=N` is the full size: N seeds, larger volumes, stalls that last, Ceph beside moto.
+//! `MOVER_TEST_FAULTS=N` is the full size: N seeds, larger volumes, stalls that last, Ceph beside
+//! moto.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -26,7 +29,8 @@ use tests::{
 
 const MIB: usize = 1 << 20;
 const PERCENT: u64 = 20;
-/// Requests for one thing beyond those of a sound line: 24 retries at most, and those of a request that is begun anew.
+/// Requests for one thing beyond those of a sound line: 24 retries at most, and those of a request
+/// that is begun anew.
 const TRIES_MORE_MAX: u64 = 30;
 
 /// How much of it.
@@ -187,7 +191,8 @@ fn expect_clear(what: &str, output: &MoverOutput) {
     assert!(errors[0].contains('/') || errors[0].contains("pack"), "no place: {}", all());
 }
 
-/// These kinds, each alone and all of them mixed, each set at once with the others: they mostly wait.
+/// These kinds, each alone and all of them mixed, each set at once with the others: they mostly
+/// wait.
 fn all_kinds(server: &S3Server, size: Size, seed: u64, kinds: &[FaultKind]) {
     let mut sets: Vec<Vec<FaultKind>> = kinds.iter().map(|kind| vec![*kind]).collect();
     sets.push(kinds.to_vec());
@@ -270,8 +275,8 @@ fn uploads_meet(
     Scene::new(server, bucket, &name, SMALL, faults)
 }
 
-/// It is refused each time, tried again a bounded number of times, and named; nothing is committed, and the same command works over
-/// a sound line.
+/// It is refused each time, tried again a bounded number of times, and named; nothing is committed,
+/// and the same command works over a sound line.
 #[test]
 fn an_upload_that_never_arrives_as_it_was_sent_is_no_backup() {
     let ceph = tests::require_s3!(ceph);
@@ -308,7 +313,8 @@ fn an_upload_that_never_arrives_as_it_was_sent_is_no_backup() {
     });
 }
 
-/// Where a server compares nothing, a restore and a check say what is wrong, and the next backup stores it again.
+/// Where a server compares nothing, a restore and a check say what is wrong, and the next backup
+/// stores it again.
 #[test]
 fn what_a_server_took_changed_is_found_by_whoever_reads_it() {
     let moto = tests::require_s3!(moto);
@@ -350,8 +356,8 @@ fn always(kind: FaultKind) -> (String, FaultCounts) {
     (output.stderr, counts)
 }
 
-/// A store that does nothing but one of these is asked a bounded number of times, for a minute or two, and the error says what
-/// it said.
+/// A store that does nothing but one of these is asked a bounded number of times, for a minute or
+/// two, and the error says what it said.
 #[test]
 fn a_store_that_never_answers_well_is_asked_seldom_and_named() {
     tests::require_s3!(moto);

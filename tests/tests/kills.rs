@@ -1,12 +1,14 @@
 //! The real program, killed and stopped in the middle of what it does, on real stores.
 //!
-//! A backup is killed again and again until it may complete, then one on top of it, then a collection of what was forgotten:
-//! what was committed restores bit for bit throughout, each command works when it is run again, and after two more
-//! collections nothing is left that nobody refers to.
+//! A backup is killed again and again until it may complete, then one on top of it, then a
+//! collection of what was forgotten: what was committed restores bit for bit throughout, each
+//! command works when it is run again, and after two more collections nothing is left that nobody
+//! refers to.
 //!
-//! By default it is killed ten times on a local directory. `MOVER_TEST_KILLS=200` is the full size, on Ceph;
-//! `MOVER_TEST_KILLS_MIB=2048` is the size of the volume there, 256 unless told. From 1 GiB on, what is read again by a
-//! full backup that was killed ten times must not be more than 30% of the volume.
+//! By default it is killed ten times on a local directory. `MOVER_TEST_KILLS=200` is the full size,
+//! on Ceph; `MOVER_TEST_KILLS_MIB=2048` is the size of the volume there, 256 unless told. From 1
+//! GiB on, what is read again by a full backup that was killed ten times must not be more than 30%
+//! of the volume.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -201,7 +203,8 @@ impl<'a> Scene<'a> {
         ended.is_none()
     }
 
-    /// Kills a backup of the device up to `kills` times, then lets it complete; gives how much of the volume was read.
+    /// Kills a backup of the device up to `kills` times, then lets it complete; gives how much of
+    /// the volume was read.
     fn backup(&mut self, device: &LoopDevice, snapshot: &str, kills: u64, rng: &mut Rng) -> u64 {
         let mut line = words(&["backup", "--volume", "v", "--snapshot", snapshot, "--backup-id"]);
         line.extend(words(&[snapshot, "--memory", "64MiB", "--checkpoint-interval", "4MiB"]));
@@ -310,8 +313,9 @@ fn killed_at_random_moments_nothing_is_lost_and_nothing_is_left() {
         "{done} kills in {rounds} rounds: {worst}% read at worst, {}% on average",
         all / rounds
     );
-    // What the kernel counts includes what was under way when it was killed, some 10 MiB each time; the exact figure is that of
-    // the test of ten kills at changes of the store. Over a small volume this only finds a backup that begins anew each time.
+    // What the kernel counts includes what was under way when it was killed, some 10 MiB each time;
+    // the exact figure is that of the test of ten kills at changes of the store. Over a small
+    // volume this only finds a backup that begins anew each time.
     let most = if size >= 1024 * MIB { 130 } else { 250 };
     assert!(worst <= most, "{worst}%");
 }

@@ -1,5 +1,6 @@
-//! Backups and restores over a line with a latency and a rate, and with limits on the rate: what arrives is right, how many
-//! requests it takes, and that limits hold. How quick it is is measured elsewhere; here only lower bounds are timed.
+//! Backups and restores over a line with a latency and a rate, and with limits on the rate: what
+//! arrives is right, how many requests it takes, and that limits hold. How quick it is is measured
+//! elsewhere; here only lower bounds are timed.
 
 #![allow(clippy::print_stdout)] // the harness shows it for tests that fail
 

@@ -1,8 +1,8 @@
 //! Backup and restore against a plain model: the volume's bytes in a vector.
 //!
-//! Random chunk sizes, entries, fanouts, both encryptions; random writes, discards and resizes between backups; with a delta
-//! list (precise or coarse), with an allocated list, or without one. After each backup it and one earlier one are restored,
-//! onto a clean or a dirty target.
+//! Random chunk sizes, entries, fanouts, both encryptions; random writes, discards and resizes
+//! between backups; with a delta list (precise or coarse), with an allocated list, or without one.
+//! After each backup it and one earlier one are restored, onto a clean or a dirty target.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
 use chunkstore::Encryption;

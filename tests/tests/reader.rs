@@ -1,4 +1,5 @@
-//! `tests/reader/reader.py` was written from `docs/format.md` alone: what it reads is what the document says.
+//! `tests/reader/reader.py` was written from `docs/format.md` alone: what it reads is what the
+//! document says.
 
 use chunkstore::{
     ChunkSize, Credential, Encryption, InitOptions, KdfCost, Manifest, Repository, StoreOptions,

@@ -1,5 +1,5 @@
-//! Restores onto real devices: sectors of 512 and 4096 bytes, odd volumes, dirty and larger targets, every engine, targets
-//! that fail half way, and a volume far larger than its data.
+//! Restores onto real devices: sectors of 512 and 4096 bytes, odd volumes, dirty and larger
+//! targets, every engine, targets that fail half way, and a volume far larger than its data.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
 

@@ -1,4 +1,5 @@
-//! Going on with a backup that was killed: how much is done again, when it must not be gone on with, and two at once.
+//! Going on with a backup that was killed: how much is done again, when it must not be gone on
+//! with, and two at once.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
 use chunkstore::{BackupId, Compression, Encryption, ErrorKind};
@@ -26,7 +27,8 @@ fn vault(name: &str, checkpoint_bytes: u64) -> Vault {
 
 /// The lease is made; each checkpoint writes it again. Killed at the second one.
 const HALF_WAY: Death = Death { change: 2, done: true };
-/// How many checkpoints a run makes depends on how its threads are scheduled: some runs end before there are two.
+/// How many checkpoints a run makes depends on how its threads are scheduled: some runs end before
+/// there are two.
 const TRIES: usize = 50;
 
 /// A world with an image.
@@ -90,7 +92,8 @@ fn a_run_killed_ten_times_reads_less_than_a_third_more() {
     let memory = vault.fork();
     let (mut total, mut kills) = (0, 0);
     loop {
-        // the moments are spread over the run, so that each run is killed where the last one was not
+        // the moments are spread over the run, so that each run is killed where the last one was
+        // not
         let death = (kills < KILLS)
             .then(|| Death { change: rng.below(2 * changes / (KILLS + 1)), done: rng.once_in(2) });
         let dying = DyingStore::new(memory.clone(), death);

@@ -1,7 +1,9 @@
-//! Backups that are locked against deletion, on servers that others wrote: what an attacker with delete rights leaves, what a
-//! collection does with what is locked, and which locks are extended when.
+//! Backups that are locked against deletion, on servers that others wrote: what an attacker with
+//! delete rights leaves, what a collection does with what is locked, and which locks are extended
+//! when.
 //!
-//! Ceph 16 ignores create-once in a bucket with versions, so collections run with `--exclusive` here.
+//! Ceph 16 ignores create-once in a bucket with versions, so collections run with `--exclusive`
+//! here.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
 use object_store::signer::Method;

@@ -1,5 +1,6 @@
-//! Round trips, bit for bit, of real filesystems on loop devices: a full backup, five increments by their real
-//! changed-block lists, and each of the six states restored onto a clean and onto a dirty target.
+//! Round trips, bit for bit, of real filesystems on loop devices: a full backup, five increments by
+//! their real changed-block lists, and each of the six states restored onto a clean and onto a
+//! dirty target.
 //!
 //! Everything goes through the program, as a user would call it.
 
@@ -80,7 +81,8 @@ struct BackedUp {
     states: Vec<VolumeState>,
     /// Ids of the backups of the states.
     ids: Vec<String>,
-    /// Where they were read: still attached, as a restore onto a device of the same name is refused.
+    /// Where they were read: still attached, as a restore onto a device of the same name is
+    /// refused.
     _sources: Vec<LoopDevice>,
 }
 
@@ -155,7 +157,8 @@ fn id_of(summary: &Value) -> String {
     summary["backup_id"].as_str().expect("a summary names its backup").to_owned()
 }
 
-/// An increment builds on the backup before, and reads no more than what was listed, rounded to chunks.
+/// An increment builds on the backup before, and reads no more than what was listed, rounded to
+/// chunks.
 fn expect_cheap(summary: &Value, parent: &str, listed_bytes: u64, list: &Path) {
     assert_eq!(summary["kind"], "delta", "{summary}");
     assert!(
@@ -178,7 +181,8 @@ fn restore_all(mover: &Mover, backed_up: &BackedUp) {
     let dirty = backed_up.directory.path().join("dirty.img");
     let bytes = std::fs::metadata(&backed_up.states[0].image).expect("its size").len();
     fill_with_random(&dirty, bytes);
-    // From both ends, so that what is on the dirty target is now older, now newer, than what goes there.
+    // From both ends, so that what is on the dirty target is now older, now newer, than what goes
+    // there.
     for step in [0, 5, 1, 4, 2, 3] {
         let state = &backed_up.states[step];
         let clean = backed_up.directory.path().join("clean.img");
@@ -248,7 +252,8 @@ fn inspect_all(mover: &Mover, backed_up: &BackedUp) {
     }
 }
 
-/// The way back: the first state once more, by the list that `diff` makes from the last backup to the first one.
+/// The way back: the first state once more, by the list that `diff` makes from the last backup to
+/// the first one.
 fn back_by_diff(mover: &Mover, backed_up: &BackedUp) {
     let (first, last) = (&backed_up.ids[0], &backed_up.ids[INCREMENTS]);
     let list = backed_up.directory.path().join("diff.json");

@@ -1,5 +1,5 @@
-//! Memory and cost that do not grow: a sparse volume of 64 TiB, memory limits that the kernel enforces, and what a
-//! restore and an unchanged incremental must not read.
+//! Memory and cost that do not grow: a sparse volume of 64 TiB, memory limits that the kernel
+//! enforces, and what a restore and an unchanged incremental must not read.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
 use serde_json::Value;

@@ -1,11 +1,14 @@
 //! Many processes of the real program at work in one repository at once, some of them killed.
 //!
-//! Eight volumes that share data are changed and backed up, with and without lists, each by its own process after the other;
-//! two processes restore what is there, two collect, and one forgets. In every second round some are killed at random moments
-//! and run again, or given up. What is restored equals what was backed up, at any time; after each round the structure is checked
-//! (`check`), and at the end all that is left is read, restored and compared, and nothing stays that nobody refers to.
+//! Eight volumes that share data are changed and backed up, with and without lists, each by its own
+//! process after the other; two processes restore what is there, two collect, and one forgets. In
+//! every second round some are killed at random moments and run again, or given up. What is
+//! restored equals what was backed up, at any time; after each round the structure is checked
+//! (`check`), and at the end all that is left is read, restored and compared, and nothing stays
+//! that nobody refers to.
 //!
-//! By default two short rounds on a local directory. `MOVER_TEST_TOGETHER_MINUTES=10` is the full size, on Ceph.
+//! By default two short rounds on a local directory. `MOVER_TEST_TOGETHER_MINUTES=10` is the full
+//! size, on Ceph.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

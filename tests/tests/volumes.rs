@@ -1,4 +1,5 @@
-//! Volumes of every awkward size and content, lists of every awkward shape: backed up, restored, compared bit for bit.
+//! Volumes of every awkward size and content, lists of every awkward shape: backed up, restored,
+//! compared bit for bit.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
 use serde_json::json;
@@ -164,7 +165,8 @@ fn a_volume_may_grow_and_shrink_between_increments() {
     let old = bench.path("old.img");
     let new = bench.image("new.img", &rng.bytes(usize::try_from(3 * MIB + 100).unwrap()));
     bench.backup(&new, "s0", None);
-    // over the fanout of a leaf (128 chunks), back below it, into the middle of a chunk, to a border, to one sector
+    // over the fanout of a leaf (128 chunks), back below it, into the middle of a chunk, to a
+    // border, to one sector
     let sizes = [9 * MIB + 512, 9 * MIB + 600, 20 * MIB, 5 * MIB, 5 * MIB + CHUNK, 512, 8 * MIB];
     for (i, size) in (1..).zip(sizes) {
         fs::copy(&new, &old).unwrap();

@@ -15,7 +15,8 @@ const PAGE_BYTES: u64 = 16 << 10;
 /// Bytes of a page that change, in runs of so many.
 const RUNS: u64 = 4;
 const RUN_BYTES: usize = 64;
-/// Other data of the same kind is taken from so far off the grid that no chunk of it was seen before.
+/// Other data of the same kind is taken from so far off the grid that no chunk of it was seen
+/// before.
 const SHIFT_BYTES: u64 = 1234;
 
 /// The copy and where its data is.

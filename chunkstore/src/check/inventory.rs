@@ -1,4 +1,5 @@
-//! What there is in a repository: manifests, packs, segments, stubs. Every record is opened; what does not open is a finding.
+//! What there is in a repository: manifests, packs, segments, stubs. Every record is opened; what
+//! does not open is a finding.
 
 use super::{FindingKind, Findings, is_damage, twice};
 use crate::error::{Error, Result};
@@ -181,8 +182,8 @@ impl Inventory {
         Ok(())
     }
 
-    /// Opens all objects of a kind. What went away meanwhile is nobody's loss: nothing else than a collection or its owner
-    /// removes such objects.
+    /// Opens all objects of a kind. What went away meanwhile is nobody's loss: nothing else than a
+    /// collection or its owner removes such objects.
     async fn open_all(
         &mut self,
         repo: &Arc<Repository>,
@@ -269,7 +270,8 @@ fn parses<T>(parse: impl Fn(&str) -> Result<T>) -> impl Fn(&str) -> Result<()> {
     move |key| parse(key).map(drop)
 }
 
-/// An object whose name is not one of ours: no damage, but nobody will ever look at it or remove it.
+/// An object whose name is not one of ours: no damage, but nobody will ever look at it or remove
+/// it.
 fn foreign(findings: &mut Findings, key: &str, e: &Error) {
     findings.note(format!("{key} is no object of this repository: {e}"));
 }

@@ -1,7 +1,8 @@
 //! One pack: its directory against what refers to it, and its bytes against hash, tags and ids.
 //!
-//! Without reading data that is two requests a pack. With data the whole pack is read once, in order, two reads ahead; the
-//! hash of the trailer, the tag of each entry and the id of each chunk and page are checked on the way.
+//! Without reading data that is two requests a pack. With data the whole pack is read once, in
+//! order, two reads ahead; the hash of the trailer, the tag of each entry and the id of each chunk
+//! and page are checked on the way.
 
 use super::refs::Refs;
 use super::{Check, FindingKind, is_damage};
@@ -44,7 +45,8 @@ enum Trouble {
     Gone,
     /// It does not say, or not rightly, what is in it.
     Frame(Error),
-    /// Entries, or places of entries, that are bad; and whether the rest of the bytes is not as it was stored.
+    /// Entries, or places of entries, that are bad; and whether the rest of the bytes is not as it
+    /// was stored.
     Data { entries: Vec<(u32, Error)>, places: Vec<(u32, u16)>, hash: bool },
 }
 
@@ -99,8 +101,8 @@ impl Check {
 }
 
 impl PackChecker<'_> {
-    /// Checks a pack of `size_bytes`; with `data` all of it is read. `read` is told how many bytes came. `None`: nothing is
-    /// wrong. Errors are the store's.
+    /// Checks a pack of `size_bytes`; with `data` all of it is read. `read` is told how many bytes
+    /// came. `None`: nothing is wrong. Errors are the store's.
     pub async fn check(
         &mut self,
         pack: &PackId,
@@ -204,7 +206,8 @@ impl EntryChecker {
         Ok(Self { repo: Arc::clone(repo), opener, plain: Vec::new() })
     }
 
-    /// Checks a whole entry against all ids that it must have. Gives the indexes of those that it does not.
+    /// Checks a whole entry against all ids that it must have. Gives the indexes of those that it
+    /// does not.
     pub(super) fn check(
         &mut self,
         kind: EntryKind,

@@ -1,10 +1,11 @@
 //! Everything that is referred to, and whether the directories of packs list it so.
 //!
-//! Mechanism: two bits for each stored chunk ([`LiveSet`]), and for each pack one sum of hashes. A hash covers all that a
-//! reference says: entry, index, offset, length, id. Whoever has a pack's directory adds the same up over the places that are
-//! marked, and the sums are equal exactly if each reference is listed as it was met. So no reference has to be kept. A place that
-//! several references name counts with the first of them. What is reached through a forwarding stub has no id there, and has a
-//! sum of its own.
+//! Mechanism: two bits for each stored chunk ([`LiveSet`]), and for each pack one sum of hashes. A
+//! hash covers all that a reference says: entry, index, offset, length, id. Whoever has a pack's
+//! directory adds the same up over the places that are marked, and the sums are equal exactly if
+//! each reference is listed as it was met. So no reference has to be kept. A place that several
+//! references name counts with the first of them. What is reached through a forwarding stub has no
+//! id there, and has a sum of its own.
 //!
 //! Memory: two bits a chunk, and about 350 bytes a pack.
 

@@ -1,13 +1,16 @@
 //! Putting right what can be: stubs of packs that are gone, dedup segments, records of damage.
 //!
-//! A lost chunk or page may be stored a second time: a later backup stored it again, or two did at once. Directories of all
-//! packs are looked through for the ids that references to lost packs want; what is found is read and checked, and a new stub
-//! leads there. Packs that a collection has condemned are not relied upon, nor damaged entries. A collection that condemns
-//! later waits for the reader's lease of this check, and by then finds the stub.
+//! A lost chunk or page may be stored a second time: a later backup stored it again, or two did at
+//! once. Directories of all packs are looked through for the ids that references to lost packs
+//! want; what is found is read and checked, and a new stub leads there. Packs that a collection has
+//! condemned are not relied upon, nor damaged entries. A collection that condemns later waits for
+//! the reader's lease of this check, and by then finds the stub.
 //!
-//! A segment that cannot be read is replaced by new ones, made from the directories of the packs that no other segment names.
+//! A segment that cannot be read is replaced by new ones, made from the directories of the packs
+//! that no other segment names.
 //!
-//! Nothing but segments and stubs that cannot be read is deleted or written over, and records of damage that is none any more.
+//! Nothing but segments and stubs that cannot be read is deleted or written over, and records of
+//! damage that is none any more.
 
 use super::pack::EntryChecker;
 use super::suspects::Reference;
@@ -52,8 +55,8 @@ pub struct Repaired {
 }
 
 impl Check {
-    /// Looks for what is lost in all packs, and leads there by new stubs. If anything was found, the check has to be made
-    /// [`again`](Self::again): more can be read now.
+    /// Looks for what is lost in all packs, and leads there by new stubs. If anything was found,
+    /// the check has to be made [`again`](Self::again): more can be read now.
     pub async fn repair_stubs(&mut self, repaired: &mut Repaired) -> Result<bool> {
         let condemned = self.repo.condemned_packs().await?;
         let mut found_any = false;
@@ -78,8 +81,9 @@ impl Check {
         Ok(found_any)
     }
 
-    /// A stub of what the old one says, if it can be read, and of this. What somebody else writes meanwhile is not lost: the
-    /// first one is created, and what was written over another one is looked at.
+    /// A stub of what the old one says, if it can be read, and of this. What somebody else writes
+    /// meanwhile is not lost: the first one is created, and what was written over another one is
+    /// looked at.
     async fn put_stub(&self, pack: PackId, places: Vec<(OldPlace, Location)>) -> Result<()> {
         for _ in 0..STUB_TRIES {
             let mut all: BTreeMap<OldPlace, Location> = places.iter().copied().collect();
@@ -109,7 +113,8 @@ impl Check {
             .hint("run it again"))
     }
 
-    /// Stubs that cannot be read, of packs that nothing refers to: they only keep collections from their work.
+    /// Stubs that cannot be read, of packs that nothing refers to: they only keep collections from
+    /// their work.
     async fn remove_useless_stubs(&self, repaired: &mut Repaired) -> Result<()> {
         for pack in self.inventory.broken_stubs.iter().filter(|pack| !self.refs.has(pack)) {
             self.repo.store().delete(&moved_key(pack)).await?;
@@ -249,7 +254,8 @@ impl Check {
         })
     }
 
-    /// Records what is damaged, so that the next backups store it again. What is recorded already is left out.
+    /// Records what is damaged, so that the next backups store it again. What is recorded already
+    /// is left out.
     pub async fn record_damage(&mut self, repaired: &mut Repaired) -> Result<()> {
         let mut fresh = crate::protocol::DamagedSet::default();
         let mut damaged = self.damage.to_records();
@@ -264,9 +270,9 @@ impl Check {
         self.repo.put_damage(&fresh).await.map(drop)
     }
 
-    /// Removes records of damage of which all is whole: somebody brought it back. `read`: packs of which every byte was read now.
-    /// Whoever builds on such a pack from now on finds what he expects. Of what is gone a collection knows when nobody needs the
-    /// record any more.
+    /// Removes records of damage of which all is whole: somebody brought it back. `read`: packs of
+    /// which every byte was read now. Whoever builds on such a pack from now on finds what he
+    /// expects. Of what is gone a collection knows when nobody needs the record any more.
     pub async fn clear_records(
         &self,
         read: &HashSet<PackId>,
@@ -285,7 +291,8 @@ impl Check {
     }
 }
 
-/// Reads all of a segment: lengths, tags, order and hash. Gives the packs that it names; `None`: it is gone.
+/// Reads all of a segment: lengths, tags, order and hash. Gives the packs that it names; `None`: it
+/// is gone.
 pub(super) async fn read_segment(
     repo: &Arc<Repository>,
     id: &SegmentId,

@@ -1,4 +1,5 @@
-//! Packs that something refers to and that are not there: their stubs say where it went, or it is lost.
+//! Packs that something refers to and that are not there: their stubs say where it went, or it is
+//! lost.
 
 use super::{Check, FindingKind, is_damage, twice};
 use crate::error::Result;

@@ -1,7 +1,8 @@
-//! Packs that do not say rightly what is in them: what refers to them is collected by another walk, and read by it.
+//! Packs that do not say rightly what is in them: what refers to them is collected by another walk,
+//! and read by it.
 //!
-//! Memory: some [`REFS_MAX`] references of about 100 bytes at a time, or those of one pack; two bits for each page; and stubs
-//! that lead into such packs.
+//! Memory: some [`REFS_MAX`] references of about 100 bytes at a time, or those of one pack; two
+//! bits for each page; and stubs that lead into such packs.
 
 use super::pack::EntryChecker;
 use super::{Check, is_damage};
@@ -73,7 +74,8 @@ impl Check {
         groups
     }
 
-    /// Everything that leads into these packs, directly or through stubs: ascending, each place once.
+    /// Everything that leads into these packs, directly or through stubs: ascending, each place
+    /// once.
     pub(super) async fn references(&self, packs: &HashSet<PackId>) -> Result<Vec<Reference>> {
         let via = self.stubs_into(packs).await?;
         let maps = self.maps()?;
@@ -113,7 +115,8 @@ impl Check {
         Ok(via)
     }
 
-    /// Reads what references lead to; gives those that find it damaged, with why if it is the whole entry.
+    /// Reads what references lead to; gives those that find it damaged, with why if it is the whole
+    /// entry.
     pub(super) async fn unreadable(
         &self,
         references: &[Reference],
@@ -221,7 +224,8 @@ struct Collector<'a> {
     /// Pages that were met.
     pages: LiveSet,
     found: Vec<Reference>,
-    /// When those that name one place are put together: many may name it, and there are only so many places.
+    /// When those that name one place are put together: many may name it, and there are only so
+    /// many places.
     found_max: usize,
 }
 

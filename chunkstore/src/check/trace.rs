@@ -1,10 +1,11 @@
 //! Which bytes of which backups lead into what is damaged.
 //!
-//! One map after another, so that each place of a volume is named. A page of which nothing was damaged in an earlier map is not
-//! gone into again: backups of one volume share most of their pages, so the cost is that of the pages that exist, and of
-//! the damaged paths of each backup.
+//! One map after another, so that each place of a volume is named. A page of which nothing was
+//! damaged in an earlier map is not gone into again: backups of one volume share most of their
+//! pages, so the cost is that of the pages that exist, and of the damaged paths of each backup.
 //!
-//! Memory: two bits a page twice, about 100 bytes for each inner page of one map, and 16 bytes for each damaged range.
+//! Memory: two bits a page twice, about 100 bytes for each inner page of one map, and 16 bytes for
+//! each damaged range.
 
 use super::damage::Damage;
 use super::{Check, is_damage};

@@ -1,5 +1,5 @@
-//! Opened blocks of segments that were read by range, within a bound. Chunk ids are spread evenly, so no block is likelier to be
-//! asked for again than another: the oldest goes.
+//! Opened blocks of segments that were read by range, within a bound. Chunk ids are spread evenly,
+//! so no block is likelier to be asked for again than another: the oldest goes.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,7 +33,8 @@ impl Blocks {
         self.lock().blocks.get(&needed).cloned()
     }
 
-    /// Keeps a block; the latest one is kept whatever the bound, as somebody is about to ask for it.
+    /// Keeps a block; the latest one is kept whatever the bound, as somebody is about to ask for
+    /// it.
     pub(super) fn put(&self, needed: NeededBlock, block: Arc<[u8]>) {
         let mut held = self.lock();
         let len = block.len() as u64;

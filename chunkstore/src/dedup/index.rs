@@ -1,15 +1,18 @@
 //! The repository's dedup segments, within a memory budget: chunk id → location.
 //!
-//! For: seal threads, when neither the parent nor this run knows a chunk. Nothing is read before [`DedupIndex::open`]; callers
-//! open the index when the first chunk needs it. Nothing depends on it: a segment that cannot be read, trusted or held is left
-//! out, counted and, where something is wrong, warned of; then a chunk may be stored twice.
+//! For: seal threads, when neither the parent nor this run knows a chunk. Nothing is read before
+//! [`DedupIndex::open`]; callers open the index when the first chunk needs it. Nothing depends on
+//! it: a segment that cannot be read, trusted or held is left out, counted and, where something is
+//! wrong, warned of; then a chunk may be stored twice.
 //!
-//! A segment is used as a plain copy in a scratch directory (mapped, no memory of ours), or through its index section in
-//! memory (3% of it) with blocks read by range as they are needed. Small segments are copied to scratch at once, others when so
-//! much of them was read by range that copying would have been cheaper. So a run that asks for little reads little, however
-//! large the repository is, and one that asks for much reads each segment once.
+//! A segment is used as a plain copy in a scratch directory (mapped, no memory of ours), or through
+//! its index section in memory (3% of it) with blocks read by range as they are needed. Small
+//! segments are copied to scratch at once, others when so much of them was read by range that
+//! copying would have been cheaper. So a run that asks for little reads little, however large the
+//! repository is, and one that asks for much reads each segment once.
 //!
-//! The budget: a quarter for bytes on their way, at most half for index sections, the rest for opened blocks.
+//! The budget: a quarter for bytes on their way, at most half for index sections, the rest for
+//! opened blocks.
 //!
 //! It cannot deadlock: [`DedupIndex::lookup`] never waits, and no lock is held across a request.
 
@@ -38,8 +41,8 @@ const COPY_SHARE: u64 = 4;
 pub struct DedupOptions {
     /// Most memory, mapped copies apart.
     pub memory_bytes: u64,
-    /// Most bytes that may be read to open it, which is what finding a chunk in it could save; a request counts as some KiB.
-    /// Copies in scratch cost nothing.
+    /// Most bytes that may be read to open it, which is what finding a chunk in it could save; a
+    /// request counts as some KiB. Copies in scratch cost nothing.
     pub worth_bytes: u64,
 }
 
@@ -50,7 +53,8 @@ pub struct DedupStats {
     pub segments: u64,
     /// Of them, those with a copy in scratch.
     pub copies: u64,
-    /// Segments left out for want of memory, because they are not worth it, or because the store does not answer.
+    /// Segments left out for want of memory, because they are not worth it, or because the store
+    /// does not answer.
     pub left_out: u64,
     /// Segments left out because they could not be trusted.
     pub damaged: u64,
@@ -139,7 +143,8 @@ impl DedupIndex {
         stats
     }
 
-    /// Where a chunk is stored, at a place that is `usable`. Never waits; may be called from any thread.
+    /// Where a chunk is stored, at a place that is `usable`. Never waits; may be called from any
+    /// thread.
     pub fn lookup(&self, id: &ChunkId, usable: impl Fn(&Location) -> bool) -> Lookup {
         for (number, segment) in self.segments.iter().enumerate() {
             let needed = |block| NeededBlock { segment: number, block };

@@ -1,9 +1,10 @@
 //! Opening the index: which segments are used, and how, within the budget.
 //!
-//! Copies in scratch come first, as they cost nothing. Of the others those are chosen, largest first, whose index sections fit
-//! into memory and into what looking is worth to the caller; how long a section is follows from the size of the segment, as
-//! listed. So nothing at all is read of a segment that is not used: what a run costs does not follow the size of the repository. Then the
-//! ends are read, with the index sections in them.
+//! Copies in scratch come first, as they cost nothing. Of the others those are chosen, largest
+//! first, whose index sections fit into memory and into what looking is worth to the caller; how
+//! long a section is follows from the size of the segment, as listed. So nothing at all is read of
+//! a segment that is not used: what a run costs does not follow the size of the repository. Then
+//! the ends are read, with the index sections in them.
 
 use super::scratch::{Scratch, ScratchBytes, copy, copy_cost};
 use super::segment::Segment;
@@ -27,9 +28,11 @@ const TAIL_BYTES: u64 = 8 << 10;
 const REQUEST_BYTES: u64 = 16 << 10;
 /// Requests in flight.
 const REQUESTS_MAX: u64 = 16;
-/// Segments up to this size are copied to scratch at once: that costs about as much as their index section.
+/// Segments up to this size are copied to scratch at once: that costs about as much as their index
+/// section.
 const SMALL_BYTES: u64 = 1 << 20;
-/// Most that is copied when the index is opened: the rest has time until it is needed, or until the next run.
+/// Most that is copied when the index is opened: the rest has time until it is needed, or until the
+/// next run.
 const SMALL_BYTES_TOTAL: u64 = 32 << 20;
 /// Bytes that are copied at a time.
 const STEP_BYTES: u64 = 256 << 10;
@@ -106,7 +109,8 @@ impl<'a> Opening<'a> {
         rest
     }
 
-    /// Uses those whose index section is in what was read of their end; gives the layouts of the others.
+    /// Uses those whose index section is in what was read of their end; gives the layouts of the
+    /// others.
     async fn read_tails(&mut self, segments: Vec<SegmentInfo>) -> Vec<(SegmentId, SegmentLayout)> {
         let (repo, scratch) = (self.repo, self.scratch);
         let may_copy = std::mem::take(&mut self.may_copy);
@@ -232,8 +236,8 @@ impl<'a> Opening<'a> {
     }
 }
 
-/// Bytes of an index section in a segment of so many: a filter of 1.6 bytes to each record of 50, a fence to each block, and the packs,
-/// of which there is one to some hundred records.
+/// Bytes of an index section in a segment of so many: a filter of 1.6 bytes to each record of 50, a
+/// fence to each block, and the packs, of which there is one to some hundred records.
 fn index_estimate(segment_bytes: u64) -> u64 {
     segment_bytes / 1000 * 34 + 512
 }

@@ -1,16 +1,20 @@
 //! The chunks that this run has met: who stores which, and where they are.
 //!
-//! For: seal threads, which ask before they compress, so that a chunk that occurs twice in a volume is looked up and stored
-//! once. Owns the table and nothing else. Must not: do I/O, wait, or grow beyond its bound.
+//! For: seal threads, which ask before they compress, so that a chunk that occurs twice in a volume
+//! is looked up and stored once. Owns the table and nothing else. Must not: do I/O, wait, or grow
+//! beyond its bound.
 //!
-//! Mechanism: shards, each an open-addressing table of fixed-size slots under its own lock. The ids are keyed hashes, so
-//! their own bytes are the hash. A shard doubles until its share of the bound is reached; after that it forgets half of what it
-//! knows, whichever half, each time it is full. What is forgotten may be stored twice, no more.
+//! Mechanism: shards, each an open-addressing table of fixed-size slots under its own lock. The ids
+//! are keyed hashes, so their own bytes are the hash. A shard doubles until its share of the bound
+//! is reached; after that it forgets half of what it knows, whichever half, each time it is full.
+//! What is forgotten may be stored twice, no more.
 //!
-//! Invariants: an id has at most one slot; a slot is not forgotten while its owner has not published it, nor while somebody who
-//! was told [`Claim::Taken`] without a location has not asked for it with [`RunTable::settle`].
+//! Invariants: an id has at most one slot; a slot is not forgotten while its owner has not
+//! published it, nor while somebody who was told [`Claim::Taken`] without a location has not asked
+//! for it with [`RunTable::settle`].
 //!
-//! It cannot deadlock: nothing waits, no method takes the locks of two shards, and the lock of the pack list is innermost.
+//! It cannot deadlock: nothing waits, no method takes the locks of two shards, and the lock of the
+//! pack list is innermost.
 
 use crate::ids::{ChunkId, PackId};
 use crate::units::Location;
@@ -27,7 +31,8 @@ const SHARD_SLOTS_MIN: usize = 16;
 pub enum Claim {
     /// The caller finds or stores it, and says where with [`RunTable::publish`].
     Owner,
-    /// Somebody has stored it (the location is known), or is about to: then [`RunTable::settle`] gives the location later.
+    /// Somebody has stored it (the location is known), or is about to: then [`RunTable::settle`]
+    /// gives the location later.
     Taken(Option<Location>),
 }
 
@@ -85,8 +90,8 @@ struct Slot {
     stored_len: u32,
     index: u16,
     state: State,
-    /// Claims that were answered before the location was known, and are not settled. At its maximum it stays: such a slot is
-    /// kept for good.
+    /// Claims that were answered before the location was known, and are not settled. At its maximum
+    /// it stays: such a slot is kept for good.
     unsettled: u8,
 }
 
@@ -103,7 +108,8 @@ impl RunTable {
         }
     }
 
-    /// Who stores this chunk? Exactly one caller becomes the owner of an id, as long as the table remembers it.
+    /// Who stores this chunk? Exactly one caller becomes the owner of an id, as long as the table
+    /// remembers it.
     pub fn claim(&self, id: &ChunkId) -> Claim {
         let (mut table, hash) = self.shard(id);
         if let Some(at) = table.find(hash, id) {
@@ -144,8 +150,8 @@ impl RunTable {
         }
     }
 
-    /// For each [`Claim::Taken`] without a location, until it gives one, and then no more: where the chunk is, if its owner
-    /// has published it.
+    /// For each [`Claim::Taken`] without a location, until it gives one, and then no more: where
+    /// the chunk is, if its owner has published it.
     pub fn settle(&self, id: &ChunkId) -> Option<Location> {
         let (mut table, hash) = self.shard(id);
         let at = table.find(hash, id)?;

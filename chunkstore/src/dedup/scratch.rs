@@ -1,4 +1,5 @@
-//! Where plain copies of segments are kept beside a run. The copies are made here; files and mappings are the caller's.
+//! Where plain copies of segments are kept beside a run. The copies are made here; files and
+//! mappings are the caller's.
 
 use crate::error::Result;
 use crate::format::names::segment_key;

@@ -1,7 +1,8 @@
 //! One segment in use: its index section in memory or in a scratch copy, and its blocks.
 //!
-//! Invariants: no byte of a block is believed before its tag was checked. A block of a copy is checked when it is first used; what
-//! was checked once in a run stays checked, as the kernel holds it from then on, or reads it back from a file that nobody changes.
+//! Invariants: no byte of a block is believed before its tag was checked. A block of a copy is
+//! checked when it is first used; what was checked once in a run stays checked, as the kernel holds
+//! it from then on, or reads it back from a file that nobody changes.
 
 use super::scratch::ScratchBytes;
 use crate::error::{Error, ErrorKind, Result};

@@ -22,8 +22,8 @@ pub(crate) struct PackFrame {
     pub(crate) directory: Vec<DirectoryEntry>,
 }
 
-/// Reads it: two requests, three for a large directory. `NotFound` if there is no such pack; `size_bytes` is what a listing
-/// says of it.
+/// Reads it: two requests, three for a large directory. `NotFound` if there is no such pack;
+/// `size_bytes` is what a listing says of it.
 pub(crate) async fn read_frame(
     repo: &Repository,
     opener: &mut Opener,

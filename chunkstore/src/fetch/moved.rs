@@ -22,7 +22,8 @@ pub struct Forwarder {
     kept: usize,
 }
 
-/// A chunk on its way: its place in the answer, where it is in the pack at hand, and the packs it came through.
+/// A chunk on its way: its place in the answer, where it is in the pack at hand, and the packs it
+/// came through.
 struct Sought {
     at: usize,
     entry: u32,
@@ -30,8 +31,8 @@ struct Sought {
     trail: Vec<PackId>,
 }
 
-/// Where chunks (or pages, index 0) of a pack that is gone are now; in the order of `wanted`. Chains of stubs are followed
-/// as far as packs are gone.
+/// Where chunks (or pages, index 0) of a pack that is gone are now; in the order of `wanted`.
+/// Chains of stubs are followed as far as packs are gone.
 ///
 /// No stub is an error of kind `Missing`: what a backup refers to is lost.
 pub async fn resolve_moved(
@@ -43,7 +44,8 @@ pub async fn resolve_moved(
 }
 
 impl Forwarder {
-    /// Where a chunk of a pack is as far as stubs are known already; `None` if its pack is not known to have moved.
+    /// Where a chunk of a pack is as far as stubs are known already; `None` if its pack is not
+    /// known to have moved.
     pub fn known(&self, pack: PackId, entry: u32, index: u16) -> Option<Location> {
         let mut found: Option<Location> = None;
         for _ in 0..MOVED_HOPS_MAX {
@@ -77,7 +79,8 @@ impl Forwarder {
         Err(Error::new(ErrorKind::Corrupt, format!("follow {}", moved_key(pack)), what))
     }
 
-    /// Looks everything up in the stub of its pack; gives what is to be followed further, since the next pack is gone too.
+    /// Looks everything up in the stub of its pack; gives what is to be followed further, since the
+    /// next pack is gone too.
     async fn hop(
         &mut self,
         repo: &Repository,

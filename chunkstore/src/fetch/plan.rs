@@ -27,8 +27,9 @@ impl From<&Location> for EntryAddr {
 }
 
 impl EntryAddr {
-    /// Refuses an address that no writer makes, before memory is taken for it. `plain_bytes_max` is the most plaintext
-    /// that an entry of the expected kind holds; sealing adds a header and a tag and never makes it longer otherwise.
+    /// Refuses an address that no writer makes, before memory is taken for it. `plain_bytes_max` is
+    /// the most plaintext that an entry of the expected kind holds; sealing adds a header and a tag
+    /// and never makes it longer otherwise.
     pub fn check(&self, plain_bytes_max: u32) -> Result<()> {
         let frame = ENTRY_HEADER_BYTES + TAG_BYTES;
         let end = u64::from(self.offset) + u64::from(self.stored_len);
@@ -88,8 +89,8 @@ impl RangeRead {
     }
 }
 
-/// Sorts and merges: entries of one pack with at most `gap_bytes` between them share a read of at most
-/// `read_bytes_max` (a single longer entry gets a read of its own). Duplicates are dropped.
+/// Sorts and merges: entries of one pack with at most `gap_bytes` between them share a read of at
+/// most `read_bytes_max` (a single longer entry gets a read of its own). Duplicates are dropped.
 ///
 /// The result is ascending by pack and offset.
 pub fn plan_reads(

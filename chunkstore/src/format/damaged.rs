@@ -1,4 +1,5 @@
-//! Damage records: entries that were found damaged, so that writers store such chunks again. `docs/format.md`, section 12.
+//! Damage records: entries that were found damaged, so that writers store such chunks again.
+//! `docs/format.md`, section 12.
 
 use super::corrupt;
 use super::json::{self, Head};

@@ -50,8 +50,8 @@ impl<'a, 'w> Fields<'a, 'w> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// A `u32` count of items of at least `item_bytes` each: more than the rest can hold is refused, so that a caller may
-    /// allocate for them.
+    /// A `u32` count of items of at least `item_bytes` each: more than the rest can hold is
+    /// refused, so that a caller may allocate for them.
     pub(crate) fn count(&mut self, item_bytes: usize) -> Result<usize> {
         let count = self.u32()? as usize;
         if count > self.rest.len() / item_bytes.max(1) {

@@ -1,5 +1,6 @@
-//! The filter of a dedup segment: a split block Bloom filter as Apache Parquet specifies it ("Parquet Bloom Filter"), over
-//! the first 8 bytes of chunk ids, which are keyed hashes already. A filter says "surely not" or "perhaps".
+//! The filter of a dedup segment: a split block Bloom filter as Apache Parquet specifies it
+//! ("Parquet Bloom Filter"), over the first 8 bytes of chunk ids, which are keyed hashes already. A
+//! filter says "surely not" or "perhaps".
 
 use super::fields::{Fields, PutFields};
 use crate::error::Result;

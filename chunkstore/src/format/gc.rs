@@ -1,7 +1,8 @@
-//! What a garbage collection writes: condemned list, blockers, verdict. `docs/format.md`, section 12.
+//! What a garbage collection writes: condemned list, blockers, verdict. `docs/format.md`, section
+//! 12.
 //!
-//! Lists are written ascending and without repetitions, whatever order the caller has them in, and read only so: then two sweepers
-//! that decide the same write the same body.
+//! Lists are written ascending and without repetitions, whatever order the caller has them in, and
+//! read only so: then two sweepers that decide the same write the same body.
 
 use super::fields::{Fields, PutFields};
 use super::moved::Moved;
@@ -44,7 +45,8 @@ pub struct Blockers {
 pub struct Blocker {
     /// The lease.
     pub lease_id: LeaseId,
-    /// Key of the manifest or of the condemned list that it may still create. `None`: a reader, which creates nothing.
+    /// Key of the manifest or of the condemned list that it may still create. `None`: a reader,
+    /// which creates nothing.
     pub fence_key: Option<String>,
 }
 

@@ -1,6 +1,7 @@
 //! What the JSON bodies share: the head, references, and numbers that every JSON reader can hold.
 //!
-//! Strict about type, format and limits; members that are unknown are ignored, so that a later program may add some.
+//! Strict about type, format and limits; members that are unknown are ignored, so that a later
+//! program may add some.
 
 use super::{bug, corrupt, unsupported};
 use crate::error::Result;

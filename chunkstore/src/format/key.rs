@@ -159,7 +159,8 @@ fn read<'a>(object_key: &str, bytes: &'a [u8]) -> Result<(KeyInfo, RecordView<'a
     Ok((KeyInfo { id, kind, label: body.label, created: body.created }, view))
 }
 
-/// Opens a key object. `WrongKey` if this credential is not what wrapped it (or it was damaged: that cannot be told apart).
+/// Opens a key object. `WrongKey` if this credential is not what wrapped it (or it was damaged:
+/// that cannot be told apart).
 pub fn unwrap_master_key(
     credential: &Credential,
     repository: &RepositoryId,

@@ -1,7 +1,7 @@
 //! Leases: who is at work, and how far. `docs/format.md`, section 12.
 //!
-//! The only objects that are replaced, by their owner alone. Whether a lease is alive is not in it: that is the age of the object by
-//! the store's own clock.
+//! The only objects that are replaced, by their owner alone. Whether a lease is alive is not in it:
+//! that is the age of the object by the store's own clock.
 
 use super::json::{self, Head, RefBody, int63};
 use super::manifest::{ParentBody, ParentRef};
@@ -78,13 +78,13 @@ pub struct Checkpoint {
     pub next_chunk: ChunkNo,
     /// The finished subtrees to the left of it, left to right.
     pub frontier: Vec<FrontierPage>,
-    /// Packs that the subtrees refer to, those of the parent apart, and perhaps more that the run stored;
-    /// [`CHECKPOINT_PACKS_MAX`] at most. A list of that length counts as incomplete.
+    /// Packs that the subtrees refer to, those of the parent apart, and perhaps more that the run
+    /// stored; [`CHECKPOINT_PACKS_MAX`] at most. A list of that length counts as incomplete.
     ///
     /// [`CHECKPOINT_PACKS_MAX`]: crate::limits::CHECKPOINT_PACKS_MAX
     pub packs: Vec<PackId>,
-    /// What the run was asked to make. A run that is asked for something else must not go on from here; nor may any run from a
-    /// checkpoint that does not say.
+    /// What the run was asked to make. A run that is asked for something else must not go on from
+    /// here; nor may any run from a checkpoint that does not say.
     pub plan: Option<PlanDigest>,
     /// When.
     pub time: DateTime<Utc>,

@@ -1,4 +1,5 @@
-//! What a location may be. Checked wherever one is read or written, so that no reader asks a store for an absurd range.
+//! What a location may be. Checked wherever one is read or written, so that no reader asks a store
+//! for an absurd range.
 
 use super::corrupt;
 use crate::error::Result;

@@ -1,6 +1,7 @@
 //! Manifests and the fences in their place: `docs/format.md`, section 9.
 //!
-//! Creating a manifest is the only commit point of a backup. The attempt it belongs to stands in its object key *and* in its body.
+//! Creating a manifest is the only commit point of a backup. The attempt it belongs to stands in
+//! its object key *and* in its body.
 
 use super::corrupt;
 use super::json::{self, Head, RefBody, backup_id, int63};
@@ -53,8 +54,8 @@ pub struct Manifest {
     pub copied_from: Option<CopiedFrom>,
 }
 
-/// Where a copied backup came from. Volume and backup id are the copy's own. All else in its manifest but map, parent and
-/// attempt is what the original says.
+/// Where a copied backup came from. Volume and backup id are the copy's own. All else in its
+/// manifest but map, parent and attempt is what the original says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopiedFrom {
     /// The repository it was read from.

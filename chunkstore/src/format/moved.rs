@@ -1,4 +1,5 @@
-//! Forwarding stubs: where the live chunks or pages of a rewritten pack went. `docs/format.md`, section 10.
+//! Forwarding stubs: where the live chunks or pages of a rewritten pack went. `docs/format.md`,
+//! section 10.
 
 use super::fields::{Fields, PutFields};
 use super::location::check_location;

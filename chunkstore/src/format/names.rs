@@ -39,7 +39,8 @@ pub struct AttemptName {
 }
 
 impl AttemptName {
-    /// `<volume>/<backup id>/<attempt>`, the volume escaped: the part that manifests and forgotten records share.
+    /// `<volume>/<backup id>/<attempt>`, the volume escaped: the part that manifests and forgotten
+    /// records share.
     pub fn to_path(&self) -> String {
         format!("{}/{}/{}", self.volume.to_key(), self.backup_id, self.attempt)
     }

@@ -1,7 +1,8 @@
 //! Pages of a volume map: `docs/format.md`, section 8.
 //!
-//! A page is what stands in its children, no more: it does not know its number or the volume's size, so equal content gives equal
-//! pages anywhere. Its id covers the children's ids and not their locations. There is exactly one encoding of a page.
+//! A page is what stands in its children, no more: it does not know its number or the volume's
+//! size, so equal content gives equal pages anywhere. Its id covers the children's ids and not
+//! their locations. There is exactly one encoding of a page.
 
 use super::fields::{Fields, PutFields};
 use super::location::{check_entry, check_location};
@@ -51,7 +52,8 @@ pub struct Page {
 type EntryRow = (u16, u32, u32, u32);
 
 impl Page {
-    /// A page of `level` (0: a leaf). Zeros at the end are cut off: they are Zero without standing there.
+    /// A page of `level` (0: a leaf). Zeros at the end are cut off: they are Zero without standing
+    /// there.
     pub fn new(level: u8, mut children: Vec<Option<Child>>) -> Self {
         let used = children.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         children.truncate(used);
@@ -95,7 +97,8 @@ impl Page {
         keys.page_id(self.level, self.children.iter().map(|c| c.as_ref().map(|c| c.id)))
     }
 
-    /// Plaintext of the page. An empty page, or one that breaks a limit, is a mistake of the caller.
+    /// Plaintext of the page. An empty page, or one that breaks a limit, is a mistake of the
+    /// caller.
     pub fn encode(&self) -> Result<Vec<u8>> {
         if self.children.is_empty() || self.children.len() > usize::from(PAGE_FANOUT_MAX) {
             return Err(bug(WHAT, format!("it has {} children", self.children.len())));

@@ -1,7 +1,8 @@
 //! The envelope of every object but packs and segments: `docs/format.md`, section 4.
 //!
-//! A record is bound to its repository and to its object key, so a store cannot pass one off as another. What the body means is
-//! the business of the modules beside this one; they get it only after the tag was checked.
+//! A record is bound to its repository and to its object key, so a store cannot pass one off as
+//! another. What the body means is the business of the modules beside this one; they get it only
+//! after the tag was checked.
 
 use super::{bug, corrupt, unsupported};
 use crate::error::{Error, ErrorKind, Result};
@@ -10,7 +11,8 @@ use crate::ids::RepositoryId;
 use crate::keys::{Encryption, SealKey, Secret, Tag, keyed};
 use crate::limits::{FORMAT_VERSION, RECORD_CLEAR_BYTES_MAX, RECORD_HEADER_BYTES, TAG_BYTES};
 
-/// Random per write; makes the record key unique, and tells our own create-once write from another's.
+/// Random per write; makes the record key unique, and tells our own create-once write from
+/// another's.
 pub(crate) type Salt = [u8; 32];
 
 /// What tells one kind of record from another.
@@ -86,7 +88,8 @@ pub(crate) fn seal_record(
     Ok(out)
 }
 
-/// Checks the layout: magic, version, epoch, lengths, nothing left over. The tag is not checked yet.
+/// Checks the layout: magic, version, epoch, lengths, nothing left over. The tag is not checked
+/// yet.
 pub(crate) fn view_record<'a>(
     kind: &RecordKind,
     object_key: &str,
@@ -125,8 +128,9 @@ pub(crate) fn view_record<'a>(
 }
 
 impl RecordView<'_> {
-    /// Checks the tag and gives the plaintext of the body. `None`: the tag does not fit, that is, the bytes were damaged, stand in
-    /// another place than they were made for, or the key is another.
+    /// Checks the tag and gives the plaintext of the body. `None`: the tag does not fit, that is,
+    /// the bytes were damaged, stand in another place than they were made for, or the key is
+    /// another.
     pub(crate) fn open(&self, place: RecordPlace<'_>, key: &Secret) -> Result<Option<Vec<u8>>> {
         let associated = associated_data(place, self.head)?;
         let mut body = self.body.to_vec();
@@ -189,8 +193,9 @@ fn associated_data(place: RecordPlace<'_>, head: &[u8]) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Gives a typed record its `encode`, `encode_with_salt` and `decode` under the metadata key. The type has
-/// `const KIND: RecordKind`, `fn to_body(&self, object_key) -> Result<Vec<u8>>` and `fn from_body(object_key, &[u8]) -> Result<Self>`.
+/// Gives a typed record its `encode`, `encode_with_salt` and `decode` under the metadata key. The
+/// type has `const KIND: RecordKind`, `fn to_body(&self, object_key) -> Result<Vec<u8>>` and
+/// `fn from_body(object_key, &[u8]) -> Result<Self>`.
 macro_rules! metadata_record {
     ($name:ty) => {
         impl $name {

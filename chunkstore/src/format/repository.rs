@@ -1,7 +1,8 @@
 //! `format`: the parameters of a repository. `docs/format.md`, section 5.
 //!
-//! It must be read before the keys are known, so its tag is checked in a second step: [`UnverifiedParams`] gives what is needed to
-//! find the master key, and [`UnverifiedParams::verify`] the parameters that may be used.
+//! It must be read before the keys are known, so its tag is checked in a second step:
+//! [`UnverifiedParams`] gives what is needed to find the master key, and
+//! [`UnverifiedParams::verify`] the parameters that may be used.
 
 use super::json::{self, Head, int63};
 use super::record::{RecordKind, RecordPlace, RecordSeal, Salt, seal_record, view_record};
@@ -23,7 +24,8 @@ const KIND: RecordKind = RecordKind {
     body_bytes_max: 0,
     clear: true,
 };
-/// The id is part of what is being read, so it cannot be part of what the tag is computed over beside it.
+/// The id is part of what is being read, so it cannot be part of what the tag is computed over
+/// beside it.
 const NO_REPOSITORY: RepositoryId = RepositoryId::from_bytes([0; 16]);
 const PLACE: RecordPlace<'_> = RecordPlace { repository: &NO_REPOSITORY, object_key: FORMAT_KEY };
 const TYPE: &str = "repository";
@@ -197,7 +199,8 @@ impl UnverifiedParams<'_> {
         &self.params
     }
 
-    /// Checks the tag. Keys that do not fit: the object was changed, or they are of another repository.
+    /// Checks the tag. Keys that do not fit: the object was changed, or they are of another
+    /// repository.
     pub fn verify(self, keys: &Keys) -> Result<RepositoryParams> {
         let view = view_record(&KIND, FORMAT_KEY, self.bytes)?;
         if keys.encryption() != self.params.encryption {

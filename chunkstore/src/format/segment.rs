@@ -1,8 +1,10 @@
-//! Dedup segments: sorted records "chunk id → location" in sealed blocks, with a filter. `docs/format.md`, section 11.
+//! Dedup segments: sorted records "chunk id → location" in sealed blocks, with a filter.
+//! `docs/format.md`, section 11.
 //!
-//! A segment is read in three steps, each a pure function over bytes that were fetched or mapped before: the trailer says
-//! where the index section is, the index section says which block may hold an id, the block says where the chunk is. The
-//! same functions read a segment as it is in the store (sealed) and its scratch copy (checksummed, plain).
+//! A segment is read in three steps, each a pure function over bytes that were fetched or mapped
+//! before: the trailer says where the index section is, the index section says which block may hold
+//! an id, the block says where the chunk is. The same functions read a segment as it is in the
+//! store (sealed) and its scratch copy (checksummed, plain).
 
 mod plain;
 
@@ -68,7 +70,8 @@ pub struct SegmentIndex<'a> {
     filter: Filter<'a>,
 }
 
-/// Encodes a segment over `records`, which are sorted; of several for one chunk the first by location stays.
+/// Encodes a segment over `records`, which are sorted; of several for one chunk the first by
+/// location stays.
 pub fn encode_segment(
     keys: &Keys,
     seal: Encryption,
@@ -193,7 +196,8 @@ impl SegmentLayout {
         Ok(layout)
     }
 
-    /// Whether the index section may be so long: at least one pack and one block of the filter, at most one each a record.
+    /// Whether the index section may be so long: at least one pack and one block of the filter, at
+    /// most one each a record.
     fn index_len_fits(&self) -> bool {
         let fixed = (INDEX_FIXED + TAG) as u64 + 32 * u64::from(self.blocks());
         (fixed + 64..=fixed + 64 * self.records).contains(&self.index_len)
@@ -317,7 +321,8 @@ impl SegmentOpener {
         out
     }
 
-    /// Seals the bytes from `start` on in place and appends the tag; `out` holds the segment from its first byte.
+    /// Seals the bytes from `start` on in place and appends the tag; `out` holds the segment from
+    /// its first byte.
     pub(crate) fn seal_from(&self, out: &mut Vec<u8>, start: usize, kind: u8) -> Result<()> {
         self.seal_at(out, start, start as u64, kind)
     }
@@ -386,7 +391,8 @@ impl<'a> SegmentIndex<'a> {
         Err(corrupt(what, "the records of a block are not ascending"))
     }
 
-    /// Refuses an order that lookups could not search. Costs a pass over the index: once for each segment, not each lookup.
+    /// Refuses an order that lookups could not search. Costs a pass over the index: once for each
+    /// segment, not each lookup.
     pub fn check_order(&self, what: &str) -> Result<()> {
         let ascending = |ids: &[u8]| ids.as_chunks::<32>().0.is_sorted_by(|a, b| a < b);
         if ascending(self.packs) && ascending(self.fences) {

@@ -18,8 +18,9 @@ pub(crate) fn both() -> [(Encryption, Keys); 2] {
         .map(|e| (e, Keys::derive(&MasterKey::from_bytes([5; 32]), e)))
 }
 
-/// A record round trips with both encryptions, every write differs, and it is refused when it is cut at any length, has a flip in
-/// any byte, is longer, stands elsewhere, or is read with other keys.
+/// A record round trips with both encryptions, every write differs, and it is refused when it is
+/// cut at any length, has a flip in any byte, is longer, stands elsewhere, or is read with other
+/// keys.
 pub(crate) fn exercise<T: PartialEq + Debug>(
     value: &T,
     object_key: &str,
@@ -54,8 +55,9 @@ pub(crate) fn exercise<T: PartialEq + Debug>(
     }
 }
 
-/// Of a binary body: every cut is refused, and every flip is refused or gives a value whose only encoding are these bytes. (In a
-/// stored object the tag finds flips; without encryption, an attacker can compute it.)
+/// Of a binary body: every cut is refused, and every flip is refused or gives a value whose only
+/// encoding are these bytes. (In a stored object the tag finds flips; without encryption, an
+/// attacker can compute it.)
 pub(crate) fn flips_are_refused_or_canonical<T>(
     body: &[u8],
     decode: impl Fn(&[u8]) -> Result<T>,

@@ -1,22 +1,28 @@
 //! The map of a new backup, built in one ascending pass.
 //!
-//! For: the assembler, which learns chunk after chunk where each went. Owns the unfinished pages (one a level), the parent's
-//! pages that were provided and are still ahead, and finished inner pages that wait to be sealed next to their siblings.
-//! Must not: do I/O. Pages of the parent come through [`MapBuilder::provide`], finished ones leave through [`PageSink`].
+//! For: the assembler, which learns chunk after chunk where each went. Owns the unfinished pages
+//! (one a level), the parent's pages that were provided and are still ahead, and finished inner
+//! pages that wait to be sealed next to their siblings. Must not: do I/O. Pages of the parent come
+//! through [`MapBuilder::provide`], finished ones leave through [`PageSink`].
 //!
-//! Mechanism: a cursor, the next chunk that the new map does not say anything of yet. Three things move it: one chunk, a range
-//! of Zero, a range taken over from the parent. A range moves it by the largest subtrees that fit, each as one reference, so
-//! the cost is that of the paths at both ends of the range. When the cursor passes the end of a page, the page is complete.
+//! Mechanism: a cursor, the next chunk that the new map does not say anything of yet. Three things
+//! move it: one chunk, a range of Zero, a range taken over from the parent. A range moves it by the
+//! largest subtrees that fit, each as one reference, so the cost is that of the paths at both ends
+//! of the range. When the cursor passes the end of a page, the page is complete.
 //!
-//! Leaves are sealed as they complete. An inner page waits for its parent page to complete and is sealed together with its
-//! siblings, so inner pages of a level lie next to each other in the pack and a reader gets them in one request.
+//! Leaves are sealed as they complete. An inner page waits for its parent page to complete and is
+//! sealed together with its siblings, so inner pages of a level lie next to each other in the pack
+//! and a reader gets them in one request.
 //!
 //! Invariants:
-//! - what is neither set nor zeroed is the parent's with [`Inherit::Parent`], and Zero with [`Inherit::Nothing`];
-//! - nothing is inherited where the parent says nothing (behind its end), nor a last chunk whose length changed: that the caller
-//!   did not set such a chunk is an error, since its content is unknown;
-//! - a page with exactly the children (ids *and* locations) of the parent's page at the same place keeps that page's reference,
-//!   so a chunk that was stored again because its entry is damaged does not get lost.
+//! - what is neither set nor zeroed is the parent's with [`Inherit::Parent`], and Zero with
+//!   [`Inherit::Nothing`];
+//! - nothing is inherited where the parent says nothing (behind its end), nor a last chunk whose
+//!   length changed: that the caller did not set such a chunk is an error, since its content is
+//!   unknown;
+//! - a page with exactly the children (ids *and* locations) of the parent's page at the same place
+//!   keeps that page's reference, so a chunk that was stored again because its entry is damaged
+//!   does not get lost.
 
 mod base;
 mod frontier;
@@ -97,7 +103,8 @@ enum Fill {
 }
 
 impl MapBuilder {
-    /// A builder for a volume of `geometry`. `parent` is what is inherited from, and what pages are compared with.
+    /// A builder for a volume of `geometry`. `parent` is what is inherited from, and what pages are
+    /// compared with.
     pub fn new(
         keys: Arc<Keys>,
         fanout: u16,
@@ -133,8 +140,9 @@ impl MapBuilder {
         })
     }
 
-    /// Chunk ranges of the *parent* whose pages must be loaded and provided before these updates: `set` ranges wholly, the
-    /// edges of `zero` ranges, and the right edge if the size changed. Ascending, merged, within the parent's size.
+    /// Chunk ranges of the *parent* whose pages must be loaded and provided before these updates:
+    /// `set` ranges wholly, the edges of `zero` ranges, and the right edge if the size changed.
+    /// Ascending, merged, within the parent's size.
     pub fn needs(&self, set: &[Range<u64>], zero: &[Range<u64>]) -> Vec<Range<u64>> {
         let Some(parent) = self.base.chunks() else { return Vec::new() };
         let mut wanted = set.to_vec();
@@ -150,8 +158,9 @@ impl MapBuilder {
         normalise(wanted, parent)
     }
 
-    /// Hands over pages of the parent. Those that lie wholly below the cursor are dropped, so memory stays that of the
-    /// windows ahead. The same set may be handed over with every update that needs it.
+    /// Hands over pages of the parent. Those that lie wholly below the cursor are dropped, so
+    /// memory stays that of the windows ahead. The same set may be handed over with every update
+    /// that needs it.
     pub fn provide(&mut self, pages: &PageSet) -> Result<()> {
         self.base.provide(pages, self.cursor)
     }
@@ -225,7 +234,8 @@ impl MapBuilder {
         }
     }
 
-    /// Moves the cursor to `to` (or over it, where only the volume's end cuts a page) by the largest subtrees that fit.
+    /// Moves the cursor to `to` (or over it, where only the volume's end cuts a page) by the
+    /// largest subtrees that fit.
     fn fill(&mut self, sink: &mut PageSink, to: u64, fill: Fill) -> Result<()> {
         if self.cursor >= to {
             return Ok(());

@@ -1,11 +1,12 @@
 //! Which chunks differ between two maps, found by descending only where page ids differ.
 //!
-//! Equal ids are equal content, wherever it is stored, so the cost is that of the paths to what differs. Both maps have the same
-//! fan-out; sizes and depths may differ. The deeper map is the frame: in it, the other's root stands as child 0 of pages that
-//! exist only in name.
+//! Equal ids are equal content, wherever it is stored, so the cost is that of the paths to what
+//! differs. Both maps have the same fan-out; sizes and depths may differ. The deeper map is the
+//! frame: in it, the other's root stands as child 0 of pages that exist only in name.
 //!
-//! The work ahead is a stack of pages; some of its top are taken at once, loaded from both maps in one round, and replaced by
-//! their children that differ. So memory is bounded however much differs (some MiB), apart from the answer itself.
+//! The work ahead is a stack of pages; some of its top are taken at once, loaded from both maps in
+//! one round, and replaced by their children that differ. So memory is bounded however much differs
+//! (some MiB), apart from the answer itself.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::page::{Child, Page};
@@ -16,7 +17,8 @@ use crate::units::{ChunkNo, PageRef};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Inner pages of each map in one round. The stack holds about this many times fan-out times depth places of 200 bytes.
+/// Inner pages of each map in one round. The stack holds about this many times fan-out times depth
+/// places of 200 bytes.
 const ROUND_PAGES: usize = 64;
 /// Leaves of each map in one round: they put nothing on the stack.
 const ROUND_LEAVES: usize = 256;
@@ -37,8 +39,9 @@ struct Place {
     sides: [Side; 2],
 }
 
-/// The chunk ranges in which two maps differ, ascending and merged: chunks with other content, the last chunk of the shorter
-/// volume if its length differs, and all chunks that only one of the volumes has.
+/// The chunk ranges in which two maps differ, ascending and merged: chunks with other content, the
+/// last chunk of the shorter volume if its length differs, and all chunks that only one of the
+/// volumes has.
 pub async fn diff(a: &mut MapReader, b: &mut MapReader) -> Result<Vec<Range<u64>>> {
     let (size_a, size_b) = (*a.map().geometry(), *b.map().geometry());
     let fanout = a.map().fanout();
@@ -177,7 +180,8 @@ fn children_of(place: &Place, side: usize, page: Option<Arc<Page>>) -> Children 
     }
 }
 
-/// Puts the children of a place that differ, and begin before chunk `common`, on the stack or among what changed.
+/// Puts the children of a place that differ, and begin before chunk `common`, on the stack or among
+/// what changed.
 fn descend(
     place: &Place,
     children: &[Children; 2],

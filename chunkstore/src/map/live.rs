@@ -1,13 +1,15 @@
 //! Which stored chunks and pages something refers to, at two bits for each stored chunk.
 //!
-//! For: a mark over a whole repository (garbage collection, check). It is filled from references alone: no pack, no
-//! directory is read for it.
+//! For: a mark over a whole repository (garbage collection, check). It is filled from references
+//! alone: no pack, no directory is read for it.
 //!
-//! Mechanism: a pack is a row of slots, entry after entry, as many for an entry as the highest index seen in it needs (an
-//! entry that nobody refers to has one). One bit of a slot says whether the chunk is live, the other whether the entry ends
-//! there. An entry never has more slots than chunks, so two bits a stored chunk are the most; a pack adds about 150 bytes.
-//! References come mostly in the order of storing: then the entry is found from where the last one was, and new slots go to
-//! the end. In any other order it is a scan over words, and a shift of what lies behind.
+//! Mechanism: a pack is a row of slots, entry after entry, as many for an entry as the highest
+//! index seen in it needs (an entry that nobody refers to has one). One bit of a slot says whether
+//! the chunk is live, the other whether the entry ends there. An entry never has more slots than
+//! chunks, so two bits a stored chunk are the most; a pack adds about 150 bytes. References come
+//! mostly in the order of storing: then the entry is found from where the last one was, and new
+//! slots go to the end. In any other order it is a scan over words, and a shift of what lies
+//! behind.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::names::pack_key;
@@ -47,7 +49,8 @@ impl LiveSet {
         Self { entry_chunks, numbers: HashMap::new(), packs: Vec::new(), last: None }
     }
 
-    /// Marks a chunk, or a page (index 0). True: it was not marked before. Refuses places that no pack can have.
+    /// Marks a chunk, or a page (index 0). True: it was not marked before. Refuses places that no
+    /// pack can have.
     pub fn insert(&mut self, at: &Location) -> Result<bool> {
         let possible = at.entry <= at.offset / ENTRY_STORED_MIN && at.index < self.entry_chunks;
         if !possible {
@@ -112,8 +115,9 @@ impl LivePack {
         self.entry_bytes
     }
 
-    /// Stored bytes of what is live, if the chunks of an entry are of equal length. What lies behind the last live chunk
-    /// of an entry counts with it, so this is rather too much than too little.
+    /// Stored bytes of what is live, if the chunks of an entry are of equal length. What lies
+    /// behind the last live chunk of an entry counts with it, so this is rather too much than too
+    /// little.
     pub fn live_bytes(&self) -> u64 {
         let (mut slots, mut at) = (0, 0);
         for _ in 0..self.entries {

@@ -1,7 +1,8 @@
 //! Which chunks of a map lead into what is recorded as damaged.
 //!
-//! For: a backup that inherits. It must read such chunks again instead of taking them over. All pages of the map are looked
-//! at, a shared one for each place that it stands at, so this is for repositories that have damage records only.
+//! For: a backup that inherits. It must read such chunks again instead of taking them over. All
+//! pages of the map are looked at, a shared one for each place that it stands at, so this is for
+//! repositories that have damage records only.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::map::reach::{PageAt, Visitor, reach};
@@ -12,7 +13,8 @@ use crate::repository::Repository;
 use crate::units::ChunkRef;
 use std::ops::Range;
 
-/// The chunks of a map whose entry is damaged, or one of the pages that lead to it: ascending, merged.
+/// The chunks of a map whose entry is damaged, or one of the pages that lead to it: ascending,
+/// merged.
 pub async fn damaged_chunks(
     repo: &Repository,
     map: &VolumeMap,

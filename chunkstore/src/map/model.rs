@@ -262,8 +262,8 @@ pub(crate) async fn put_finished(repo: &Repository, sink: &mut PageSink) {
     }
 }
 
-/// Copies all pages of a pack into a new one, writes the stub and deletes the old one, as a collection does. Gives the new
-/// pack.
+/// Copies all pages of a pack into a new one, writes the stub and deletes the old one, as a
+/// collection does. Gives the new pack.
 pub(crate) async fn rewrite(repo: &Repository, old: &PackId) -> PackId {
     let bytes = repo.store().get(&names::pack_key(old)).await.unwrap();
     let summary = check_pack(&bytes).unwrap();

@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Pages on the paths to some chunks of one map. Cheap to clone and to hand to threads; it never changes once loaded.
+/// Pages on the paths to some chunks of one map. Cheap to clone and to hand to threads; it never
+/// changes once loaded.
 ///
-/// A chunk that it does not cover is an error: absence means Zero only where the pages above say so.
+/// A chunk that it does not cover is an error: absence means Zero only where the pages above say
+/// so.
 #[derive(Debug, Clone)]
 pub struct PageSet {
     map: VolumeMap,
@@ -44,8 +46,8 @@ impl PageSet {
         &self.inner.covered
     }
 
-    /// What the map says of a chunk; `None` is Zero, or behind the volume's end. A chunk of the volume that is not covered
-    /// is our own mistake.
+    /// What the map says of a chunk; `None` is Zero, or behind the volume's end. A chunk of the
+    /// volume that is not covered is our own mistake.
     pub fn chunk(&self, chunk: ChunkNo) -> Result<Option<ChunkRef>> {
         if chunk.0 >= self.map.geometry().chunks() {
             return Ok(None);

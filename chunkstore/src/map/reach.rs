@@ -1,15 +1,18 @@
 //! Goes over everything that the maps of many backups reach, each page once.
 //!
-//! For: a mark over a repository (garbage collection, check). Maps of one volume share most of their pages; the visitor
-//! says at each reference to a page whether it has been there ([`super::LiveSet`] knows, at two bits a page), so what is
-//! shared is read once and the cost is that of the pages that exist.
+//! For: a mark over a repository (garbage collection, check). Maps of one volume share most of
+//! their pages; the visitor says at each reference to a page whether it has been there
+//! ([`super::LiveSet`] knows, at two bits a page), so what is shared is read once and the cost is
+//! that of the pages that exist.
 //!
-//! Mechanism: references to pages that are still to be read wait by level. The lowest level goes first, all of it at once
-//! if it is leaves, a bounded number of pages above: that keeps what waits small, and lets reads of many maps be merged.
-//! Pages are looked at as they arrive and kept by nobody. What fails is tried again page by page, so that one
-//! bad page is not taken for many, and one bad answer not for a bad page. Pages whose pack is gone are followed through `moved/`.
+//! Mechanism: references to pages that are still to be read wait by level. The lowest level goes
+//! first, all of it at once if it is leaves, a bounded number of pages above: that keeps what waits
+//! small, and lets reads of many maps be merged. Pages are looked at as they arrive and kept by
+//! nobody. What fails is tried again page by page, so that one bad page is not taken for many, and
+//! one bad answer not for a bad page. Pages whose pack is gone are followed through `moved/`.
 //!
-//! Memory: reads in flight ([`ReadLimits`]) and about 100 bytes for each page that waits, at most some 30 MiB in sum.
+//! Memory: reads in flight ([`ReadLimits`]) and about 100 bytes for each page that waits, at most
+//! some 30 MiB in sum.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::fetch::{EntryAddr, Fetched, Forwarder, RangeRead, plan_reads, read_range};

@@ -1,12 +1,13 @@
 //! Loads pages of one map: level by level, near ones in one request, many requests in flight.
 //!
-//! For: whoever follows a map (backup, restore, verify, diff). Owns a small cache of pages, the opener and the forwarding stubs
-//! seen so far. Must not: use a page before its id, level and extent were checked against the reference that led to it, or
-//! remember that a stub was absent.
+//! For: whoever follows a map (backup, restore, verify, diff). Owns a small cache of pages, the
+//! opener and the forwarding stubs seen so far. Must not: use a page before its id, level and
+//! extent were checked against the reference that led to it, or remember that a stub was absent.
 //!
-//! Mechanism: a load walks the levels from the root. Of each level it knows the pages that the wanted chunks need, as all
-//! pages above are there; the missing ones become one plan of merged range reads. So the cost is one round of requests a level,
-//! and grows with the pages that are touched. References go from level to level down, so hostile pages cannot make a cycle.
+//! Mechanism: a load walks the levels from the root. Of each level it knows the pages that the
+//! wanted chunks need, as all pages above are there; the missing ones become one plan of merged
+//! range reads. So the cost is one round of requests a level, and grows with the pages that are
+//! touched. References go from level to level down, so hostile pages cannot make a cycle.
 
 mod cache;
 
@@ -57,7 +58,8 @@ impl Default for ReadLimits {
 }
 
 impl ReadLimits {
-    /// Limits whose reads in flight and pages kept fit in `memory_bytes`, half each; smaller reads where that is little.
+    /// Limits whose reads in flight and pages kept fit in `memory_bytes`, half each; smaller reads
+    /// where that is little.
     pub fn within(memory_bytes: u64) -> Self {
         let usual = Self::default();
         let half = u32::try_from(memory_bytes / 2).unwrap_or(u32::MAX);
@@ -132,13 +134,14 @@ impl MapReader {
         Ok(Self { repo, map, limits, opener, forwarder, cache, skip, tolerant, lost })
     }
 
-    /// From now on these pages count as not there: what they hold reads as Zero, and they are among [`Self::take_lost`].
+    /// From now on these pages count as not there: what they hold reads as Zero, and they are among
+    /// [`Self::take_lost`].
     pub fn skip_damaged(&mut self, damaged: DamagedSet) {
         self.skip = damaged;
     }
 
-    /// From now on a page that is damaged or missing is no error: what it holds reads as Zero, and it is among
-    /// [`Self::take_lost`]. For who reads all that is left.
+    /// From now on a page that is damaged or missing is no error: what it holds reads as Zero, and
+    /// it is among [`Self::take_lost`]. For who reads all that is left.
     pub fn tolerate_damage(&mut self) {
         self.tolerant = true;
     }
@@ -153,10 +156,11 @@ impl MapReader {
         &self.map
     }
 
-    /// Loads all pages on the paths to these chunks (any order; what lies behind the volume's end is left out). The result
-    /// covers whole leaves.
+    /// Loads all pages on the paths to these chunks (any order; what lies behind the volume's end
+    /// is left out). The result covers whole leaves.
     ///
-    /// The memory is that of the touched pages: callers load large ranges in windows, or use [`super::MapWalk`].
+    /// The memory is that of the touched pages: callers load large ranges in windows, or use
+    /// [`super::MapWalk`].
     pub async fn load(&mut self, chunks: &[Range<u64>]) -> Result<PageSet> {
         let fanout = u64::from(self.map.fanout());
         let whole_leaves = chunks
@@ -180,7 +184,8 @@ impl MapReader {
         self.map.root().root.map(|page| Want { level, number: 0, page }).into_iter().collect()
     }
 
-    /// These pages, in the order given, from the cache or the store; without those that are passed over.
+    /// These pages, in the order given, from the cache or the store; without those that are passed
+    /// over.
     pub(crate) async fn pages(&mut self, mut wanted: Vec<Want>) -> Result<Vec<Loaded>> {
         if !self.skip.is_empty() {
             let known =
@@ -210,8 +215,8 @@ impl MapReader {
         Ok(loaded)
     }
 
-    /// Reads pages until all are there: first where the map says, then where stubs say. `missing` holds addresses and
-    /// indexes into `wanted`.
+    /// Reads pages until all are there: first where the map says, then where stubs say. `missing`
+    /// holds addresses and indexes into `wanted`.
     async fn fetch(
         &mut self,
         wanted: &[Want],
@@ -243,7 +248,8 @@ impl MapReader {
         Err(Error::new(ErrorKind::Unavailable, self.read_place(&wanted[at]), what))
     }
 
-    /// One plan of reads, all of it in flight as far as the limits allow; gives the packs that are gone, ascending.
+    /// One plan of reads, all of it in flight as far as the limits allow; gives the packs that are
+    /// gone, ascending.
     async fn read_round(
         &mut self,
         wanted: &[Want],
@@ -311,8 +317,8 @@ impl MapReader {
         Ok(())
     }
 
-    /// Replaces the addresses of entries in packs that are gone by where their stubs say they are. What no stub knows is
-    /// an error, or left out.
+    /// Replaces the addresses of entries in packs that are gone by where their stubs say they are.
+    /// What no stub knows is an error, or left out.
     async fn follow(
         &mut self,
         wanted: &[Want],
@@ -405,7 +411,8 @@ fn one_by_one(read: &RangeRead) -> impl Iterator<Item = RangeRead> + '_ {
     })
 }
 
-/// The non-zero children of loaded pages that lie in the ranges, ascending. Leaves have none. Pages and ranges ascend.
+/// The non-zero children of loaded pages that lie in the ranges, ascending. Leaves have none. Pages
+/// and ranges ascend.
 pub(crate) fn children_wanted(
     map: &VolumeMap,
     loaded: &[Loaded],

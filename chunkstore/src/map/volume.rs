@@ -28,7 +28,8 @@ impl VolumeMap {
         Self::new(manifest.map, geometry, params.page_fanout, &name)
     }
 
-    /// From its parts; `name` is what messages call it. A depth that does not fit the size is refused.
+    /// From its parts; `name` is what messages call it. A depth that does not fit the size is
+    /// refused.
     pub fn new(root: MapRoot, geometry: Geometry, fanout: u16, name: &str) -> Result<Self> {
         let fits = map_depth(fanout, geometry.chunks());
         if root.depth != fits {

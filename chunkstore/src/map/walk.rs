@@ -1,10 +1,12 @@
 //! All of a map, or a range of it, in windows of bounded memory.
 //!
-//! For: whoever needs every non-zero chunk of a volume of any size (restore, verify, a mark). Each window is loaded level by
-//! level; Zero subtrees are passed over without a look at their chunks, so the cost is that of the pages that exist.
+//! For: whoever needs every non-zero chunk of a volume of any size (restore, verify, a mark). Each
+//! window is loaded level by level; Zero subtrees are passed over without a look at their chunks,
+//! so the cost is that of the pages that exist.
 //!
-//! Of each level, a window takes as many pages as would fill it if the volume were dense. Where it is sparse, windows come out
-//! small, and so the walk takes twice as many the next time, until they are filled.
+//! Of each level, a window takes as many pages as would fill it if the volume were dense. Where it
+//! is sparse, windows come out small, and so the walk takes twice as many the next time, until they
+//! are filled.
 
 use crate::error::Result;
 use crate::map::pages::PageSet;
@@ -37,7 +39,8 @@ pub struct Window {
 }
 
 impl<'a> MapWalk<'a> {
-    /// Walks `chunks`, cut at the volume's end, in windows of at most `leaves_per_window` leaf pages (at least one).
+    /// Walks `chunks`, cut at the volume's end, in windows of at most `leaves_per_window` leaf
+    /// pages (at least one).
     pub fn new(reader: &'a mut MapReader, chunks: Range<u64>, leaves_per_window: usize) -> Self {
         let end = chunks.end.min(reader.map().geometry().chunks());
         let leaves_max = leaves_per_window.max(1);

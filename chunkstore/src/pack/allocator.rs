@@ -1,7 +1,7 @@
 //! Gives entries their places.
 //!
-//! One lock around a few numbers, never held while something else is waited for, so it cannot deadlock. A place that was given
-//! must be filled: a pack with a hole can not be finished.
+//! One lock around a few numbers, never held while something else is waited for, so it cannot
+//! deadlock. A place that was given must be filled: a pack with a hole can not be finished.
 
 use super::layout::directory_stored_len;
 use super::{ClosedPack, PackKind, Place};
@@ -75,9 +75,10 @@ impl PackAllocator {
         Self { keys, kind, target_bytes, staggered: 0, state }
     }
 
-    /// Makes the first packs smaller: of `packs`, the first has a share of one, the second of two, and so on. When so many
-    /// are uploaded at once over one line, they end one after the other from then on and not all together, which would
-    /// leave the line idle while the next ones begin; and the first is on its way sooner.
+    /// Makes the first packs smaller: of `packs`, the first has a share of one, the second of two,
+    /// and so on. When so many are uploaded at once over one line, they end one after the other
+    /// from then on and not all together, which would leave the line idle while the next ones
+    /// begin; and the first is on its way sooner.
     #[must_use]
     pub fn staggered(self, packs: u32) -> Self {
         Self { staggered: packs, ..self }
@@ -125,7 +126,8 @@ impl PackAllocator {
         Ok(Reservation { place, key, closes })
     }
 
-    /// Ends the pack that is open, if there is one: at the end of a run, or to have everything stored at a checkpoint.
+    /// Ends the pack that is open, if there is one: at the end of a run, or to have everything
+    /// stored at a checkpoint.
     pub fn close(&self) -> Option<ClosedPack> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.open.take().map(OpenPack::close)
@@ -133,7 +135,8 @@ impl PackAllocator {
 }
 
 impl OpenPack {
-    /// Whether it reached the target, or could not hold one more entry of any size with its directory.
+    /// Whether it reached the target, or could not hold one more entry of any size with its
+    /// directory.
     fn is_full(&self, target_bytes: u32) -> bool {
         let most_chunks = self.chunks + u32::from(ENTRY_CHUNKS_MAX);
         let most_bytes = u64::from(self.end)

@@ -1,7 +1,7 @@
 //! Puts sealed entries together to packs, in whatever order they come.
 //!
-//! Entries are never copied: a finished pack is a list of `Bytes`. What came in offset order is hashed at once, so finishing a
-//! pack costs only its directory.
+//! Entries are never copied: a finished pack is a list of `Bytes`. What came in offset order is
+//! hashed at once, so finishing a pack costs only its directory.
 
 use super::hash::{PACK_HASH_BYTES, PackHasher};
 use super::layout::{DirectoryEntry, EntryHeader, PackHeader, PackTrailer, encode_directory};
@@ -152,7 +152,8 @@ impl PackCollector {
         (added, building)
     }
 
-    /// Appends what is in order by now; finishes the pack if that was all. Gives the bytes that finishing added.
+    /// Appends what is in order by now; finishes the pack if that was all. Gives the bytes that
+    /// finishing added.
     fn advance(&mut self, pack: PackId) -> Result<usize> {
         let Some(building) = self.building.get_mut(&pack) else { return Ok(0) };
         building.append_ready()?;
@@ -239,8 +240,9 @@ impl Building {
     }
 }
 
-/// What follows the entries of a pack, which end at `end`: its directory as stored, its trailer but for
-/// the hash, and the length of the whole pack. For benchmarks that make packs without their entries.
+/// What follows the entries of a pack, which end at `end`: its directory as stored, its trailer but
+/// for the hash, and the length of the whole pack. For benchmarks that make packs without their
+/// entries.
 #[doc(hidden)]
 pub fn pack_end(
     keys: &Keys,

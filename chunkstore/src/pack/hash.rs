@@ -1,7 +1,9 @@
-//! The hash at the end of a pack, which anyone can check without a key: XXH3-128. `docs/format.md`, section 7.
+//! The hash at the end of a pack, which anyone can check without a key: XXH3-128. `docs/format.md`,
+//! section 7.
 //!
-//! It finds accidents. Who can change a pack can change any hash without a key in it too, so a cryptographic one would show no
-//! more; against that stand the tags of the entries and the ids of what is in them.
+//! It finds accidents. Who can change a pack can change any hash without a key in it too, so a
+//! cryptographic one would show no more; against that stand the tags of the entries and the ids of
+//! what is in them.
 
 use std::fmt;
 use twox_hash::XxHash3_128;

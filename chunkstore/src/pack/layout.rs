@@ -42,7 +42,8 @@ pub struct EntryHeader {
 }
 
 impl EntryHeader {
-    /// What a stored entry says of the length of its plaintext, before anything of it was checked: to have a buffer ready.
+    /// What a stored entry says of the length of its plaintext, before anything of it was checked:
+    /// to have a buffer ready.
     pub fn claimed_len(stored: &[u8]) -> Option<u32> {
         stored.get(4..8)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
     }
@@ -57,7 +58,8 @@ impl EntryHeader {
         [codec, self.kind.byte(), c0, c1, p0, p1, p2, p3]
     }
 
-    /// Reads the header of an entry that must be of `kind` and has `payload_len` bytes between header and tag.
+    /// Reads the header of an entry that must be of `kind` and has `payload_len` bytes between
+    /// header and tag.
     fn decode(what: &str, bytes: [u8; 8], kind: EntryKind, payload_len: usize) -> Result<Self> {
         let [codec, kind_byte, c0, c1, p0, p1, p2, p3] = bytes;
         let codec = match codec {
@@ -97,8 +99,8 @@ impl EntryHeader {
         }
     }
 
-    /// Where chunk `index` stands in the plaintext. Refuses an index beyond the entry, and an entry whose count is not that of
-    /// its length.
+    /// Where chunk `index` stands in the plaintext. Refuses an index beyond the entry, and an entry
+    /// whose count is not that of its length.
     pub fn chunk(&self, index: u16, chunk: ChunkSize) -> Result<Range<usize>> {
         let what = "entry of chunks";
         if u32::from(self.count) != self.plain_len.div_ceil(chunk.bytes()) {
@@ -350,7 +352,8 @@ pub(crate) fn encode_directory(entries: &[DirectoryEntry]) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Reads the plaintext of a directory. The entries must fill the pack from its header to its directory without a gap.
+/// Reads the plaintext of a directory. The entries must fill the pack from its header to its
+/// directory without a gap.
 pub fn decode_directory(
     plain: &[u8],
     kind: PackKind,

@@ -1,15 +1,19 @@
-//! Garbage collection: what no backup refers to is condemned, waited for, and deleted. No lock, no clock of this machine.
+//! Garbage collection: what no backup refers to is condemned, waited for, and deleted. No lock, no
+//! clock of this machine.
 //!
-//! A collection (a *generation*, with a random id) has two halves that may be far apart and made by different processes.
+//! A collection (a *generation*, with a random id) has two halves that may be far apart and made by
+//! different processes.
 //!
-//! *Condemn* finds what no manifest reaches and writes it down in `gc/<generation>/condemned`; then it lists the leases, and
-//! whoever is among them may still build on what was condemned: `gc/<generation>/blockers`. Nothing has been deleted by then.
-//! Whoever takes a lease later finds the condemned list and builds on nothing in it.
+//! *Condemn* finds what no manifest reaches and writes it down in `gc/<generation>/condemned`; then
+//! it lists the leases, and whoever is among them may still build on what was condemned:
+//! `gc/<generation>/blockers`. Nothing has been deleted by then. Whoever takes a lease later finds
+//! the condemned list and builds on nothing in it.
 //!
-//! *Sweep* waits until every blocker has ended, or fences it if its lease has run out by the store's own clock: first the key
-//! that it may still create is taken, then its lease removed. Then all that is live is marked again: what a blocker committed
-//! meanwhile is rescued. What is dead now is dead for good; `gc/<generation>/verdict` says so once and for all sweepers, and
-//! only then is anything deleted.
+//! *Sweep* waits until every blocker has ended, or fences it if its lease has run out by the
+//! store's own clock: first the key that it may still create is taken, then its lease removed. Then
+//! all that is live is marked again: what a blocker committed meanwhile is rescued. What is dead
+//! now is dead for good; `gc/<generation>/verdict` says so once and for all sweepers, and only then
+//! is anything deleted.
 //!
 //! | condemn | here | sweep | here |
 //! |---|---|---|---|
@@ -24,18 +28,21 @@
 //! | | | delete damage records that name nothing any more | `damaged` |
 //! | | | 9 delete blockers, then condemned; the verdict stays | `sweep` |
 //!
-//! The order of all of this is the point: every step is where it is because a search of all interleavings found a backup
-//! that refers to deleted data otherwise. An object that cannot be read ends a collection; it never means that nothing is
-//! live. Only where it was forgotten meanwhile, after the generation had recorded what is forgotten, does the sweep decide: that
-//! of what was condemned nothing dies now. It is left to the next collection, which does not look at that object any more.
-//! A sweeper holds no lease: until its verdict it deletes nothing, and after it there is nothing left to protect.
+//! The order of all of this is the point: every step is where it is because a search of all
+//! interleavings found a backup that refers to deleted data otherwise. An object that cannot be
+//! read ends a collection; it never means that nothing is live. Only where it was forgotten
+//! meanwhile, after the generation had recorded what is forgotten, does the sweep decide: that of
+//! what was condemned nothing dies now. It is left to the next collection, which does not look at
+//! that object any more. A sweeper holds no lease: until its verdict it deletes nothing, and after
+//! it there is nothing left to protect.
 //!
-//! What is locked against deletion (`store/lock.rs`) is not garbage yet: it is not condemned before its date. A store that keeps what a verdict kills,
-//! because of a lock that could not be seen, is asked again by each collection, and until it gives way the list stays: nobody
-//! may build on what is in it. And the locks of all that live backups need are extended to those of their manifests.
+//! What is locked against deletion (`store/lock.rs`) is not garbage yet: it is not condemned before
+//! its date. A store that keeps what a verdict kills, because of a lock that could not be seen, is
+//! asked again by each collection, and until it gives way the list stays: nobody may build on what
+//! is in it. And the locks of all that live backups need are extended to those of their manifests.
 //!
-//! [`collect`] does both halves, and sweeps what earlier collections left. It never waits for anybody: what still has
-//! blockers is left for the next run.
+//! [`collect`] does both halves, and sweeps what earlier collections left. It never waits for
+//! anybody: what still has blockers is left for the next run.
 
 mod blockers;
 mod condemn;
@@ -67,7 +74,8 @@ use sweep::Swept;
 /// Becomes ready when the caller wants to stop.
 type Stop<'a> = std::pin::Pin<&'a mut (dyn Future<Output = ()> + Send)>;
 
-/// Collections that may wait for their blockers at a time. More would only mark again and again for the same garbage.
+/// Collections that may wait for their blockers at a time. More would only mark again and again for
+/// the same garbage.
 const WAITING_MAX: usize = 4;
 
 /// How to collect.
@@ -77,7 +85,8 @@ pub struct CollectOptions {
     pub lease: LeaseOptions,
     /// Bounds on the reading of maps.
     pub limits: ReadLimits,
-    /// The caller vouches that nothing else uses the repository: allows a store that ignores create-once.
+    /// The caller vouches that nothing else uses the repository: allows a store that ignores
+    /// create-once.
     pub exclusive: bool,
 }
 
@@ -118,7 +127,8 @@ pub struct Collected {
     pub deleted_records: u64,
     /// Dedup segments that were replaced or deleted.
     pub replaced_segments: u64,
-    /// Garbage that is locked: left alone, or kept by the store when it was to be deleted. Packs and manifests.
+    /// Garbage that is locked: left alone, or kept by the store when it was to be deleted. Packs
+    /// and manifests.
     pub locked_objects: u64,
     /// Bytes of the packs among them.
     pub locked_bytes: u64,
@@ -126,7 +136,8 @@ pub struct Collected {
     pub locked_until: Option<DateTime<Utc>>,
     /// Objects of live backups whose locks were extended to those of the backups.
     pub extended_locks: u64,
-    /// What live backups need and could not be locked as long as they are: how often, and the first reason.
+    /// What live backups need and could not be locked as long as they are: how often, and the first
+    /// reason.
     pub unlocked: Option<(u64, String)>,
     /// Collections that wait for somebody.
     pub waiting: Vec<Waiting>,
@@ -149,16 +160,17 @@ pub struct Waiting {
     pub blockers: Vec<String>,
 }
 
-/// Sweeps what earlier collections condemned, condemns what is garbage now, and sweeps that. Puts dedup segments together where there
-/// are many.
+/// Sweeps what earlier collections condemned, condemns what is garbage now, and sweeps that. Puts
+/// dedup segments together where there are many.
 ///
-/// Safe at any time beside backups, restores and other collections. Errors: `Unsupported` on a store that ignores create-once,
-/// unless `exclusive`; `Fenced` if another collector took this one for dead; whatever the store says. A sweep that fails does
-/// not keep this from the others, nor from condemning; the error at the end tells all. After an error nothing is lost, and
-/// the next run goes on.
+/// Safe at any time beside backups, restores and other collections. Errors: `Unsupported` on a
+/// store that ignores create-once, unless `exclusive`; `Fenced` if another collector took this one
+/// for dead; whatever the store says. A sweep that fails does not keep this from the others, nor
+/// from condemning; the error at the end tells all. After an error nothing is lost, and the next
+/// run goes on.
 ///
-/// When `stop` becomes ready while a list is being made, it ends `Cancelled` and gives its lease back. At any other time it
-/// may just be dropped.
+/// When `stop` becomes ready while a list is being made, it ends `Cancelled` and gives its lease
+/// back. At any other time it may just be dropped.
 pub async fn collect(
     repo: &Arc<Repository>,
     options: &CollectOptions,
@@ -198,8 +210,8 @@ pub async fn collect(
     Error::of_all(context, failed).map_or(Ok(done), Err)
 }
 
-/// What [`collect`] would condemn now. Takes no lease and writes nothing. What earlier collections condemned and did not delete
-/// yet is in `waiting`, whether it still waits for anybody or not.
+/// What [`collect`] would condemn now. Takes no lease and writes nothing. What earlier collections
+/// condemned and did not delete yet is in `waiting`, whether it still waits for anybody or not.
 pub async fn preview_collection(
     repo: &Arc<Repository>,
     options: &CollectOptions,
@@ -234,8 +246,9 @@ async fn sweep_one(
     Ok(())
 }
 
-/// Generations that have something left in the store but their verdicts and fences: those with a verdict first. They may have
-/// deleted something already, which a mark of another one must not meet half done.
+/// Generations that have something left in the store but their verdicts and fences: those with a
+/// verdict first. They may have deleted something already, which a mark of another one must not
+/// meet half done.
 async fn unswept(repo: &Repository) -> Result<Vec<GenerationId>> {
     let mut found: BTreeMap<GenerationId, (bool, bool)> = BTreeMap::new();
     for listed in repo.store().list(GC_PREFIX).await? {

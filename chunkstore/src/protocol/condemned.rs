@@ -1,4 +1,5 @@
-//! What writers must not build on: packs that a collection has condemned, and entries found damaged.
+//! What writers must not build on: packs that a collection has condemned, and entries found
+//! damaged.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::damaged::Damaged;
@@ -15,11 +16,12 @@ const LISTS_IN_FLIGHT: usize = 2;
 /// Damage records read at a time.
 const DAMAGED_IN_FLIGHT: usize = 16;
 
-/// Packs in any condemned list that is in the store now: dead ones, and those whose live chunks are being moved away.
+/// Packs in any condemned list that is in the store now: dead ones, and those whose live chunks are
+/// being moved away.
 ///
-/// A list that goes away while this reads was of a collection that has ended: what it condemned is deleted or was rescued,
-/// and the look-up of every reused pack before the commit finds out which. A list that cannot be read is an error: it may
-/// name anything.
+/// A list that goes away while this reads was of a collection that has ended: what it condemned is
+/// deleted or was rescued, and the look-up of every reused pack before the commit finds out which.
+/// A list that cannot be read is an error: it may name anything.
 pub(crate) async fn read_condemned(repo: &Repository) -> Result<HashSet<PackId>> {
     let listed = repo.store().list(GC_PREFIX).await?;
     let keys = listed
@@ -51,7 +53,8 @@ pub(crate) async fn read_condemned(repo: &Repository) -> Result<HashSet<PackId>>
         .await
 }
 
-/// A condemned list that says nothing any more. Once nobody is at work it protects nobody: what it named is found again.
+/// A condemned list that says nothing any more. Once nobody is at work it protects nobody: what it
+/// named is found again.
 pub(super) fn unreadable_list(e: Error, repo: &Repository, key: &str) -> Error {
     let damaged = e.kind() == ErrorKind::Corrupt;
     let e = e.within(format!("read {key} in {}", repo.store().url()));
@@ -130,7 +133,8 @@ pub(crate) struct DamageRecord {
     pub(crate) entries: Vec<(PackId, Option<u32>)>,
 }
 
-/// All damage records. One that cannot be read is a warning: what it names is found damaged again when it is read.
+/// All damage records. One that cannot be read is a warning: what it names is found damaged again
+/// when it is read.
 pub async fn read_damaged(repo: &Repository) -> Result<(DamagedSet, Vec<String>)> {
     let (records, warnings) = damage_records(repo).await?;
     let mut all = DamagedSet::default();
@@ -139,7 +143,8 @@ pub async fn read_damaged(repo: &Repository) -> Result<(DamagedSet, Vec<String>)
     Ok((all, warnings))
 }
 
-/// The same, one by one. One that goes away meanwhile names nothing that anybody can come to rely on (`collector/damaged.rs`).
+/// The same, one by one. One that goes away meanwhile names nothing that anybody can come to rely
+/// on (`collector/damaged.rs`).
 pub(crate) async fn damage_records(repo: &Repository) -> Result<(Vec<DamageRecord>, Vec<String>)> {
     let listed = repo.store().list(DAMAGED_PREFIX).await?;
     let keys = listed.into_iter().map(|l| l.key).filter(|key| parse_damaged_key(key).is_ok());

@@ -1,12 +1,13 @@
 //! One lease: made, kept alive, replaced, removed.
 //!
-//! A lease is an object that says who is at work. It lives as long as its object is young *by the store's own clock*, so the
-//! heartbeat only has to rewrite it from time to time; no clock of this machine is ever compared with another. A beat that
-//! fails is tried again and never ends the run: at worst a collector takes this writer for dead and fences it, which costs
-//! work and not data.
+//! A lease is an object that says who is at work. It lives as long as its object is young *by the
+//! store's own clock*, so the heartbeat only has to rewrite it from time to time; no clock of this
+//! machine is ever compared with another. A beat that fails is tried again and never ends the run:
+//! at worst a collector takes this writer for dead and fences it, which costs work and not data.
 //!
-//! The heartbeat and the rest of the run share the state under an async mutex, held across one request: a beat can neither
-//! overlap the removal (and bring the lease back) nor a replacement. Nothing else is locked while it is held.
+//! The heartbeat and the rest of the run share the state under an async mutex, held across one
+//! request: a beat can neither overlap the removal (and bring the lease back) nor a replacement.
+//! Nothing else is locked while it is held.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::lease::{Checkpoint, Lease, LeaseRole};
@@ -78,7 +79,8 @@ struct State {
     lease: Lease,
     /// Removed by its owner: no beat may bring it back.
     ended: bool,
-    /// A checkpoint is, or was, or may be in the store: another process may be at work under this lease.
+    /// A checkpoint is, or was, or may be in the store: another process may be at work under this
+    /// lease.
     shared: bool,
 }
 
@@ -125,8 +127,9 @@ impl LeaseKeeper {
         rewrite(&self.repo, &mut state.lease).await.map(|_| ())
     }
 
-    /// Writes down how far the work is, as an extra beat. False, and nothing is written, if the lease is gone or is another one
-    /// than `of`. Where the store gave no answer it stays for the next beat: it may have been written, and it is true.
+    /// Writes down how far the work is, as an extra beat. False, and nothing is written, if the
+    /// lease is gone or is another one than `of`. Where the store gave no answer it stays for the
+    /// next beat: it may have been written, and it is true.
     pub(super) async fn record(&self, of: Option<LeaseId>, checkpoint: Checkpoint) -> Result<bool> {
         let mut state = self.state.lock().await;
         if state.ended || of.is_some_and(|of| of != state.lease.lease_id) {
@@ -161,8 +164,8 @@ impl LeaseKeeper {
         Ok(self.repo.store().head(&lease_key(&state.lease.lease_id)).await?.is_some())
     }
 
-    /// Puts another lease in the place of this one: first the new one, then the old one goes. The old one staying behind
-    /// harms nobody; the error says so.
+    /// Puts another lease in the place of this one: first the new one, then the old one goes. The
+    /// old one staying behind harms nobody; the error says so.
     pub(super) async fn replace(&self, lease: Lease) -> Result<Option<Error>> {
         let mut state = self.state.lock().await;
         create(&self.repo, &lease).await?;
@@ -171,10 +174,11 @@ impl LeaseKeeper {
         Ok(remove(&self.repo, &old).await.err())
     }
 
-    /// Ends the heartbeat and removes the lease, or not. `Some`: the lease stays behind until it runs out.
+    /// Ends the heartbeat and removes the lease, or not. `Some`: the lease stays behind until it
+    /// runs out.
     ///
-    /// Whether it is shared is asked under the same lock that keeps checkpoints out from then on: one that is under way
-    /// meanwhile is either seen here, or not written any more.
+    /// Whether it is shared is asked under the same lock that keeps checkpoints out from then on:
+    /// one that is under way meanwhile is either seen here, or not written any more.
     pub(super) async fn end(&self, removal: Removal) -> Option<Error> {
         let mut state = self.state.lock().await;
         if std::mem::replace(&mut state.ended, true) {
@@ -222,8 +226,8 @@ impl LeaseKeeper {
     }
 }
 
-/// One beat. False if the lease is gone: it was fenced, or a fellow has ended it. It is not brought back, it would only keep
-/// collectors waiting.
+/// One beat. False if the lease is gone: it was fenced, or a fellow has ended it. It is not brought
+/// back, it would only keep collectors waiting.
 async fn rewrite(repo: &Repository, lease: &mut Lease) -> Result<bool> {
     let key = lease_key(&lease.lease_id);
     if repo.store().head(&key).await?.is_none() {

@@ -1,9 +1,11 @@
 //! Reading a backup under a lease.
 //!
-//! 1. A lease that names the backup. 2. *Then* confirm that its manifest is present and not forgotten. 3. Read; on a 404
-//!    look up the forwarding stub, and never remember that there was none. 4. Remove the lease.
+//! 1. A lease that names the backup. 2. *Then* confirm that its manifest is present and not
+//!    forgotten. 3. Read; on a 404 look up the forwarding stub, and never remember that there was
+//!    none. 4. Remove the lease.
 //!
-//! Without the right to write there is no lease. That is safe as long as nobody forgets the backup meanwhile.
+//! Without the right to write there is no lease. That is safe as long as nobody forgets the backup
+//! meanwhile.
 
 use super::lease::{LeaseKeeper, LeaseOptions, Removal};
 use crate::error::{Error, ErrorKind, Result};
@@ -20,7 +22,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Takes a lease, unless `lease` is `None`, and confirms that the backup exists. `Forgotten` or `NotFound` if it does not.
+    /// Takes a lease, unless `lease` is `None`, and confirms that the backup exists. `Forgotten` or
+    /// `NotFound` if it does not.
     pub async fn begin(
         repo: &Arc<Repository>,
         manifest: &Manifest,
@@ -52,9 +55,9 @@ impl Reader {
         }
     }
 
-    /// For somebody who reads all backups: a lease that names one of them keeps everything from collections that begin later,
-    /// whatever it names. Where there is no backup there is nothing to keep, and no lease. Backups, and what is forgotten, are to be
-    /// listed after this.
+    /// For somebody who reads all backups: a lease that names one of them keeps everything from
+    /// collections that begin later, whatever it names. Where there is no backup there is nothing
+    /// to keep, and no lease. Backups, and what is forgotten, are to be listed after this.
     pub async fn begin_for_all(
         repo: &Arc<Repository>,
         lease: Option<LeaseOptions>,
@@ -95,8 +98,9 @@ pub(super) enum Confirmed {
     Absent,
 }
 
-/// Steps writer 2 and reader 2. It counts only if the lease was there before. A fence is no backup; the caller knows from
-/// the manifest it has read that this is none, and fences never replace manifests.
+/// Steps writer 2 and reader 2. It counts only if the lease was there before. A fence is no backup;
+/// the caller knows from the manifest it has read that this is none, and fences never replace
+/// manifests.
 pub(super) async fn confirm(repo: &Repository, name: &AttemptName) -> Result<Confirmed> {
     let key = name.manifest_key();
     let (manifest, forgotten) =

@@ -1,13 +1,14 @@
 //! Locks what backups need to be restored, for as long as the backups themselves are locked.
 //!
-//! What a run stores itself is locked from the moment it is there. What a backup takes over from others is not, or not for
-//! long enough: packs whose chunks are used again, packs that inherited pages lead to, the stubs of packs that were
-//! rewritten, `format` and the key slots. [`retain_packs`] and [`retain_base`] extend these locks, each object once and only
-//! where its lock is shorter. Which packs a map leads to is known by reading it: [`Needs::add_map`]. Pages that several maps
-//! share are read once, so the map whose lock is the longest has to come first.
+//! What a run stores itself is locked from the moment it is there. What a backup takes over from
+//! others is not, or not for long enough: packs whose chunks are used again, packs that inherited
+//! pages lead to, the stubs of packs that were rewritten, `format` and the key slots.
+//! [`retain_packs`] and [`retain_base`] extend these locks, each object once and only where its
+//! lock is shorter. Which packs a map leads to is known by reading it: [`Needs::add_map`]. Pages
+//! that several maps share are read once, so the map whose lock is the longest has to come first.
 //!
-//! The manifest's own lock is what says until when a backup is promised: nothing of it is in the format, and a collection
-//! extends everything else to it.
+//! The manifest's own lock is what says until when a backup is promised: nothing of it is in the
+//! format, and a collection extends everything else to it.
 //!
 //! Memory: about 100 bytes for each pack, and two bits for each page.
 
@@ -105,8 +106,8 @@ impl Visitor for Collect<'_> {
     }
 }
 
-/// Locks all packs that are needed. Of a pack that is gone the stub is locked, and what that leads to. `trouble` is told of what
-/// cannot be locked and says whether to go on with the others.
+/// Locks all packs that are needed. Of a pack that is gone the stub is locked, and what that leads
+/// to. `trouble` is told of what cannot be locked and says whether to go on with the others.
 pub(super) async fn retain_packs(
     repo: &Repository,
     needs: Needs,

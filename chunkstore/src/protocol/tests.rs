@@ -1,4 +1,5 @@
-//! The protocol against a store that fails in every way and a collector that strikes at every moment.
+//! The protocol against a store that fails in every way and a collector that strikes at every
+//! moment.
 
 mod crashes;
 mod fences;
@@ -49,7 +50,8 @@ async fn condemn(repo: &Repository, dead: Vec<PackId>) {
     repo.store().put(&key, bytes).await.unwrap();
 }
 
-/// As a collector does it that takes the writers for dead: first their manifest keys, then their leases.
+/// As a collector does it that takes the writers for dead: first their manifest keys, then their
+/// leases.
 async fn fence(repo: &Repository, made: &Manifest) {
     put_fence(repo, made).await;
     for lease in leases(repo).await {

@@ -12,16 +12,19 @@
 //! | 7 | create the manifest | [`Writer::commit`] |
 //! | 8 | remove the lease | [`Writer::finish`] |
 //!
-//! Fenced at step 7, the writer goes on under a new lease at the next attempt, with steps 2 to 4 anew. The packs it has
-//! uploaded count only if they are absent from the condemned lists read *under the new lease* and found by a look-up
-//! after that; otherwise all of the work is done again ([`Commit::Restart`]). That, and going on where another process stopped, is
-//! in `writer/resumed.rs`.
+//! Fenced at step 7, the writer goes on under a new lease at the next attempt, with steps 2 to 4
+//! anew. The packs it has uploaded count only if they are absent from the condemned lists read
+//! *under the new lease* and found by a look-up after that; otherwise all of the work is done again
+//! ([`Commit::Restart`]). That, and going on where another process stopped, is in
+//! `writer/resumed.rs`.
 //!
-//! A lease that holds a checkpoint stays when the run fails: another process may be at work under it, or go on with it later.
-//! It is removed only when its manifest key is taken, so nobody can commit under a lease that a fellow has removed.
+//! A lease that holds a checkpoint stays when the run fails: another process may be at work under
+//! it, or go on with it later. It is removed only when its manifest key is taken, so nobody can
+//! commit under a lease that a fellow has removed.
 //!
-//! If the creation of the manifest ends with an unknown outcome, the lease stays: a request still under way could create the
-//! manifest later, and only the lease (or the fence in its place) keeps its packs from being deleted before that.
+//! If the creation of the manifest ends with an unknown outcome, the lease stays: a request still
+//! under way could create the manifest later, and only the lease (or the fence in its place) keeps
+//! its packs from being deleted before that.
 
 mod locking;
 mod resumed;
@@ -77,13 +80,15 @@ pub enum Commit {
     Done(Box<Manifest>),
     /// The same backup was committed before, with the same content: a run started twice.
     AlreadyDone(Box<Manifest>),
-    /// These packs, which other backups had stored, are gone: store again what refers to them, then commit again.
+    /// These packs, which other backups had stored, are gone: store again what refers to them, then
+    /// commit again.
     StoreAgain {
         /// What is gone.
         missing: Vec<PackId>,
     },
-    /// This writer was fenced, and what it has uploaded cannot be relied upon: make the backup anew. The writer is ready for it,
-    /// under a new lease, with another attempt, condemned lists and perhaps another parent.
+    /// This writer was fenced, and what it has uploaded cannot be relied upon: make the backup
+    /// anew. The writer is ready for it, under a new lease, with another attempt, condemned lists
+    /// and perhaps another parent.
     Restart {
         /// Why, for the log.
         reason: String,
@@ -105,7 +110,8 @@ pub struct Writer {
     lease: Arc<LeaseKeeper>,
     condemned: HashSet<PackId>,
     damaged: DamagedSet,
-    /// Packs of the checkpoint that the work went on from: own ones, and reused ones that were confirmed.
+    /// Packs of the checkpoint that the work went on from: own ones, and reused ones that were
+    /// confirmed.
     carried: Vec<PackId>,
     warnings: Vec<String>,
     /// What was locked already.
@@ -167,7 +173,8 @@ impl Writer {
                 return Err(Error::new(ErrorKind::Usage, "choose a parent", detail));
             }
             if !std::mem::take(&mut first) {
-                // for whoever looks at the lease; what counts is that it was there before the next line
+                // for whoever looks at the lease; what counts is that it was there before the next
+                // line
                 self.lease.update(role(self.name(), Some(&candidate))).await?;
             }
             match confirm(&self.repo, &candidate.name()).await? {
@@ -220,8 +227,8 @@ impl Writer {
         self.attempt
     }
 
-    /// A backup that is committed under this very name already. The run can only end as [`Commit::AlreadyDone`], or with an
-    /// error if the content differs.
+    /// A backup that is committed under this very name already. The run can only end as
+    /// [`Commit::AlreadyDone`], or with an error if the content differs.
     pub fn existing(&self) -> Option<&Manifest> {
         self.existing.as_ref()
     }
@@ -236,7 +243,8 @@ impl Writer {
         Ok(listed.into_iter().filter_map(info).collect())
     }
 
-    /// Step 6: which of these packs cannot be relied upon, condemned or gone. In ascending order, each once.
+    /// Step 6: which of these packs cannot be relied upon, condemned or gone. In ascending order,
+    /// each once.
     pub async fn confirm_packs(&self, packs: &[PackId]) -> Result<Vec<PackId>> {
         let mut packs = packs.to_vec();
         packs.sort_unstable();
@@ -254,10 +262,12 @@ impl Writer {
             .await
     }
 
-    /// Steps 6 and 7. All of `own_packs` and the segment must be stored. `manifest` gets the attempt filled in.
+    /// Steps 6 and 7. All of `own_packs` and the segment must be stored. `manifest` gets the
+    /// attempt filled in.
     ///
-    /// Errors: `Forgotten`; `AlreadyExists` if this backup id was used for other content; `Usage` if the manifest is not of this
-    /// writer's volume and id or not of its parent; whatever the store says. After an error the writer can only be abandoned.
+    /// Errors: `Forgotten`; `AlreadyExists` if this backup id was used for other content; `Usage`
+    /// if the manifest is not of this writer's volume and id or not of its parent; whatever the
+    /// store says. After an error the writer can only be abandoned.
     pub async fn commit(
         &mut self,
         manifest: Manifest,
@@ -292,7 +302,8 @@ impl Writer {
                 return Ok(Commit::StoreAgain { missing });
             }
             manifest.attempt = self.attempt;
-            // A fence comes before the removal of a lease. One that vanished otherwise protects as little.
+            // A fence comes before the removal of a lease. One that vanished otherwise protects as
+            // little.
             let protected = self.lease.is_present().await?
                 && self.lock_needs(&manifest, own_packs, reused_packs).await?;
             let fenced = if protected {
@@ -384,12 +395,14 @@ impl Writer {
         }
     }
 
-    /// Keeps the lease alive, through fences too; to be spawned beside the run. Ends with the writer.
+    /// Keeps the lease alive, through fences too; to be spawned beside the run. Ends with the
+    /// writer.
     pub fn heartbeat(&self) -> impl Future<Output = ()> + Send + 'static {
         self.lease.heartbeat()
     }
 
-    /// Step 8, after a commit. What comes back are warnings of the whole run: not being allowed to delete is one.
+    /// Step 8, after a commit. What comes back are warnings of the whole run: not being allowed to
+    /// delete is one.
     pub async fn finish(mut self) -> Vec<String> {
         let removal = match (self.in_doubt, self.over) {
             (true, _) => Removal::Never,
@@ -406,8 +419,8 @@ impl Writer {
         self.warnings
     }
 
-    /// The end of a run that did not commit: the lease goes, unless the manifest may still come to be, or another run can go on
-    /// from its checkpoint.
+    /// The end of a run that did not commit: the lease goes, unless the manifest may still come to
+    /// be, or another run can go on from its checkpoint.
     pub async fn abandon(self) -> Vec<String> {
         self.finish().await
     }

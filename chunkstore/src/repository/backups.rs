@@ -1,7 +1,9 @@
-//! Finding backups. A backup exists if its manifest has type `backup` and no forgotten record names the same attempt.
+//! Finding backups. A backup exists if its manifest has type `backup` and no forgotten record names
+//! the same attempt.
 //!
-//! Listing cost follows what is asked for: one volume's backups, or all. Manifests are read many at a time, and one that
-//! cannot be read never hides the others; where it could be the one that was asked for, it is an error.
+//! Listing cost follows what is asked for: one volume's backups, or all. Manifests are read many at
+//! a time, and one that cannot be read never hides the others; where it could be the one that was
+//! asked for, it is an error.
 
 use super::{RECORD_OVERHEAD, Repository};
 use crate::error::{Error, ErrorKind, Result};
@@ -38,9 +40,9 @@ pub struct BackupEntry {
 }
 
 impl BackupEntry {
-    /// When it was made, as far as two clocks agree: it cannot have finished after it was stored, so a machine whose clock is ahead
-    /// does not make its backups the newest for ever. A copied repository was stored later than its backups finished. A clock that
-    /// was never set says 1970.
+    /// When it was made, as far as two clocks agree: it cannot have finished after it was stored,
+    /// so a machine whose clock is ahead does not make its backups the newest for ever. A copied
+    /// repository was stored later than its backups finished. A clock that was never set says 1970.
     pub fn time(&self) -> DateTime<Utc> {
         let finished = self.manifest.finished;
         if finished < CLOCK_SET { self.stored } else { finished.min(self.stored) }
@@ -55,8 +57,8 @@ struct Attempt {
 }
 
 impl Repository {
-    /// Backups of one volume or of all, by volume and then by time; forgotten and fenced ones are left out. What could not be
-    /// read is in the second list.
+    /// Backups of one volume or of all, by volume and then by time; forgotten and fenced ones are
+    /// left out. What could not be read is in the second list.
     pub async fn list_backups(
         &self,
         volume: Option<&VolumeName>,
@@ -68,7 +70,8 @@ impl Repository {
         Ok((backups, problems.into_iter().map(|(_, e)| e).collect()))
     }
 
-    /// The backup that a user means: `VOLUME@latest`, `VOLUME@ID`, an id, or the unique beginning of one.
+    /// The backup that a user means: `VOLUME@latest`, `VOLUME@ID`, an id, or the unique beginning
+    /// of one.
     pub async fn find_backup(&self, spec: &str) -> Result<Manifest> {
         let (volume, id) = match spec.rsplit_once('@') {
             Some((volume, id)) => (Some(VolumeName::new(volume)?), id),
@@ -80,13 +83,14 @@ impl Repository {
         }
     }
 
-    /// The newest backup of a volume by the time its manifest was stored: reads as few manifests as it can. Unreadable ones
-    /// are passed over with a warning.
+    /// The newest backup of a volume by the time its manifest was stored: reads as few manifests as
+    /// it can. Unreadable ones are passed over with a warning.
     pub async fn latest_backup_of(&self, volume: &VolumeName) -> Result<Option<Manifest>> {
         Ok(self.recent_backups_of(volume, 1).await?.into_iter().next())
     }
 
-    /// Up to `count` newest backups of a volume, the newest first: the parents that a new backup may have.
+    /// Up to `count` newest backups of a volume, the newest first: the parents that a new backup
+    /// may have.
     pub async fn recent_backups_of(
         &self,
         volume: &VolumeName,
@@ -105,8 +109,9 @@ impl Repository {
         Ok(self.newest_first(volume, 1, fits).await?.into_iter().next())
     }
 
-    /// The backup that is to be forgotten: as [`find_backup`](Self::find_backup), or, named in full as `VOLUME@ID`, one whose manifest is
-    /// damaged. Otherwise such a backup could never be got rid of, and no garbage could be collected beside it.
+    /// The backup that is to be forgotten: as [`find_backup`](Self::find_backup), or, named in full
+    /// as `VOLUME@ID`, one whose manifest is damaged. Otherwise such a backup could never be got
+    /// rid of, and no garbage could be collected beside it.
     pub async fn find_to_forget(&self, spec: &str) -> Result<AttemptName> {
         let e = match self.find_backup(spec).await {
             Ok(manifest) => return Ok(manifest.name()),
@@ -124,11 +129,13 @@ impl Repository {
         }
     }
 
-    /// Makes a backup count as absent, for good, also one whose manifest is damaged. Its data goes with a later garbage collection.
+    /// Makes a backup count as absent, for good, also one whose manifest is damaged. Its data goes
+    /// with a later garbage collection.
     pub async fn forget(&self, name: &AttemptName, tool: &str) -> Result<()> {
         match self.read_manifest(name).await {
             Ok(Some(ManifestRecord::Backup(_))) => {}
-            // a record of what does not exist would forbid the attempt to whoever is about to make it
+            // a record of what does not exist would forbid the attempt to whoever is about to make
+            // it
             Ok(_) => return Err(self.no_such_backup(&name.to_string())),
             // its key is taken for good, whatever it was
             Err(e) if e.kind() == ErrorKind::Corrupt => {
@@ -156,7 +163,8 @@ impl Repository {
             .map_err(|e| e.within(format!("read {key} in {}", self.store.url())))
     }
 
-    /// That a record which was listed is one of ours. Only who has the keys can make a backup one that may be deleted.
+    /// That a record which was listed is one of ours. Only who has the keys can make a backup one
+    /// that may be deleted.
     pub(crate) async fn confirm_forgotten(&self, name: &AttemptName) -> Result<()> {
         let key = name.forgotten_key();
         let bytes_max = u64::from(SMALL_RECORD_BYTES_MAX) + RECORD_OVERHEAD;
@@ -179,7 +187,8 @@ impl Repository {
             .hint("`list` shows what there is")
     }
 
-    /// Attempts with an object at their manifest key and no forgotten record. Foreign keys are passed over.
+    /// Attempts with an object at their manifest key and no forgotten record. Foreign keys are
+    /// passed over.
     async fn list_attempts(&self, volume: Option<&VolumeName>) -> Result<Vec<Attempt>> {
         let (backups, forgotten) = match volume {
             Some(volume) => (manifests_of(volume), forgotten_of(volume)),
@@ -196,7 +205,8 @@ impl Repository {
         Ok(backups.iter().filter_map(attempt).filter(|a| !forgotten.contains(&a.name)).collect())
     }
 
-    /// Reads them all, many at a time. Only what no other manifest can make up for is an error of the whole.
+    /// Reads them all, many at a time. Only what no other manifest can make up for is an error of
+    /// the whole.
     async fn read_attempts(
         &self,
         attempts: Vec<Attempt>,

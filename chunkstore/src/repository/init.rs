@@ -1,7 +1,7 @@
 //! Making a repository: its key first, then `format`, whose creation is what makes it one.
 //!
-//! A run that stops in between leaves a key object that opens nothing (it is bound to a repository id that never came to
-//! be); running it again makes another. Nothing is ever deleted here.
+//! A run that stops in between leaves a key object that opens nothing (it is bound to a repository
+//! id that never came to be); running it again makes another. Nothing is ever deleted here.
 
 use super::Repository;
 use crate::error::{Error, ErrorKind, Result};
@@ -38,8 +38,8 @@ pub struct InitOptions {
 }
 
 impl Repository {
-    /// Makes a repository in an empty place. One that holds `format`, packs or backups is refused (`AlreadyExists`), and so is
-    /// it if somebody else made a repository there in the meantime.
+    /// Makes a repository in an empty place. One that holds `format`, packs or backups is refused
+    /// (`AlreadyExists`), and so is it if somebody else made a repository there in the meantime.
     pub async fn init(store: Store, options: InitOptions) -> Result<Arc<Self>> {
         let context = format!("make a repository at {}", store.url());
         let master = MasterKey::random();

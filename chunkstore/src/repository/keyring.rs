@@ -1,7 +1,7 @@
 //! The wrappings of the master key: `keys/<key id>`.
 //!
-//! Removing one keeps its credential from opening the repository from now on. It takes back nothing from somebody who has
-//! opened it before: the master key stays what it is.
+//! Removing one keeps its credential from opening the repository from now on. It takes back nothing
+//! from somebody who has opened it before: the master key stays what it is.
 
 use super::{RECORD_OVERHEAD, Repository};
 use crate::error::{Error, ErrorKind, Result};
@@ -117,8 +117,8 @@ impl Repository {
         Ok(id)
     }
 
-    /// Removes a wrapping. The one that this repository was opened with is refused: so there is always one left that is
-    /// known to open it.
+    /// Removes a wrapping. The one that this repository was opened with is refused: so there is
+    /// always one left that is known to open it.
     pub async fn remove_key(&self, id: &KeyId) -> Result<()> {
         self.refuse_without_encryption("remove a key of")?;
         let context = || format!("remove key {id} of {}", self.store.url());
@@ -136,7 +136,8 @@ impl Repository {
         self.store.delete(&key_key(id)).await
     }
 
-    /// What the key objects say of themselves, oldest first. One that cannot be read is left out, with a warning.
+    /// What the key objects say of themselves, oldest first. One that cannot be read is left out,
+    /// with a warning.
     pub async fn list_keys(&self) -> Result<Vec<KeyInfo>> {
         let (found, problems) = read_all(&self.store).await?;
         for problem in problems {

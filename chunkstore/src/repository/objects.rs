@@ -1,5 +1,5 @@
-//! Putting packs, segments and damage records. All have random names, so writing one twice harms nobody. And what a check
-//! and a repair must know of the objects of others.
+//! Putting packs, segments and damage records. All have random names, so writing one twice harms
+//! nobody. And what a check and a repair must know of the objects of others.
 
 use super::Repository;
 use crate::error::{Error, ErrorKind, Result};
@@ -25,8 +25,8 @@ impl Repository {
         self.store.put_in_turn(&pack.object_key(), payload).await
     }
 
-    /// Stores a dedup segment of these records: at least one, and of packs that the caller has stored itself.
-    /// Gives its id and its size in bytes.
+    /// Stores a dedup segment of these records: at least one, and of packs that the caller has
+    /// stored itself. Gives its id and its size in bytes.
     pub async fn put_segment(&self, mut records: Vec<SegmentRecord>) -> Result<(SegmentId, u64)> {
         let id = SegmentId::random();
         let seed = u64::from_le_bytes(random_bytes());
@@ -38,7 +38,8 @@ impl Repository {
         Ok((id, size_bytes))
     }
 
-    /// Records entries as damaged, so that writers store their chunks again. Gives the number of records.
+    /// Records entries as damaged, so that writers store their chunks again. Gives the number of
+    /// records.
     pub async fn put_damage(&self, damaged: &DamagedSet) -> Result<u64> {
         let mut all: Vec<_> = damaged.iter().collect();
         all.sort_unstable();
@@ -74,8 +75,9 @@ impl Repository {
         Moved::decode(&self.keys, self.id(), &key, &bytes).map(Some).map_err(within)
     }
 
-    /// Writes the forwarding stub of a pack that is gone, in the place of one that says less or cannot be read. Only for a pack
-    /// that was looked for and is not there: a stub beside its pack would outlive it unnoticed.
+    /// Writes the forwarding stub of a pack that is gone, in the place of one that says less or
+    /// cannot be read. Only for a pack that was looked for and is not there: a stub beside its pack
+    /// would outlive it unnoticed.
     pub async fn put_stub(&self, stub: &Moved) -> Result<()> {
         let (key, bytes) = self.stub_object(stub).await?;
         self.store.put(&key, bytes).await

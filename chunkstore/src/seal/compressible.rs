@@ -1,12 +1,15 @@
 //! Whether compressing is worth a try, found out from a sample.
 //!
-//! zstd 1 runs at 0.4 GB/s over what it can compress and at 4 to 8 GB/s over what it cannot, so the test must cost next to nothing.
-//! First look: is the distribution of 1/32 of the bytes nearly uniform? It is not for almost all data that shrinks, so nearly all of
-//! it is done here. Second look, at what seems random: does the codec find anything in 1/64 of it? That catches data that repeats
-//! itself without being skewed. Both look at windows at irregular places: volumes have structures at every power of two.
+//! zstd 1 runs at 0.4 GB/s over what it can compress and at 4 to 8 GB/s over what it cannot, so the
+//! test must cost next to nothing. First look: is the distribution of 1/32 of the bytes nearly
+//! uniform? It is not for almost all data that shrinks, so nearly all of it is done here. Second
+//! look, at what seems random: does the codec find anything in 1/64 of it? That catches data that
+//! repeats itself without being skewed. Both look at windows at irregular places: volumes have
+//! structures at every power of two.
 //!
-//! Measured on units of 64 KiB to 1 MiB: 0.7% to 1.3% of the time of zstd 1 over `/usr/lib`, `/usr/bin` and `/usr/share`, with 0.01%
-//! of what compressing gains there missed; over random data and archives 60% to 84% of the time of zstd 1 saved.
+//! Measured on units of 64 KiB to 1 MiB: 0.7% to 1.3% of the time of zstd 1 over `/usr/lib`,
+//! `/usr/bin` and `/usr/share`, with 0.01% of what compressing gains there missed; over random data
+//! and archives 60% to 84% of the time of zstd 1 saved.
 
 use std::io;
 use zstd::bulk::Compressor;
@@ -19,8 +22,9 @@ const LOOK_BYTES: usize = 128;
 /// One window of `PROBE_BYTES` in each of so many bytes.
 const PROBE_STRIDE_BYTES: usize = 65536;
 const PROBE_BYTES: usize = 1024;
-/// Thousandths of a bit by which a byte falls short of 8 bits of entropy before it counts as skewed. To shrink by 1/16 without
-/// repetitions takes 500 on average, but a part of the plaintext may carry it all.
+/// Thousandths of a bit by which a byte falls short of 8 bits of entropy before it counts as
+/// skewed. To shrink by 1/16 without repetitions takes 500 on average, but a part of the plaintext
+/// may carry it all.
 const SKEWED_MILLIBITS: u64 = 100;
 
 /// Buffers of the second look, kept from one entry to the next.
@@ -50,8 +54,9 @@ pub(super) fn is_worth_trying(
     Ok(len <= sample.len() - sample.len() / 32)
 }
 
-/// By how much the bytes' second-order entropy is below 8 bits, corrected for the sample's size. Two windows of random data
-/// differ as well: without the correction, 2 KiB of it would seem to miss 90.
+/// By how much the bytes' second-order entropy is below 8 bits, corrected for the sample's size.
+/// Two windows of random data differ as well: without the correction, 2 KiB of it would seem to
+/// miss 90.
 fn missing_millibits(plain: &[u8]) -> u64 {
     // four tables, so that equal neighbours do not wait for each other
     let mut counts = [[0u32; 256]; 4];
@@ -68,12 +73,14 @@ fn missing_millibits(plain: &[u8]) -> u64 {
     let squares: u64 = (0..256)
         .map(|i| u64::from(counts[0][i] + counts[1][i] + counts[2][i] + counts[3][i]).pow(2))
         .sum();
-    // Pearson's chi-squared against the uniform distribution: 255 for random data, about 255 + total × missing bits × 2 ln 2
+    // Pearson's chi-squared against the uniform distribution: 255 for random data, about 255 +
+    // total × missing bits × 2 ln 2
     let chi_squared = (256 * squares / total.max(1)).saturating_sub(total);
     chi_squared.saturating_sub(255) * 721 / total.max(1)
 }
 
-/// One window in each whole stride, at a place that differs from stride to stride, always the same for the same length.
+/// One window in each whole stride, at a place that differs from stride to stride, always the same
+/// for the same length.
 fn windows(plain: &[u8], stride: usize, len: usize) -> impl Iterator<Item = &[u8]> {
     let mut state = 0x9E37_79B9u32;
     plain.chunks_exact(stride).map(move |part| {

@@ -1,8 +1,10 @@
 //! How far this machine's clock is off, by what a store's answers say.
 //!
-//! Signed requests carry the time, and a store refuses those that are more than some minutes off; a token that is not good yet, or
-//! not any more by the other clock, is refused too. Every answer has the store's time in its `Date`, and S3 repeats it in the body
-//! of the one refusal that is about time. It is noted of refusals only, and only to say what is to be done: nothing is decided by it.
+//! Signed requests carry the time, and a store refuses those that are more than some minutes off; a
+//! token that is not good yet, or not any more by the other clock, is refused too. Every answer has
+//! the store's time in its `Date`, and S3 repeats it in the body of the one refusal that is about
+//! time. It is noted of refusals only, and only to say what is to be done: nothing is decided by
+//! it.
 
 use super::Store;
 use super::fault::Fault;

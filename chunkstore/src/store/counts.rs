@@ -19,8 +19,8 @@ pub struct RequestCounts {
     pub lists: u64,
     /// Objects deleted.
     pub deletes: u64,
-    /// Tries of all of these that broke, or that the store refused for the moment (429, 5xx). They are made again, so they
-    /// come on top.
+    /// Tries of all of these that broke, or that the store refused for the moment (429, 5xx). They
+    /// are made again, so they come on top.
     pub failed_tries: u64,
 }
 

@@ -1,16 +1,17 @@
 //! Create-once with a certain answer.
 //!
 //! What the stores and `object_store` 0.14 do with `PutMode::Create`:
-//! - S3 and Azure send `If-None-Match: *`, GCS `x-goog-if-generation-match: 0`; a directory uses `link(2)`. A taken key is
-//!   412, 304 or `EEXIST`: `AlreadyExists`.
-//! - 5xx answers and connections that break before an answer are retried inside, so *our own success can come back as
-//!   `AlreadyExists`*. A timeout is not retried: the outcome is unknown.
-//! - S3 answers 409 to a create that ran into another request for the key; nothing is written, and it comes back as
-//!   `AlreadyExists` too.
+//! - S3 and Azure send `If-None-Match: *`, GCS `x-goog-if-generation-match: 0`; a directory uses
+//!   `link(2)`. A taken key is 412, 304 or `EEXIST`: `AlreadyExists`.
+//! - 5xx answers and connections that break before an answer are retried inside, so *our own
+//!   success can come back as `AlreadyExists`*. A timeout is not retried: the outcome is unknown.
+//! - S3 answers 409 to a create that ran into another request for the key; nothing is written, and
+//!   it comes back as `AlreadyExists` too.
 //!
-//! So after `AlreadyExists` or an unknown outcome the object is read and compared. Every record carries a fresh random salt:
-//! equal bytes are our own write. Absent means that nothing was written: the next try, a bounded number of times. A try
-//! that is still under way somewhere cannot harm: it carries the same bytes.
+//! So after `AlreadyExists` or an unknown outcome the object is read and compared. Every record
+//! carries a fresh random salt: equal bytes are our own write. Absent means that nothing was
+//! written: the next try, a bounded number of times. A try that is still under way somewhere cannot
+//! harm: it carries the same bytes.
 
 use super::fault::Fault;
 use super::{Store, patience};
@@ -33,7 +34,8 @@ const BYTES_MAX: u64 =
 pub enum Created {
     /// Created by this call, and the store said so.
     Now,
-    /// The object is there with our very bytes; the store's answer to the write was lost or said otherwise.
+    /// The object is there with our very bytes; the store's answer to the write was lost or said
+    /// otherwise.
     Ours,
     /// Another object was there first; its content.
     Taken(Bytes),
@@ -51,8 +53,9 @@ pub(crate) enum Probe {
 }
 
 impl Store {
-    /// Writes an object if there is none, and finds out what happened. `bytes` must be unlike any other writer's (a record
-    /// with its random salt is). An error of kind `Unavailable` leaves open whether the object was or will be written.
+    /// Writes an object if there is none, and finds out what happened. `bytes` must be unlike any
+    /// other writer's (a record with its random salt is). An error of kind `Unavailable` leaves
+    /// open whether the object was or will be written.
     pub async fn create(&self, key: &str, bytes: Bytes) -> Result<Created> {
         let path = self.path(key)?;
         let mut last = None;
@@ -67,7 +70,8 @@ impl Store {
                     let unreachable = fault.unreachable;
                     let error = self.failed(fault, self.context("create", key), e);
                     if unreachable {
-                        // the object cannot be looked up either: one clear error now, not another minute from now
+                        // the object cannot be looked up either: one clear error now, not another
+                        // minute from now
                         return Err(error);
                     }
                     last = Some(error);
@@ -96,7 +100,8 @@ impl Store {
         .caused_by(last))
     }
 
-    /// One create request for an object that is known to exist, with its very bytes: harmless whatever the store does.
+    /// One create request for an object that is known to exist, with its very bytes: harmless
+    /// whatever the store does.
     pub(crate) async fn probe_create(&self, key: &str, bytes: Bytes) -> Result<Probe> {
         // what it answers to a second try is the same
         let path = self.path(key)?;

@@ -1,8 +1,10 @@
-//! What an error of `object_store` means: class, plain words, next step, and whether a write may have happened.
+//! What an error of `object_store` means: class, plain words, next step, and whether a write may
+//! have happened.
 //!
-//! `object_store` 0.14 keeps HTTP statuses and the stores' error codes in types of its own that cannot be named from
-//! outside; their text is stable enough (`status code: 403 Forbidden: <Error><Code>…`). The text itself is not shown as it
-//! is: it repeats itself, holds raw XML, and its URLs may hold a signature.
+//! `object_store` 0.14 keeps HTTP statuses and the stores' error codes in types of its own that
+//! cannot be named from outside; their text is stable enough
+//! (`status code: 403 Forbidden: <Error><Code>…`). The text itself is not shown as it is: it
+//! repeats itself, holds raw XML, and its URLs may hold a signature.
 
 use crate::error::{Error, ErrorKind};
 use chrono::{DateTime, Utc};
@@ -29,7 +31,8 @@ pub(super) struct Fault {
     pub(super) unreachable: bool,
     /// The store keeps the object because of a retention or a hold.
     pub(super) locked: bool,
-    /// The answer ended early or is no answer, or the request did not arrive as it was sent: asked again it may be otherwise.
+    /// The answer ended early or is no answer, or the request did not arrive as it was sent: asked
+    /// again it may be otherwise.
     pub(super) broke: bool,
     /// A refusal of which a clock that is off may be the reason.
     pub(super) may_be_clock: bool,
@@ -173,8 +176,8 @@ impl<'a> Chain<'a> {
         transport || self.mangled() || self.text.contains("invalid list response")
     }
 
-    /// Whether the store says that what it got is not what was sent: it compares the body with the digest in the signature, and
-    /// its length with what was announced. Nothing was done then.
+    /// Whether the store says that what it got is not what was sent: it compares the body with the
+    /// digest in the signature, and its length with what was announced. Nothing was done then.
     fn mangled(&self) -> bool {
         const CODES: [&str; 8] = [
             "BadDigest",
@@ -184,7 +187,8 @@ impl<'a> Chain<'a> {
             "Md5Mismatch",
             "Crc64Mismatch",
             "IncompleteBody",
-            // S3's word for a body that does not come to its end; 400, which nobody else tries again
+            // S3's word for a body that does not come to its end; 400, which nobody else tries
+            // again
             "RequestTimeout",
         ];
         let Some(code) = between(&self.text, "<Code>", "</Code>") else { return false };
@@ -196,7 +200,8 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// Whether a refusal speaks of a lock. S3's code for it is that of any missing permission; GCS and Azure have their own.
+    /// Whether a refusal speaks of a lock. S3's code for it is that of any missing permission; GCS
+    /// and Azure have their own.
     fn locked(&self) -> bool {
         const WORDS: [&str; 6] =
             ["object lock", "objectlock", "legal hold", "retention", "immutab", "worm"];
@@ -232,7 +237,8 @@ impl<'a> Chain<'a> {
         Some(DateTime::parse_from_rfc3339(time).ok()?.to_utc())
     }
 
-    /// What is wrong with the token that credentials are got for, by those who take it: AWS's STS and EKS, Microsoft Entra, Google.
+    /// What is wrong with the token that credentials are got for, by those who take it: AWS's STS
+    /// and EKS, Microsoft Entra, Google.
     fn of_a_token(&self) -> Option<Fault> {
         let has = |word: &str| self.text.contains(word);
         if has("Failed to read token file") || has("Failed to read EKS token file") {
@@ -339,7 +345,8 @@ impl<'a> Chain<'a> {
             507 => {
                 Some(Fault::new(ErrorKind::NoSpace, self.said()).hint("free space in the store"))
             }
-            // a refusal of the last try may follow a try whose answer was lost, but then the next run finds the object
+            // a refusal of the last try may follow a try whose answer was lost, but then the next
+            // run finds the object
             status @ 400..500 if status != 408 && status != 429 => {
                 Some(Fault::new(ErrorKind::Unavailable, self.said()))
             }

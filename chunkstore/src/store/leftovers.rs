@@ -1,9 +1,10 @@
 //! What killed writers leave behind in a directory.
 //!
-//! `object_store` writes a file under a temporary name, `KEY#NUMBER`, and renames or links it when it is whole. A process that
-//! is killed in between leaves the temporary file: no listing shows it, and nothing would ever remove it. No key has a `#` in
-//! it. A file that was written to recently may be somebody's at work, so age decides, by the clock of the file system that
-//! stamped it. Who is slower than that has its write fail, and tries again.
+//! `object_store` writes a file under a temporary name, `KEY#NUMBER`, and renames or links it when
+//! it is whole. A process that is killed in between leaves the temporary file: no listing shows it,
+//! and nothing would ever remove it. No key has a `#` in it. A file that was written to recently
+//! may be somebody's at work, so age decides, by the clock of the file system that stamped it. Who
+//! is slower than that has its write fail, and tries again.
 
 use super::Store;
 use std::fs;
@@ -12,7 +13,8 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 impl Store {
-    /// Removes temporary files that were not written to for `idle`; gives how many. Does nothing in a store that is no directory.
+    /// Removes temporary files that were not written to for `idle`; gives how many. Does nothing in
+    /// a store that is no directory.
     pub(crate) fn remove_leftovers(&self, idle: Duration) -> u64 {
         let Some(directory) = &self.directory else { return 0 };
         let Ok(now) = clock(directory) else { return 0 };

@@ -1,13 +1,14 @@
 //! Object lock: objects that nobody can delete or replace before a date, by S3's rules.
 //!
-//! On a bucket with object lock every object has versions, and a version with a *retention* can be deleted by nobody until its
-//! date: in the mode `governance` by those alone who have a permission for it, in `compliance` by no one at all. A date can be
-//! moved to later and never to earlier. A plain delete or overwrite succeeds all the same: it puts a marker, or another
-//! version, on top of the one that is locked. `docs/operations.md` says what a repository makes of that.
+//! On a bucket with object lock every object has versions, and a version with a *retention* can be
+//! deleted by nobody until its date: in the mode `governance` by those alone who have a permission
+//! for it, in `compliance` by no one at all. A date can be moved to later and never to earlier. A
+//! plain delete or overwrite succeeds all the same: it puts a marker, or another version, on top of
+//! the one that is locked. `docs/operations.md` says what a repository makes of that.
 //!
-//! A [`Store`] with a [`RetainPolicy`] writes packs and manifests with a retention in the very request that creates them: its
-//! clients for these have the headers, which are signed. To ask for a retention and to change one `store/lock/client.rs` has
-//! requests of its own.
+//! A [`Store`] with a [`RetainPolicy`] writes packs and manifests with a retention in the very
+//! request that creates them: its clients for these have the headers, which are signed. To ask for
+//! a retention and to change one `store/lock/client.rs` has requests of its own.
 
 mod client;
 
@@ -163,7 +164,8 @@ pub(super) struct RetainingClients {
     pub(super) bulk: Arc<dyn ObjectStore>,
 }
 
-/// Clients as these builders make them, with the headers of a retention. S3 demands a checksum with them.
+/// Clients as these builders make them, with the headers of a retention. S3 demands a checksum with
+/// them.
 pub(super) fn retaining(
     policy: RetainPolicy,
     builder: &AmazonS3Builder,
@@ -244,7 +246,8 @@ impl Store {
         Err(Error::new(ErrorKind::Unsupported, context, detail).hint(hint))
     }
 
-    /// What keeps an object from being deleted; `None` where there is none, nothing where the store knows no locks.
+    /// What keeps an object from being deleted; `None` where there is none, nothing where the store
+    /// knows no locks.
     pub(crate) async fn locks_of(&self, key: &str) -> Result<Option<Locks>> {
         let Some(client) = &self.lock else {
             return Ok(self.head(key).await?.map(|_| Locks::default()));
@@ -262,8 +265,8 @@ impl Store {
 
     /// Locks an object at least as `wanted` says. A retention that is longer or stronger stays so.
     ///
-    /// Between the look and the lock somebody else may have locked it longer, and a store refuses to shorten that: then it is looked
-    /// at again.
+    /// Between the look and the lock somebody else may have locked it longer, and a store refuses
+    /// to shorten that: then it is looked at again.
     pub(crate) async fn retain(&self, key: &str, wanted: Retention) -> Result<Retained> {
         let mut before = None;
         loop {

@@ -1,13 +1,14 @@
 //! Limits on the rate of transfers.
 //!
-//! One [`Pace`] a direction is shared by all transfers: it is a line in virtual time that each of them books. A transfer begins
-//! when what was booked before it has had its time, so the sum never runs ahead of the rate by more than one transfer.
-//! Small requests are booked, but never wait, nor does what leases and commits write, small or not: a heartbeat or a manifest
-//! must not queue behind packs.
+//! One [`Pace`] a direction is shared by all transfers: it is a line in virtual time that each of
+//! them books. A transfer begins when what was booked before it has had its time, so the sum never
+//! runs ahead of the rate by more than one transfer. Small requests are booked, but never wait, nor
+//! does what leases and commits write, small or not: a heartbeat or a manifest must not queue
+//! behind packs.
 //!
-//! What is downloaded is read from the connection no faster than the rate, piece by piece, so the server is held back evenly. An
-//! upload can only be held back as a whole, since `object_store` takes its body at once and has no hook in sending it: then
-//! smaller packs make the pace even.
+//! What is downloaded is read from the connection no faster than the rate, piece by piece, so the
+//! server is held back evenly. An upload can only be held back as a whole, since `object_store`
+//! takes its body at once and has no hook in sending it: then smaller packs make the pace even.
 
 use super::{BULK_BYTES_MIN, Store, patience};
 use bytes::Bytes;
@@ -40,8 +41,8 @@ impl Pace {
         Self { bytes_per_second, free_at: Duration::ZERO }
     }
 
-    /// Books `bytes` at `now`, a time since any fixed start; gives how long to wait before they may be moved. Time in which
-    /// the line was idle is not saved up.
+    /// Books `bytes` at `now`, a time since any fixed start; gives how long to wait before they may
+    /// be moved. Time in which the line was idle is not saved up.
     pub fn book(&mut self, now: Duration, bytes: u64) -> Duration {
         let wait = self.free_at.saturating_sub(now);
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_second.get());

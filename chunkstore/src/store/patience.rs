@@ -1,8 +1,10 @@
-//! How long a request may take. Small ones have the client's own timeout; this module is for large ones.
+//! How long a request may take. Small ones have the client's own timeout; this module is for large
+//! ones.
 //!
-//! A pack of 32 MiB takes minutes on a slow line, and a total timeout that allows for that would let a dead network go
-//! unnoticed. So a long transfer is accompanied by small look-ups: while they are answered the transfer may go on until
-//! its deadline, after which it is tried again on another connection; once they fail, so does it.
+//! A pack of 32 MiB takes minutes on a slow line, and a total timeout that allows for that would
+//! let a dead network go unnoticed. So a long transfer is accompanied by small look-ups: while they
+//! are answered the transfer may go on until its deadline, after which it is tried again on another
+//! connection; once they fail, so does it.
 
 use super::Store;
 use super::fault::Fault;
@@ -23,7 +25,8 @@ const TRIES: u32 = 3;
 pub(super) struct Patience {
     /// A transfer that takes longer than this is accompanied by a look-up, again and again.
     pub(super) look_up_every: Duration,
-    /// First deadline of a transfer, beside the time for its bytes. All of it doubles with each try.
+    /// First deadline of a transfer, beside the time for its bytes. All of it doubles with each
+    /// try.
     pub(super) deadline: Duration,
     /// Bytes a second below which a connection counts as stuck.
     pub(super) slowest_bytes: u64,
@@ -45,7 +48,8 @@ enum Watched {
 }
 
 impl Store {
-    /// Runs one idempotent request of `bytes` on the client that suits its size, again where its answer broke.
+    /// Runs one idempotent request of `bytes` on the client that suits its size, again where its
+    /// answer broke.
     pub(super) async fn patient<T, F, Fut>(&self, bytes: u64, request: F) -> object_store::Result<T>
     where
         F: Fn(Arc<dyn ObjectStore>) -> Fut,

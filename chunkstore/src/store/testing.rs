@@ -1,7 +1,9 @@
-//! A store that does to its caller what real ones do: loses answers, refuses, forgets create-once, stops for good.
+//! A store that does to its caller what real ones do: loses answers, refuses, forgets create-once,
+//! stops for good.
 //!
-//! Every request is an operation named `"create leases/…"` (also `put`, `get`, `head`, `list`, `delete`). Faults are scripted
-//! by the beginning of that name, each for one operation, or set as a stop at the n-th change of the store.
+//! Every request is an operation named `"create leases/…"` (also `put`, `get`, `head`, `list`,
+//! `delete`). Faults are scripted by the beginning of that name, each for one operation, or set as
+//! a stop at the n-th change of the store.
 
 mod locks;
 
@@ -106,7 +108,8 @@ impl FaultyStore {
         self.0.ignores_create_once.store(true, Ordering::SeqCst);
     }
 
-    /// From the `change`-th change on (from 0) every operation fails; that change itself is still `done`, or is not.
+    /// From the `change`-th change on (from 0) every operation fails; that change itself is still
+    /// `done`, or is not.
     pub(crate) fn stop_at(&self, change: u64, done: bool) {
         *self.0.stop.lock().unwrap() = Some(Stop { change, done });
     }

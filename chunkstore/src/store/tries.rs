@@ -1,10 +1,12 @@
-//! Tries: how often a request is sent, how long a store may make us wait, and how many tries failed.
+//! Tries: how often a request is sent, how long a store may make us wait, and how many tries
+//! failed.
 //!
-//! `object_store` tries again after an answer of 5xx or 429 and after a connection that broke before an answer, with pauses that
-//! grow, for at most 40 seconds and [`RETRIES_MAX`] times; it knows nothing of `Retry-After`, and an answer that breaks in the
-//! middle is an error to it. So its connections are wrapped here: every failed try is counted, and an answer that says when
-//! to come back is handed on only then. And a request that may be repeated is begun anew where its answer broke, at most
-//! [`BREAKS_MAX`] times, and a small one for at most 40 seconds.
+//! `object_store` tries again after an answer of 5xx or 429 and after a connection that broke
+//! before an answer, with pauses that grow, for at most 40 seconds and [`RETRIES_MAX`] times; it
+//! knows nothing of `Retry-After`, and an answer that breaks in the middle is an error to it. So
+//! its connections are wrapped here: every failed try is counted, and an answer that says when to
+//! come back is handed on only then. And a request that may be repeated is begun anew where its
+//! answer broke, at most [`BREAKS_MAX`] times, and a small one for at most 40 seconds.
 
 use super::fault::Fault;
 use super::{Counters, Store, add, count, patience};
@@ -17,11 +19,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Retries of one request, by `object_store` and in the requests that it does not have. The time that they may take is over before,
-/// unless a store answers at once.
+/// Retries of one request, by `object_store` and in the requests that it does not have. The time
+/// that they may take is over before, unless a store answers at once.
 pub(super) const RETRIES_MAX: usize = 24;
-/// No retry is begun after this long: a dead network is one error in about a minute (one more timeout may follow), a store that
-/// restarts is waited for.
+/// No retry is begun after this long: a dead network is one error in about a minute (one more
+/// timeout may follow), a store that restarts is waited for.
 pub(super) const RETRY_TIME: Duration = Duration::from_secs(40);
 /// Pause before the first retry, the longest one, and how much longer each is than the one before.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -40,7 +42,8 @@ pub(super) struct Connector {
     seen: SeenOptions,
 }
 
-/// What a client was asked to be like last. A builder does not give back what it took from the environment.
+/// What a client was asked to be like last. A builder does not give back what it took from the
+/// environment.
 pub(super) type SeenOptions = Arc<Mutex<Option<ClientOptions>>>;
 
 impl Connector {
@@ -104,7 +107,8 @@ impl HttpService for Polite {
     }
 }
 
-/// How long to wait before one more try of a request that was tried again so often and was begun so long ago; `None`: it has failed.
+/// How long to wait before one more try of a request that was tried again so often and was begun so
+/// long ago; `None`: it has failed.
 pub(super) fn pause_before(retries: usize, elapsed: Duration) -> Option<Duration> {
     let exponent = u32::try_from(retries).unwrap_or(u32::MAX);
     let pause = RETRY_PAUSE.saturating_mul(RETRY_GROWTH.saturating_pow(exponent));
@@ -118,7 +122,8 @@ fn wait_of(value: &str) -> Option<Duration> {
 }
 
 impl Store {
-    /// Runs a small request that may be repeated; where its answer broke, again, a bounded number of times and seconds.
+    /// Runs a small request that may be repeated; where its answer broke, again, a bounded number
+    /// of times and seconds.
     pub(super) async fn persist<T, Fut>(&self, request: impl Fn() -> Fut) -> object_store::Result<T>
     where
         Fut: Future<Output = object_store::Result<T>>,

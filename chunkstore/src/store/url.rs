@@ -1,7 +1,8 @@
 //! From a repository's URL to a [`Store`].
 //!
-//! Credentials and endpoints of object stores come from the environment, as `object_store` reads it (`AWS_*`, `GOOGLE_*`,
-//! `AZURE_*`, web identity, instance metadata); profile files are not read. Nothing is sent before the first request.
+//! Credentials and endpoints of object stores come from the environment, as `object_store` reads it
+//! (`AWS_*`, `GOOGLE_*`, `AZURE_*`, web identity, instance metadata); profile files are not read.
+//! Nothing is sent before the first request.
 
 use super::lock::{LockClient, RetainPolicy, retaining};
 use super::patience::Patience;
@@ -32,12 +33,13 @@ const URL_FORMS: &str =
 /// How [`open_url`] opens a place.
 #[derive(Debug, Clone, Default)]
 pub struct StoreOptions {
-    /// For `file:` URLs and paths: make the directory (mode 0700) and its parents where they are absent.
+    /// For `file:` URLs and paths: make the directory (mode 0700) and its parents where they are
+    /// absent.
     pub create_dir: bool,
     /// Take nothing from the environment: where another store than the usual one is meant.
     pub settings_only: bool,
-    /// Lock packs and manifests that are written. Refused where it is not known how; whether the bucket can is for
-    /// [`Store::require_object_lock`] to find out.
+    /// Lock packs and manifests that are written. Refused where it is not known how; whether the
+    /// bucket can is for [`Store::require_object_lock`] to find out.
     pub retain: Option<RetainPolicy>,
 }
 
@@ -51,14 +53,15 @@ fn retry() -> RetryConfig {
     }
 }
 
-/// As [`retry`], for the metadata service of a machine where nothing else gives credentials. It is near; where it does not
-/// exist at all, that should not take a minute to find out.
+/// As [`retry`], for the metadata service of a machine where nothing else gives credentials. It is
+/// near; where it does not exist at all, that should not take a minute to find out.
 fn retry_metadata() -> RetryConfig {
     RetryConfig { retry_timeout: Duration::from_secs(6), ..retry() }
 }
 
-/// The two clients of a store, which share their credentials. The three builders have the same methods, but no trait. The
-/// keys are those that name credentials: without any of them the machine's metadata service is asked.
+/// The two clients of a store, which share their credentials. The three builders have the same
+/// methods, but no trait. The keys are those that name credentials: without any of them the
+/// machine's metadata service is asked.
 macro_rules! clients {
     ($url:ident, $settings:ident, $builder:ident, $keys:ident::{$($key:ident),*}) => {{
         let counters = Arc::<Counters>::default();
@@ -86,14 +89,14 @@ macro_rules! builder {
     };
 }
 
-/// Opens `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`, `file:///path` or a path. An unknown scheme is
-/// `Usage`, an absent directory `NotFound`.
+/// Opens `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`, `file:///path` or a
+/// path. An unknown scheme is `Usage`, an absent directory `NotFound`.
 pub fn open_url(url: &str, options: &StoreOptions) -> Result<Store> {
     open_url_with(url, options, &[])
 }
 
-/// As [`open_url`], with settings that go before those of the environment, named as `object_store` names them
-/// (`aws_endpoint`, `aws_access_key_id`, …).
+/// As [`open_url`], with settings that go before those of the environment, named as `object_store`
+/// names them (`aws_endpoint`, `aws_access_key_id`, …).
 pub fn open_url_with(
     url: &str,
     options: &StoreOptions,
@@ -108,7 +111,8 @@ pub fn open_url_with(
             let (bucket, prefix) = bucket_and_prefix(url, rest)?;
             let builder = builder!(AmazonS3Builder, options)
                 .with_bucket_name(bucket)
-                // a bulk request of one, which not every server knows, gives nothing but worse errors
+                // a bulk request of one, which not every server knows, gives nothing but worse
+                // errors
                 .with_config(AmazonS3ConfigKey::DisableBulkDelete, "true");
             let (small, bulk, builder, counters) = clients!(url, settings, builder, AmazonS3ConfigKey::{
                 AccessKeyId, SecretAccessKey, WebIdentityTokenFile,
@@ -280,7 +284,8 @@ fn open_dir(url: &str, dir: &str, options: &StoreOptions) -> Result<Store> {
     Ok(store)
 }
 
-/// With its parents. Their names must survive a power cut as what is written into the directory does.
+/// With its parents. Their names must survive a power cut as what is written into the directory
+/// does.
 fn create_dir(dir: &FilePath) -> std::io::Result<()> {
     let absolute = std::path::absolute(dir)?;
     let absent = absolute.ancestors().take_while(|dir| !dir.exists()).count();

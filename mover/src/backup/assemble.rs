@@ -1,12 +1,14 @@
 //! Stage *assemble*: the caller's thread. It owns the volume map and the packs, and starts uploads.
 //!
-//! Results arrive in any order. A sealed entry goes to its pack at once; what became of each chunk waits, as a few dozen
-//! bytes, for its turn in the map, which is built in ascending order. A chunk that another unit claimed waits for that
-//! unit's result, which is under way and needs nothing of this stage but that it keeps receiving: so this stage never
-//! stops receiving to wait for a chunk. It does stop for uploads: that is how a slow store holds the run back.
+//! Results arrive in any order. A sealed entry goes to its pack at once; what became of each chunk
+//! waits, as a few dozen bytes, for its turn in the map, which is built in ascending order. A chunk
+//! that another unit claimed waits for that unit's result, which is under way and needs nothing of
+//! this stage but that it keeps receiving: so this stage never stops receiving to wait for a chunk.
+//! It does stop for uploads: that is how a slow store holds the run back.
 //!
-//! When the run has to stop, it goes on receiving until the stages ahead have ended, so that the packs that are open can be
-//! completed: an entry that got a place and never arrived would cost its whole pack.
+//! When the run has to stop, it goes on receiving until the stages ahead have ended, so that the
+//! packs that are open can be completed: an entry that got a place and never arrived would cost its
+//! whole pack.
 
 use super::stop::Stop;
 use super::unit::{ChunkOutcome, SealedUnit, Step, Work};
@@ -111,7 +113,8 @@ impl AssembleStage<'_> {
         Ok(Some(Assembled { map, pages, reused }))
     }
 
-    /// Has everything stored that the map refers to so far, and the place noted as one to go on from.
+    /// Has everything stored that the map refers to so far, and the place noted as one to go on
+    /// from.
     fn cut(
         &mut self,
         close: &impl Fn() -> Option<chunkstore::ClosedPack>,
@@ -130,7 +133,8 @@ impl AssembleStage<'_> {
         }
         ship(&mut self.collector, &mut self.sink, self.uploads)?;
         match ahead {
-            // every pack that the map refers to and that is not stored is under way, or some of its entries have arrived here
+            // every pack that the map refers to and that is not stored is under way, or some of its
+            // entries have arrived here
             Some(frontier) => self.uploads.cut(frontier, self.collector.unfinished_packs(), reused),
             None => {
                 self.uploads.checkpoints().skip(Instant::now());
@@ -139,7 +143,8 @@ impl AssembleStage<'_> {
         }
     }
 
-    /// Takes what cannot wait out of a result: the entry goes to its pack, locations become known to the run.
+    /// Takes what cannot wait out of a result: the entry goes to its pack, locations become known
+    /// to the run.
     fn arrived(
         &mut self,
         base: Option<std::sync::Arc<chunkstore::PageSet>>,

@@ -1,12 +1,16 @@
-//! The audit: a sample of what a list calls unchanged is read and compared with the parent, and of what it calls zero with zero.
+//! The audit: a sample of what a list calls unchanged is read and compared with the parent, and of
+//! what it calls zero with zero.
 //!
-//! A changed-block list is a claim of somebody else. One that leaves out what has changed makes a backup that looks good and
-//! restores wrong, and nothing later would ever tell. So before anything is inherited some of it is looked at: the first and the
-//! last MiB (partition tables, superblocks), and chunks that are spread over all the rest, one taken at random from each of so
-//! many equal parts. One that is not what the list says is enough: the list is false, and the whole volume is compared instead.
+//! A changed-block list is a claim of somebody else. One that leaves out what has changed makes a
+//! backup that looks good and restores wrong, and nothing later would ever tell. So before anything
+//! is inherited some of it is looked at: the first and the last MiB (partition tables,
+//! superblocks), and chunks that are spread over all the rest, one taken at random from each of so
+//! many equal parts. One that is not what the list says is enough: the list is false, and the whole
+//! volume is compared instead.
 //!
-//! If a share *f* of what a list calls unchanged has changed in truth, *n* chunks find none of it with a chance of (1 − *f*)^*n* at
-//! most. What is known without reading, holes of an image file, is not looked at.
+//! If a share *f* of what a list calls unchanged has changed in truth, *n* chunks find none of it
+//! with a chance of (1 − *f*)^*n* at most. What is known without reading, holes of an image file,
+//! is not looked at.
 
 use super::turns::Turns;
 use crate::changes::{BackupPlan, Extents};
@@ -63,7 +67,8 @@ impl AuditAmount {
     }
 }
 
-/// A lie of one chunk in twenty is found at once four times in five, for some thirty reads and map pages.
+/// A lie of one chunk in twenty is found at once four times in five, for some thirty reads and map
+/// pages.
 impl Default for AuditAmount {
     fn default() -> Self {
         Self::Chunks(32)
@@ -241,7 +246,8 @@ fn split_mix(state: &mut u64) -> u64 {
 }
 
 impl Audit<'_> {
-    /// Looks at a sample. `parent` is what is inherited from, if anything is; `holes` read as zero by definition.
+    /// Looks at a sample. `parent` is what is inherited from, if anything is; `holes` read as zero
+    /// by definition.
     pub(super) fn run(
         &self,
         plan: &BackupPlan,
@@ -339,7 +345,8 @@ impl Audit<'_> {
     }
 }
 
-/// Memory that a direct read may fill: what the page cache has of a device need not be what is on it.
+/// Memory that a direct read may fill: what the page cache has of a device need not be what is on
+/// it.
 pub(super) struct Aligned {
     bytes: Vec<u8>,
     start: usize,

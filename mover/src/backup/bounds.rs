@@ -1,7 +1,8 @@
 //! Every bound of a backup, derived from one memory budget.
 //!
-//! Memory in use is the sum of these: slots, packs being filled or uploaded, the run table, segment records, dedup index,
-//! map pages. What remains is for the program itself, its threads' stacks and codec contexts, and the TLS stack.
+//! Memory in use is the sum of these: slots, packs being filled or uploaded, the run table, segment
+//! records, dedup index, map pages. What remains is for the program itself, its threads' stacks and
+//! codec contexts, and the TLS stack.
 
 use super::level::{CompressionChoice, STRONG_THREAD_BYTES, seal_thread_bytes};
 use crate::control::MemoryBudget;
@@ -79,7 +80,8 @@ impl Bounds {
         }
         let spare = memory_bytes - FIXED_BYTES;
         let thread_bytes = match compression {
-            // a slow store is worth the stronger levels' memory, unless many threads would take it from the buffers
+            // a slow store is worth the stronger levels' memory, unless many threads would take it
+            // from the buffers
             CompressionChoice::Auto if cores as u64 * STRONG_THREAD_BYTES <= spare / 8 => {
                 STRONG_THREAD_BYTES
             }
@@ -120,7 +122,8 @@ impl Bounds {
         })
     }
 
-    /// Smaller packs where the rate to the store is limited: a pack is sent at once, so that small ones make the pace even.
+    /// Smaller packs where the rate to the store is limited: a pack is sent at once, so that small
+    /// ones make the pace even.
     pub(crate) fn pace(&mut self, bytes_per_second: NonZeroU64) {
         let a_second = u32::try_from(bytes_per_second.get()).unwrap_or(u32::MAX);
         self.pack_bytes = self.pack_bytes.min(a_second.max(PACED_PACK_BYTES_MIN));
@@ -171,7 +174,8 @@ mod tests {
                         + b.dedup_bytes
                         + b.map_read_bytes
                         + 2 * b.window_leaves as u64 * PAGE_CHILD_BYTES * 128;
-                    // three slots are the least with which the stages overlap, whatever the chunk size
+                    // three slots are the least with which the stages overlap, whatever the chunk
+                    // size
                     let least = 3 * u64::from(b.slot_bytes);
                     assert!(sum <= mib * MIB + least, "{mib} MiB, {chunk}, {cores}: {sum} {b:?}");
                     assert!(b.depth < b.slots, "a slot is free for the seal threads");

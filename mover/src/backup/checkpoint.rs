@@ -1,18 +1,21 @@
 //! When a checkpoint is due, and when it may be written.
 //!
-//! A checkpoint says "everything below this chunk is stored", so it may be written only when that has come true. Making one
-//! therefore has three moments:
+//! A checkpoint says "everything below this chunk is stored", so it may be written only when that
+//! has come true. Making one therefore has three moments:
 //!
-//! 1. *Cut*: the assembler has the finished subtrees of the map stored, and notes which packs are not stored yet. Nothing
-//!    waits: reading, sealing and uploading go on. The pack of chunks that is being filled goes on being filled, so a
-//!    checkpoint costs no small packs; only if that takes long it is closed early.
-//! 2. *Ready*: the last of those packs has arrived, and the packs of other backups that were reused have been looked up.
+//! 1. *Cut*: the assembler has the finished subtrees of the map stored, and notes which packs are
+//!    not stored yet. Nothing waits: reading, sealing and uploading go on. The pack of chunks that
+//!    is being filled goes on being filled, so a checkpoint costs no small packs; only if that
+//!    takes long it is closed early.
+//! 2. *Ready*: the last of those packs has arrived, and the packs of other backups that were reused
+//!    have been looked up.
 //! 3. *Recorded*: the lease with the checkpoint in it is written.
 //!
-//! What a killed run loses is what it has read since the cut that was recorded last. [`Pace`] says how much that may be: a cut
-//! is made when half of it was read, and the assembler waits when all of it was read and nothing is recorded. Where nobody
-//! says how much, cuts come as often as costs next to nothing: each costs a small pack of pages and a write of the lease, so
-//! the time that the last write took says when the next one is cheap.
+//! What a killed run loses is what it has read since the cut that was recorded last. [`Pace`] says
+//! how much that may be: a cut is made when half of it was read, and the assembler waits when all
+//! of it was read and nothing is recorded. Where nobody says how much, cuts come as often as costs
+//! next to nothing: each costs a small pack of pages and a write of the lease, so the time that the
+//! last write took says when the next one is cheap.
 //!
 //! Owned by the uploads, which learn what arrives. Decides only; `upload.rs` does the requests.
 
@@ -20,16 +23,19 @@ use chunkstore::{ChunkNo, FrontierPage, PackId};
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-/// A cut is due after this time even if little was read; and a pack that it waits for is closed after this time.
+/// A cut is due after this time even if little was read; and a pack that it waits for is closed
+/// after this time.
 const CUT_AFTER: Duration = Duration::from_secs(60);
-/// By default a cut is made no sooner than this, nor sooner than this many times what the last one took to write.
+/// By default a cut is made no sooner than this, nor sooner than this many times what the last one
+/// took to write.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE: u32 = 64;
 /// By default at most this share of what is to be read lies between two cuts, within these bounds.
 const CUTS: u64 = 64;
 const CUT_BYTES_MIN: u64 = 16 << 20;
 const CUT_BYTES_MAX: u64 = 8 << 30;
-/// By default nothing waits for a checkpoint before so much was read since the last one: more than uploads under way hold.
+/// By default nothing waits for a checkpoint before so much was read since the last one: more than
+/// uploads under way hold.
 const HOLD_BYTES_MIN: u64 = 2 << 30;
 
 /// How often checkpoints are made.
@@ -50,7 +56,8 @@ impl Pace {
         Self { cut_bytes: hold_bytes.div_ceil(2), hold_bytes, sparing: false }
     }
 
-    /// Checkpoints that a run of so much makes at most, but for those that a minute without one makes due.
+    /// Checkpoints that a run of so much makes at most, but for those that a minute without one
+    /// makes due.
     pub(crate) fn cuts_max(self, read_bytes: u64) -> u64 {
         read_bytes / self.cut_bytes.max(1)
     }
@@ -99,7 +106,8 @@ pub(crate) struct Checkpoints {
     write_time: Duration,
     /// Reused packs that were looked up.
     confirmed: HashSet<PackId>,
-    /// No more of them: the lease is gone, a reused pack is missing, or nobody could go on with this run.
+    /// No more of them: the lease is gone, a reused pack is missing, or nobody could go on with
+    /// this run.
     over: bool,
 }
 
@@ -152,7 +160,8 @@ impl Checkpoints {
         !self.over && busy && self.done_bytes - self.recorded_bytes >= self.pace.hold_bytes
     }
 
-    /// Whether the pack that was open at the cut should be closed now, since it does not fill by itself in time. Said once.
+    /// Whether the pack that was open at the cut should be closed now, since it does not fill by
+    /// itself in time. Said once.
     pub(crate) fn must_close(&mut self, now: Instant) -> bool {
         let held = self.must_wait();
         let Some(cut) = self.cuts.front_mut().filter(|cut| !cut.closed) else { return false };

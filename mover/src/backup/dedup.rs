@@ -1,5 +1,5 @@
-//! The repository's dedup segments as the seal threads see them: opened on the first chunk that is new to the parent and to
-//! this run, never before. A run that finds nothing new reads none.
+//! The repository's dedup segments as the seal threads see them: opened on the first chunk that is
+//! new to the parent and to this run, never before. A run that finds nothing new reads none.
 
 use super::stop::Stop;
 use chunkstore::{
@@ -9,11 +9,12 @@ use chunkstore::{
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Reading the index may always cost this much: the segments of some days, as long as nobody has merged them.
+/// Reading the index may always cost this much: the segments of some days, as long as nobody has
+/// merged them.
 const WORTH_BYTES_MIN: u64 = 512 << 10;
 
-/// What reading the index may cost a run: an eighth of what it reads from its source, all of which the index might save it
-/// to store, and hardly ever does.
+/// What reading the index may cost a run: an eighth of what it reads from its source, all of which
+/// the index might save it to store, and hardly ever does.
 pub(crate) fn worth_bytes(source_bytes: u64) -> u64 {
     (source_bytes / 8).max(WORTH_BYTES_MIN)
 }

@@ -1,9 +1,10 @@
-//! Stage *plan*: cuts the plan into windows, loads the parent's map pages of each window, and hands out read units and
-//! zero ranges in ascending order.
+//! Stage *plan*: cuts the plan into windows, loads the parent's map pages of each window, and hands
+//! out read units and zero ranges in ascending order.
 //!
-//! A window touches a bounded number of leaf pages, so a plan over a petabyte needs no more memory than one over a
-//! gigabyte. A ticket is taken for each step and given back when the map has taken it: that bounds how far this stage
-//! runs ahead. It waits only for tickets and for the reader's inbox; neither needs anything of this stage.
+//! A window touches a bounded number of leaf pages, so a plan over a petabyte needs no more memory
+//! than one over a gigabyte. A ticket is taken for each step and given back when the map has taken
+//! it: that bounds how far this stage runs ahead. It waits only for tickets and for the reader's
+//! inbox; neither needs anything of this stage.
 
 use super::stop::Stop;
 use super::turns::Turns;

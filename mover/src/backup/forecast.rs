@@ -1,13 +1,15 @@
 //! What a backup would take, said before anything is moved: `backup --plan`.
 //!
-//! It goes the way of a backup as far as that writes nothing: opens the source, finds the parent, gets the list over the same
-//! ladder, looks for a checkpoint to go on from, and makes the same plan. *What is read* follows from that exactly. *What is
-//! stored* cannot be known without reading, so a sample is read, compared with the parent and compressed (`forecast/look.rs`), and the
-//! answer is a range. *Requests* follow from both (`forecast/requests.rs`), memory is what the bounds say, and time comes from the
-//! parent's rate, or from the sample's.
+//! It goes the way of a backup as far as that writes nothing: opens the source, finds the parent,
+//! gets the list over the same ladder, looks for a checkpoint to go on from, and makes the same
+//! plan. *What is read* follows from that exactly. *What is stored* cannot be known without
+//! reading, so a sample is read, compared with the parent and compressed (`forecast/look.rs`), and
+//! the answer is a range. *Requests* follow from both (`forecast/requests.rs`), memory is what the
+//! bounds say, and time comes from the parent's rate, or from the sample's.
 //!
-//! It takes no lease: a parent that is forgotten between the plan and the run is another plan. What of the sample is in the repository
-//! already, of another volume, is looked up as a run does it (`forecast/elsewhere.rs`).
+//! It takes no lease: a parent that is forgotten between the plan and the run is another plan. What
+//! of the sample is in the repository already, of another volume, is looked up as a run does it
+//! (`forecast/elsewhere.rs`).
 
 mod elsewhere;
 mod look;
@@ -121,7 +123,8 @@ pub struct Forecast {
     pub degraded: Vec<String>,
 }
 
-/// Says what `backup` with these options would take. Writes nothing, to the repository, the scratch directory or the source.
+/// Says what `backup` with these options would take. Writes nothing, to the repository, the scratch
+/// directory or the source.
 pub fn forecast(
     rt: &tokio::runtime::Handle,
     repo: &Arc<Repository>,

@@ -1,17 +1,18 @@
 //! Which changed-block list a run works with, and the one place that goes down when there is none.
 //!
-//! The ladder has three rungs: *delta* (what is not listed is the parent's), *allocated* (what is not listed is zero, nothing is
-//! inherited), *whole*. The run takes the highest rung that a source gives it. A source that was asked and failed costs one rung
-//! at most: a server that knows no delta is still asked for the allocated blocks, so that a tracker's trouble never turns a small
-//! backup into a read of the whole device at once. Every step is said: in the log when it is taken, and in the manifest and in the
-//! summary, where it marks the backup as degraded. `--require` is a floor: instead of going below it the run ends with the error
-//! that would have been the reason.
+//! The ladder has three rungs: *delta* (what is not listed is the parent's), *allocated* (what is
+//! not listed is zero, nothing is inherited), *whole*. The run takes the highest rung that a source
+//! gives it. A source that was asked and failed costs one rung at most: a server that knows no
+//! delta is still asked for the allocated blocks, so that a tracker's trouble never turns a small
+//! backup into a read of the whole device at once. Every step is said: in the log when it is taken,
+//! and in the manifest and in the summary, where it marks the backup as degraded. `--require` is a
+//! floor: instead of going below it the run ends with the error that would have been the reason.
 //!
-//! No step down is taken for a mistake of the user (a URL that is none, a file that cannot be read) and none for a list that was
-//! given, not asked for: it is used as it is, or refused.
+//! No step down is taken for a mistake of the user (a URL that is none, a file that cannot be read)
+//! and none for a list that was given, not asked for: it is used as it is, or refused.
 //!
-//! A delta is asked for only when its parent is known: the backup of exactly the snapshot that the delta starts from, of the same
-//! volume. So a base that nobody backed up is one step down as well.
+//! A delta is asked for only when its parent is known: the backup of exactly the snapshot that the
+//! delta starts from, of the same volume. So a base that nobody backed up is one step down as well.
 
 use super::{BackupOptions, HEAD_BYTES, parent, ranges_max, stdin};
 use crate::changes::{
@@ -158,8 +159,8 @@ pub(crate) fn read_given(
     parse_changed_blocks(File::open(path).map_err(unread)?, &parse)
 }
 
-/// Some drivers answer with an empty list of allocated blocks where they mean an error. A device whose first bytes are not
-/// zero is not empty.
+/// Some drivers answer with an empty list of allocated blocks where they mean an error. A device
+/// whose first bytes are not zero is not empty.
 fn check_empty(list: &ChangedBlocks, source: &Source) -> Result<()> {
     if list.kind != ChangeKind::Allocated || !list.data.is_empty() {
         return Ok(());

@@ -1,21 +1,24 @@
 //! How strongly new entries are compressed: a setting, or whatever the other stages leave time for.
 //!
-//! Compressing is four fifths of the CPU of a full backup, so its level decides which stage is the limit. With `auto` the
-//! seal threads count where their time goes: working, waiting for units to seal (the device is behind), or waiting to hand a
-//! result on (the store is behind). After every window of units, the level follows:
+//! Compressing is four fifths of the CPU of a full backup, so its level decides which stage is the
+//! limit. With `auto` the seal threads count where their time goes: working, waiting for units to
+//! seal (the device is behind), or waiting to hand a result on (the store is behind). After every
+//! window of units, the level follows:
 //!
 //! - hardly any waiting: the CPU is the limit, and the next faster level is taken;
-//! - waiting, and the next stronger level would still fit into the time: it is taken. Up to [`DEVICE_LEVEL_MAX`] while it is the
-//!   device that is waited for, where a stronger level saves no time; up to [`STORE_LEVEL_MAX`] while it is the store,
-//!   where fewer bytes are less time.
+//! - waiting, and the next stronger level would still fit into the time: it is taken. Up to
+//!   [`DEVICE_LEVEL_MAX`] while it is the device that is waited for, where a stronger level saves
+//!   no time; up to [`STORE_LEVEL_MAX`] while it is the store, where fewer bytes are less time.
 //!
-//! Backpressure comes in bursts: nothing is waited for while a pack fills, and then for as long as one takes to be stored. So what is
-//! weighed is the last few packs' worth of windows, each less than the one after it.
+//! Backpressure comes in bursts: nothing is waited for while a pack fills, and then for as long as
+//! one takes to be stored. So what is weighed is the last few packs' worth of windows, each less
+//! than the one after it.
 //!
-//! Only units with something to compress count: over a sparse volume the threads wait for the device most of the time, and yet each
-//! piece of data comes faster than it can be compressed.
+//! Only units with something to compress count: over a sparse volume the threads wait for the
+//! device most of the time, and yet each piece of data comes faster than it can be compressed.
 //!
-//! It starts at level 1 and goes above it only while the store is waited for, so it is never slower than level 1.
+//! It starts at level 1 and goes above it only while the store is waited for, so it is never slower
+//! than level 1.
 
 use chunkstore::Compression;
 use serde::Serialize;
@@ -40,15 +43,16 @@ impl From<Compression> for CompressionChoice {
 }
 
 const START: i32 = 1;
-/// The strongest level while the device is the limit. With 3, a sparse volume took 1.15 times as long as with level 1: the device's
-/// own work may be on the same cores.
+/// The strongest level while the device is the limit. With 3, a sparse volume took 1.15 times as
+/// long as with level 1: the device's own work may be on the same cores.
 const DEVICE_LEVEL_MAX: i32 = 1;
 /// The strongest level with little memory.
 const SMALL_LEVEL_MAX: i32 = 3;
 /// The strongest level while the store is the limit.
 const STORE_LEVEL_MAX: i32 = 6;
-/// Levels that are chosen from, and the CPU time of each in thousandths of level 1, measured with entries of 1 MiB of a volume of
-/// system files and a database. What they store there: 1300, 1215, 1102, 1000, 943, 907, 896, 872 and 854 thousandths.
+/// Levels that are chosen from, and the CPU time of each in thousandths of level 1, measured with
+/// entries of 1 MiB of a volume of system files and a database. What they store there: 1300, 1215,
+/// 1102, 1000, 943, 907, 896, 872 and 854 thousandths.
 const LADDER: [(i32, u32); 9] = [
     (-5, 630),
     (-3, 690),
@@ -63,8 +67,9 @@ const LADDER: [(i32, u32); 9] = [
 /// Units to a window: less than a pack's worth, more than noise.
 const WINDOW_UNITS: u32 = 24;
 const WINDOW_LEAST: Duration = Duration::from_millis(40);
-/// Twentieths of the time that the seal threads may be busy. Above it the CPU is the limit: what else runs on the same cores
-/// (the device's own work, writing to a local store) makes them wait now and then even so. A stronger level has to fit below it.
+/// Twentieths of the time that the seal threads may be busy. Above it the CPU is the limit: what
+/// else runs on the same cores (the device's own work, writing to a local store) makes them wait
+/// now and then even so. A stronger level has to fit below it.
 const BUSY_MAX: u32 = 17;
 
 /// The levels between which a choice moves, and the one it starts at: weakest, first, strongest.
@@ -111,7 +116,8 @@ impl Spent {
         }
     }
 
-    /// As if the work had been done at another level: more of it takes up waiting, less of it leaves some.
+    /// As if the work had been done at another level: more of it takes up waiting, less of it
+    /// leaves some.
     fn at_level(&mut self, from: u32, to: u32) {
         let busy = self.busy * to / from;
         let (more, less) = (busy.saturating_sub(self.busy), self.busy.saturating_sub(busy));
@@ -170,7 +176,8 @@ impl Level {
         }
     }
 
-    /// A seal thread has sealed `new_bytes` of a unit's chunks with `used`, and spent its time like this since the last one.
+    /// A seal thread has sealed `new_bytes` of a unit's chunks with `used`, and spent its time like
+    /// this since the last one.
     pub(crate) fn sealed(&self, used: Compression, new_bytes: u64, spent: Spent) {
         let (CompressionChoice::Auto, Compression::Zstd(level)) = (self.choice, used) else {
             return;
@@ -282,7 +289,8 @@ mod tests {
         Spent { busy: ms(busy), idle: ms(idle), blocked: ms(blocked) }
     }
 
-    /// Seals until the level stays, with a time a unit that follows the level's cost and one that another stage takes.
+    /// Seals until the level stays, with a time a unit that follows the level's cost and one that
+    /// another stage takes.
     fn settled(ceiling_spare: u64, busy_at_1_us: u64, other_us: u64, store: bool) -> Vec<i32> {
         let level = Level::new(CompressionChoice::Auto, ceiling_spare);
         let mut seen = vec![START];
@@ -321,8 +329,8 @@ mod tests {
         assert_eq!(settled(u64::MAX, 3000, 6900, true), [1, 2, 3, 4]);
     }
 
-    /// A store that takes so many packs at once, and each for so long, in which the threads can seal many. What is stored at
-    /// each level in the end, and how long it took.
+    /// A store that takes so many packs at once, and each for so long, in which the threads can
+    /// seal many. What is stored at each level in the end, and how long it took.
     fn bursts(units: u32, store_us_a_unit: u64) -> (BTreeMap<i32, u64>, u64) {
         const PACK_UNITS: u64 = 60;
         const PACKS: usize = 5;
@@ -355,7 +363,8 @@ mod tests {
 
     #[test]
     fn a_slow_store_that_takes_packs_gets_strong_levels() {
-        // V1 of docs/performance.md at 25 MB a second: 16 ms a unit, while sealing one takes 1.5 at level 1
+        // V1 of docs/performance.md at 25 MB a second: 16 ms a unit, while sealing one takes 1.5 at
+        // level 1
         let (used, took) = bursts(2700, 16_000);
         let strong: u64 = used.range(5..).map(|(_, units)| units).sum();
         assert!(strong > 1500, "{used:?}");
@@ -389,7 +398,8 @@ mod tests {
         assert_eq!(settled(0, 3000, 100_000, true), [1, 2, 3]);
     }
 
-    /// The whole point: whatever the other stage takes, a unit never takes longer than it would at level 1.
+    /// The whole point: whatever the other stage takes, a unit never takes longer than it would at
+    /// level 1.
     #[test]
     fn it_is_never_slower_than_level_1() {
         for other_us in (0..20_000).step_by(250) {

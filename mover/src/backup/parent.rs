@@ -21,14 +21,15 @@ pub enum ParentChoice {
     Id(String),
 }
 
-/// The backup that this very run made before: same id, same volume, same snapshot. Without a snapshot's name only the
-/// content can tell, so the run goes on and the commit compares.
+/// The backup that this very run made before: same id, same volume, same snapshot. Without a
+/// snapshot's name only the content can tell, so the run goes on and the commit compares.
 pub(super) fn already_done(options: &BackupOptions, writer: &Writer) -> Option<Manifest> {
     options.snapshot.id.as_ref()?;
     writer.existing().filter(|m| m.snapshot.id == options.snapshot.id).cloned()
 }
 
-/// Backups that may serve as parent, best first. For a delta each of them was made of the very snapshot it starts from.
+/// Backups that may serve as parent, best first. For a delta each of them was made of the very
+/// snapshot it starts from.
 pub(super) fn candidates(
     rt: &tokio::runtime::Handle,
     repo: &Arc<Repository>,
@@ -79,7 +80,8 @@ pub(super) fn candidates(
     }
 }
 
-/// Chunks of the parent that must not be taken over. Costs a walk over its map, but only where there are damage records.
+/// Chunks of the parent that must not be taken over. Costs a walk over its map, but only where
+/// there are damage records.
 pub(crate) fn damaged_of_parent(
     rt: &tokio::runtime::Handle,
     repo: &Repository,
@@ -92,8 +94,8 @@ pub(crate) fn damaged_of_parent(
     rt.block_on(damaged_chunks(repo, &map, damaged, limits))
 }
 
-/// A checkpoint may be of a run that did not know of the damage yet: then what it has taken over is damaged too. `lost`: the
-/// parent's damaged chunks.
+/// A checkpoint may be of a run that did not know of the damage yet: then what it has taken over is
+/// damaged too. `lost`: the parent's damaged chunks.
 pub(crate) fn check_undamaged(
     from: &Checkpoint,
     lost: &[Range<u64>],
@@ -107,8 +109,8 @@ pub(crate) fn check_undamaged(
     Err(Error::new(ErrorKind::Corrupt, "go on from the checkpoint", what))
 }
 
-/// A backup without the free blocks of a file system is not what its snapshot was: a delta leaves out a block that came into use as
-/// it was.
+/// A backup without the free blocks of a file system is not what its snapshot was: a delta leaves
+/// out a block that came into use as it was.
 fn check_complete(volume: &VolumeName, parent: &Manifest) -> Result<()> {
     if parent.source.origin != Origin::FileSystem.as_str() {
         return Ok(());
@@ -118,8 +120,9 @@ fn check_complete(volume: &VolumeName, parent: &Manifest) -> Result<()> {
     Err(absent(volume, why).hint("run the backup without a list, or with an allocated list"))
 }
 
-/// A delta fits a parent that the user chose if the snapshot it starts from is the one the parent was made of. Where
-/// neither side names a snapshot, the user's choice is the only statement there is.
+/// A delta fits a parent that the user chose if the snapshot it starts from is the one the parent
+/// was made of. Where neither side names a snapshot, the user's choice is the only statement there
+/// is.
 fn check_base(options: &BackupOptions, volume: &VolumeName, parent: &Manifest) -> Result<()> {
     if options.base_snapshot == parent.snapshot.id {
         return Ok(());
@@ -135,8 +138,8 @@ fn check_base(options: &BackupOptions, volume: &VolumeName, parent: &Manifest) -
     Err(refused(volume, why).hint("choose the parent made of that snapshot, or leave the list out"))
 }
 
-/// Two volumes may follow one another under one name. A tracker compares snapshots of one volume only, and does not always say
-/// so when they are of two.
+/// Two volumes may follow one another under one name. A tracker compares snapshots of one volume
+/// only, and does not always say so when they are of two.
 fn check_volume(options: &BackupOptions, volume: &VolumeName, parent: &Manifest) -> Result<()> {
     match (&options.snapshot.volume_handle, &parent.snapshot.volume_handle) {
         (Some(now), Some(then)) if now != then => {

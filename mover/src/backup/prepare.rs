@@ -1,4 +1,5 @@
-//! What is decided before a writer begins, by a backup and by a forecast of one alike: source, list, parents, bounds, plan.
+//! What is decided before a writer begins, by a backup and by a forecast of one alike: source,
+//! list, parents, bounds, plan.
 //!
 //! Nothing here writes to the repository, and nothing needs a lease.
 
@@ -76,21 +77,23 @@ fn bounds(repo: &Repository, options: &BackupOptions) -> Result<Bounds> {
     Ok(bounds)
 }
 
-/// A range costs 16 bytes in the list and as many in the plan, twice for a moment: an eighth of the budget is theirs.
+/// A range costs 16 bytes in the list and as many in the plan, twice for a moment: an eighth of the
+/// budget is theirs.
 pub(crate) fn ranges_max(memory: MemoryBudget) -> usize {
     usize::try_from(memory.total_bytes / 8 / 64).unwrap_or(usize::MAX).min(RANGES_MAX_DEFAULT)
 }
 
 impl Prepared {
-    /// Bytes that an image file has no blocks for. Asked for again in each round: asking is cheap, and the file may have been
-    /// discarded from.
+    /// Bytes that an image file has no blocks for. Asked for again in each round: asking is cheap,
+    /// and the file may have been discarded from.
     pub(super) fn holes(&self) -> Result<Option<Extents>> {
         let data = self.source.data_ranges()?;
         let all = Extents::of(0..self.geometry.size_bytes());
         Ok(data.map(|data| all.subtract(&data.into_iter().collect())))
     }
 
-    /// What to do on top of this parent, and the chunks of it that cannot be inherited as they are damaged.
+    /// What to do on top of this parent, and the chunks of it that cannot be inherited as they are
+    /// damaged.
     pub(super) fn plan(
         &self,
         rt: &tokio::runtime::Handle,

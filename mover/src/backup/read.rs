@@ -1,8 +1,8 @@
 //! Stage *read*: one thread that owns the engine and keeps the device busy.
 //!
-//! A unit gets a slot, is in flight in the device, and is handed to the seal threads. It never waits for a slot while a
-//! read is in flight, nor for a unit: so a completion is always taken. Slots come back from the seal threads, which
-//! wait for nothing that this thread holds.
+//! A unit gets a slot, is in flight in the device, and is handed to the seal threads. It never
+//! waits for a slot while a read is in flight, nor for a unit: so a completion is always taken.
+//! Slots come back from the seal threads, which wait for nothing that this thread holds.
 
 use super::stop::Stop;
 use super::unit::{Filled, Unit};
@@ -86,8 +86,8 @@ impl ReadStage<'_> {
         }
     }
 
-    /// `None`: the run has to stop. Slots that lie in the channel to seal threads which have ended come back only when this
-    /// thread has ended too, so it must not wait for them.
+    /// `None`: the run has to stop. Slots that lie in the channel to seal threads which have ended
+    /// come back only when this thread has ended too, so it must not wait for them.
     fn wait_for_slot(&self) -> Option<Slot> {
         loop {
             if let Some(slot) = self.arena.take_timeout(LOOK_UP) {

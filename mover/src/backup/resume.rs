@@ -19,8 +19,8 @@ pub struct Resumed {
     pub bytes: u64,
 }
 
-/// How long a run that has to stop asks its own lease how far it is, and tries to give it back: a request to the store that is
-/// under way holds both up.
+/// How long a run that has to stop asks its own lease how far it is, and tries to give it back: a
+/// request to the store that is under way holds both up.
 pub(crate) const ASKED_WITHIN: Duration = Duration::from_millis(300);
 pub(crate) const FINISH_WITHIN: Duration = Duration::from_millis(500);
 
@@ -33,8 +33,8 @@ pub(crate) fn bound_of(e: &Error, cancel: &Cancel, meter: Option<&Meter>) -> Opt
     }
 }
 
-/// How a run ended that has kept to a bound: `kept` says what need not be done again. One that got no further than the one before would
-/// do so for ever: it says that instead.
+/// How a run ended that has kept to a bound: `kept` says what need not be done again. One that got
+/// no further than the one before would do so for ever: it says that instead.
 pub(crate) fn at_bound(bound: Bound, meter: Option<&Meter>, further: bool, kept: String) -> Error {
     let further = further || meter.is_some_and(Meter::has_progress);
     let most = meter.and_then(|meter| meter.most(bound));
@@ -65,7 +65,8 @@ pub(super) struct Kept {
     pub(super) further: bool,
 }
 
-/// What somebody who reads the error of a run that ended early wants to know. `kept`: `None` if nobody can go on with this run.
+/// What somebody who reads the error of a run that ended early wants to know. `kept`: `None` if
+/// nobody can go on with this run.
 pub(super) fn explain(
     e: Error,
     id: &BackupId,
@@ -115,9 +116,10 @@ impl Resumed {
 
 /// By what a later run would find this one; `None` if none ever may go on with it.
 ///
-/// Two things have to be known: that it is the same backup, and that the source shows the same. The name of the snapshot that
-/// is read says both. The same backup id says the first only: then the kernel has to tell that nothing was written since. A
-/// live device of which it cannot tell is read anew.
+/// Two things have to be known: that it is the same backup, and that the source shows the same. The
+/// name of the snapshot that is read says both. The same backup id says the first only: then the
+/// kernel has to tell that nothing was written since. A live device of which it cannot tell is read
+/// anew.
 pub(super) fn resume_by(
     options: &BackupOptions,
     prepared: &Prepared,
@@ -133,7 +135,8 @@ pub(super) fn resume_by(
     Some(ResumeBy { plan: digest(options, prepared, parents, source.as_deref()), any_id })
 }
 
-/// Everything that decides what is stored and what the manifest says it is. Not the compression, the bounds, the labels.
+/// Everything that decides what is stored and what the manifest says it is. Not the compression,
+/// the bounds, the labels.
 fn digest(
     options: &BackupOptions,
     prepared: &Prepared,

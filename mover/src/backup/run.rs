@@ -5,8 +5,9 @@
 //!   └──────────── zero ranges ────────────────────────▲
 //! ```
 //!
-//! It cannot deadlock: data flows one way, and what flows back (slots, tickets) is only ever waited for by a stage ahead
-//! of the one that gives it. A stage that ends, well or not, drops its channel ends, and its neighbours end too.
+//! It cannot deadlock: data flows one way, and what flows back (slots, tickets) is only ever waited
+//! for by a stage ahead of the one that gives it. A stage that ends, well or not, drops its channel
+//! ends, and its neighbours end too.
 
 use super::assemble::{AssembleStage, Assembled};
 use super::bounds::Bounds;
@@ -129,7 +130,8 @@ impl Pass<'_> {
     }
 
     fn uploads(&self) -> Uploads {
-        // a killed run loses for dedup what no segment names yet: about what it loses for the map, so no more
+        // a killed run loses for dedup what no segment names yet: about what it loses for the map,
+        // so no more
         let interval_chunks = self.pace.hold_bytes / u64::from(self.geometry.chunk().bytes());
         let records = self.bounds.segment_records;
         let bounds = UploadBounds {

@@ -1,8 +1,9 @@
 //! Stage *seal*: N threads that decide what becomes of each chunk and seal the new ones.
 //!
-//! Work on a chunk in this order: is it zero; its id; has the parent this id here; who of this run stores it (one owner,
-//! so nothing is compressed twice); do the dedup segments know it; compress and seal. A thread holds one slot and gives it
-//! back before it hands on its result, so a full outbox never keeps the device waiting for slots for ever.
+//! Work on a chunk in this order: is it zero; its id; has the parent this id here; who of this run
+//! stores it (one owner, so nothing is compressed twice); do the dedup segments know it; compress
+//! and seal. A thread holds one slot and gives it back before it hands on its result, so a full
+//! outbox never keeps the device waiting for slots for ever.
 
 use super::dedup::Dedup;
 use super::level::{Level, Spent};
@@ -95,7 +96,8 @@ impl SealStage<'_> {
         }
     }
 
-    /// A bound where the unit does not fit into what the run may still send: nothing came of it then.
+    /// A bound where the unit does not fit into what the run may still send: nothing came of it
+    /// then.
     fn unit(
         &self,
         sealer: &mut Sealer,

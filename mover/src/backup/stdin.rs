@@ -1,5 +1,5 @@
-//! Standard input, as a list of changed blocks is read from it: whoever writes it may take its time, and a request to stop
-//! is heard meanwhile.
+//! Standard input, as a list of changed blocks is read from it: whoever writes it may take its
+//! time, and a request to stop is heard meanwhile.
 
 use crate::control::Cancel;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 /// How often a stage that waits for another looks whether it should end.
 pub(crate) const STOP_POLL: Duration = Duration::from_millis(100);
 
-/// Shared by all stages. A stage that fails says so here and returns, which closes its channels; the others see a closed
-/// channel, which is no error of theirs, and return too.
+/// Shared by all stages. A stage that fails says so here and returns, which closes its channels;
+/// the others see a closed channel, which is no error of theirs, and return too.
 ///
-/// There are two ways to end without an error: in a hurry, when somebody asks for it, and at leisure, when a bound on bytes or requests is
-/// reached: then nothing new is begun, and what is sealed is stored however long that takes.
+/// There are two ways to end without an error: in a hurry, when somebody asks for it, and at
+/// leisure, when a bound on bytes or requests is reached: then nothing new is begun, and what is
+/// sealed is stored however long that takes.
 #[derive(Debug)]
 pub(crate) struct Stop {
     failed: AtomicBool,
@@ -70,13 +71,14 @@ impl Stop {
         hurried
     }
 
-    /// Since when the run should hurry: since the request, or since the first stage saw that it should; now, if none has.
+    /// Since when the run should hurry: since the request, or since the first stage saw that it
+    /// should; now, if none has.
     pub(crate) fn since(&self) -> Instant {
         *self.since.get_or_init(|| self.cancel.since().unwrap_or_else(Instant::now))
     }
 
-    /// Waits for a request of a stage that is not on the async runtime. A request to stop ends the wait: a slow store must
-    /// not use up the little time that is left then.
+    /// Waits for a request of a stage that is not on the async runtime. A request to stop ends the
+    /// wait: a slow store must not use up the little time that is left then.
     pub(crate) fn block_on<T>(
         &self,
         runtime: &tokio::runtime::Handle,
@@ -93,7 +95,8 @@ impl Stop {
         })
     }
 
-    /// Hands on what another stage may take late, or never once it has ended. False: the run is over.
+    /// Hands on what another stage may take late, or never once it has ended. False: the run is
+    /// over.
     pub(crate) fn send<T>(&self, to: &Sender<T>, mut value: T) -> bool {
         while !self.stopped() {
             match to.send_timeout(value, STOP_POLL) {
@@ -110,7 +113,8 @@ impl Stop {
         stage().map_err(|e| self.fail(e)).ok()
     }
 
-    /// The first error, once all stages have ended. A cancelled run is `Cancelled`, whatever broke meanwhile.
+    /// The first error, once all stages have ended. A cancelled run is `Cancelled`, whatever broke
+    /// meanwhile.
     pub(crate) fn take(&self) -> Result<()> {
         self.cancel.check()?;
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -136,8 +140,8 @@ mod tests {
     use super::*;
     use crossbeam_channel::bounded;
 
-    /// A read that fails while the feeder waits for a ticket, which only comes back in order, would otherwise leave all of them
-    /// waiting for each other.
+    /// A read that fails while the feeder waits for a ticket, which only comes back in order, would
+    /// otherwise leave all of them waiting for each other.
     #[test]
     fn who_waits_to_hand_on_hears_of_a_failure() {
         let stop = Stop::new(&Cancel::new(), None);

@@ -66,7 +66,8 @@ pub struct BackupSummary {
     pub engine: &'static str,
     /// How new chunks were compressed.
     pub compression: CompressionUsed,
-    /// Where the run went on if an earlier one had begun. The other figures are then those of this run alone.
+    /// Where the run went on if an earlier one had begun. The other figures are then those of this
+    /// run alone.
     pub resumed: Option<Resumed>,
     /// What was looked at of what the list does not name; `None` without a list.
     pub audit: Option<Audited>,
@@ -86,8 +87,8 @@ pub struct BackupSummary {
     pub degraded: Vec<String>,
 }
 
-/// Where the stages of a run waited, in seconds; of stages with several threads the sum over them. What is short of all of it
-/// was work, on a core or waiting for one.
+/// Where the stages of a run waited, in seconds; of stages with several threads the sum over them.
+/// What is short of all of it was work, on a core or waiting for one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Waits {
     /// The read stage, for the device.
@@ -158,7 +159,8 @@ impl BackupSummary {
 }
 
 impl Run<'_> {
-    /// The manifest of what the pass made. Attempt, parent and times are final; nothing of it is filled in later.
+    /// The manifest of what the pass made. Attempt, parent and times are final; nothing of it is
+    /// filled in later.
     pub(super) fn manifest(&self, plan: &BackupPlan, done: &PassDone) -> Manifest {
         let p = &self.prepared;
         let listed = p.changes.as_ref().map(|c| {
@@ -244,8 +246,9 @@ impl Run<'_> {
         summary
     }
 
-    /// The stage that the others waited for. The run waits for the store when packs cannot be handed on; the seal threads wait
-    /// for the device when nothing is there to seal; otherwise they are what the rest waits for.
+    /// The stage that the others waited for. The run waits for the store when packs cannot be
+    /// handed on; the seal threads wait for the device when nothing is there to seal; otherwise
+    /// they are what the rest waits for.
     fn bottleneck(&self, done: &PassDone, elapsed: Duration) -> &'static str {
         let threads = u32::try_from(self.prepared.bounds.seal_threads).unwrap_or(1).max(1);
         if done.upload.wait > elapsed / 3 {

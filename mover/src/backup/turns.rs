@@ -21,7 +21,8 @@ impl Turns {
         }
     }
 
-    /// Waits until so many bytes may be read; false as soon as `over` says that nobody needs them any more.
+    /// Waits until so many bytes may be read; false as soon as `over` says that nobody needs them
+    /// any more.
     pub(super) fn wait(&self, bytes: u64, over: impl Fn() -> bool) -> bool {
         let Some(pace) = &self.pace else { return true };
         let now = self.begun.elapsed();

@@ -12,7 +12,8 @@ pub(crate) struct Unit {
     pub(crate) seq: u64,
     /// First chunk that is read.
     pub(crate) first: ChunkNo,
-    /// Which chunks of it are wanted, relative to `first`; ascending. What lies between is read and ignored.
+    /// Which chunks of it are wanted, relative to `first`; ascending. What lies between is read and
+    /// ignored.
     pub(crate) wanted: Vec<Range<u16>>,
     /// Bytes to read from the start of `first`.
     pub(crate) read_bytes: u32,

@@ -1,4 +1,5 @@
-//! How a plan is cut: windows of map pages, and read units within them. Pure; the feed stage executes it, a forecast counts it.
+//! How a plan is cut: windows of map pages, and read units within them. Pure; the feed stage
+//! executes it, a forecast counts it.
 
 use crate::changes::BackupPlan;
 use chunkstore::{ChunkNo, ChunkSize, Geometry};
@@ -88,8 +89,8 @@ impl UnitCutter {
         Self { group: u64::from(unit_chunks.max(1)), gap_max, pending: Vec::new() }
     }
 
-    /// Takes the part of `range` that lies in its first group out of it. `Some`: the unit that is complete since it does not go on
-    /// there.
+    /// Takes the part of `range` that lies in its first group out of it. `Some`: the unit that is
+    /// complete since it does not go on there.
     pub(super) fn push(&mut self, range: &mut Range<u64>) -> Option<Vec<Range<u64>>> {
         let start = range.start;
         let end = ((start / self.group + 1) * self.group).min(range.end);

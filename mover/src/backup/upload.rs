@@ -1,10 +1,12 @@
-//! Stage *upload*: packs on their way to the store, the dedup segments that name what arrived, and the checkpoints.
+//! Stage *upload*: packs on their way to the store, the dedup segments that name what arrived, and
+//! the checkpoints.
 //!
-//! A segment names only packs that the store has confirmed, so it never leads another writer to a pack that is not there;
-//! nor does a checkpoint.
+//! A segment names only packs that the store has confirmed, so it never leads another writer to a
+//! pack that is not there; nor does a checkpoint.
 //!
-//! Each request is a task of the runtime that sends one message when it has ended. Only the owner's thread looks at them, so
-//! nothing here is shared; and it is never blocked for longer than it takes to hear of a request to stop.
+//! Each request is a task of the runtime that sends one message when it has ended. Only the owner's
+//! thread looks at them, so nothing here is shared; and it is never blocked for longer than it
+//! takes to hear of a request to stop.
 
 use super::checkpoint::Checkpoints;
 use super::stop::{STOP_POLL, Stop};
@@ -121,8 +123,8 @@ impl Uploads {
         &mut self.checkpoints
     }
 
-    /// Starts one upload; waits while as many as allowed are under way. A run that has to hurry waits for nothing: what is left
-    /// then is little, and the sooner it is on its way the better.
+    /// Starts one upload; waits while as many as allowed are under way. A run that has to hurry
+    /// waits for nothing: what is left then is little, and the sooner it is on its way the better.
     pub(crate) fn start(&mut self, pack: FinishedPack) -> Result<()> {
         self.poll()?;
         while !self.has_room() && !self.stop.hurried() {
@@ -184,13 +186,15 @@ impl Uploads {
         Ok(())
     }
 
-    /// Whether the next checkpoint waits for a pack that is still being filled, and should not any longer.
+    /// Whether the next checkpoint waits for a pack that is still being filled, and should not any
+    /// longer.
     pub(crate) fn must_close(&mut self) -> bool {
         let filling = self.checkpoints.waits_for().any(|pack| !self.under_way.contains(pack));
         filling && self.checkpoints.must_close(Instant::now())
     }
 
-    /// Waits while more than one interval would be lost, as long as it is the store that is waited for.
+    /// Waits while more than one interval would be lost, as long as it is the store that is waited
+    /// for.
     pub(crate) fn hold(&mut self) -> Result<()> {
         self.poll()?;
         while self.checkpoints.must_wait()
@@ -210,8 +214,9 @@ impl Uploads {
         Ok(self.stats)
     }
 
-    /// The run has to stop. What is under way gets some time (all the time that it needs if nobody hurries); then a segment names what arrived, so that the next run reuses it, and
-    /// the lease says how far all of it reaches, so that the next run goes on from there.
+    /// The run has to stop. What is under way gets some time (all the time that it needs if nobody
+    /// hurries); then a segment names what arrived, so that the next run reuses it, and the lease
+    /// says how far all of it reaches, so that the next run goes on from there.
     pub(crate) fn salvage(&mut self) {
         while !self.under_way.is_empty() || self.tasks > 0 {
             if !self.salvage_one(PACKS_WITHIN) {

@@ -13,7 +13,8 @@ impl ReadAt for Source {
     }
 }
 
-/// Reads what the file system on a device uses. Nobody may be writing to it: what is on the device then is behind what is in use.
+/// Reads what the file system on a device uses. Nobody may be writing to it: what is on the device
+/// then is behind what is in use.
 pub(super) fn filesystem_list(path: &Path, request: &ListRequest<'_>) -> Result<ChangedBlocks> {
     let context = || format!("find out what the file system on {} uses", path.display());
     let opened;

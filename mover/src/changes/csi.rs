@@ -1,12 +1,15 @@
 //! The promises of a CSI snapshot-metadata stream, checked as it comes.
 //!
-//! The service promises ascending ranges that do not overlap, within a message and across messages, one block type and one
-//! capacity for the whole stream, and equal sizes where the type is `FIXED_LENGTH`. The sidecar passes a driver's messages on
-//! unchecked, so a client must check. What breaks a promise makes the stream unusable: a tracker that is wrong here may be wrong
-//! elsewhere. Tolerated, because drivers do it: ranges that touch, empty messages, and a last range that ends behind the
-//! capacity (a block-sized tail of an odd-sized volume). Pure: it sees numbers, not JSON and not a connection.
+//! The service promises ascending ranges that do not overlap, within a message and across messages,
+//! one block type and one capacity for the whole stream, and equal sizes where the type is
+//! `FIXED_LENGTH`. The sidecar passes a driver's messages on unchecked, so a client must check.
+//! What breaks a promise makes the stream unusable: a tracker that is wrong here may be wrong
+//! elsewhere. Tolerated, because drivers do it: ranges that touch, empty messages, and a last range
+//! that ends behind the capacity (a block-sized tail of an odd-sized volume). Pure: it sees
+//! numbers, not JSON and not a connection.
 //!
-//! Source: `snapshotmetadata` and `csi.v1` protocol definitions, comments on `BlockMetadata` and on the two responses.
+//! Source: `snapshotmetadata` and `csi.v1` protocol definitions, comments on `BlockMetadata` and on
+//! the two responses.
 
 use std::ops::Range;
 

@@ -1,8 +1,9 @@
 //! Sets of ranges: ascending, merged, not empty.
 //!
-//! The one form in which changed blocks, holes and plans are held. 16 bytes a range, whatever the list looked like: ranges that
-//! touch or overlap are one. The operations sweep over two sets at once and copy nothing but their result. The same type serves
-//! byte ranges and chunk ranges; which one it is stands where it is used.
+//! The one form in which changed blocks, holes and plans are held. 16 bytes a range, whatever the
+//! list looked like: ranges that touch or overlap are one. The operations sweep over two sets at
+//! once and copy nothing but their result. The same type serves byte ranges and chunk ranges; which
+//! one it is stands where it is used.
 
 use chunkstore::Geometry;
 use std::ops::Range;
@@ -102,7 +103,8 @@ impl Extents {
         touched_chunks(self.iter(), geometry).collect()
     }
 
-    /// Chunks that it covers wholly; the last chunk of the volume counts when all the bytes that it has are covered.
+    /// Chunks that it covers wholly; the last chunk of the volume counts when all the bytes that it
+    /// has are covered.
     pub fn to_full_chunks(&self, geometry: Geometry) -> Vec<Range<u64>> {
         full_chunks(self.iter(), geometry).collect()
     }
@@ -140,7 +142,8 @@ impl<'a> IntoIterator for &'a Extents {
 /// The ranges of a set, ascending.
 pub type Ranges<'a> = std::iter::Cloned<std::slice::Iter<'a, Range<u64>>>;
 
-/// Collects ranges in any order. Neighbours that touch are merged at once, so a sorted list never takes more than its result.
+/// Collects ranges in any order. Neighbours that touch are merged at once, so a sorted list never
+/// takes more than its result.
 #[derive(Debug, Default)]
 pub(crate) struct ExtentsBuilder {
     ranges: Vec<Range<u64>>,
@@ -163,7 +166,8 @@ impl ExtentsBuilder {
         self.ranges.push(range);
     }
 
-    /// Ranges held now: the exact number when they came in order, else an upper bound until [`Self::compact`].
+    /// Ranges held now: the exact number when they came in order, else an upper bound until
+    /// [`Self::compact`].
     pub(crate) fn held(&self) -> usize {
         self.ranges.len()
     }
@@ -189,7 +193,8 @@ impl ExtentsBuilder {
         self.unsorted = false;
     }
 
-    /// Rounds every range outward to whole pieces of `granule_bytes` (a power of two) and merges what then touches.
+    /// Rounds every range outward to whole pieces of `granule_bytes` (a power of two) and merges
+    /// what then touches.
     pub(crate) fn round_out(&mut self, granule_bytes: u64) {
         self.compact();
         let mask = granule_bytes - 1;
@@ -228,8 +233,9 @@ impl ExtentsBuilder {
     }
 }
 
-/// Walks two ascending sequences of ranges at once and yields, ascending and merged, the places for which
-/// `keep(in the first, in the second)` holds. `keep(false, false)` must not hold. Ranges of one sequence may touch, not overlap.
+/// Walks two ascending sequences of ranges at once and yields, ascending and merged, the places for
+/// which `keep(in the first, in the second)` holds. `keep(false, false)` must not hold. Ranges of
+/// one sequence may touch, not overlap.
 pub(crate) fn sweep<A, B, K>(first: A, second: B, keep: K) -> Sweep<A, B, K>
 where
     A: Iterator<Item = Range<u64>>,

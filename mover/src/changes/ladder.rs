@@ -1,7 +1,8 @@
 //! Going down from the best list that there could be to what can be had: delta, allocated, nothing.
 //!
-//! The only loop over sources. It asks each kind of each source, best kind first, until one attempt succeeds. What an attempt is,
-//! the caller knows: `backup/ladder.rs` has the rules of a backup, `mover changes` only wants to see the list.
+//! The only loop over sources. It asks each kind of each source, best kind first, until one attempt
+//! succeeds. What an attempt is, the caller knows: `backup/ladder.rs` has the rules of a backup,
+//! `mover changes` only wants to see the list.
 
 use super::{ChangeKind, ChangeSource};
 use chunkstore::{Error, ErrorKind, Result};
@@ -17,8 +18,8 @@ pub(crate) struct Descent<T> {
     pub(crate) last: Option<Error>,
 }
 
-/// Asks until something is found. Ends early with an error where going on would not be right: for a mistake of the user, for a
-/// request to stop, and below `floor`.
+/// Asks until something is found. Ends early with an error where going on would not be right: for a
+/// mistake of the user, for a request to stop, and below `floor`.
 pub(crate) fn descend<T>(
     sources: &[ChangeSource],
     floor: Option<ChangeKind>,

@@ -1,7 +1,8 @@
-//! Lists that an NBD server gives of the export that is read: its dirty bitmaps, and what is allocated.
+//! Lists that an NBD server gives of the export that is read: its dirty bitmaps, and what is
+//! allocated.
 //!
-//! They come through the connection that the volume is read by: what they say is of the very export that is open, and servers
-//! that let one client in at a time are served.
+//! They come through the connection that the volume is read by: what they say is of the very export
+//! that is open, and servers that let one client in at a time are served.
 
 use super::remote::Collector;
 use super::{ChangeKind, ChangedBlocks, ListRequest, Origin};
@@ -10,7 +11,8 @@ use crate::nbd::{BASE_ALLOCATION, DIRTY_BITMAP, Export, STATE_DIRTY, STATE_ZERO}
 use chunkstore::{Error, ErrorKind, Result};
 use std::path::PathBuf;
 
-/// Blocks that a server may tell of one by one: more is no list any more, and asking would not end in a day.
+/// Blocks that a server may tell of one by one: more is no list any more, and asking would not end
+/// in a day.
 const BLOCKS_MAX: u64 = 1 << 26;
 
 /// What an NBD server is asked for.

@@ -1,9 +1,10 @@
 //! Reads a changed-block list of any shape, as a stream.
 //!
-//! The shape shows in the list itself: an object with `extents` is ours, objects with `block_metadata` are CSI records, and an
-//! array has the shape of its first element. The JSON is never held: members go by one at a time, and each range is checked and
-//! merged as it comes. Whoever reads a list decides nothing about it here that could lose a change: what is not understood is
-//! refused, and where a list leaves room, the bytes in question are read.
+//! The shape shows in the list itself: an object with `extents` is ours, objects with
+//! `block_metadata` are CSI records, and an array has the shape of its first element. The JSON is
+//! never held: members go by one at a time, and each range is checked and merged as it comes.
+//! Whoever reads a list decides nothing about it here that could lose a change: what is not
+//! understood is refused, and where a list leaves room, the bytes in question are read.
 
 mod fields;
 mod guard;
@@ -37,7 +38,8 @@ pub struct ParseOptions {
     pub name: String,
     /// Size of the volume that is backed up.
     pub volume_bytes: u64,
-    /// Kind of a list that does not state it; one that states another is refused. Without it, such a list is a delta.
+    /// Kind of a list that does not state it; one that states another is refused. Without it, such
+    /// a list is a delta.
     pub kind_override: Option<ChangeKind>,
     /// Most ranges after merging, 16 bytes of memory each.
     pub ranges_max: usize,
@@ -51,7 +53,8 @@ impl ParseOptions {
     }
 }
 
-/// Reads a list. `Corrupt`: it is not a list, or breaks its protocol. `Usage`: it does not fit this volume, or what was asked for.
+/// Reads a list. `Corrupt`: it is not a list, or breaks its protocol. `Usage`: it does not fit this
+/// volume, or what was asked for.
 pub fn parse_changed_blocks(reader: impl Read, options: &ParseOptions) -> Result<ChangedBlocks> {
     const BUFFER_BYTES: usize = 64 << 10;
     let mut list = List::new(options);
@@ -300,7 +303,8 @@ impl<'a> List<'a> {
         }
     }
 
-    /// A CSI capacity that is not the device's size: a device may be larger than its snapshot, never smaller.
+    /// A CSI capacity that is not the device's size: a device may be larger than its snapshot,
+    /// never smaller.
     fn fit_csi_to_volume(&mut self) -> Result<()> {
         let device = self.options.volume_bytes;
         let Some(capacity) = self.csi.capacity_bytes() else { return Ok(()) };

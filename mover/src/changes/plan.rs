@@ -1,13 +1,19 @@
-//! What a backup reads, what it knows to be zero, and what it takes over from its parent: decided before anything is read.
+//! What a backup reads, what it knows to be zero, and what it takes over from its parent: decided
+//! before anything is read.
 //!
-//! Pure: values in, a plan out. Every chunk of the volume is in exactly one of the three. The rules:
+//! Pure: values in, a plan out. Every chunk of the volume is in exactly one of the three. The
+//! rules:
 //!
-//! - A chunk that a list touches is read whole from the device, even when the list covers it only partly: chunks are hashed whole.
-//! - A chunk is not read when *all* its bytes are known to be zero: by the list, or by a hole of the image file.
-//! - *delta*: what is not listed is taken over from the parent. After a resize the old and the new last chunk and everything
-//!   behind the old end are read again, listed or not: a chunk id covers exactly the bytes that the volume has there.
-//!   So are chunks whose stored copy is known to be damaged ([`BackupPlan::read_again`]).
-//! - *allocated*: what is not listed is zero; nothing is taken over, else blocks that were discarded would come back.
+//! - A chunk that a list touches is read whole from the device, even when the list covers it only
+//!   partly: chunks are hashed whole.
+//! - A chunk is not read when *all* its bytes are known to be zero: by the list, or by a hole of
+//!   the image file.
+//! - *delta*: what is not listed is taken over from the parent. After a resize the old and the new
+//!   last chunk and everything behind the old end are read again, listed or not: a chunk id covers
+//!   exactly the bytes that the volume has there. So are chunks whose stored copy is known to be
+//!   damaged ([`BackupPlan::read_again`]).
+//! - *allocated*: what is not listed is zero; nothing is taken over, else blocks that were
+//!   discarded would come back.
 //! - *whole*: everything is read but holes.
 
 use super::extents::{full_chunks, sweep, touched_chunks};
@@ -55,7 +61,8 @@ pub struct BackupPlan {
 }
 
 impl BackupPlan {
-    /// What is left of it when everything below a chunk is done. The bytes are those of what is left.
+    /// What is left of it when everything below a chunk is done. The bytes are those of what is
+    /// left.
     pub fn behind(&self, geometry: Geometry, next: ChunkNo) -> Self {
         let cut = |ranges: &[Range<u64>]| -> Vec<Range<u64>> {
             let left = ranges.iter().map(|r| r.start.max(next.0)..r.end);
@@ -69,7 +76,8 @@ impl BackupPlan {
     }
 }
 
-/// Makes the plan. A delta without a parent, and a list that reaches behind the volume's end, are refused.
+/// Makes the plan. A delta without a parent, and a list that reaches behind the volume's end, are
+/// refused.
 pub fn plan_backup(input: &PlanInput<'_>) -> Result<BackupPlan> {
     let nothing = Extents::new();
     let holes = input.holes.unwrap_or(&nothing);
@@ -99,8 +107,8 @@ pub fn plan_backup(input: &PlanInput<'_>) -> Result<BackupPlan> {
 }
 
 impl BackupPlan {
-    /// The same plan where chunks of the parent (`lost`, ascending) cannot be taken over because what is stored of them is
-    /// damaged: those of them that would be inherited are read instead.
+    /// The same plan where chunks of the parent (`lost`, ascending) cannot be taken over because
+    /// what is stored of them is damaged: those of them that would be inherited are read instead.
     #[must_use]
     pub fn read_again(mut self, geometry: Geometry, lost: &[Range<u64>]) -> Self {
         if !self.inherit || lost.is_empty() {

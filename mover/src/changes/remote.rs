@@ -1,12 +1,16 @@
-//! Changed-block lists from a server: asked for over the network, drained wholly, checked, then used.
+//! Changed-block lists from a server: asked for over the network, drained wholly, checked, then
+//! used.
 //!
-//! A list is drained to its end before the device is read: the servers end a stream after some minutes, so neither device nor
-//! store may ever slow it down. What a server says is outside data: every promise of its protocol is checked here, bodies,
-//! pages, tries and waits are bounded, and what breaks a promise is an error. What to do then (go down to a list of allocated
-//! blocks, or to no list) is decided in one place, `backup/ladder.rs`. Nothing here reads a device or a repository.
+//! A list is drained to its end before the device is read: the servers end a stream after some
+//! minutes, so neither device nor store may ever slow it down. What a server says is outside data:
+//! every promise of its protocol is checked here, bodies, pages, tries and waits are bounded, and
+//! what breaks a promise is an error. What to do then (go down to a list of allocated blocks, or to
+//! no list) is decided in one place, `backup/ladder.rs`. Nothing here reads a device or a
+//! repository.
 //!
-//! Memory does not grow with the list: [`Collector`] holds a bounded number of ranges, and makes the list coarser when there are
-//! more. A coarser list names more bytes than the server did, so more is read than need be, and nothing is lost.
+//! Memory does not grow with the list: [`Collector`] holds a bounded number of ranges, and makes
+//! the list coarser when there are more. A coarser list names more bytes than the server did, so
+//! more is read than need be, and nothing is lost.
 
 mod grpc;
 mod rest;
@@ -82,7 +86,8 @@ impl Collector {
         });
     }
 
-    /// Adds a range. One that starts behind the device's end is an error at the end; one that only ends there is cut.
+    /// Adds a range. One that starts behind the device's end is an error at the end; one that only
+    /// ends there is cut.
     pub(crate) fn add(&mut self, range: Range<u64>, zero: bool) {
         if range.start >= self.volume_bytes {
             self.beyond.get_or_insert(range);
@@ -110,7 +115,8 @@ impl Collector {
         self.data.held() + self.zero.held()
     }
 
-    /// Merges, and makes the list coarser until half of the room is free: so rounds are few however long the list is.
+    /// Merges, and makes the list coarser until half of the room is free: so rounds are few however
+    /// long the list is.
     fn make_room(&mut self) {
         self.data.compact();
         self.zero.compact();
@@ -122,8 +128,9 @@ impl Collector {
         }
     }
 
-    /// The list. `capacity_bytes` is the size that the server stated: a device may be larger than its snapshot (what lies behind
-    /// is read), never smaller; the last range may end behind the capacity.
+    /// The list. `capacity_bytes` is the size that the server stated: a device may be larger than
+    /// its snapshot (what lies behind is read), never smaller; the last range may end behind the
+    /// capacity.
     pub(crate) fn finish(
         self,
         name: &str,

@@ -1,8 +1,9 @@
 //! Where a changed-block list comes from: one enum of sources, and what a run wants of them.
 //!
-//! A list is either *given* (a file, standard input: it is what it is, and what is wrong with it is an error) or *asked for*
-//! (a server). Only a source that is asked can offer several kinds, and only for such a source is there a way down when it
-//! fails: `backup/ladder.rs` decides about that, nothing here does.
+//! A list is either *given* (a file, standard input: it is what it is, and what is wrong with it is
+//! an error) or *asked for* (a server). Only a source that is asked can offer several kinds, and
+//! only for such a source is there a way down when it fails: `backup/ladder.rs` decides about that,
+//! nothing here does.
 
 use super::allocation::filesystem_list;
 use super::nbd::NbdSource;
@@ -34,8 +35,8 @@ pub enum ChangeSource {
 pub struct ChangeRequest {
     /// Sources, best first among those of one kind. Empty: the whole volume is read.
     pub sources: Vec<ChangeSource>,
-    /// The least that will do: `Delta`, or `Allocated`, which a delta serves as well. Otherwise the whole volume is read when no
-    /// list can be had.
+    /// The least that will do: `Delta`, or `Allocated`, which a delta serves as well. Otherwise the
+    /// whole volume is read when no list can be had.
     pub require: Option<ChangeKind>,
 }
 
@@ -60,7 +61,8 @@ pub struct ListRequest<'a> {
     pub volume_bytes: u64,
     /// Most ranges that are held. What is beyond makes the list coarser, never wrong.
     pub ranges_max: usize,
-    /// The first step of coarseness: ranges within one piece of this size are read together anyway. A power of two.
+    /// The first step of coarseness: ranges within one piece of this size are read together anyway.
+    /// A power of two.
     pub granule_bytes: u64,
     /// For a delta, the snapshot that it starts from, as the parent recorded it.
     pub base: Option<&'a SnapshotInfo>,

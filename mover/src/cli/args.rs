@@ -244,8 +244,8 @@ Examples:
   rbd diff --format json pool/db@s2 --from-snap s1 | mover backup /dev/rbd0 --volume db --changed-blocks - \\
       --changed-blocks-kind delta --base-snapshot s1 --snapshot s2")]
 pub(crate) struct BackupArgs {
-    /// Block device, raw image, or NBD export (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH) to
-    /// read
+    /// Block device, raw image, or NBD export (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH)
+    /// to read
     #[arg(value_name = "SOURCE")]
     pub(crate) source: PathBuf,
     /// Name that joins the backups of one volume [default: UUID of its filesystem, or the file's
@@ -317,8 +317,8 @@ pub(crate) struct RestoreArgs {
     /// Backup to write back: an id, a unique prefix, VOLUME@ID or VOLUME@latest
     #[arg(value_name = "BACKUP")]
     pub(crate) backup: String,
-    /// Block device, image file or NBD export (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH) to
-    /// write to, `-` for stdout
+    /// Block device, image file or NBD export (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH)
+    /// to write to, `-` for stdout
     #[arg(value_name = "TARGET")]
     pub(crate) target: PathBuf,
     /// Overwrite a target that holds a filesystem or a partition table

@@ -1,4 +1,5 @@
-//! Ends a run at its time: asks it to stop as SIGTERM does, so that a checkpoint is kept, and ends it by force where it does not.
+//! Ends a run at its time: asks it to stop as SIGTERM does, so that a checkpoint is kept, and ends
+//! it by force where it does not.
 //!
 //! One thread, which waits on one channel only, whose sender is dropped to end it.
 
@@ -58,7 +59,8 @@ fn watch(after: Duration, cancel: &Cancel, output: &Arc<Output>, ended: &Receive
     }
 }
 
-/// Puts the bound in the place of the stop that was asked for because of it, where nobody closer to the work has.
+/// Puts the bound in the place of the stop that was asked for because of it, where nobody closer to
+/// the work has.
 pub(crate) fn explain(done: Result<()>, cancel: &Cancel) -> Result<()> {
     match (done, cancel.bound()) {
         (Err(e), Some(bound)) if e.kind() == ErrorKind::Cancelled => {

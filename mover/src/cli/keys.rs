@@ -41,8 +41,9 @@ pub(crate) fn credentials(sources: &KeySources, but: Option<&Path>) -> Result<Ve
     Ok(found)
 }
 
-/// A directory stands for the key files in it, as a mounted Secret shows them: where a second one lies beside the first
-/// while keys are changed, no Job has to be. What begins with a dot is the mount's own.
+/// A directory stands for the key files in it, as a mounted Secret shows them: where a second one
+/// lies beside the first while keys are changed, no Job has to be. What begins with a dot is the
+/// mount's own.
 fn key_files_at(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);

@@ -1,8 +1,9 @@
-//! Metrics for Prometheus: every name with its unit and stability in one table, and what their values are now.
+//! Metrics for Prometheus: every name with its unit and stability in one table, and what their
+//! values are now.
 //!
-//! While a run goes on its values are those of its progress counters; when it has ended they are those of its summary, so a
-//! last scrape, the Pushgateway and the summary say the same. Nothing is counted for metrics alone. `docs/operations.md`
-//! has the same table, and a test compares the two.
+//! While a run goes on its values are those of its progress counters; when it has ended they are
+//! those of its summary, so a last scrape, the Pushgateway and the summary say the same. Nothing is
+//! counted for metrics alone. `docs/operations.md` has the same table, and a test compares the two.
 //!
 //! | file | |
 //! |---|---|

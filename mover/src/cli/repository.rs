@@ -97,8 +97,8 @@ pub(crate) fn open_target(
     })
 }
 
-/// As [`open`]; the embedded repository is made where there is none. Refused before anything is written where what is
-/// written is to be locked and cannot be.
+/// As [`open`]; the embedded repository is made where there is none. Refused before anything is
+/// written where what is written is to be locked and cannot be.
 pub(crate) fn open_or_make(ctx: &Context, retain: Option<RetainPolicy>) -> Result<Arc<Repository>> {
     match &ctx.settings.place {
         RepositoryPlace::Url(url) => open_place_with(ctx, url, None, retain),
@@ -122,7 +122,8 @@ pub(crate) fn open_or_make(ctx: &Context, retain: Option<RetainPolicy>) -> Resul
     }
 }
 
-/// As [`open_or_make`], but where it would make the embedded repository, one in memory stands for it: nothing is written.
+/// As [`open_or_make`], but where it would make the embedded repository, one in memory stands for
+/// it: nothing is written.
 pub(crate) fn open_or_imagine(ctx: &Context) -> Result<Arc<Repository>> {
     match &ctx.settings.place {
         RepositoryPlace::Embedded { directory, .. } if !is_repository(directory) => {
@@ -253,8 +254,8 @@ fn make(ctx: &Context, store: Store, options: InitOptions) -> Result<Arc<Reposit
     Ok(repository)
 }
 
-/// Where the repository, which is open, is on this machine, if it is. Not to find that out is an error: it keeps
-/// targets out of the repository.
+/// Where the repository, which is open, is on this machine, if it is. Not to find that out is an
+/// error: it keeps targets out of the repository.
 pub(crate) fn directory(ctx: &Context) -> Result<Option<PathBuf>> {
     let path = match &ctx.settings.place {
         RepositoryPlace::Embedded { directory, .. } => Some(directory.clone()),

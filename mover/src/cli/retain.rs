@@ -8,8 +8,8 @@ use chunkstore::{Error, ErrorKind, Inherited, Result, RetainMode, RetainPolicy, 
 /// A lock cannot be taken back: a slip of the pen must not cost a century of storage.
 const YEARS_MAX: i32 = 100;
 
-/// What is asked for, counted from `now`; `None` without a time. The clock may be this machine's: a store takes no request
-/// that is signed with a time of more than some minutes off.
+/// What is asked for, counted from `now`; `None` without a time. The clock may be this machine's: a
+/// store takes no request that is signed with a time of more than some minutes off.
 pub(crate) fn retain_policy(args: &RetainArgs, now: DateTime<Utc>) -> Result<Option<RetainPolicy>> {
     let some = |text: &Option<String>| text.clone().filter(|t| !t.is_empty());
     let (flag, until) = match (some(&args.retain_for), some(&args.retain_until)) {

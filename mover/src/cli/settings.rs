@@ -80,7 +80,8 @@ impl Environment {
     }
 }
 
-/// The variables of object stores with `MOVER_TO_` before their names, as `object_store` calls them.
+/// The variables of object stores with `MOVER_TO_` before their names, as `object_store` calls
+/// them.
 fn target_store(all: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
     let text = all.filter_map(|(n, v)| Some((n.into_string().ok()?, v.into_string().ok()?)));
     let named = text.filter_map(|(name, value)| {
@@ -119,7 +120,8 @@ pub(crate) struct Settings {
 /// What the environment says of the repository that `copy` copies to.
 pub(crate) struct TargetSettings {
     pub(crate) password: Option<Secret>,
-    /// Settings of its store. Where there are any, the usual variables are those of the other store alone.
+    /// Settings of its store. Where there are any, the usual variables are those of the other store
+    /// alone.
     pub(crate) store: Vec<(String, String)>,
 }
 

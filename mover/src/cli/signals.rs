@@ -78,8 +78,9 @@ fn watch(mut signals: Signals, cancel: &Cancel, output: &Arc<Output>, ended: &Re
     }
 }
 
-/// Ends the process in the place of an operation that does not end. It waits for nobody who may hang: a kubelet is told first, and
-/// a log that nobody reads is given up. If the operation has said meanwhile how it ended, that counts.
+/// Ends the process in the place of an operation that does not end. It waits for nobody who may
+/// hang: a kubelet is told first, and a log that nobody reads is given up. If the operation has
+/// said meanwhile how it ended, that counts.
 pub(super) fn end_by_force(output: &Arc<Output>, error: Error) -> ! {
     let code = exit_code(error.kind());
     if let Err(code) = output.claim_end(code) {
@@ -99,7 +100,8 @@ pub(super) fn end_by_force(output: &Arc<Output>, error: Error) -> ! {
     std::process::exit(i32::from(code))
 }
 
-/// Puts the stop in the place of what broke because of it: a server that was not waited for any longer, say.
+/// Puts the stop in the place of what broke because of it: a server that was not waited for any
+/// longer, say.
 pub(crate) fn explain(done: Result<()>, cancel: &Cancel) -> Result<()> {
     match done {
         Err(e)

@@ -25,7 +25,8 @@ fn path(path: Option<&PathBuf>) -> Option<PathBuf> {
     path.filter(|path| !path.as_os_str().is_empty()).cloned()
 }
 
-/// The sources that are named, and what will do. `snapshot` and `device` are what is read, as far as that is known.
+/// The sources that are named, and what will do. `snapshot` and `device` are what is read, as far
+/// as that is known.
 pub(crate) fn request(
     args: &ChangesArgs,
     snapshot: &SnapshotInfo,
@@ -140,7 +141,8 @@ fn refuse_without_source(args: &ChangesArgs) -> Result<()> {
     }
 }
 
-/// The address is of a delta if a base is named: the draft leaves the base out of what it calls a list of all blocks.
+/// The address is of a delta if a base is named: the draft leaves the base out of what it calls a
+/// list of all blocks.
 fn rest(args: &ChangesArgs, kind: Option<ChangeKind>) -> Result<Option<RestSource>> {
     let server = &args.server;
     let url = some(server.changes_url.as_ref());

@@ -1,10 +1,11 @@
 //! Ends a run in which nothing moves any more: a device or a store that neither answers nor fails.
 //!
-//! One thread looks at the counters of the operation every so often. What counts as movement is any change of them, of the
-//! phase, or of the requests to the store, but not those that a lease's heartbeat makes by itself. When nothing has
-//! changed for the given time, it asks the operation to stop, as SIGTERM does, so that a checkpoint is kept; the error that
-//! the run ends with then is this one, which is worth another try. What does not even stop is ended by force. The
-//! thread waits on one channel only, whose sender is dropped to end it.
+//! One thread looks at the counters of the operation every so often. What counts as movement is any
+//! change of them, of the phase, or of the requests to the store, but not those that a lease's
+//! heartbeat makes by itself. When nothing has changed for the given time, it asks the operation to
+//! stop, as SIGTERM does, so that a checkpoint is kept; the error that the run ends with then is
+//! this one, which is worth another try. What does not even stop is ended by force. The thread
+//! waits on one channel only, whose sender is dropped to end it.
 
 use super::output::Output;
 use super::signals;

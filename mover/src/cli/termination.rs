@@ -1,11 +1,13 @@
 //! The termination message: how a run ended, in one JSON object for a kubelet.
 //!
-//! A kubelet shows the content of one file (`/dev/termination-log`) as the message of a container that has ended, 4096 bytes
-//! of it. The file is written at the start with what is true if nothing follows (somebody killed the process), again when a stop is
-//! asked for, and at the end with the outcome. It is written in place, since it is a mount of its own and cannot be renamed over.
+//! A kubelet shows the content of one file (`/dev/termination-log`) as the message of a container
+//! that has ended, 4096 bytes of it. The file is written at the start with what is true if nothing
+//! follows (somebody killed the process), again when a stop is asked for, and at the end with the
+//! outcome. It is written in place, since it is a mount of its own and cannot be renamed over.
 //!
-//! The place is one for the process, set once: the panic hook and the threads that end the process have nothing else
-//! to be told it by. That it cannot be written is worth a warning, and no failure.
+//! The place is one for the process, set once: the panic hook and the threads that end the process
+//! have nothing else to be told it by. That it cannot be written is worth a warning, and no
+//! failure.
 
 use super::context::tool;
 use super::output::{Ended, now};
@@ -48,8 +50,8 @@ pub(crate) fn begin(path: Option<PathBuf>, command: &'static str) {
     save(path, body, Written::Begun);
 }
 
-/// From now on it says that a stop was asked for, unless [`end`] is called: a second signal, or the kubelet's last one, leaves no time
-/// to say more.
+/// From now on it says that a stop was asked for, unless [`end`] is called: a second signal, or the
+/// kubelet's last one, leaves no time to say more.
 pub(crate) fn stopping() {
     let Some((path, command)) = PLACE.get() else { return };
     let mut body = head("killed", command);
@@ -68,7 +70,8 @@ pub(crate) fn end(exit_code: u8, ended: &Ended) {
     save(path, outcome(command, exit_code, ended), Written::Ended);
 }
 
-/// Says that it ended where there is no more than a message: in the panic hook, or before anything began.
+/// Says that it ended where there is no more than a message: in the panic hook, or before anything
+/// began.
 pub(crate) fn refused(exit_code: u8, kind: &str, message: &str) {
     let error = json!({ "kind": kind, "message": message });
     end(exit_code, &Ended { summary: None, error: Some(error) });
@@ -152,8 +155,8 @@ fn save(path: &Path, body: Map<String, Value>, what: Written) {
     }
 }
 
-/// Whoever is killed in between leaves the message before or this one: it is written over the other in one call, with blanks over
-/// what that had more.
+/// Whoever is killed in between leaves the message before or this one: it is written over the other
+/// in one call, with blanks over what that had more.
 fn overwrite(path: &Path, mut bytes: Vec<u8>) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
     let meta = file.metadata()?;

@@ -1,4 +1,5 @@
-//! What looks at an operation from outside while it runs: the screen, whoever scrapes metrics, and the watch for stalls.
+//! What looks at an operation from outside while it runs: the screen, whoever scrapes metrics, and
+//! the watch for stalls.
 
 use super::context::Context;
 use super::metrics::Reads;

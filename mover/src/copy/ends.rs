@@ -1,4 +1,5 @@
-//! What a copy lies between: two repositories, leases in the source, and requests that end when the run is to stop.
+//! What a copy lies between: two repositories, leases in the source, and requests that end when the
+//! run is to stop.
 
 use super::plan::Base;
 use super::run::CopyOptions;

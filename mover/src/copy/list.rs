@@ -18,7 +18,8 @@ pub(super) async fn delta(
     diff_of(repo, base, backup).await
 }
 
-/// What of `backup` is stored: no more than `ranges_max` ranges, so that some of what is zero may be among it.
+/// What of `backup` is stored: no more than `ranges_max` ranges, so that some of what is zero may
+/// be among it.
 pub(super) async fn allocated(
     repo: &Arc<Repository>,
     backup: &Manifest,
@@ -46,7 +47,8 @@ pub(super) async fn allocated(
     })
 }
 
-/// Ascending numbers as ranges. When they become too many, ranges with small gaps between them are joined.
+/// Ascending numbers as ranges. When they become too many, ranges with small gaps between them are
+/// joined.
 #[derive(Debug)]
 struct Runs {
     ranges: Vec<Range<u64>>,

@@ -1,4 +1,5 @@
-//! The one budget of a copy, divided between its two halves: what reads the source, and what stores in the target. Pure.
+//! The one budget of a copy, divided between its two halves: what reads the source, and what stores
+//! in the target. Pure.
 
 use crate::backup::{Bounds, CompressionChoice};
 use crate::control::MemoryBudget;
@@ -6,7 +7,8 @@ use crate::restore::limits::{Limits, Output};
 use chunkstore::{Error, ErrorKind, RepositoryParams, Result};
 
 const MIB: u64 = 1 << 20;
-/// In fifths of the budget: entries in flight and opened ahead take less than packs being filled and uploaded.
+/// In fifths of the budget: entries in flight and opened ahead take less than packs being filled
+/// and uploaded.
 const READING: u64 = 2;
 /// Budgets beyond it are not tried for the hint.
 const LEAST_MIB_MAX: u64 = 64 << 10;

@@ -23,8 +23,8 @@ pub struct Base {
     pub copy: Manifest,
 }
 
-/// Which run made a backup, wherever copies of it lie. Repository and attempt name the run; the rest tells apart what two
-/// byte for byte copies of one repository have made since.
+/// Which run made a backup, wherever copies of it lie. Repository and attempt name the run; the
+/// rest tells apart what two byte for byte copies of one repository have made since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Made<'a> {
     repository: RepositoryId,
@@ -71,8 +71,8 @@ pub fn standing<'a>(
     }
 }
 
-/// What the copy of `backup` can build on: its parent if that is in both repositories; else the newest of its volume that is
-/// and was made before it; else the first that was made after it.
+/// What the copy of `backup` can build on: its parent if that is in both repositories; else the
+/// newest of its volume that is and was made before it; else the first that was made after it.
 pub fn base_of(
     from: RepositoryId,
     source: &[BackupEntry],

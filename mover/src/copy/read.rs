@@ -1,21 +1,23 @@
-//! Stage *read* of a copy: fills the units of a backup's pipeline from a backup in another repository.
+//! Stage *read* of a copy: fills the units of a backup's pipeline from a backup in another
+//! repository.
 //!
 //! ```text
 //!  units ─▶ plan ─▶ range reads ─▶ open, check ids ─▶ pieces ─▶ fill ─▶ slots
 //!        (this thread)  (tokio)       (N threads)            (one thread)
 //! ```
 //!
-//! The planner takes units as they come, looks up the chunks of the original that they lie on, and hands on merged range reads;
-//! network and openers are those of a restore. A unit waits in [`Wanted`], as the list of the chunks that it still misses;
-//! when the last has come, the filler takes a slot and puts the unit together. The two repositories may cut the volume
-//! differently: a unit may lie on many chunks of the original, and a chunk may serve several units.
+//! The planner takes units as they come, looks up the chunks of the original that they lie on, and
+//! hands on merged range reads; network and openers are those of a restore. A unit waits in
+//! [`Wanted`], as the list of the chunks that it still misses; when the last has come, the filler
+//! takes a slot and puts the unit together. The two repositories may cut the volume differently: a
+//! unit may lie on many chunks of the original, and a chunk may serve several units.
 //!
-//! Memory: stored bytes and opened bytes travel with permits, as in a restore. The permits for what is opened are taken for a
-//! batch of units, in order, before anything of it is read.
+//! Memory: stored bytes and opened bytes travel with permits, as in a restore. The permits for what
+//! is opened are taken for a batch of units, in order, before anything of it is read.
 //!
-//! Cannot deadlock: a batch that has its permits needs nothing but the network, openers that wait for nobody, and slots,
-//! which the stages behind give back by themselves. Who wants to wait for a batch ahead holds none of its memory. Every wait
-//! of these threads ends when the run is over.
+//! Cannot deadlock: a batch that has its permits needs nothing but the network, openers that wait
+//! for nobody, and slots, which the stages behind give back by themselves. Who wants to wait for a
+//! batch ahead holds none of its memory. Every wait of these threads ends when the run is over.
 
 use super::wanted::{Complete, Wanted};
 use crate::backup::read::ReadStats;
@@ -195,7 +197,8 @@ impl BackupRead<'_> {
                 missing.dedup();
                 waiting.push((unit, bytes, missing, zero));
             }
-            // one unit on chunks that are larger than all of it may be longer than the memory there is
+            // one unit on chunks that are larger than all of it may be longer than the memory there
+            // is
             let bytes = gathered.bytes.min(u64::from(limits.ordered_bytes));
             let Some(permit) = self.wait(failure, take(&memory, bytes)) else { return Ok(()) };
             let permit = Arc::new(permit?);
@@ -218,7 +221,8 @@ impl BackupRead<'_> {
         }
     }
 
-    /// The units that are planned together, and the chunks of the original that they lie on. A unit too many is held back.
+    /// The units that are planned together, and the chunks of the original that they lie on. A unit
+    /// too many is held back.
     fn batch(
         &self,
         first: Unit,

@@ -1,11 +1,15 @@
 //! One copy, from its leases to its manifest.
 //!
-//! 1. Reader's leases on the original and on the original of what the copy builds on; each is confirmed after its lease is there.
-//! 2. The writer's steps in the target, as for a backup: lease, parent, condemned lists, data, commit.
-//! 3. All leases go. The source's may go at any time after the commit: the copy refers to nothing there.
+//! 1. Reader's leases on the original and on the original of what the copy builds on; each is
+//!    confirmed after its lease is there.
+//! 2. The writer's steps in the target, as for a backup: lease, parent, condemned lists, data,
+//!    commit.
+//! 3. All leases go. The source's may go at any time after the commit: the copy refers to nothing
+//!    there.
 //!
-//! A run that is killed leaves its leases: the writer's with its checkpoint, which the next run goes on from; the readers'
-//! run out. Nothing of an original changes, so the next run always makes the same, and a checkpoint always fits it.
+//! A run that is killed leaves its leases: the writer's with its checkpoint, which the next run
+//! goes on from; the readers' run out. Nothing of an original changes, so the next run always makes
+//! the same, and a checkpoint always fits it.
 
 use super::ends::Ends;
 use super::list;
@@ -60,11 +64,11 @@ pub struct CopyOptions {
     pub host: String,
 }
 
-/// Copies `backup` of `from` to `to`, on top of `base` if there is one. Blocks until it is committed, has failed, or was
-/// cancelled; all threads have ended then.
+/// Copies `backup` of `from` to `to`, on top of `base` if there is one. Blocks until it is
+/// committed, has failed, or was cancelled; all threads have ended then.
 ///
-/// Errors: `Forgotten` if a backup of that name was forgotten in `to`, or this one in `from`; `AlreadyExists` if there is another
-/// of that name.
+/// Errors: `Forgotten` if a backup of that name was forgotten in `to`, or this one in `from`;
+/// `AlreadyExists` if there is another of that name.
 pub fn copy(
     rt: &Handle,
     (from, to): (&Arc<Repository>, &Arc<Repository>),
@@ -229,8 +233,8 @@ impl<'a> Run<'a> {
         self.warnings.push(format!("stored again: {why}"));
     }
 
-    /// What has to be gone through, as far as the parent that was confirmed allows to leave out the rest; and the chunks of the
-    /// parent that cannot be inherited as they are damaged.
+    /// What has to be gone through, as far as the parent that was confirmed allows to leave out the
+    /// rest; and the chunks of the parent that cannot be inherited as they are damaged.
     fn plan(&mut self) -> Result<(BackupPlan, Vec<Range<u64>>)> {
         let parent = self.writer.parent().cloned();
         let base = self.base.as_ref().filter(|b| parent.as_ref() == Some(&b.copy));

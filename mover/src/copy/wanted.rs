@@ -1,8 +1,8 @@
 //! Units on their way: what each still misses, and what has come for it.
 //!
-//! Pure but for one short lock. A unit is known by its first byte; units never overlap, and each is inserted before anything
-//! of it is read. A chunk that lies across two units serves both. A chunk that comes twice, since it lies across two batches,
-//! is nothing new the second time.
+//! Pure but for one short lock. A unit is known by its first byte; units never overlap, and each is
+//! inserted before anything of it is read. A chunk that lies across two units serves both. A chunk
+//! that comes twice, since it lies across two batches, is nothing new the second time.
 
 use crate::backup::unit::Unit;
 use crate::restore::open::Piece;
@@ -71,7 +71,8 @@ impl Wanted {
         Self { geometry, units: Mutex::default() }
     }
 
-    /// A unit that misses these chunks of the original. One that misses none is asked for by a `Piece::Zero` at its start.
+    /// A unit that misses these chunks of the original. One that misses none is asked for by a
+    /// `Piece::Zero` at its start.
     pub(super) fn insert(&self, start: u64, unit: Complete, missing: Vec<u64>) {
         let mut units = self.units.lock().unwrap_or_else(PoisonError::into_inner);
         units.insert(start, (unit, missing));

@@ -1,4 +1,5 @@
-//! What an open descriptor or export is: its kind, size, block size, and which device or file it is. No policy.
+//! What an open descriptor or export is: its kind, size, block size, and which device or file it
+//! is. No policy.
 
 use crate::nbd::Export;
 use chunkstore::{Error, ErrorKind, Result};
@@ -60,7 +61,8 @@ pub(crate) enum Identity {
 }
 
 impl Identity {
-    /// Of what is behind a path; `None` if it is neither a block device nor a regular file, or is not there.
+    /// Of what is behind a path; `None` if it is neither a block device nor a regular file, or is
+    /// not there.
     pub(crate) fn of_path(path: &Path) -> Option<Self> {
         Self::of(&std::fs::metadata(path).ok()?)
     }
@@ -142,15 +144,16 @@ pub(crate) fn wrong_type(path: &Path, meta: &std::fs::Metadata) -> Error {
 fn is_read_only(file: &File) -> io::Result<bool> {
     // _IO(0x12, 94), <linux/fs.h>
     const BLKROGET: rustix::ioctl::Opcode = rustix::ioctl::opcode::none(0x12, 94);
-    // SAFETY: BLKROGET writes one int through its argument and nothing else; `Getter` passes a valid pointer to one.
+    // SAFETY: BLKROGET writes one int through its argument and nothing else; `Getter` passes a
+    // valid pointer to one.
     let value = unsafe {
         rustix::ioctl::ioctl(file, rustix::ioctl::Getter::<BLKROGET, libc::c_int>::new())
     };
     Ok(value? != 0)
 }
 
-/// What `O_DIRECT` transfers of an open file must be aligned to, as far as the kernel says (6.1 and newer). `Some(0)`: there is
-/// no direct I/O on this file.
+/// What `O_DIRECT` transfers of an open file must be aligned to, as far as the kernel says (6.1 and
+/// newer). `Some(0)`: there is no direct I/O on this file.
 pub(crate) fn direct_align(file: &File) -> Option<u32> {
     let told = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     if told.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {

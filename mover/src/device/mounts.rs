@@ -1,7 +1,9 @@
-//! Who uses a device or file: mounts, swap, loop devices, and devices built on it. From `/proc` and `/sys`; nothing is opened.
+//! Who uses a device or file: mounts, swap, loop devices, and devices built on it. From `/proc` and
+//! `/sys`; nothing is opened.
 //!
-//! The kernel's own exclusive claim (`O_EXCL`) is the last word for block devices. This is for what that cannot see (a file
-//! behind a mounted loop device, a volume that is its own source) and for messages that say what is in the way.
+//! The kernel's own exclusive claim (`O_EXCL`) is the last word for block devices. This is for what
+//! that cannot see (a file behind a mounted loop device, a volume that is its own source) and for
+//! messages that say what is in the way.
 
 use super::geometry::{DeviceNo, Identity};
 use chunkstore::{Error, ErrorKind, Result};
@@ -24,8 +26,9 @@ pub(super) struct Mount {
     pub(super) read_write: bool,
 }
 
-/// Types of file systems whose server may be gone: whoever asks for a file there then waits, for ever perhaps. A part of such a type's
-/// name may follow a dot. Their files have the device number of the mount.
+/// Types of file systems whose server may be gone: whoever asks for a file there then waits, for
+/// ever perhaps. A part of such a type's name may follow a dot. Their files have the device number
+/// of the mount.
 const MAY_HANG: [&str; 9] =
     ["fuse", "fuseblk", "nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "virtiofs"];
 
@@ -36,7 +39,8 @@ impl Mount {
     }
 }
 
-/// Who uses a device or file, directly or through partitions, loop devices and what is built on them.
+/// Who uses a device or file, directly or through partitions, loop devices and what is built on
+/// them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct InUse {
     pub(super) mounts: Vec<Mount>,
@@ -61,7 +65,8 @@ impl InUse {
     }
 }
 
-/// Whether two are the same, or one is a part of the other or lies on it: a partition and its disk, a loop device and its file.
+/// Whether two are the same, or one is a part of the other or lies on it: a partition and its disk,
+/// a loop device and its file.
 pub(super) fn overlap(a: Identity, b: Identity) -> bool {
     let system = System::default();
     system.below(a).contains(&b) || system.below(b).contains(&a)
@@ -187,7 +192,8 @@ impl System {
     }
 }
 
-/// Whether what is at a path may be this one, or a device: `false` where the server of another file system would have to say.
+/// Whether what is at a path may be this one, or a device: `false` where the server of another file
+/// system would have to say.
 fn may_be(path: &Path, identity: Identity, mounts: &[Mount]) -> bool {
     let holds = mounts.iter().filter(|mount| path.starts_with(&mount.at));
     // of two at one place the later one is seen

@@ -1,4 +1,5 @@
-//! Opening a device or file, once buffered and once with `O_DIRECT` where that works; or an NBD export.
+//! Opening a device or file, once buffered and once with `O_DIRECT` where that works; or an NBD
+//! export.
 
 use super::geometry::{DeviceKind, Facts, Identity, direct_align, examine, wrong_type};
 use crate::io::{Arena, IoFile};
@@ -76,8 +77,8 @@ pub(super) struct Opened {
     pub(super) facts: Facts,
 }
 
-/// The buffered descriptor of something that exists, and what it is. Nothing that would block or have effects (a pipe, a tape)
-/// is opened.
+/// The buffered descriptor of something that exists, and what it is. Nothing that would block or
+/// have effects (a pipe, a tape) is opened.
 pub(super) fn open_buffered(path: &Path, access: Access) -> Result<(File, Facts)> {
     let meta = std::fs::metadata(path).map_err(|e| open_error(path, access, e))?;
     let Some(identity) = Identity::of(&meta) else { return Err(wrong_type(path, &meta)) };
@@ -127,7 +128,8 @@ pub(super) fn with_direct(
     Ok(Opened { io: Arc::new(IoFile::buffered(path, buffered)), facts })
 }
 
-/// The descriptor and its alignment, or why there is no direct I/O on it. What is behind the path must not have changed.
+/// The descriptor and its alignment, or why there is no direct I/O on it. What is behind the path
+/// must not have changed.
 fn open_direct(
     path: &Path,
     access: Access,
@@ -153,7 +155,8 @@ fn open_direct(
     if !align.is_power_of_two() || align as usize > rustix::param::page_size() {
         return unsupported("it wants blocks larger than a page");
     }
-    // Some file systems take the flag and refuse every transfer. A device that fails here is left to fail where it is read.
+    // Some file systems take the flag and refuse every transfer. A device that fails here is left
+    // to fail where it is read.
     let mut block = Arena::new(1, align as usize)?.take_wait();
     match file.read_at(&mut block[..align as usize], 0) {
         Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => Ok(Err(e)),
@@ -161,8 +164,8 @@ fn open_direct(
     }
 }
 
-/// Opens, and waits a little for others to let go of a device: udev looks at new devices, and what a killed process had open is
-/// closed some time after its end.
+/// Opens, and waits a little for others to let go of a device: udev looks at new devices, and what
+/// a killed process had open is closed some time after its end.
 fn open_claimed(path: &Path, access: Access, claim: libc::c_int) -> io::Result<File> {
     let end = Instant::now() + BUSY_PATIENCE;
     loop {
@@ -176,7 +179,8 @@ fn open_claimed(path: &Path, access: Access, claim: libc::c_int) -> io::Result<F
     }
 }
 
-/// Not with `O_NONBLOCK`: io_uring would then refuse to wait for file systems that know no other way.
+/// Not with `O_NONBLOCK`: io_uring would then refuse to wait for file systems that know no other
+/// way.
 fn open_with(path: &Path, access: Access, flags: libc::c_int) -> io::Result<File> {
     OpenOptions::new().read(true).write(access == Access::Write).custom_flags(flags).open(path)
 }

@@ -1,14 +1,17 @@
-//! What the first and last bytes of a device say about what is on it. Pure, apart from the two reads.
+//! What the first and last bytes of a device say about what is on it. Pure, apart from the two
+//! reads.
 //!
-//! Offsets and magics are those of libblkid's probes and of the formats' own documents. A signature that is missed lets someone
-//! overwrite data; one that is seen wrongly costs a `--force`: so these lean to the second.
+//! Offsets and magics are those of libblkid's probes and of the formats' own documents. A signature
+//! that is missed lets someone overwrite data; one that is seen wrongly costs a `--force`: so these
+//! lean to the second.
 
 use crate::io::{Direction, IoFile, transfer_error};
 use chunkstore::Result;
 
 /// Enough for every signature below (ZFS has the last).
 pub(crate) const HEAD_BYTES: u64 = 264 << 10;
-/// Enough for the signatures at a device's end: a GPT's second header, the metadata of older md arrays.
+/// Enough for the signatures at a device's end: a GPT's second header, the metadata of older md
+/// arrays.
 pub(crate) const TAIL_BYTES: u64 = 128 << 10;
 
 pub(crate) const EXT: &str = "an ext2, ext3 or ext4 file system";
@@ -94,7 +97,8 @@ pub(super) fn detect(head: &[u8], tail: &[u8]) -> Option<&'static str> {
     besides(head, tail, &[])
 }
 
-/// The same, some of what is recognised apart. A device whose use has changed may keep the superblock of what was on it before.
+/// The same, some of what is recognised apart. A device whose use has changed may keep the
+/// superblock of what was on it before.
 pub(crate) fn besides(head: &[u8], tail: &[u8], known: &[&str]) -> Option<&'static str> {
     let at = |m: &&Magic| head.get(m.offset..).is_some_and(|b| b.starts_with(m.magic));
     MAGICS
@@ -146,12 +150,14 @@ fn at_the_end(tail: &[u8]) -> Option<&'static str> {
             return Some(SECOND_GPT);
         }
     }
-    // md 1.0 is 8 to 12 KiB before the end, md 0.90 64 to 128 KiB, both at a multiple of 4 KiB from the device's start
+    // md 1.0 is 8 to 12 KiB before the end, md 0.90 64 to 128 KiB, both at a multiple of 4 KiB from
+    // the device's start
     let md = tail.chunks(512).any(|b| b.starts_with(b"\xfc\x4e\x2b\xa9"));
     md.then_some("a member of a Linux RAID array")
 }
 
-/// UUID of the file system or encrypted container that begins with these bytes, in its usual spelling.
+/// UUID of the file system or encrypted container that begins with these bytes, in its usual
+/// spelling.
 pub(super) fn filesystem_uuid(head: &[u8]) -> Option<String> {
     let has =
         |offset: usize, magic: &[u8]| head.get(offset..).is_some_and(|b| b.starts_with(magic));

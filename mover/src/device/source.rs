@@ -32,13 +32,15 @@ pub struct Source {
     data: OnceLock<Option<Vec<Range<u64>>>>,
 }
 
-/// Ranges of data of an export that are kept apart: 4 MiB of them. What is behind the last counts as data.
+/// Ranges of data of an export that are kept apart: 4 MiB of them. What is behind the last counts
+/// as data.
 const RANGES_MAX: usize = 1 << 18;
 /// How often a server is asked for them.
 const QUESTIONS_MAX: u32 = 1 << 20;
 
 impl Source {
-    /// Opens a block device, a regular file or an NBD export for reading. It takes no claim: the device may be in use.
+    /// Opens a block device, a regular file or an NBD export for reading. It takes no claim: the
+    /// device may be in use.
     pub fn open(path: impl AsRef<Path>, options: SourceOptions) -> Result<Self> {
         let path = path.as_ref();
         let empty = || {
@@ -93,7 +95,8 @@ impl Source {
         self.io.path()
     }
 
-    /// The same wherever it is read: of a device or file from the root on, of an export its address.
+    /// The same wherever it is read: of a device or file from the root on, of an export its
+    /// address.
     pub fn absolute_path(&self) -> String {
         let path = match self.facts.kind {
             DeviceKind::Nbd => None,
@@ -107,8 +110,9 @@ impl Source {
         &self.io
     }
 
-    /// Byte ranges of a file or export that may hold data, ascending; all others are holes and read as zeros. `None` for a block
-    /// device, which cannot tell, and for an export whose server does not.
+    /// Byte ranges of a file or export that may hold data, ascending; all others are holes and read
+    /// as zeros. `None` for a block device, which cannot tell, and for an export whose server does
+    /// not.
     pub fn data_ranges(&self) -> Result<Option<Vec<Range<u64>>>> {
         let found = match self.facts.kind {
             DeviceKind::Block => return Ok(None),
@@ -123,7 +127,8 @@ impl Source {
         })
     }
 
-    /// Knowing the holes only saves reading: a server that fails here may read well, and if not, the read says so.
+    /// Knowing the holes only saves reading: a server that fails here may read well, and if not,
+    /// the read says so.
     fn data_of_export(&self) -> Option<Vec<Range<u64>>> {
         let export = self.export()?;
         export.contexts().find(|context| *context == BASE_ALLOCATION)?;
@@ -163,8 +168,8 @@ impl Source {
         Some(ranges)
     }
 
-    /// What to call this volume if the user does not say: the UUID of the file system (or encrypted container) on it, else its
-    /// file name.
+    /// What to call this volume if the user does not say: the UUID of the file system (or encrypted
+    /// container) on it, else its file name.
     pub fn default_volume_name(&self) -> Result<VolumeName> {
         let head = signatures::read_head(&self.io, self.facts.size_bytes)?;
         if let Some(uuid) = signatures::filesystem_uuid(&head) {
@@ -177,7 +182,8 @@ impl Source {
         VolumeName::new(name)
     }
 
-    /// Where a file system on this volume is mounted for writing, if it is: what is read then changes under the reader.
+    /// Where a file system on this volume is mounted for writing, if it is: what is read then
+    /// changes under the reader.
     pub fn mounted_read_write(&self) -> Result<Option<PathBuf>> {
         // who uses an export is not known here
         if self.facts.kind == DeviceKind::Nbd {
@@ -186,8 +192,8 @@ impl Source {
         Ok(InUse::of(self.facts.identity)?.mounts.into_iter().find(|m| m.read_write).map(|m| m.at))
     }
 
-    /// Equal texts, from two processes at two times: nothing was written to the volume in between, as far as this kernel can
-    /// tell. `None` where it cannot.
+    /// Equal texts, from two processes at two times: nothing was written to the volume in between,
+    /// as far as this kernel can tell. `None` where it cannot.
     pub fn state(&self) -> Option<String> {
         let meta = self.io.unaligned().ok()?.metadata().ok()?;
         state::state_of(self.facts.identity, &meta)

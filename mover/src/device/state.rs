@@ -1,7 +1,9 @@
-//! Whether a volume is still what it was some time ago, in another process: as far as the kernel can tell.
+//! Whether a volume is still what it was some time ago, in another process: as far as the kernel
+//! can tell.
 //!
-//! For: going on with a backup of a device that nobody called a snapshot. Two equal texts say that nothing was written to it in
-//! between through this kernel; where that cannot be known there is no text.
+//! For: going on with a backup of a device that nobody called a snapshot. Two equal texts say that
+//! nothing was written to it in between through this kernel; where that cannot be known there is no
+//! text.
 //!
 //! | source | what tells |
 //! |---|---|
@@ -9,7 +11,8 @@
 //! | loop device | the same of the file behind it, and which part of it the device shows |
 //! | other block device | this boot, the device's sequence number (never used twice in a boot), its counters of writes and discards |
 //!
-//! What is written past the device (by another machine, or to what a mapped device is built of) is not seen.
+//! What is written past the device (by another machine, or to what a mapped device is built of) is
+//! not seen.
 
 use super::geometry::{DeviceNo, Identity};
 use std::fs::Metadata;
@@ -17,7 +20,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Fields of `stat`, see the kernel's Documentation/block/stat.rst: write I/Os, write sectors, discard I/Os, discard sectors.
+/// Fields of `stat`, see the kernel's Documentation/block/stat.rst: write I/Os, write sectors,
+/// discard I/Os, discard sectors.
 const WRITE_FIELDS: [usize; 4] = [4, 6, 11, 13];
 
 /// The state of what is open; `meta` is of its descriptor.

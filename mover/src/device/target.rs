@@ -20,11 +20,13 @@ use std::sync::Arc;
 pub struct TargetOptions {
     /// Size of the volume that will be written.
     pub size_bytes: u64,
-    /// Overwrite what is recognised on it (a file system, a partition table). A device that is in use is refused all the same.
+    /// Overwrite what is recognised on it (a file system, a partition table). A device that is in
+    /// use is refused all the same.
     pub force: bool,
     /// Whether to bypass the page cache.
     pub direct: DirectIo,
-    /// Devices and files that must not be written, nor a part of them, nor what they lie on: where the data comes from.
+    /// Devices and files that must not be written, nor a part of them, nor what they lie on: where
+    /// the data comes from.
     pub source_paths: Vec<PathBuf>,
 }
 
@@ -46,11 +48,12 @@ pub struct Target {
 }
 
 impl Target {
-    /// Opens a block device or a regular file for writing; a file that does not exist is created, one that is shorter than the
-    /// volume is extended. A block device is claimed, so that it cannot be mounted meanwhile.
+    /// Opens a block device or a regular file for writing; a file that does not exist is created,
+    /// one that is shorter than the volume is extended. A block device is claimed, so that it
+    /// cannot be mounted meanwhile.
     ///
-    /// Refused: what is smaller than the volume, read-only, in use, one of `source_paths` (or overlaps one), or, without
-    /// `force`, holds something that is recognised.
+    /// Refused: what is smaller than the volume, read-only, in use, one of `source_paths` (or
+    /// overlaps one), or, without `force`, holds something that is recognised.
     pub fn open(path: impl AsRef<Path>, options: &TargetOptions) -> Result<Self> {
         let path = path.as_ref();
         if is_nbd(path) {
@@ -84,7 +87,8 @@ impl Target {
     }
 
     fn create(path: &Path, options: &TargetOptions) -> Result<Self> {
-        // A path of /dev that does not exist is a typing mistake: a file there would fill the memory.
+        // A path of /dev that does not exist is a typing mistake: a file there would fill the
+        // memory.
         if path.starts_with("/dev") && !path.starts_with("/dev/shm") {
             return Err(open_error(path, Access::Write, io::ErrorKind::NotFound.into())
                 .hint("check the path; no files are created in /dev"));
@@ -104,7 +108,8 @@ impl Target {
                 Ok(this)
             });
         if made.is_err() {
-            // It is ours and empty. If it cannot be removed, the error that matters is the one above.
+            // It is ours and empty. If it cannot be removed, the error that matters is the one
+            // above.
             let _ = std::fs::remove_file(path);
         }
         made
@@ -194,7 +199,8 @@ impl Target {
         &self.io
     }
 
-    /// The same device, to be read. Of an export, through the same connections: its server may let nobody else in.
+    /// The same device, to be read. Of an export, through the same connections: its server may let
+    /// nobody else in.
     pub fn reopen(&self, direct: DirectIo) -> Result<Source> {
         match self.facts.kind {
             DeviceKind::Nbd => Ok(Source::of(Arc::clone(&self.io), self.facts)),

@@ -1,10 +1,12 @@
 //! Making ranges of a target read as zeros, in the cheapest way that is sure.
 //!
-//! Discarding alone is no such way: a device may go on returning the old bytes. `FALLOC_FL_PUNCH_HOLE` promises zeros, on files
-//! and (since Linux 4.9) on block devices, and keeps thin volumes thin; `FALLOC_FL_ZERO_RANGE` promises zeros and lets the device
-//! write them; else they are written. What promised is looked at once per target and way, since devices lie.
+//! Discarding alone is no such way: a device may go on returning the old bytes.
+//! `FALLOC_FL_PUNCH_HOLE` promises zeros, on files and (since Linux 4.9) on block devices, and
+//! keeps thin volumes thin; `FALLOC_FL_ZERO_RANGE` promises zeros and lets the device write them;
+//! else they are written. What promised is looked at once per target and way, since devices lie.
 //!
-//! Only whole blocks are deallocated; the edges of a range are written. Nothing outside the range is touched.
+//! Only whole blocks are deallocated; the edges of a range are written. Nothing outside the range
+//! is touched.
 
 use super::geometry::DeviceKind;
 use super::target::Target;
@@ -49,7 +51,8 @@ pub(super) struct ZeroState {
 }
 
 impl Target {
-    /// Makes a range read as zeros. The range must lie within the volume and share no 4096-byte block with a write in flight.
+    /// Makes a range read as zeros. The range must lie within the volume and share no 4096-byte
+    /// block with a write in flight.
     pub fn deallocate_or_zero(&self, range: Range<u64>) -> Result<ZeroMethod> {
         if range.end > self.size_bytes() {
             let what = format!("zero {range:?} of {}", self.path().display());
@@ -106,7 +109,8 @@ impl Target {
                     let next = u8::try_from(n + 1).unwrap_or(u8::MAX);
                     self.zero.first.fetch_max(next, Ordering::Relaxed);
                 }
-                // The device failed this time. The next way tells whether it is the device or the way.
+                // The device failed this time. The next way tells whether it is the device or the
+                // way.
                 Err(_) => {}
             }
         }
@@ -131,7 +135,8 @@ impl Target {
             };
         }
         rustix::io::retry_on_intr(|| {
-            // The descriptor with the claim on the device: without it the kernel would want to claim it for the call.
+            // The descriptor with the claim on the device: without it the kernel would want to
+            // claim it for the call.
             let Ok(file) = self.io_file().unaligned() else { return Err(Errno::OPNOTSUPP) };
             rustix::fs::fallocate(file, flags | FallocateFlags::KEEP_SIZE, start, len)
         })

@@ -1,13 +1,15 @@
 //! btrfs on one device: the extents of the extent tree, at every place where a chunk keeps them.
 //!
-//! Layout: `Documentation/filesystems/btrfs` and `include/uapi/linux/btrfs_tree.h` of the kernel. The superblock names chunks of
-//! the chunk tree; the chunk tree says where on the device all others are; the tree of roots leads to the extent tree, which
-//! lists whatever is allocated, its own blocks too. Nothing that a commit refers to is overwritten before the next one, so a
-//! snapshot of a mounted file system is as good as one of a file system that was unmounted. What was synced since the last
-//! commit is in log trees that the next mount replays: no extent item tells of their blocks, nor of the data that they
-//! refer to, so they are walked ([`log`]).
+//! Layout: `Documentation/filesystems/btrfs` and `include/uapi/linux/btrfs_tree.h` of the kernel.
+//! The superblock names chunks of the chunk tree; the chunk tree says where on the device all
+//! others are; the tree of roots leads to the extent tree, which lists whatever is allocated, its
+//! own blocks too. Nothing that a commit refers to is overwritten before the next one, so a
+//! snapshot of a mounted file system is as good as one of a file system that was unmounted. What
+//! was synced since the last commit is in log trees that the next mount replays: no extent item
+//! tells of their blocks, nor of the data that they refer to, so they are walked ([`log`]).
 //!
-//! The extents of a block group must add up to what its item says, and all groups to what the superblock says.
+//! The extents of a block group must add up to what its item says, and all groups to what the
+//! superblock says.
 
 mod checksum;
 mod chunks;

@@ -1,4 +1,5 @@
-//! Clusters: pieces of one size that a file system counts its space in, told in order as used or free.
+//! Clusters: pieces of one size that a file system counts its space in, told in order as used or
+//! free.
 
 use super::{Map, Refusal};
 use crate::changes::Extents;
@@ -43,7 +44,8 @@ impl<'m> Clusters<'m> {
         Ok(())
     }
 
-    /// The next ones, each a bit from the lowest on, which is set where it is used. No more than `left`, of which they are taken.
+    /// The next ones, each a bit from the lowest on, which is set where it is used. No more than
+    /// `left`, of which they are taken.
     pub(super) fn tell_bits(&mut self, bytes: &[u8], left: &mut u64) -> Result<(), Refusal> {
         for byte in bytes {
             let bits = (*left).min(8);

@@ -1,8 +1,9 @@
 //! exFAT: the allocation bitmap.
 //!
-//! Layout: Microsoft's "exFAT file system specification". The boot region has a checksum; an entry of the root directory leads to the
-//! bitmap. Chains of the table are followed for these two and for the table of letters, whose clusters must be in the bitmap. A volume
-//! that is mounted is marked as dirty from the first write on, and is never relied upon.
+//! Layout: Microsoft's "exFAT file system specification". The boot region has a checksum; an entry
+//! of the root directory leads to the bitmap. Chains of the table are followed for these two and
+//! for the table of letters, whose clusters must be in the bitmap. A volume that is mounted is
+//! marked as dirty from the first write on, and is never relied upon.
 
 use super::clusters::Clusters;
 use super::{Limits, Map, ReadAt, Refusal, UsedSpace, le16, le32, le64, read};
@@ -13,7 +14,8 @@ const NAME: &[u8; 8] = b"EXFAT   ";
 const SECTOR: usize = 512;
 /// Sectors of a boot region, the last of which is nothing but its checksum.
 const REGION: u64 = 12;
-/// Bytes of the first sector that the checksum leaves out, as they change: flags, and how full it is.
+/// Bytes of the first sector that the checksum leaves out, as they change: flags, and how full it
+/// is.
 const CHANGING: [usize; 3] = [106, 107, 112];
 const REVISION: u16 = 0x100;
 /// Clusters are counted from here.
@@ -115,6 +117,9 @@ impl ExFat<'_> {
     /// A file that has as many clusters as it needs.
     fn file(&self, file: &File) -> Result<Vec<u32>, Refusal> {
         let count = file.bytes.div_ceil(self.boot.cluster_bytes);
+        if count > u64::from(self.boot.clusters) {
+            return Err(unusable(format!("the file at cluster {} is larger than it", file.first)));
+        }
         let chain = self.chain(file.first, count)?;
         if chain.len() as u64 == count {
             return Ok(chain);
@@ -144,7 +149,8 @@ impl ExFat<'_> {
     }
 }
 
-/// The boot sector: sizes, which are held against each other and against the volume. Places are in bytes.
+/// The boot sector: sizes, which are held against each other and against the volume. Places are in
+/// bytes.
 struct Boot {
     table_start: u64,
     data_start: u64,

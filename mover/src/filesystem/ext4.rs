@@ -1,9 +1,12 @@
-//! ext2, ext3 and ext4: the block bitmaps of the block groups, as they are once the journal is replayed.
+//! ext2, ext3 and ext4: the block bitmaps of the block groups, as they are once the journal is
+//! replayed.
 //!
-//! Layout: `Documentation/filesystems/ext4` of the kernel. A snapshot of a mounted file system always has a journal that wants
-//! replaying; its committed transactions hold newer copies of bitmaps and descriptors, and those count ([`journal`]). Used is every
-//! block that a bitmap names and, whatever bitmaps say, each copy of superblock and descriptors, all bitmaps and all inode tables.
-//! Each bitmap must have as many free blocks as its descriptor says, and checksums must fit where there are any.
+//! Layout: `Documentation/filesystems/ext4` of the kernel. A snapshot of a mounted file system
+//! always has a journal that wants replaying; its committed transactions hold newer copies of
+//! bitmaps and descriptors, and those count ([`journal`]). Used is every block that a bitmap names
+//! and, whatever bitmaps say, each copy of superblock and descriptors, all bitmaps and all inode
+//! tables. Each bitmap must have as many free blocks as its descriptor says, and checksums must fit
+//! where there are any.
 #![allow(clippy::cast_possible_truncation)] // sizes within a block of 64 KiB, numbers of groups, halves of checksums
 
 mod inode;
@@ -154,7 +157,8 @@ impl Ext4<'_> {
             if u64::from(group.free_clusters) > clusters {
                 return Err(miscounted(number));
             }
-            // what is used of it is metadata, which is marked anyway; if it is not all free but for that, all of it counts as used
+            // what is used of it is metadata, which is marked anyway; if it is not all free but for
+            // that, all of it counts as used
             let own = superblock.base(number);
             let inside =
                 group.metadata(superblock).into_iter().chain([own]).map(|part| {

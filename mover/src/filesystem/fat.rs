@@ -1,9 +1,11 @@
 //! FAT12, FAT16 and FAT32: the file allocation table.
 //!
-//! Layout: Microsoft's "FAT File System Specification" and `include/uapi/linux/msdos_fs.h` of the kernel. A cluster is free if its
-//! entry is zero; whatever stands before the clusters, and behind the last, is used. There are no checksums, so all copies of the
-//! table must be the same, no chain may lead to a free cluster, to one of another chain, or outside, and the marks that each
-//! system leaves while it has the volume mounted must not be there. There is no journal: what is mounted is never relied upon.
+//! Layout: Microsoft's "FAT File System Specification" and `include/uapi/linux/msdos_fs.h` of the
+//! kernel. A cluster is free if its entry is zero; whatever stands before the clusters, and behind
+//! the last, is used. There are no checksums, so all copies of the table must be the same, no chain
+//! may lead to a free cluster, to one of another chain, or outside, and the marks that each system
+//! leaves while it has the volume mounted must not be there. There is no journal: what is mounted
+//! is never relied upon.
 //!
 //! Memory: a bit for each cluster, 32 MiB at the very most.
 

@@ -1,13 +1,15 @@
 //! LVM physical volumes: the extents that any logical volume has.
 //!
-//! Layout: `lib/format_text/layout.h` and `lib/label/label.h` of LVM2. A label in one of the first four sectors leads to the volume's
-//! header, and that to up to two metadata areas, each a ring of texts that describe the whole group; the header of an area says which
-//! text counts. All of it has checksums. Used are labels and areas, all that lies before the first extent and behind the last, and
-//! each extent that a segment of any logical volume names, hidden ones and those that are being moved too. What is free within a
-//! logical volume is not looked at.
+//! Layout: `lib/format_text/layout.h` and `lib/label/label.h` of LVM2. A label in one of the first
+//! four sectors leads to the volume's header, and that to up to two metadata areas, each a ring of
+//! texts that describe the whole group; the header of an area says which text counts. All of it has
+//! checksums. Used are labels and areas, all that lies before the first extent and behind the last,
+//! and each extent that a segment of any logical volume names, hidden ones and those that are being
+//! moved too. What is free within a logical volume is not looked at.
 //!
-//! A text that another volume of the group has may be newer, if this one was away when it was written. Then nothing was given out
-//! of this one meanwhile: what is used by the older text is no less.
+//! A text that another volume of the group has may be newer, if this one was away when it was
+//! written. Then nothing was given out of this one meanwhile: what is used by the older text is no
+//! less.
 
 mod group;
 mod text;

@@ -1,12 +1,14 @@
 //! NTFS: the bitmap of clusters.
 //!
-//! Layout: the documentation of the Linux-NTFS project and `fs/ntfs3/ntfs.h` of the kernel. The boot sector leads to the master file
-//! table, whose first records are those of the file system's own files: the mirror of these records, the log, the volume's state, and
-//! the bitmap. Behind the last cluster there is a copy of the boot sector.
+//! Layout: the documentation of the Linux-NTFS project and `fs/ntfs3/ntfs.h` of the kernel. The
+//! boot sector leads to the master file table, whose first records are those of the file system's
+//! own files: the mirror of these records, the log, the volume's state, and the bitmap. Behind the
+//! last cluster there is a copy of the boot sector.
 //!
-//! Nothing has a checksum, and the log is not replayed. So it must say that the volume was unmounted, the volume must not be marked
-//! as dirty, and the mirror must be the same as the records. A Windows that is hibernated, or that was shut down to start fast, has its
-//! volumes mounted: their logs say so. What ntfs-3g has mounted, nothing on the volume tells.
+//! Nothing has a checksum, and the log is not replayed. So it must say that the volume was
+//! unmounted, the volume must not be marked as dirty, and the mirror must be the same as the
+//! records. A Windows that is hibernated, or that was shut down to start fast, has its volumes
+//! mounted: their logs say so. What ntfs-3g has mounted, nothing on the volume tells.
 
 mod log;
 mod record;

@@ -1,9 +1,10 @@
 //! Partition tables, GPT and MBR, with file systems in the partitions.
 //!
-//! Layout: the UEFI specification, chapter 5. Everything outside of partitions is used: tables, gaps, boot loaders. A partition whose
-//! file system is known and can be relied upon is mapped by it, at its place; any other is used as a whole. So are extended partitions
-//! of an MBR, with all that is in them. Sectors of an MBR are taken to have 512 bytes: where they have more, no file system is found
-//! where one is looked for, and all is used.
+//! Layout: the UEFI specification, chapter 5. Everything outside of partitions is used: tables,
+//! gaps, boot loaders. A partition whose file system is known and can be relied upon is mapped by
+//! it, at its place; any other is used as a whole. So are extended partitions of an MBR, with all
+//! that is in them. Sectors of an MBR are taken to have 512 bytes: where they have more, no file
+//! system is found where one is looked for, and all is used.
 
 use super::{Limits, Map, ReadAt, Refusal, UsedSpace, file_system, le32, le64, read};
 use std::io;

@@ -1,8 +1,10 @@
-//! Swap space: its header. What was swapped out is of no use to anyone once the system that did it has ended.
+//! Swap space: its header. What was swapped out is of no use to anyone once the system that did it
+//! has ended.
 //!
-//! Layout: `include/linux/swap.h` of the kernel. A mark ends the first page, so where it stands tells how large pages are. A system
-//! that was suspended to disk has put another mark in its place: then all of it is needed. Bad pages are on the device's own list
-//! of what cannot be read, and are left out as free ones are.
+//! Layout: `include/linux/swap.h` of the kernel. A mark ends the first page, so where it stands
+//! tells how large pages are. A system that was suspended to disk has put another mark in its
+//! place: then all of it is needed. Bad pages are on the device's own list of what cannot be read,
+//! and are left out as free ones are.
 
 use super::{Limits, Map, ReadAt, Refusal, UsedSpace, field, le32, read};
 

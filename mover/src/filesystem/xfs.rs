@@ -1,12 +1,15 @@
 //! XFS: the free extents of each allocation group, as they are once the log is replayed.
 //!
-//! Layout: "XFS Algorithms & Data Structures" and `fs/xfs/libxfs/xfs_format.h` of the kernel. Each group has a tree of its free
-//! extents by block number; used is whatever is not in it: the log, the blocks of trees, and those that a group keeps ready for
-//! its trees as well. A log that does not end with an unmount record wants replaying: what its transactions changed of groups' headers
-//! and of trees is put upon what is on the device ([`log`]). What else is in it, intents too, only ever takes free blocks anew or
-//! gives used ones back, and neither needs to know what was in a free block.
+//! Layout: "XFS Algorithms & Data Structures" and `fs/xfs/libxfs/xfs_format.h` of the kernel. Each
+//! group has a tree of its free extents by block number; used is whatever is not in it: the log,
+//! the blocks of trees, and those that a group keeps ready for its trees as well. A log that does
+//! not end with an unmount record wants replaying: what its transactions changed of groups' headers
+//! and of trees is put upon what is on the device ([`log`]). What else is in it, intents too, only
+//! ever takes free blocks anew or gives used ones back, and neither needs to know what was in a
+//! free block.
 //!
-//! Free blocks, the longest extent and, after an unmount, the sum of all must be what headers and superblock say.
+//! Free blocks, the longest extent and, after an unmount, the sum of all must be what headers and
+//! superblock say.
 
 mod log;
 mod superblock;
@@ -113,7 +116,8 @@ impl Xfs<'_> {
     fn block(&self, at: u64, len: usize, form: &Form, what: &str) -> Result<Vec<u8>, Refusal> {
         let mut bytes = read(self.volume, at, len)?;
         let own = |bytes: &[u8]| field(bytes, form.uuid) == self.superblock.uuid;
-        // a block that something else was in has no number that means anything: then all changes count
+        // a block that something else was in has no number that means anything: then all changes
+        // count
         let has_lsn = self.superblock.has_checksums && own(&bytes);
         let newest = if has_lsn { be64(&bytes, form.lsn) } else { 0 };
         let changed = self.changes.apply(at / SECTOR, &mut bytes, newest)?;
@@ -173,8 +177,8 @@ impl Xfs<'_> {
         Ok(u64::from(group.free) + u64::from(be32(&agf, 48)) + u64::from(be32(&agf, 60)))
     }
 
-    /// A walk ends: each leaf has an extent behind all before, so none is read twice, and above each there are at most as many
-    /// blocks as the tree has levels.
+    /// A walk ends: each leaf has an extent behind all before, so none is read twice, and above
+    /// each there are at most as many blocks as the tree has levels.
     fn walk_tree(&self, group: &Group, free: &mut Free<'_>) -> Result<(), Refusal> {
         let number = group.number;
         let header = self.superblock.tree_header_len();

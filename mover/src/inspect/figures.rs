@@ -48,7 +48,8 @@ pub struct ChunkFigures {
     pub zero_bytes: u64,
     /// Bytes that come from the parent.
     pub inherited_bytes: u64,
-    /// About what is stored of that, by the sample, if nothing of it is in the repository already. Map pages come on top.
+    /// About what is stored of that, by the sample, if nothing of it is in the repository already.
+    /// Map pages come on top.
     pub stored_bytes: Option<u64>,
 }
 

@@ -1,7 +1,7 @@
 //! A list in the shapes of `docs/changed-blocks.md`, each of which is read back as the same list.
 //!
-//! A shape that cannot say what the list says is refused, unless all that is lost is a known zero: that is then named as data, which
-//! costs a read and is right.
+//! A shape that cannot say what the list says is refused, unless all that is lost is a known zero:
+//! that is then named as data, which costs a read and is right.
 
 use crate::changes::{ChangeKind, ChangedBlocks, Extents};
 use chunkstore::{Error, ErrorKind, Result};
@@ -119,7 +119,8 @@ fn qemu(list: &ChangedBlocks, size_bytes: u64, out: &mut dyn Write) -> io::Resul
     })
 }
 
-/// The protocol knows no zeros: a delta names them as changed, a list of allocated blocks leaves them out.
+/// The protocol knows no zeros: a delta names them as changed, a list of allocated blocks leaves
+/// them out.
 fn csi(list: &ChangedBlocks, size_bytes: u64, out: &mut dyn Write) -> io::Result<()> {
     let named = match list.kind {
         ChangeKind::Delta => list.data.union(&list.zero),

@@ -1,8 +1,9 @@
 //! A map of the volume as SVG: where it changed, what is allocated, what is zero.
 //!
-//! The volume is cut into equal cells, row by row. A cell has the colour of what most of its bytes are, but a cell with any changed
-//! byte shows it, however little that is: a picture that hides small changes would be of no use. Neighbours of one colour are one
-//! rectangle, so the picture is small however many ranges there are.
+//! The volume is cut into equal cells, row by row. A cell has the colour of what most of its bytes
+//! are, but a cell with any changed byte shows it, however little that is: a picture that hides
+//! small changes would be of no use. Neighbours of one colour are one rectangle, so the picture is
+//! small however many ranges there are.
 
 use crate::changes::{ChangeKind, ChangedBlocks, Extents};
 use std::io::{self, Write};

@@ -1,13 +1,15 @@
 //! Page-aligned memory, cut into slots that are handed out and come back.
 //!
-//! Owns: the mapping and the free list. A slot that is dropped goes back to the list, so the list is the backpressure of
-//! whoever takes slots. The list is a stack: the slot used last is taken first, while its bytes are still in the cache.
+//! Owns: the mapping and the free list. A slot that is dropped goes back to the list, so the list
+//! is the backpressure of whoever takes slots. The list is a stack: the slot used last is taken
+//! first, while its bytes are still in the cache.
 //!
-//! Invariants: each index is either on the free list or inside exactly one [`Slot`]; so two slots never share a byte. The
-//! mapping lives as long as any slot does, because every slot holds the arena.
+//! Invariants: each index is either on the free list or inside exactly one [`Slot`]; so two slots
+//! never share a byte. The mapping lives as long as any slot does, because every slot holds the
+//! arena.
 //!
-//! Cannot deadlock: the lock is held for a push or a pop only. A taker that waits for a slot waits for its holders; nobody
-//! may hold all slots and wait for one more.
+//! Cannot deadlock: the lock is held for a push or a pop only. A taker that waits for a slot waits
+//! for its holders; nobody may hold all slots and wait for one more.
 
 use chunkstore::{Error, ErrorKind, Result};
 use memmap2::{Advice, MmapOptions, MmapRaw};
@@ -16,7 +18,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Transparent huge pages are this large on the machines we know. With them the kernel pins one page instead of 512.
+/// Transparent huge pages are this large on the machines we know. With them the kernel pins one
+/// page instead of 512.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// One mapping, cut into slots of equal size.
@@ -63,8 +66,8 @@ impl Arena {
             // All advice: a kernel without the feature works the same, slower.
             let _ = map.advise_range(Advice::HugePage, first, whole);
         }
-        // A child made by fork() must not turn pages that a device writes to into copy-on-write ones, and a core dump
-        // must not hold users' data.
+        // A child made by fork() must not turn pages that a device writes to into copy-on-write
+        // ones, and a core dump must not hold users' data.
         let _ = map.advise(Advice::DontFork);
         let _ = map.advise(Advice::DontDump);
         Ok(Arc::new(Self {
@@ -147,7 +150,8 @@ impl Arena {
         self.map.as_mut_ptr().wrapping_add(self.first + index * self.slot_bytes)
     }
 
-    /// First byte and length of the slots from `index` on, at most `count`: for registering them as one buffer.
+    /// First byte and length of the slots from `index` on, at most `count`: for registering them as
+    /// one buffer.
     pub(super) fn region(&self, index: usize, count: usize) -> (*mut u8, usize) {
         let count = count.min(self.slots.saturating_sub(index));
         (self.slot_ptr(index), count * self.slot_bytes)
@@ -164,7 +168,8 @@ impl fmt::Debug for Arena {
     }
 }
 
-/// One buffer of an arena, owned; goes back to the free list when dropped. Its bytes are what the last user left there.
+/// One buffer of an arena, owned; goes back to the free list when dropped. Its bytes are what the
+/// last user left there.
 pub struct Slot {
     arena: Arc<Arena>,
     index: usize,
@@ -181,7 +186,8 @@ impl Slot {
         &self.arena
     }
 
-    /// First byte, for handing it to the kernel. Whoever does must keep the slot until the kernel is done.
+    /// First byte, for handing it to the kernel. Whoever does must keep the slot until the kernel
+    /// is done.
     pub(super) fn as_ptr(&mut self) -> *mut u8 {
         self.arena.slot_ptr(self.index)
     }
@@ -191,9 +197,10 @@ impl Deref for Slot {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes lie within the mapping (slot_ptr checks the index), which lives as long as `self.arena`, and were
-        // initialised by the kernel. They belong to this slot only: an index is never in two slots. While the kernel writes
-        // them, the slot is owned by an engine, which does not look at them.
+        // SAFETY: the bytes lie within the mapping (slot_ptr checks the index), which lives as long
+        // as `self.arena`, and were initialised by the kernel. They belong to this slot only: an
+        // index is never in two slots. While the kernel writes them, the slot is owned by an
+        // engine, which does not look at them.
         unsafe {
             std::slice::from_raw_parts(self.arena.slot_ptr(self.index), self.arena.slot_bytes)
         }

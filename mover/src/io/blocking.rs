@@ -1,10 +1,12 @@
-//! The engine of worker threads that call `pread` and `pwrite`: for kernels, sandboxes and files where io_uring is no option; and
-//! for NBD exports, whose calls share connections.
+//! The engine of worker threads that call `pread` and `pwrite`: for kernels, sandboxes and files
+//! where io_uring is no option; and for NBD exports, whose calls share connections.
 //!
-//! Owns: its threads and two channels. An operation travels with its slot through `jobs` to a worker and through `done` back.
+//! Owns: its threads and two channels. An operation travels with its slot through `jobs` to a
+//! worker and through `done` back.
 //!
-//! Cannot deadlock: at most `depth` operations are inside, and each channel has room for that many, so no send ever waits. A
-//! worker waits only for jobs, which end when the engine drops its sender; the engine waits only while something is inside.
+//! Cannot deadlock: at most `depth` operations are inside, and each channel has room for that many,
+//! so no send ever waits. A worker waits only for jobs, which end when the engine drops its sender;
+//! the engine waits only while something is inside.
 
 use super::engine::{Completion, InFlight, Patience};
 use super::file::IoFile;
@@ -60,8 +62,8 @@ impl Blocking {
     pub(super) fn submit(&mut self, item: InFlight) {
         self.in_flight += 1;
         if let Some(jobs) = &self.jobs {
-            // The workers hold the other end as long as we live, and there is room: see above. Should all of them be gone, the
-            // slot goes home here, and the next wait says so.
+            // The workers hold the other end as long as we live, and there is room: see above.
+            // Should all of them be gone, the slot goes home here, and the next wait says so.
             let _ = jobs.send(item);
         }
     }
@@ -130,8 +132,8 @@ impl Drop for Blocking {
         while self.in_flight > 0 && self.done.recv_deadline(end).is_ok() {
             self.in_flight -= 1;
         }
-        // A thread that hangs in the device cannot be ended. It keeps its slot, and so the arena; nothing of ours is freed
-        // under it.
+        // A thread that hangs in the device cannot be ended. It keeps its slot, and so the arena;
+        // nothing of ours is freed under it.
         if self.in_flight == 0 {
             for thread in self.threads.drain(..) {
                 // A worker has nothing to tell but its slots, and those are home.

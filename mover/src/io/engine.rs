@@ -1,4 +1,5 @@
-//! The engine that its user sees: which kinds there are, how one is chosen, what goes in and what comes out.
+//! The engine that its user sees: which kinds there are, how one is chosen, what goes in and what
+//! comes out.
 //!
 //! Must not: know how the kernel is asked; that is in `uring.rs` and `blocking.rs`.
 
@@ -73,8 +74,9 @@ pub enum Direction {
     Write,
 }
 
-/// One transfer to do. Transfers that are in flight together must not touch the same 4096-byte block of the device unless all
-/// of them are reads: a block that is written in part is rewritten as a whole.
+/// One transfer to do. Transfers that are in flight together must not touch the same 4096-byte
+/// block of the device unless all of them are reads: a block that is written in part is rewritten
+/// as a whole.
 #[derive(Debug)]
 pub struct Op {
     /// Read or write.
@@ -139,7 +141,8 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// The slot of a transfer that worked; of one that failed an error that names the device and the place (the slot goes home).
+    /// The slot of a transfer that worked; of one that failed an error that names the device and
+    /// the place (the slot goes home).
     pub fn into_slot(self, path: &Path) -> Result<Slot> {
         let Self { slot, dir, offset, len, result, .. } = self;
         match result {
@@ -149,7 +152,8 @@ impl Completion {
     }
 }
 
-/// The error of a failed transfer: names the device and the place, keeps the system's error as its source.
+/// The error of a failed transfer: names the device and the place, keeps the system's error as its
+/// source.
 pub(crate) fn transfer_error(
     dir: Direction,
     path: &Path,
@@ -217,11 +221,13 @@ pub(super) enum Patience {
     Forever,
 }
 
-/// Moves bytes between one file and the slots of one arena, many transfers at a time. Owned by one thread at a time.
+/// Moves bytes between one file and the slots of one arena, many transfers at a time. Owned by one
+/// thread at a time.
 ///
-/// Transfers may be handed to the kernel in batches: they have been when a waiting call finds none that ended, or
-/// [`Engine::kick`] was called. Completions come in any order. Dropping an engine with transfers in flight waits a few seconds
-/// for them; whether such a write reached the device is not known. What does not end by then keeps its slot for ever.
+/// Transfers may be handed to the kernel in batches: they have been when a waiting call finds none
+/// that ended, or [`Engine::kick`] was called. Completions come in any order. Dropping an engine
+/// with transfers in flight waits a few seconds for them; whether such a write reached the device
+/// is not known. What does not end by then keeps its slot for ever.
 #[derive(Debug)]
 pub struct Engine {
     kind: Kind,
@@ -257,8 +263,8 @@ impl Kind {
 }
 
 impl Engine {
-    /// Starts an engine for `file` with room for `depth` transfers. With a choice other than `Auto` it is that engine or an
-    /// error.
+    /// Starts an engine for `file` with room for `depth` transfers. With a choice other than `Auto`
+    /// it is that engine or an error.
     pub fn start(
         choice: EngineChoice,
         arena: &Arc<Arena>,
@@ -271,7 +277,8 @@ impl Engine {
         if let Some(export) = file.export() {
             export.widen(depth);
         }
-        // Buffered transfers are copies by the CPU: on a ring they would all run on the thread that submits them.
+        // Buffered transfers are copies by the CPU: on a ring they would all run on the thread that
+        // submits them.
         let candidates: &[EngineChoice] = match choice {
             EngineChoice::Auto if file.is_direct() => {
                 &[EngineChoice::Uring, EngineChoice::UringPlain, EngineChoice::Blocking]
@@ -327,8 +334,8 @@ impl Engine {
         self.in_flight < self.depth
     }
 
-    /// Takes a transfer. It does not block. The slot is in the error if the engine is full, the slot is of another arena, or
-    /// the length is 0 or does not fit.
+    /// Takes a transfer. It does not block. The slot is in the error if the engine is full, the
+    /// slot is of another arena, or the length is 0 or does not fit.
     pub fn submit(&mut self, op: Op) -> Result<(), Box<Rejected>> {
         let reject = |slot, why: String| {
             let error = Error::new(ErrorKind::Bug, "submit a transfer to an I/O engine", why);
@@ -360,7 +367,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Hands what was submitted to the kernel now, without waiting for anything: for an owner who will not wait for a while.
+    /// Hands what was submitted to the kernel now, without waiting for anything: for an owner who
+    /// will not wait for a while.
     pub fn kick(&mut self) -> Result<()> {
         match &mut self.kind {
             Kind::Uring(ring) => ring.kick(),
@@ -368,7 +376,8 @@ impl Engine {
         }
     }
 
-    /// The next transfer that ends. An error means that the engine itself failed, or that nothing is in flight.
+    /// The next transfer that ends. An error means that the engine itself failed, or that nothing
+    /// is in flight.
     pub fn wait(&mut self) -> Result<Completion> {
         self.next(Patience::Forever)?.ok_or_else(|| {
             Error::new(ErrorKind::Bug, "wait for a transfer", "none is in flight".to_owned())

@@ -1,5 +1,6 @@
-//! One open volume: a device or file by its descriptors (the main one, perhaps with `O_DIRECT`, and a buffered one for what is not
-//! aligned), or an export of an NBD server. What an engine does with it is the same; io_uring needs descriptors.
+//! One open volume: a device or file by its descriptors (the main one, perhaps with `O_DIRECT`, and
+//! a buffered one for what is not aligned), or an export of an NBD server. What an engine does with
+//! it is the same; io_uring needs descriptors.
 
 use super::transfer::{Progress, Step, Transfer, Via};
 use crate::io::Direction;
@@ -11,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::{fmt, io};
 
-/// Descriptors of one device or file, and how its transfers must be aligned. Shared by engines, never by two devices.
+/// Descriptors of one device or file, and how its transfers must be aligned. Shared by engines,
+/// never by two devices.
 pub struct IoFile {
     path: PathBuf,
     behind: Behind,
@@ -34,8 +36,8 @@ impl IoFile {
         Self { path: path.into(), behind: Behind::File { main: file, buffered: None }, align: 1 }
     }
 
-    /// `main` has `O_DIRECT` and wants offsets, lengths and addresses in multiples of `align` (a power of two, at most a page);
-    /// `buffered` is the same device without.
+    /// `main` has `O_DIRECT` and wants offsets, lengths and addresses in multiples of `align` (a
+    /// power of two, at most a page); `buffered` is the same device without.
     pub fn direct(path: impl Into<PathBuf>, main: File, buffered: File, align: u32) -> Self {
         assert!(align.is_power_of_two() && align as usize <= rustix::param::page_size());
         let behind = Behind::File { main, buffered: Some(buffered) };
@@ -55,7 +57,8 @@ impl IoFile {
         }
     }
 
-    /// From now on transfers that wait for a server end soon after `stop` is up. The kernel waits for a device however long it takes.
+    /// From now on transfers that wait for a server end soon after `stop` is up. The kernel waits
+    /// for a device however long it takes.
     pub(crate) fn heed(&self, stop: Arc<AtomicBool>) {
         if let Some(export) = self.export() {
             export.heed(stop);
@@ -89,7 +92,8 @@ impl IoFile {
         }
     }
 
-    /// The descriptor that was opened first: without `O_DIRECT`, and with the claim on a block device that is written.
+    /// The descriptor that was opened first: without `O_DIRECT`, and with the claim on a block
+    /// device that is written.
     pub(crate) fn unaligned(&self) -> io::Result<&File> {
         self.via(Via::Buffered)
     }
@@ -110,8 +114,8 @@ impl IoFile {
         }
     }
 
-    /// Fills `buf` from `offset` on, on the caller's thread. An end of the file before that is `UnexpectedEof`. At most
-    /// 1 GiB; memory that is not aligned goes through the page cache.
+    /// Fills `buf` from `offset` on, on the caller's thread. An end of the file before that is
+    /// `UnexpectedEof`. At most 1 GiB; memory that is not aligned goes through the page cache.
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let mut t = Transfer::new(Direction::Read, offset, address(buf), buf.len())?;
         while let Some(step) = t.step(self.align) {
@@ -139,8 +143,8 @@ impl IoFile {
     pub fn sync(&self) -> io::Result<()> {
         match &self.behind {
             Behind::File { main, buffered } => {
-                // Buffered first: its dirty pages are written by any sync of the file, but an error is reported once per
-                // descriptor.
+                // Buffered first: its dirty pages are written by any sync of the file, but an error
+                // is reported once per descriptor.
                 buffered.as_ref().map_or(Ok(()), File::sync_all)?;
                 main.sync_all()
             }

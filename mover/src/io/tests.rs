@@ -1,4 +1,5 @@
-//! All engines against plain reads and writes, on files; `tests/device.rs` does the same on block devices.
+//! All engines against plain reads and writes, on files; `tests/device.rs` does the same on block
+//! devices.
 
 use super::engine::{InFlight, Patience};
 use super::transfer::Transfer;
@@ -227,7 +228,8 @@ fn pipe() -> (Arc<IoFile>, File) {
     (Arc::new(IoFile::buffered("a pipe", File::from(from))), File::from(to))
 }
 
-/// An engine whose arena had no free slot when it started: it was not tried out, which would wait for the pipe.
+/// An engine whose arena had no free slot when it started: it was not tried out, which would wait
+/// for the pipe.
 fn ring_on_pipe(register: bool, file: &Arc<IoFile>, arena: &Arc<Arena>) -> Uring {
     let all: Vec<Slot> = std::iter::from_fn(|| arena.take()).collect();
     let ring = Uring::start(register, arena, file, 4).unwrap();

@@ -1,14 +1,17 @@
-//! One transfer as a sequence of steps: which bytes next, through which descriptor, and when it is done or has failed.
+//! One transfer as a sequence of steps: which bytes next, through which descriptor, and when it is
+//! done or has failed.
 //!
-//! Pure, and used by every engine, so that short transfers, odd ends and interrupted calls are handled the same everywhere.
-//! The aligned front of a transfer goes through the main descriptor, an unaligned rest through the buffered one, strictly one
-//! after the other: both may touch the same page, and a buffered write rewrites its whole page.
+//! Pure, and used by every engine, so that short transfers, odd ends and interrupted calls are
+//! handled the same everywhere. The aligned front of a transfer goes through the main descriptor,
+//! an unaligned rest through the buffered one, strictly one after the other: both may touch the
+//! same page, and a buffered write rewrites its whole page.
 
 use super::engine::Direction;
 use std::io;
 use std::ops::Range;
 
-/// After so many refusals in a row (`EAGAIN`, `ECANCELED`) of one step the device is taken to be failing.
+/// After so many refusals in a row (`EAGAIN`, `ECANCELED`) of one step the device is taken to be
+/// failing.
 const RETRIES_MAX: u16 = 1000;
 
 /// Which descriptor of an `IoFile`.
@@ -124,7 +127,8 @@ impl Transfer {
     fn refused(&mut self, e: io::Error) -> Progress {
         match e.raw_os_error() {
             Some(libc::EINTR) => Progress::More,
-            // The kernel cancels requests of a thread that ends before they are done: the engine may have moved on to another.
+            // The kernel cancels requests of a thread that ends before they are done: the engine
+            // may have moved on to another.
             Some(libc::EAGAIN | libc::ECANCELED) if self.retries < RETRIES_MAX => {
                 self.retries += 1;
                 Progress::More
@@ -204,7 +208,8 @@ mod tests {
     }
 
     proptest! {
-        /// However short each call is, every byte is moved once, in order, and direct steps are aligned.
+        /// However short each call is, every byte is moved once, in order, and direct steps are
+        /// aligned.
         #[test]
         fn every_byte_is_moved_once(
             offset in 0u64..20_000, address in 0u64..5000, len in 1usize..50_000,

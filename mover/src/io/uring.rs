@@ -1,14 +1,16 @@
 //! The io_uring engine, with or without registered buffers and files.
 //!
-//! Owns: the ring and the in-flight table, indexed by slot: an operation is in the table before the kernel hears of it, and
-//! leaves it only when its last completion was seen, so its buffer cannot be freed or read meanwhile.
+//! Owns: the ring and the in-flight table, indexed by slot: an operation is in the table before the
+//! kernel hears of it, and leaves it only when its last completion was seen, so its buffer cannot
+//! be freed or read meanwhile.
 //!
-//! Each operation has at most one entry in the ring at a time, and the ring has room for `depth`, so a push never fails and
-//! completions never overflow. Entries are handed over a quarter of the depth at a time, so the device never runs dry while
-//! the owner works, and one system call serves several.
+//! Each operation has at most one entry in the ring at a time, and the ring has room for `depth`,
+//! so a push never fails and completions never overflow. Entries are handed over a quarter of the
+//! depth at a time, so the device never runs dry while the owner works, and one system call serves
+//! several.
 //!
-//! The ring is set up for any thread (no `SINGLE_ISSUER`): an engine may be moved. It has no thread of its own and waits only
-//! for the kernel, so it cannot deadlock.
+//! The ring is set up for any thread (no `SINGLE_ISSUER`): an engine may be moved. It has no thread
+//! of its own and waits only for the kernel, so it cannot deadlock.
 
 use super::arena::Arena;
 use super::engine::{Completion, Direction, InFlight, Patience};
@@ -34,7 +36,8 @@ pub(super) struct Uring {
     /// Dropped first: after that the kernel knows no address of ours, unless `drop` leaked it.
     ring: IoUring,
     table: Vec<Option<InFlight>>,
-    /// Slots of the entries in the ring that the kernel has not taken yet, in the order of the ring.
+    /// Slots of the entries in the ring that the kernel has not taken yet, in the order of the
+    /// ring.
     queued: VecDeque<usize>,
     /// Entries that are handed over together.
     batch: usize,
@@ -86,7 +89,8 @@ impl Uring {
         self.drop_patience = patience;
     }
 
-    /// One real read. Only an error that says "not this way" counts: a device that fails here fails every engine.
+    /// One real read. Only an error that says "not this way" counts: a device that fails here fails
+    /// every engine.
     fn try_out(&mut self, arena: &Arc<Arena>) -> io::Result<()> {
         let Some(slot) = arena.take() else { return Ok(()) };
         let len = self.file.align().max(512) as usize;
@@ -106,7 +110,8 @@ impl Uring {
         self.in_flight += 1;
         self.push(index);
         if self.queued.len() >= self.batch {
-            // Should it fail, the entries stay queued, and the next wait meets the same error and reports it.
+            // Should it fail, the entries stay queued, and the next wait meets the same error and
+            // reports it.
             let _ = self.enter(None);
         }
     }
@@ -156,10 +161,12 @@ impl Uring {
         let first = item.slot_offset as usize + step.start as usize;
         let address = item.slot.as_ptr().wrapping_add(first);
         let entry = self.entry(index, &step, address).user_data(index as u64);
-        // SAFETY: the entry reads or writes `step.len` bytes from `address` on, which lie within the slot (checked by
-        // `Engine::submit`). The slot is in `self.table` and nobody looks at its bytes until `reap` takes it out, after the
-        // entry's only completion; if that never comes, `drop` forgets the slot, which keeps the arena's memory for ever. The
-        // descriptors are open as long as `self.file` is, and the kernel holds its own reference to files in use.
+        // SAFETY: the entry reads or writes `step.len` bytes from `address` on, which lie within
+        // the slot (checked by `Engine::submit`). The slot is in `self.table` and nobody looks at
+        // its bytes until `reap` takes it out, after the entry's only completion; if that never
+        // comes, `drop` forgets the slot, which keeps the arena's memory for ever. The descriptors
+        // are open as long as `self.file` is, and the kernel holds its own reference to files in
+        // use.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         assert!(pushed.is_ok(), "the ring has an entry for each of at most `depth` operations");
         self.queued.push_back(index);
@@ -215,7 +222,8 @@ impl Uring {
         Some((index, result))
     }
 
-    /// One system call: hands over what is queued, and waits for a completion: not at all, for some time, or for ever.
+    /// One system call: hands over what is queued, and waits for a completion: not at all, for some
+    /// time, or for ever.
     fn enter(&mut self, wait: Option<Option<Duration>>) -> io::Result<()> {
         let submitter = self.ring.submitter();
         let entered = match wait {
@@ -234,7 +242,8 @@ impl Uring {
             Err(e) => match e.raw_os_error() {
                 // the time is up, or a signal came
                 Some(libc::ETIME | libc::EINTR) => Ok(()),
-                // the kernel is short of memory, or wants completions taken first: the caller does that and asks again
+                // the kernel is short of memory, or wants completions taken first: the caller does
+                // that and asks again
                 Some(libc::EBUSY | libc::EAGAIN) => {
                     std::thread::yield_now();
                     Ok(())
@@ -245,9 +254,10 @@ impl Uring {
     }
 }
 
-/// A file served over FUSE without the page cache may answer with less than was asked for. Linux (6.18) then goes on by itself
-/// without moving the offset, and reports all of it as read: the same bytes stand in the buffer again and again, and nothing shows
-/// it. Blocking reads are told of the short answer.
+/// A file served over FUSE without the page cache may answer with less than was asked for. Linux
+/// (6.18) then goes on by itself without moving the offset, and reports all of it as read: the same
+/// bytes stand in the buffer again and again, and nothing shows it. Blocking reads are told of the
+/// short answer.
 fn refuse_fuse(file: &IoFile) -> io::Result<()> {
     const FUSE_SUPER_MAGIC: rustix::fs::FsWord = 0x6573_5546;
     let of = rustix::fs::fstatfs(file.unaligned()?)?;
@@ -260,7 +270,8 @@ fn refuse_fuse(file: &IoFile) -> io::Result<()> {
 
 /// A ring with what this engine needs; an error where the kernel, seccomp or a limit forbids it.
 fn build_ring(depth: u32) -> io::Result<IoUring> {
-    // Completions are then processed when we ask for them, instead of by an interrupt of this thread.
+    // Completions are then processed when we ask for them, instead of by an interrupt of this
+    // thread.
     let ring = IoUring::builder().dontfork().setup_coop_taskrun().setup_taskrun_flag().build(depth);
     let ring = match ring {
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
@@ -300,8 +311,8 @@ fn register_all(ring: &IoUring, arena: &Arc<Arena>, fds: &[RawFd]) -> io::Result
         })
         .collect();
     let submitter = ring.submitter();
-    // SAFETY: the buffers are parts of the arena's mapping, which the engine holds until after the ring is gone, and for ever
-    // if it had to leak a slot.
+    // SAFETY: the buffers are parts of the arena's mapping, which the engine holds until after the
+    // ring is gone, and for ever if it had to leak a slot.
     unsafe { submitter.register_buffers(&buffers) }.map_err(explain)?;
     submitter.register_files(fds)?;
     Ok(per_buffer)
@@ -318,7 +329,8 @@ fn explain(e: io::Error) -> io::Error {
     io::Error::new(e.kind(), format!("{e}: {why}"))
 }
 
-/// Whether an error says that this way of asking is not possible, rather than that the device failed.
+/// Whether an error says that this way of asking is not possible, rather than that the device
+/// failed.
 fn is_no_way(e: &io::Error) -> bool {
     matches!(
         e.raw_os_error(),
@@ -338,7 +350,8 @@ impl Drop for Uring {
     fn drop(&mut self) {
         let end = Instant::now() + self.drop_patience;
         while self.in_flight > 0 {
-            // Nothing is continued here: an operation ends with the completion of the step that it is in.
+            // Nothing is continued here: an operation ends with the completion of the step that it
+            // is in.
             while let Some((index, _)) = self.pop() {
                 if self.table.get_mut(index).and_then(Option::take).is_some() {
                     self.in_flight -= 1;
@@ -356,12 +369,14 @@ impl Drop for Uring {
             }
         }
         for item in self.table.drain(..).flatten() {
-            // The kernel may still write this memory whenever the device answers. A forgotten slot holds the arena for ever.
+            // The kernel may still write this memory whenever the device answers. A forgotten slot
+            // holds the arena for ever.
             std::mem::forget(item);
         }
         if self.registered.is_some() && self.in_flight == 0 {
-            // Closing the ring does this too, but some time later. Until then the device counts as open, so that nobody can
-            // mount or claim it, and the buffers count against the limit of the next engine.
+            // Closing the ring does this too, but some time later. Until then the device counts as
+            // open, so that nobody can mount or claim it, and the buffers count against the limit
+            // of the next engine.
             let _ = self.ring.submitter().unregister_files();
             let _ = self.ring.submitter().unregister_buffers();
         }

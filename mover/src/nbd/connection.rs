@@ -1,16 +1,20 @@
 //! One connection with many requests in flight, without a thread of its own and without copying.
 //!
-//! Whoever calls sends its request and then waits for its reply together with all the others. One of them, the *reader*, reads
-//! from the socket. When the head of a reply has come it knows whose it is, and that one alone is woken: the stream then stands
-//! at its bytes, which it reads into its own buffer. When it has its whole reply it leaves, and wakes one of those that still wait, to
-//! be the reader. So every byte goes from the kernel to where it is wanted.
+//! Whoever calls sends its request and then waits for its reply together with all the others. One
+//! of them, the *reader*, reads from the socket. When the head of a reply has come it knows whose
+//! it is, and that one alone is woken: the stream then stands at its bytes, which it reads into its
+//! own buffer. When it has its whole reply it leaves, and wakes one of those that still wait, to be
+//! the reader. So every byte goes from the kernel to where it is wanted.
 //!
-//! State: `reading` is set while someone may read from the socket; `arrived` is a head that its owner has not taken yet, during
-//! which nobody reads. An error of the stream is kept in `broken`, ends the socket, wakes all, and answers all calls from then on.
+//! State: `reading` is set while someone may read from the socket; `arrived` is a head that its
+//! owner has not taken yet, during which nobody reads. An error of the stream is kept in `broken`,
+//! ends the socket, wakes all, and answers all calls from then on.
 //!
-//! Cannot deadlock: whoever waits here has sent its request, or the stream is broken; while requests are under way somebody is the
-//! reader, or has been woken to be. Who is sending holds the lock for that and waits only for the server, which may itself wait for
-//! its replies to be read: those belong to others, who wait here and do read. Every wait for the server has an end (`socket.rs`).
+//! Cannot deadlock: whoever waits here has sent its request, or the stream is broken; while
+//! requests are under way somebody is the reader, or has been woken to be. Who is sending holds the
+//! lock for that and waits only for the server, which may itself wait for its replies to be read:
+//! those belong to others, who wait here and do read. Every wait for the server has an end
+//! (`socket.rs`).
 
 use super::handshake::{Contexts, Negotiated, Refusal, negotiate};
 use super::reply::Answer;
@@ -162,7 +166,8 @@ impl Connection {
         }
     }
 
-    /// Waits until the stream stands at bytes for this cookie. `reader`: whether the caller is the one that reads.
+    /// Waits until the stream stands at bytes for this cookie. `reader`: whether the caller is the
+    /// one that reads.
     fn turn(&self, cookie: u64, mut reader: bool) -> io::Result<ReplyBody> {
         let mut state = lock(&self.state);
         loop {

@@ -1,4 +1,5 @@
-//! An export: the volume as its readers and writers see it, whatever the server's block size and largest request.
+//! An export: the volume as its readers and writers see it, whatever the server's block size and
+//! largest request.
 
 use super::connection::Connection;
 use super::handshake::{self, Contexts, Refusal};
@@ -23,9 +24,11 @@ pub const STATE_ZERO: u32 = 1 << 1;
 /// In the state of a block of a dirty bitmap: it was written.
 pub const STATE_DIRTY: u32 = 1;
 
-/// A server that serves one client at a time lets others connect and says nothing: not worth much of a wait.
+/// A server that serves one client at a time lets others connect and says nothing: not worth much
+/// of a wait.
 const EXTRA_TIMEOUT: Duration = Duration::from_secs(3);
-/// One question about the state of blocks, one order to zero them: less than what 32 bits count, and a whole number of blocks.
+/// One question about the state of blocks, one order to zero them: less than what 32 bits count,
+/// and a whole number of blocks.
 const STEP_BYTES: u64 = 1 << 30;
 
 /// Ranges of a volume, one behind the other, and the state of each.
@@ -89,8 +92,8 @@ impl Export {
         self.first.agreed().contexts.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Opens more connections for `callers` threads, where the server says that all of them see the same. Fewer do the same
-    /// work: what hinders one is no error.
+    /// Opens more connections for `callers` threads, where the server says that all of them see the
+    /// same. Fewer do the same work: what hinders one is no error.
     pub(crate) fn widen(&self, callers: usize) {
         let wanted = if self.first.agreed().multi_conn() {
             self.uri.connections_max.min(callers).saturating_sub(1)
@@ -140,7 +143,8 @@ impl Export {
         Ok(whole.len)
     }
 
-    /// Writes the front of `buf` at `offset`; gives how much. Blocks that are written in part are read before.
+    /// Writes the front of `buf` at `offset`; gives how much. Blocks that are written in part are
+    /// read before.
     pub(crate) fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
         let Some(whole) = self.whole_blocks(offset, buf.len())? else { return Ok(0) };
         if whole.is_as_asked {
@@ -203,8 +207,8 @@ impl Export {
         Ok(())
     }
 
-    /// Makes durable what was written, through whichever connection: where there are several the server says that one flush is
-    /// enough. Nothing is done where the server has nothing to flush.
+    /// Makes durable what was written, through whichever connection: where there are several the
+    /// server says that one flush is enough. Nothing is done where the server has nothing to flush.
     pub(crate) fn flush(&self) -> io::Result<()> {
         if !self.first.agreed().flushes() {
             return Ok(());
@@ -213,7 +217,8 @@ impl Export {
         self.first.call(Command::Flush, 0, 0, &[], &mut answer)
     }
 
-    /// The state of blocks from `offset` on, as far as the server tells at a time: at least one range, the first at `offset`.
+    /// The state of blocks from `offset` on, as far as the server tells at a time: at least one
+    /// range, the first at `offset`.
     pub(crate) fn block_status(&self, context: &str, offset: u64) -> io::Result<BlockStatus> {
         let agreed = self.first.agreed();
         let number = agreed.contexts.iter().find(|(name, _)| name == context).map(|(_, n)| *n);

@@ -1,6 +1,8 @@
-//! From a fresh connection to an export that may be read: the fixed newstyle handshake, over any stream.
+//! From a fresh connection to an export that may be read: the fixed newstyle handshake, over any
+//! stream.
 //!
-//! What the server sends is bounded here: the length of each reply to an option, their number, the names of contexts.
+//! What the server sends is bounded here: the length of each reply to an option, their number, the
+//! names of contexts.
 
 use super::wire::{
     FLAG_CAN_MULTI_CONN, FLAG_READ_ONLY, FLAG_SEND_FLUSH, FLAG_SEND_WRITE_ZEROES,
@@ -15,7 +17,8 @@ use std::io::{self, Read, Write};
 /// No reply to an option that is asked here needs more.
 const REPLY_BYTES_MAX: u32 = 16 << 10;
 const REPLIES_MAX: usize = 1024;
-/// Dirty bitmaps whose state is asked for along with the allocation: each makes every answer longer.
+/// Dirty bitmaps whose state is asked for along with the allocation: each makes every answer
+/// longer.
 const BITMAPS_MAX: usize = 16;
 /// What the protocol wants clients to assume where the server names no sizes.
 const BLOCK_BYTES_DEFAULT: u32 = 512;
@@ -219,7 +222,8 @@ impl<S: Read + Write> Options<'_, S> {
         Ok((kind, data))
     }
 
-    /// Names and numbers of contexts; none where the server has none or does not know what they are.
+    /// Names and numbers of contexts; none where the server has none or does not know what they
+    /// are.
     fn contexts(&mut self, option: u32, query: &[u8]) -> Result<Vec<(String, u32)>, Refusal> {
         let Outcome::Acknowledged(replies) = self.ask(option, query)? else {
             return Ok(Vec::new());

@@ -1,4 +1,5 @@
-//! A server's bytes without a server: the whole client, from the handshake on, over what was recorded or made up.
+//! A server's bytes without a server: the whole client, from the handshake on, over what was
+//! recorded or made up.
 
 use super::handshake::{Contexts, negotiate};
 use super::reply::{Answer, States, Wanted};
@@ -40,8 +41,8 @@ impl Write for Script<'_> {
     }
 }
 
-/// Takes the bytes for all that a server sends to a client that opens an export, reads its first bytes (cookie 1) and asks for
-/// the state of its blocks (cookie 2).
+/// Takes the bytes for all that a server sends to a client that opens an export, reads its first
+/// bytes (cookie 1) and asks for the state of its blocks (cookie 2).
 pub fn rehearse(bytes: &[u8]) -> Rehearsed {
     let mut done = Rehearsed::default();
     if let Err(error) = play(bytes, &mut done) {

@@ -1,4 +1,5 @@
-//! What a request waits for, filled from the wire piece by piece and checked piece by piece. Over any stream.
+//! What a request waits for, filled from the wire piece by piece and checked piece by piece. Over
+//! any stream.
 
 use super::wire::{
     CHUNK_BLOCK_STATUS, CHUNK_DATA, CHUNK_ERROR, CHUNK_HOLE, CHUNK_NONE, ReplyBody, ServerError,
@@ -32,7 +33,8 @@ pub(super) struct States<'a> {
     pub(super) size_bytes: u64,
     /// Of these contexts an answer may come.
     pub(super) contexts: &'a [(String, u32)],
-    /// Of this one it must, and is kept: ranges, one behind the other from `offset` on, and their state.
+    /// Of this one it must, and is kept: ranges, one behind the other from `offset` on, and their
+    /// state.
     pub(super) context: u32,
     pub(super) found: Vec<(Range<u64>, u32)>,
     /// Contexts that have been answered.
@@ -52,8 +54,9 @@ impl<'a> Answer<'a> {
         Self { wanted, covered: Covered::default(), error: None }
     }
 
-    /// Reads what belongs to this head, which is one of this request's. True: that was all. An error means that the stream cannot
-    /// be understood any more; what the server says of the request itself comes out of [`finish`](Self::finish).
+    /// Reads what belongs to this head, which is one of this request's. True: that was all. An
+    /// error means that the stream cannot be understood any more; what the server says of the
+    /// request itself comes out of [`finish`](Self::finish).
     pub(super) fn take(
         &mut self,
         body: ReplyBody,
@@ -114,7 +117,8 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// What became of the request, once `take` said that it was all: the error that the server gave.
+    /// What became of the request, once `take` said that it was all: the error that the server
+    /// gave.
     pub(super) fn finish(&self) -> io::Result<Result<(), ServerError>> {
         if let Some(error) = &self.error {
             return Ok(Err(error.clone()));

@@ -1,7 +1,8 @@
 //! A socket that nobody waits for without end.
 //!
-//! Owns: the descriptor. The kernel's own timeouts wake each call a few times a second, and what is waited for then decides: the
-//! end of the handshake, or the time since the last byte moved in either direction; or that nobody wants the answer any more.
+//! Owns: the descriptor. The kernel's own timeouts wake each call a few times a second, and what is
+//! waited for then decides: the end of the handshake, or the time since the last byte moved in
+//! either direction; or that nobody wants the answer any more.
 
 use super::uri::{NbdUri, Place};
 use crossbeam_channel::bounded;
@@ -18,7 +19,8 @@ use std::time::{Duration, Instant};
 /// How often a waiting call looks at the time.
 const LOOK_UP: Duration = Duration::from_millis(250);
 
-/// Whether the run is to stop, as all connections of one export see it. Until it is set once, it is not.
+/// Whether the run is to stop, as all connections of one export see it. Until it is set once, it is
+/// not.
 #[derive(Debug, Clone, Default)]
 pub(super) struct StopFlag(Arc<OnceLock<Arc<AtomicBool>>>);
 
@@ -52,8 +54,8 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Connects. Resolving a name and a full queue of a UNIX socket know no timeout, so a thread of its own does it; should it
-    /// hang, it is left to itself.
+    /// Connects. Resolving a name and a full queue of a UNIX socket know no timeout, so a thread of
+    /// its own does it; should it hang, it is left to itself.
     pub(super) fn connect(uri: &NbdUri, timeout: Duration, stop: &StopFlag) -> io::Result<Self> {
         let (outbox, inbox) = bounded(1);
         let (place, until) = (uri.place.clone(), Instant::now() + timeout);

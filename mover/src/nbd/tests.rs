@@ -1,4 +1,5 @@
-//! The client against servers of the test's own making: right ones that answer in any order, and wrong ones.
+//! The client against servers of the test's own making: right ones that answer in any order, and
+//! wrong ones.
 
 use super::export::{BASE_ALLOCATION, Export, STATE_ZERO};
 use super::rehearsal::rehearse;
@@ -165,7 +166,8 @@ fn requests_of_many_threads_are_answered_in_any_order() {
     const CALLERS: u64 = 8;
     const LEN: u32 = 3000;
     let server = Server::usual(|stream| {
-        // all of a round are under way before the first is answered, the last one first and in pieces
+        // all of a round are under way before the first is answered, the last one first and in
+        // pieces
         loop {
             let round: Vec<Request> = (0..CALLERS).map_while(|_| next_request(stream)).collect();
             for r in round.iter().rev() {
@@ -287,7 +289,8 @@ fn an_error_of_the_server_is_told_and_the_next_request_goes_well() {
     assert_eq!(buf, [2; 100]);
 }
 
-/// What the server sends in answer to a read of 100 bytes at 0 with cookie 1, and what is said of it.
+/// What the server sends in answer to a read of 100 bytes at 0 with cookie 1, and what is said of
+/// it.
 #[test]
 fn replies_that_break_the_protocol_end_the_connection() {
     let simple = |errno: u32, cookie: u64| {

@@ -1,7 +1,8 @@
 //! Addresses of exports: <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/uri.md>.
 //!
-//! Two parameters are our own, and so begin with `x-`: `x-timeout`, the seconds that the server may be silent for while an answer
-//! is due, and `x-connections`, the most connections that are opened where the server allows several.
+//! Two parameters are our own, and so begin with `x-`: `x-timeout`, the seconds that the server may
+//! be silent for while an answer is due, and `x-connections`, the most connections that are opened
+//! where the server allows several.
 
 use chunkstore::{Error, ErrorKind, Result};
 use std::fmt;
@@ -19,7 +20,8 @@ const TIMEOUT_SECONDS_MAX: u64 = 3600;
 const CONNECTIONS: usize = 4;
 const CONNECTIONS_MAX: usize = 16;
 
-/// Whether a source or target is named by an NBD address. A file that has such a name is meant by `./` before it.
+/// Whether a source or target is named by an NBD address. A file that has such a name is meant by
+/// `./` before it.
 pub fn is_nbd(path: &Path) -> bool {
     let text = path.as_os_str().to_string_lossy();
     text.split_once("://").is_some_and(|(scheme, _)| SCHEMES.contains(&scheme))

@@ -1,5 +1,5 @@
-//! Collects what is damaged or missing while a backup's data is checked, or restored as far as it can be, so that one run
-//! finds all of it.
+//! Collects what is damaged or missing while a backup's data is checked, or restored as far as it
+//! can be, so that one run finds all of it.
 
 use super::plan::{Placement, PlanScope};
 use super::ranges::RangeSet;
@@ -8,7 +8,8 @@ use serde::Serialize;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// Byte ranges of the volume whose data is not there or not right, and the first error that said so.
+/// Byte ranges of the volume whose data is not there or not right, and the first error that said
+/// so.
 #[derive(Debug, Default)]
 pub(crate) struct Damage(Mutex<Found>);
 
@@ -84,8 +85,8 @@ impl Damage {
         Err(error.caused_by(first))
     }
 
-    /// All that was found, for who has gone on without it. So many ranges that they were not kept are an error: nobody
-    /// could tell what of the target is right.
+    /// All that was found, for who has gone on without it. So many ranges that they were not kept
+    /// are an error: nobody could tell what of the target is right.
     pub(crate) fn skipped(&self, backup: &BackupId) -> Result<Option<SkippedDamage>> {
         let found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(first) = &found.first else { return Ok(None) };

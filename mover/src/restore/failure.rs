@@ -1,7 +1,8 @@
 //! The first error of a run, and the signal to stop that goes with it.
 //!
-//! Every stage reports here and goes on draining its inbox without working, so that no neighbour waits for a stage that
-//! has given up. Only the first error is kept: the later ones are its consequences.
+//! Every stage reports here and goes on draining its inbox without working, so that no neighbour
+//! waits for a stage that has given up. Only the first error is kept: the later ones are its
+//! consequences.
 
 use chunkstore::{Error, ErrorKind, Result};
 use std::sync::atomic::{AtomicBool, Ordering};

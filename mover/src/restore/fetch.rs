@@ -1,14 +1,17 @@
-//! The network stage: walks the map in windows, plans each, reads ranges of packs, and hands stored entries to the openers.
+//! The network stage: walks the map in windows, plans each, reads ranges of packs, and hands stored
+//! entries to the openers.
 //!
-//! Two tasks on one async driver. The *planner* walks the map and cuts it into batches; it holds one window and is at most one
-//! batch ahead. The *reader* has many range reads in flight. Memory for stored bytes is a permit that a read takes before it
-//! starts and that travels with its entries; they go to the openers through a channel without a bound of its own, since
-//! the permits bound it.
+//! Two tasks on one async driver. The *planner* walks the map and cuts it into batches; it holds
+//! one window and is at most one batch ahead. The *reader* has many range reads in flight. Memory
+//! for stored bytes is a permit that a read takes before it starts and that travels with its
+//! entries; they go to the openers through a channel without a bound of its own, since the permits
+//! bound it.
 //!
-//! Cannot deadlock: a read holds no permit while it waits for one (a read whose pack is gone gives its own back before the
-//! chunks are looked for elsewhere); openers free permits without waiting for the network. Permits of an output in order are
-//! taken for a whole batch, in order, before any of its reads; what is ahead of the batch that is next never holds more
-//! than what is left of them. A failure elsewhere drops this stage as a whole.
+//! Cannot deadlock: a read holds no permit while it waits for one (a read whose pack is gone gives
+//! its own back before the chunks are looked for elsewhere); openers free permits without waiting
+//! for the network. Permits of an output in order are taken for a whole batch, in order, before any
+//! of its reads; what is ahead of the batch that is next never holds more than what is left of
+//! them. A failure elsewhere drops this stage as a whole.
 
 use super::limits::READS_MAX;
 use super::open::{Outcome, Piece, Sealed};
@@ -242,7 +245,8 @@ impl Fetch<'_> {
     }
 }
 
-/// Each entry of a read that failed as a read of its own, so that what is whole is not counted as damaged.
+/// Each entry of a read that failed as a read of its own, so that what is whole is not counted as
+/// damaged.
 fn one_by_one(job: Job) -> impl Iterator<Item = Job> {
     job.entries.into_iter().map(|work| {
         let EntryAddr { pack, offset, stored_len, .. } = work.addr;

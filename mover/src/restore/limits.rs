@@ -1,15 +1,17 @@
 //! Every bound of a restore or a verification, derived from the one memory budget.
 //!
-//! Pure: parameters in, bounds out. What is allocated is the sum of [`Limits::lines`]; a budget that one entry of the repository
-//! does not fit into is refused, with the smallest one that works.
+//! Pure: parameters in, bounds out. What is allocated is the sum of [`Limits::lines`]; a budget
+//! that one entry of the repository does not fit into is refused, with the smallest one that works.
 
 use crate::control::MemoryBudget;
 use chunkstore::limits::{ENTRY_HEADER_BYTES, TAG_BYTES};
 use chunkstore::{Error, ErrorKind, ReadLimits, RepositoryParams, Result};
 
-/// Writes, or reads, of a device in flight. Deeper was not faster on any device measured (design: 4 to 16).
+/// Writes, or reads, of a device in flight. Deeper was not faster on any device measured (design: 4
+/// to 16).
 pub(crate) const WRITES_IN_FLIGHT: usize = 32;
-/// Range reads of packs in flight, until it was measured how many the line takes; the memory for them is bounded apart.
+/// Range reads of packs in flight, until it was measured how many the line takes; the memory for
+/// them is bounded apart.
 pub(crate) const READS_START: usize = 16;
 /// Range reads of packs in flight at most: what small reads over a long line need.
 pub(crate) const READS_MAX: usize = 128;
@@ -53,13 +55,15 @@ pub(crate) struct Limits {
     pub(crate) scratch_bytes: u64,
 }
 
-/// Bytes of a map leaf in memory per child, as page and as plan, for two windows: the one at work and the one ahead.
+/// Bytes of a map leaf in memory per child, as page and as plan, for two windows: the one at work
+/// and the one ahead.
 const LEAF_CHILD_BYTES: u64 = 2 * (96 + 112 + 64);
 /// zstd's decompression context with its window, per thread.
 const CODEC_BYTES: u64 = 512 << 10;
 /// Runtime, stacks, connections: what no bound of ours covers.
 const BASE_BYTES: u64 = 24 << 20;
-/// Of the budget, for what the allocator keeps between buffers of many sizes, taken and given back by many threads.
+/// Of the budget, for what the allocator keeps between buffers of many sizes, taken and given back
+/// by many threads.
 const ALLOCATOR_SHARE: u64 = 8;
 /// A slot is one write: long enough for any device's full speed.
 pub(crate) const SLOT_BYTES: u32 = 1 << 20;
@@ -162,7 +166,8 @@ impl Limits {
         })
     }
 
-    /// Data of one batch: four of them fit where the output is in order, so that the next are on their way.
+    /// Data of one batch: four of them fit where the output is in order, so that the next are on
+    /// their way.
     pub(crate) fn batch_bytes_max(&self) -> u64 {
         if self.ordered_bytes == 0 { u64::MAX } else { u64::from(self.ordered_bytes / 4) }
     }

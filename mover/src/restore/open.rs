@@ -1,8 +1,9 @@
-//! The opener stage: N threads decrypt and decompress entries, check every chunk's id, and hand the bytes on.
+//! The opener stage: N threads decrypt and decompress entries, check every chunk's id, and hand the
+//! bytes on.
 //!
-//! A thread owns one entry, its plaintext and at most one slot at a time. An id is checked before a byte is handed on, so
-//! what leaves this stage is what was backed up. After a failure it goes on taking entries and drops them, which frees the
-//! memory that others wait for.
+//! A thread owns one entry, its plaintext and at most one slot at a time. An id is checked before a
+//! byte is handed on, so what leaves this stage is what was backed up. After a failure it goes on
+//! taking entries and drops them, which frees the memory that others wait for.
 
 use super::damage::Damage;
 use super::failure::Failure;
@@ -18,7 +19,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
 
-/// One stored entry on its way from the network to a thread. The permits stand for its memory and travel with it.
+/// One stored entry on its way from the network to a thread. The permits stand for its memory and
+/// travel with it.
 #[derive(Debug)]
 pub(crate) struct Sealed {
     pub(crate) stored: Bytes,
@@ -190,8 +192,8 @@ impl Thread<'_> {
         check(self.ctx, header, &self.plain, work)
     }
 
-    /// The length of an entry that goes to the target as it is: all of its chunks, once, side by side, whole. That is most of
-    /// a full backup; it is opened where it is written from.
+    /// The length of an entry that goes to the target as it is: all of its chunks, once, side by
+    /// side, whole. That is most of a full backup; it is opened where it is written from.
     fn in_place_len(&self, work: &EntryWork, stored: &[u8]) -> Option<u32> {
         let Outbox::Target { arena, .. } = self.outbox else { return None };
         let scope = self.ctx.scope;
@@ -339,7 +341,8 @@ fn place(scope: &PlanScope, work: &EntryWork) -> String {
     format!("open entry {entry} of {pack} for {}", scope.name(first))
 }
 
-/// A free slot. The writer gives all of them back, unless its engine breaks: then there is a failure to see.
+/// A free slot. The writer gives all of them back, unless its engine breaks: then there is a
+/// failure to see.
 fn take_slot(arena: &Arc<Arena>, failure: &Failure) -> Option<Slot> {
     loop {
         if let Some(slot) = arena.take_timeout(Duration::from_millis(200)) {

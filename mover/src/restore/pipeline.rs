@@ -6,14 +6,15 @@
 //!          └─▶ zero ranges ─▶ one thread ─▶ target
 //! ```
 //!
-//! The caller's thread drives the network stage. Memory in flight is bounded by what travels with it: permits for stored bytes,
-//! slots or permits for opened ones.
+//! The caller's thread drives the network stage. Memory in flight is bounded by what travels with
+//! it: permits for stored bytes, slots or permits for opened ones.
 //!
-//! Cannot deadlock: waiting goes one way, towards the output. The network waits for permits (freed by openers, or by the
-//! writer of the output in order) and for the zero thread; openers wait for slots (freed by the engine's thread); the engine's,
-//! the zero and the output threads wait for the outside world only. Every stage empties its inbox to the end, also after a
-//! failure, and ends when its inbox closes; inboxes close from the front, because the network stage ends at the end of the map,
-//! at an error, at a failure elsewhere or when it is asked to stop.
+//! Cannot deadlock: waiting goes one way, towards the output. The network waits for permits (freed
+//! by openers, or by the writer of the output in order) and for the zero thread; openers wait for
+//! slots (freed by the engine's thread); the engine's, the zero and the output threads wait for the
+//! outside world only. Every stage empties its inbox to the end, also after a failure, and ends
+//! when its inbox closes; inboxes close from the front, because the network stage ends at the end
+//! of the map, at an error, at a failure elsewhere or when it is asked to stop.
 
 use super::damage::Damage;
 use super::failure::Failure;
@@ -134,7 +135,8 @@ pub(crate) fn run(run: Run<'_>, reader: MapReader, to: Destination<'_>) -> Resul
     failure.into_result().map(|()| figures)
 }
 
-/// The network and the openers. When it returns, nothing more goes into the outbox and its senders are gone.
+/// The network and the openers. When it returns, nothing more goes into the outbox and its senders
+/// are gone.
 fn middle<'scope, 'env: 'scope>(
     run: Run<'env>,
     failure: &'scope Failure,

@@ -1,12 +1,14 @@
-//! Pure planning of a restore: from the chunks that a map lists to zero ranges, entries and range reads.
+//! Pure planning of a restore: from the chunks that a map lists to zero ranges, entries and range
+//! reads.
 //!
-//! [`Planner`] takes the stored chunks of a map in ascending order and cuts them into [`Batch`]es; what lies between them is
-//! zero. [`plan_jobs`] turns the chunks of a batch into [`Job`]s: one merged range read each, with the entries in it and, for
-//! each entry, which of its chunks go where. A chunk that is referred to several times within a batch is in one job only,
-//! with several places. Nothing here does I/O.
+//! [`Planner`] takes the stored chunks of a map in ascending order and cuts them into [`Batch`]es;
+//! what lies between them is zero. [`plan_jobs`] turns the chunks of a batch into [`Job`]s: one
+//! merged range read each, with the entries in it and, for each entry, which of its chunks go
+//! where. A chunk that is referred to several times within a batch is in one job only, with several
+//! places. Nothing here does I/O.
 //!
-//! Invariants: batches follow each other without gaps, from the start of the wanted bytes to their end; every chunk and every
-//! zero range lies, clipped, within the wanted bytes.
+//! Invariants: batches follow each other without gaps, from the start of the wanted bytes to their
+//! end; every chunk and every zero range lies, clipped, within the wanted bytes.
 
 use chunkstore::{
     ChunkId, ChunkNo, ChunkRef, EntryAddr, Error, ErrorKind, Geometry, Location, RangeRead, Result,
@@ -41,7 +43,8 @@ impl Want {
 
 type EntryKey = ([u8; 32], u32, u32, u32);
 
-/// Order in which range reads name entries: by place. Two references that disagree about an entry name two entries.
+/// Order in which range reads name entries: by place. Two references that disagree about an entry
+/// name two entries.
 fn entry_key(addr: &EntryAddr) -> EntryKey {
     (*addr.pack.as_bytes(), addr.offset, addr.entry, addr.stored_len)
 }
@@ -161,7 +164,8 @@ impl PlanScope {
         format!("chunk {} (volume offset {})", chunk.0, self.geometry.offset(chunk))
     }
 
-    /// A page is authentic but may be wrong all the same; what it says decides how much memory is asked for.
+    /// A page is authentic but may be wrong all the same; what it says decides how much memory is
+    /// asked for.
     pub(crate) fn check(&self, want: &Want) -> Result<()> {
         let context = || format!("read the map entry of {}", self.name(want.place.chunk));
         want.addr.check(self.entry_plain_max()).map_err(|e| e.within(context()))?;

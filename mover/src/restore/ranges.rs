@@ -1,4 +1,5 @@
-//! A set of byte ranges, merged as they come, that stays small: the first ones are kept, all of them are counted.
+//! A set of byte ranges, merged as they come, that stays small: the first ones are kept, all of
+//! them are counted.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

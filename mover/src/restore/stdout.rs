@@ -1,9 +1,10 @@
-//! Standard output as a plain descriptor: unbuffered, and a reader that has stopped reading does not keep a request to stop
-//! from being heard.
+//! Standard output as a plain descriptor: unbuffered, and a reader that has stopped reading does
+//! not keep a request to stop from being heard.
 //!
-//! A blocking write to a full pipe cannot be called off, and making standard output itself non-blocking would do the same to
-//! whoever shares it. So a pipe is opened a second time, non-blocking; what cannot be opened again (a socket) is asked first
-//! whether it takes anything, and then given no more than it surely takes.
+//! A blocking write to a full pipe cannot be called off, and making standard output itself
+//! non-blocking would do the same to whoever shares it. So a pipe is opened a second time,
+//! non-blocking; what cannot be opened again (a socket) is asked first whether it takes anything,
+//! and then given no more than it surely takes.
 
 use crate::control::Cancel;
 use chunkstore::{Error, ErrorKind, Result};

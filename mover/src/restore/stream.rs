@@ -1,8 +1,8 @@
 //! The output in order: one thread writes pieces as they become next.
 //!
-//! It owns the pieces that came too early. Their memory is bounded by permits that the planner takes batch by batch, in
-//! order, before anything of a batch is fetched; so the batch that is next always has its memory, and this thread never
-//! waits for a piece that waits for memory.
+//! It owns the pieces that came too early. Their memory is bounded by permits that the planner
+//! takes batch by batch, in order, before anything of a batch is fetched; so the batch that is next
+//! always has its memory, and this thread never waits for a piece that waits for memory.
 
 use super::failure::Failure;
 use super::open::Piece;

@@ -51,7 +51,8 @@ pub struct RestoreSummary {
     pub direct: Option<bool>,
     /// What reading back found, if it was asked for.
     pub verified: Option<VerifiedTarget>,
-    /// What could not be restored and is zero instead, if damage was to be skipped and there was any.
+    /// What could not be restored and is zero instead, if damage was to be skipped and there was
+    /// any.
     pub damaged: Option<SkippedDamage>,
     /// All of it.
     pub elapsed_seconds: f64,
@@ -128,7 +129,8 @@ pub(crate) fn get(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// Where the opener threads' time went; they stand between store and target. `output` is what the output in order took.
+/// Where the opener threads' time went; they stand between store and target. `output` is what the
+/// output in order took.
 pub(crate) fn bottleneck(open: &OpenStats, output: std::time::Duration) -> String {
     let waited = [
         ("store", open.waited_for_store.saturating_sub(output)),

@@ -1,4 +1,5 @@
-//! Small backups made of a model, with chunkstore's own parts: what the tests of reading code start from.
+//! Small backups made of a model, with chunkstore's own parts: what the tests of reading code start
+//! from.
 
 use chunkstore::{
     BackupId, BackupStats, ChangeKind, ChunkId, ChunkNo, ChunkRef, ChunkSize, Compression,
@@ -223,7 +224,8 @@ impl Kit {
         Image::new(size_bytes, self.shape.chunk_bytes)
     }
 
-    /// Stores a whole image, each distinct chunk once in the repository. Also stores a segment, as a backup does.
+    /// Stores a whole image, each distinct chunk once in the repository. Also stores a segment, as
+    /// a backup does.
     pub(crate) fn backup(&self, volume: &str, id: &str, image: &Image) -> Manifest {
         let keys = self.repo.keys();
         let refs = self.store_chunks(image);

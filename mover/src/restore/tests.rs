@@ -118,8 +118,8 @@ fn requests_are_merged_and_no_segment_is_read() {
     assert!(log.iter().all(|(_, key)| !key.starts_with("dedup")), "{log:?}");
     assert!(log.iter().all(|(what, _)| *what != "put"), "no lease was asked for: {log:?}");
     let packs = log.iter().filter(|(_, key)| key.starts_with("packs/")).count();
-    // 62 leaves under 4 pages and a root: each level is read once for the path to the first chunk, before the target is
-    // opened, and once for all the rest; and all data is in one pack
+    // 62 leaves under 4 pages and a root: each level is read once for the path to the first chunk,
+    // before the target is opened, and once for all the rest; and all data is in one pack
     assert_eq!(manifest.map.depth, 3);
     assert!(packs <= 3 + 2 + 1, "{log:?}");
     assert_eq!(summary.reads, 1);

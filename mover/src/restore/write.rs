@@ -1,9 +1,9 @@
 //! The write stage: one thread feeds the engine, another makes ranges zero.
 //!
-//! The engine's thread owns the engine, the slots in flight, and the few edge bytes, which are written last (see
-//! [`write_edges`]). It never waits for anyone but the device and its inbox: it takes writes while there is room, and
-//! waits for a completion when there is none. After a failure both threads go on emptying their inboxes, so that slots come
-//! home and senders do not wait.
+//! The engine's thread owns the engine, the slots in flight, and the few edge bytes, which are
+//! written last (see [`write_edges`]). It never waits for anyone but the device and its inbox: it
+//! takes writes while there is room, and waits for a completion when there is none. After a failure
+//! both threads go on emptying their inboxes, so that slots come home and senders do not wait.
 
 use super::failure::Failure;
 use super::open::Write;
@@ -54,7 +54,8 @@ pub(crate) fn run(mut engine: Engine, inbox: &Receiver<Write>, ctx: WriteContext
         let completed = engine.wait();
         written.waited_for_device += begun.elapsed();
         let Some(completed) = ctx.failure.note(completed) else {
-            // The engine itself is broken, its slots may be lost with it: openers wait for slots with an eye on the failure.
+            // The engine itself is broken, its slots may be lost with it: openers wait for slots
+            // with an eye on the failure.
             break;
         };
         let len = u64::from(completed.len);
@@ -129,8 +130,9 @@ fn steps(range: Range<u64>, step_bytes: u64) -> impl Iterator<Item = Range<u64>>
     })
 }
 
-/// Writes the edges, byte for byte, through the page cache, and nothing beside them. This comes after all direct writes:
-/// the kernel reads the page around an edge first, and must find there what the direct writes left.
+/// Writes the edges, byte for byte, through the page cache, and nothing beside them. This comes
+/// after all direct writes: the kernel reads the page around an edge first, and must find there
+/// what the direct writes left.
 pub(crate) fn write_edges(target: &Target, edges: &[Edge], progress: &Progress) -> Result<()> {
     for Edge { offset, bytes } in edges {
         target.write_all_at(bytes, *offset)?;

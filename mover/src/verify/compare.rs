@@ -1,14 +1,16 @@
-//! Reads a device and compares it with a backup's map: every stored chunk by its id, every other byte with zero.
+//! Reads a device and compares it with a backup's map: every stored chunk by its id, every other
+//! byte with zero.
 //!
 //! ```text
 //!  map ─▶ units ─▶ engine (reads, one thread) ─▶ check (N threads)
 //! ```
 //!
-//! The caller's thread walks the map. What differs is collected, not an error. Holes of an image file read as zeros by
-//! definition and are not read where the backup says zero.
+//! The caller's thread walks the map. What differs is collected, not an error. Holes of an image
+//! file read as zeros by definition and are not read where the backup says zero.
 //!
-//! Cannot deadlock: the reading thread waits for slots, which the checking threads free without waiting for anyone; the map
-//! walk waits for room in a channel that the reading thread empties to the end, also after a failure.
+//! Cannot deadlock: the reading thread waits for slots, which the checking threads free without
+//! waiting for anyone; the map walk waits for room in a channel that the reading thread empties to
+//! the end, also after a failure.
 
 use crate::control::{Cancel, Progress};
 use crate::device::{DeviceKind, Source};

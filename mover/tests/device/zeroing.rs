@@ -8,7 +8,8 @@ use std::path::Path;
 
 const SIZE: u64 = 8 << 20;
 
-/// Fills the target with ones, zeroes ranges, and looks at every byte; gives the ways that were used.
+/// Fills the target with ones, zeroes ranges, and looks at every byte; gives the ways that were
+/// used.
 fn check(path: &Path, expect: ZeroMethod) {
     // ends in the middle of a 512-byte sector; the device goes on
     let volume = SIZE - 1000;
@@ -71,7 +72,8 @@ fn zram_is_zeroed() {
     check(device.path(), ZeroMethod::Punched);
 }
 
-/// A loop device over a file system that cannot deallocate refuses to punch; the kernel writes zeros to it.
+/// A loop device over a file system that cannot deallocate refuses to punch; the kernel writes
+/// zeros to it.
 #[test]
 fn a_device_that_cannot_deallocate_is_zeroed() {
     if !is_root() {

@@ -1,8 +1,10 @@
-//! Makes the golden repositories of `tests/golden/`: `cargo run -p tests --example make-golden -- DIR`.
+//! Makes the golden repositories of `tests/golden/`:
+//! `cargo run -p tests --example make-golden -- DIR`.
 //!
-//! They were made once, by version 1 of the format, and are kept: every later program must read them. Making them again is
-//! only right where an object of a new kind is added to them; another encoding of what is there is another format. All of it
-//! is deterministic, but for what a new version of the codec does.
+//! They were made once, by version 1 of the format, and are kept: every later program must read
+//! them. Making them again is only right where an object of a new kind is added to them; another
+//! encoding of what is there is another format. All of it is deterministic, but for what a new
+//! version of the codec does.
 
 mod repository;
 
@@ -99,7 +101,8 @@ fn fill(made: &mut Builder) -> Made {
     backups
 }
 
-/// Two leaves and a root, a second backup that shares one of the leaves, and chunks that stand twice.
+/// Two leaves and a root, a second backup that shares one of the leaves, and chunks that stand
+/// twice.
 fn full_and_incremental(made: &mut Builder) -> (Made, repository::Refs) {
     let mut image = Image::new(30 * CHUNK);
     for chunk in (0..30).filter(|chunk| !(5..9).contains(chunk)) {
@@ -170,7 +173,8 @@ fn forgotten(made: &mut Builder) -> Vec<PackId> {
     packs
 }
 
-/// Chunks and pages whose packs were rewritten twice: the manifest and the pages name packs that are gone.
+/// Chunks and pages whose packs were rewritten twice: the manifest and the pages name packs that
+/// are gone.
 fn moved(made: &mut Builder) -> ((Manifest, Image), Vec<Moved>) {
     let mut image = Image::new(21 * CHUNK + 99);
     (0..22).for_each(|chunk| image.set(chunk, &format!("moved {chunk}")));

@@ -1,4 +1,5 @@
-//! A repository under construction, in memory: nothing in it is random, so that the same program makes the same bytes.
+//! A repository under construction, in memory: nothing in it is random, so that the same program
+//! makes the same bytes.
 
 use chrono::{DateTime, Utc};
 use chunkstore::golden;
@@ -213,7 +214,8 @@ impl Builder {
         self.finish(&mut collector, alloc.close());
     }
 
-    /// Stores the map, level by level; pages that are there already stay where they are. Also gives the new pages.
+    /// Stores the map, level by level; pages that are there already stay where they are. Also gives
+    /// the new pages.
     pub(crate) fn map(
         &mut self,
         geometry: &Geometry,
@@ -293,7 +295,8 @@ impl Builder {
         manifest
     }
 
-    /// Copies what lives into new packs, in entries of `group`, and puts stubs in place of the old packs.
+    /// Copies what lives into new packs, in entries of `group`, and puts stubs in place of the old
+    /// packs.
     pub(crate) fn rewrite(&mut self, live: &Refs, group: usize) -> Refs {
         let list: Vec<_> = live.iter().map(|(no, chunk)| (*no, chunk.id)).collect();
         let new = self.seal(&list.chunks(group).map(<[_]>::to_vec).collect::<Vec<_>>());

@@ -1,7 +1,8 @@
 //! What goes wrong on the way between a client and a server that speak HTTP, chosen from a seed.
 //!
-//! The n-th request that arrives meets what the seed says for the n-th. Requests of several connections arrive in an order
-//! of their own, so a seed repeats a run closely, not exactly; what a run met is in its counts.
+//! The n-th request that arrives meets what the seed says for the n-th. Requests of several
+//! connections arrive in an order of their own, so a seed repeats a run closely, not exactly; what
+//! a run met is in its counts.
 
 use crate::{Recorded, Rng};
 use std::collections::HashMap;
@@ -15,7 +16,8 @@ pub enum FaultKind {
     Latency,
     /// No answer; after some time the connection ends.
     Stall,
-    /// The connection is reset: before the request is taken in, in the middle of it, or in the middle of the answer.
+    /// The connection is reset: before the request is taken in, in the middle of it, or in the
+    /// middle of the answer.
     Reset,
     /// 500 with an error body, nothing done.
     ServerError,
@@ -27,7 +29,8 @@ pub enum FaultKind {
     Corrupted,
     /// A PUT, POST or DELETE is done, and its answer lost; other requests are reset.
     LostAnswer,
-    /// The connection to the server ends properly in the middle of the request's body; what it says to that comes back.
+    /// The connection to the server ends properly in the middle of the request's body; what it says
+    /// to that comes back.
     TruncatedUpload,
     /// One byte of the request's body is another.
     CorruptedUpload,

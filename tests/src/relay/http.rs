@@ -1,8 +1,9 @@
 //! One HTTP exchange on its way through a relay, and what goes wrong with it.
 //!
-//! Each connection carries one exchange: `Connection: close` is put into both heads, so the end of an answer is the end of
-//! its connection, however long it said it was. Signatures do not cover that header. Bodies are handed on as they come, at the
-//! line's rate; its delay is waited for once, before the answer.
+//! Each connection carries one exchange: `Connection: close` is put into both heads, so the end of
+//! an answer is the end of its connection, however long it said it was. Signatures do not cover
+//! that header. Bodies are handed on as they come, at the line's rate; its delay is waited for
+//! once, before the answer.
 
 use super::faults::{Fate, FaultKind, Faults, Mood};
 use super::link::Link;
@@ -242,7 +243,8 @@ pub(super) async fn exchange(
     }
     if !whole {
         server.stream.shutdown().await?;
-        // what is left unread would reset the client's connection, and the answer would be lost with it
+        // what is left unread would reset the client's connection, and the answer would be lost
+        // with it
         discard(&mut client, content_bytes - content_bytes / 2).await?;
     }
     tokio::time::sleep(up.link.delay() + down.link.delay()).await;

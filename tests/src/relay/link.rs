@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
-/// What may be booked ahead of the line, as a router's queue holds it: timers wake a millisecond late, and the line must not
-/// run dry meanwhile.
+/// What may be booked ahead of the line, as a router's queue holds it: timers wake a millisecond
+/// late, and the line must not run dry meanwhile.
 const QUEUE: Duration = Duration::from_millis(5);
 /// What a piece takes of the line, at most: connections take turns that often.
 const TURN: Duration = Duration::from_millis(2);
@@ -39,7 +39,8 @@ impl Pace {
         self.free_at.saturating_duration_since(now)
     }
 
-    /// Books bytes that are there at `now`; gives when the last of them leaves. A line that was idle has saved nothing up.
+    /// Books bytes that are there at `now`; gives when the last of them leaves. A line that was
+    /// idle has saved nothing up.
     pub(super) fn book(&mut self, now: Instant, bytes: usize) -> Instant {
         let nanos = (self.nanos_per_mib * bytes as u128).div_ceil(1 << 20);
         let takes = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));

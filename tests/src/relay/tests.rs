@@ -119,7 +119,8 @@ fn what_is_booked_leaves_one_after_the_other_and_idle_time_is_not_saved() {
     assert_eq!(endless.book(at(3), usize::MAX), at(3));
 }
 
-/// What a server gets of an upload of `body` that meets this, and what the client hears: what the server has got.
+/// What a server gets of an upload of `body` that meets this, and what the client hears: what the
+/// server has got.
 fn uploaded(kind: FaultKind, body: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
     let address = listener.local_addr().expect("an address");

@@ -1,7 +1,7 @@
 //! A server of the *Differential Snapshot* REST draft, over HTTP or TLS.
 //!
-//! A thread for each connection, one request on each: nothing here is fast, and everything is said as plainly as the draft
-//! would have it, unless a quirk is switched on.
+//! A thread for each connection, one request on each: nothing here is fast, and everything is said
+//! as plainly as the draft would have it, unless a quirk is switched on.
 
 use super::{Authority, Block, Blocks};
 use std::collections::BTreeMap;
@@ -25,7 +25,8 @@ pub enum RestSpelling {
     Snake,
 }
 
-/// What a server may do otherwise than plainly. Pages count from 1 in each enumeration; a quirk with `times` works so often.
+/// What a server may do otherwise than plainly. Pages count from 1 in each enumeration; a quirk
+/// with `times` works so often.
 #[derive(Debug, Clone, Default)]
 pub struct RestQuirks {
     /// Most blocks in a page, whatever is asked for.

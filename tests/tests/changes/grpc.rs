@@ -137,7 +137,8 @@ fn a_stream_that_breaks_goes_on_where_it_was() {
         assert_eq!(calls.len(), 4, "two that broke, the rest, and the check of the end");
         assert!(calls.windows(2).all(|w| w[0].starting_offset < w[1].starting_offset));
     }
-    // as the time limit of the sidecar does, again and again: each call makes progress, so there may be many
+    // as the time limit of the sidecar does, again and again: each call makes progress, so there
+    // may be many
     let fail_after = Some((100, Code::DeadlineExceeded, u32::MAX));
     let calls = expect_all(GrpcQuirks { fail_after, ..GrpcQuirks::default() });
     assert!(calls.len() as u64 > variable().count() / 100);

@@ -1,4 +1,5 @@
-//! Changed-block lists from servers: every source end to end, every quirk of a server, and the ladder.
+//! Changed-block lists from servers: every source end to end, every quirk of a server, and the
+//! ladder.
 
 #![allow(clippy::print_stdout, reason = "tests print what they measure")]
 

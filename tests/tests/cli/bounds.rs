@@ -1,4 +1,5 @@
-//! `--max-upload`, `--max-requests`, `--deadline`: a run that is cut goes on, again and again, until all is done.
+//! `--max-upload`, `--max-requests`, `--deadline`: a run that is cut goes on, again and again,
+//! until all is done.
 
 use super::{Stage, expect_error, p};
 use serde_json::Value;
@@ -11,7 +12,8 @@ const MIB: u64 = 1 << 20;
 const BYTES: u64 = 40 * MIB;
 /// A volume that cannot be compressed takes so many runs at most, whatever cuts them.
 const RUNS_MAX: u64 = 60;
-/// What a run may have read behind its last checkpoint: the interval, a map page, and what is between the device and the store.
+/// What a run may have read behind its last checkpoint: the interval, a map page, and what is
+/// between the device and the store.
 const AGAIN_BYTES: u64 = 10 * MIB;
 
 /// A repository with small map pages, and a volume of noise.

@@ -10,7 +10,8 @@ use std::process::Stdio;
 use std::time::Duration;
 use tests::MoverOutput;
 
-/// A stage with three backups of `v` and one of `w`, and an empty repository with another key and another chunk size.
+/// A stage with three backups of `v` and one of `w`, and an empty repository with another key and
+/// another chunk size.
 struct Pair {
     stage: Stage,
     far: PathBuf,

@@ -10,7 +10,8 @@ use tests::{BadFile, Badness, LoopDevice, Mount, work_dir};
 const MIB: u64 = 1 << 20;
 const ENGINES: [&str; 3] = ["io_uring", "io_uring-plain", "blocking"];
 
-/// The end of the backing file is cut off below a device that still has its full size: the kernel answers EIO from there on.
+/// The end of the backing file is cut off below a device that still has its full size: the kernel
+/// answers EIO from there on.
 #[test]
 fn a_source_that_vanishes_half_way() {
     tests::require_root!();
@@ -168,8 +169,8 @@ fn a_slow_device_changes_no_byte() {
     assert_eq!(tests::first_difference(&image, &target), None);
 }
 
-/// A server of files may answer less than it was asked for. io_uring on Linux 6.18 takes such an answer for the whole of a
-/// direct read, so it is not used there.
+/// A server of files may answer less than it was asked for. io_uring on Linux 6.18 takes such an
+/// answer for the whole of a direct read, so it is not used there.
 #[test]
 fn a_file_that_answers_less_than_it_was_asked_for_is_read_right() {
     tests::require_root!();

@@ -1,5 +1,6 @@
-//! No room left: in a local repository, in the scratch directory. (On a target: `failing_devices.rs`.) One clear error, nothing
-//! that was there is damaged, and with room again all goes on.
+//! No room left: in a local repository, in the scratch directory. (On a target:
+//! `failing_devices.rs`.) One clear error, nothing that was there is damaged, and with room again
+//! all goes on.
 
 use super::{expect_error, file_url, p, random_bytes, tree};
 use std::fs;

@@ -88,7 +88,8 @@ fn the_run_does_what_the_plan_says() {
     assert_eq!(plan["stored_basis"], "parent and sample");
     assert_eq!((number(&plan, "/new_bytes/about"), number(&run, "/new_bytes")), (1 << 20, 1 << 20));
 
-    // by a list: single chunks with gaps between them that are read along, or are not, and a volume that has grown
+    // by a list: single chunks with gaps between them that are read along, or are not, and a volume
+    // that has grown
     content.extend(rng.bytes(3 * CHUNK));
     let at = |chunk: usize| (chunk * CHUNK) as u64..(chunk * CHUNK + 100) as u64;
     let listed: Vec<Range<u64>> = vec![at(3), at(5), at(8), at(40), at(41), at(100), at(200)];

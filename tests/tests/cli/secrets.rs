@@ -172,7 +172,8 @@ fn what_is_made_is_closed_to_others() {
     }
 }
 
-/// The output of a passphrase command stays inside: the command's own arguments are all that others see.
+/// The output of a passphrase command stays inside: the command's own arguments are all that others
+/// see.
 #[test]
 fn a_passphrase_command_is_run_and_its_answer_is_not_shown() {
     let stage = Stage::new("command");

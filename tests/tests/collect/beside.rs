@@ -7,7 +7,8 @@ use std::fs;
 use std::sync::Arc;
 use tests::{BesideStore, ClockedStore};
 
-/// `first` runs on a store that lets `second` happen before each of its requests, one after another.
+/// `first` runs on a store that lets `second` happen before each of its requests, one after
+/// another.
 fn between_any_two(
     start: &Arc<ClockedStore>,
     first: impl Fn(Arc<dyn ObjectStore>) -> Result<()>,
@@ -128,7 +129,8 @@ fn what_is_being_read_stays_until_it_was_read() {
     println!("a forget and two collections before each of {requests} requests of a restore");
 }
 
-/// A backup `again` that has taken up what a collection condemned meanwhile, which waits for it; both have let go.
+/// A backup `again` that has taken up what a collection condemned meanwhile, which waits for it;
+/// both have let go.
 fn taken_up_and_undecided(world: &Arc<World>) -> Arc<ClockedStore> {
     let start = world.with_garbage();
     for at in 0.. {
@@ -160,7 +162,8 @@ fn who_reads_what_was_taken_up_and_forgotten_again_is_not_swept_away_beneath() {
             let _ = fs::remove_file(&file);
             first.vault.restore_leased(store, "again", &file)
         },
-        // the reader is no blocker of the collection that is undecided: only what that one has recorded protects it
+        // the reader is no blocker of the collection that is undecided: only what that one has
+        // recorded protects it
         move |objects| {
             second.vault.forget(objects.clone(), "again").unwrap();
             second.vault.collect(objects, false).unwrap();

@@ -1,7 +1,9 @@
-//! Every operation of a backup, a forget, a collection and a restore fails once, in every way; and a store that is full.
+//! Every operation of a backup, a forget, a collection and a restore fails once, in every way; and
+//! a store that is full.
 //!
-//! What is asked for is done and right, or ends with an error that is the world's fault; what is committed restores; the same
-//! command works afterwards; and two collections later nothing is left that nobody refers to.
+//! What is asked for is done and right, or ends with an error that is the world's fault; what is
+//! committed restores; the same command works afterwards; and two collections later nothing is left
+//! that nobody refers to.
 
 use crate::world::{Committed, World};
 use chunkstore::{ErrorKind, Result};
@@ -113,7 +115,8 @@ fn a_restore_of_which_any_operation_fails_is_right_or_an_error() {
     );
 }
 
-/// Nothing can be written there: packs cannot be copied nor segments replaced, and what is wholly dead goes all the same.
+/// Nothing can be written there: packs cannot be copied nor segments replaced, and what is wholly
+/// dead goes all the same.
 #[test]
 fn a_full_store_is_collected_as_far_as_that_needs_no_room() {
     const LEFT: Committed<'_> = &[("two", 1), ("three", 2)];

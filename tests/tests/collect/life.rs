@@ -1,4 +1,5 @@
-//! Random lives: backups that share chunks, forgets, collections, and deaths in the middle of any of them.
+//! Random lives: backups that share chunks, forgets, collections, and deaths in the middle of any
+//! of them.
 
 use crate::world::{CHUNK, LONG, World};
 use std::fs;
@@ -17,8 +18,8 @@ struct Life {
 }
 
 impl Life {
-    /// A volume of new chunks, and of some that others have had: packs die in part, and what is left of them moves again
-    /// and again.
+    /// A volume of new chunks, and of some that others have had: packs die in part, and what is
+    /// left of them moves again and again.
     fn image(&mut self) -> Vec<u8> {
         let mut content = self.rng.bytes(CHUNK * 25);
         for _ in 0..self.rng.below(8) {

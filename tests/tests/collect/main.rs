@@ -1,8 +1,9 @@
-//! Garbage collection of real backups: killed at every change, with everything else between any two of its requests, and
-//! between any two requests of everything else.
+//! Garbage collection of real backups: killed at every change, with everything else between any two
+//! of its requests, and between any two requests of everything else.
 //!
-//! Throughout: what is committed and not forgotten restores bit for bit; after two more collections nothing is left that
-//! nobody refers to. What is left is found by a walk of its own, not by the collector's.
+//! Throughout: what is committed and not forgotten restores bit for bit; after two more collections
+//! nothing is left that nobody refers to. What is left is found by a walk of its own, not by the
+//! collector's.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
 mod beside;

@@ -1,5 +1,6 @@
-//! Less usual ways of a collection, killed at every change: what a resumed backup left, segments that are put together, a
-//! damaged pack that should be rewritten, and several generations that wait at once.
+//! Less usual ways of a collection, killed at every change: what a resumed backup left, segments
+//! that are put together, a damaged pack that should be rewritten, and several generations that
+//! wait at once.
 
 use crate::world::{CHUNK, Committed, LONG, World, keys_below};
 use chunkstore::names;

@@ -1,4 +1,5 @@
-//! Records of damage: they go when nothing that they name counts any more, and never before somebody could need them.
+//! Records of damage: they go when nothing that they name counts any more, and never before
+//! somebody could need them.
 
 use crate::world::{CHUNK, LONG, World, keys_below};
 use chunkstore::{
@@ -112,8 +113,9 @@ fn an_outdated_record_alone_is_reason_enough_to_collect_once() {
     world.settle(&objects, &[("two", 1)], "alone");
 }
 
-/// A backup that inherits from one of which a pack is lost, and does not know; meanwhile the loss is recorded, and its parent
-/// forgotten and collected. The child of that backup has to find the record, and stores again what is lost.
+/// A backup that inherits from one of which a pack is lost, and does not know; meanwhile the loss
+/// is recorded, and its parent forgotten and collected. The child of that backup has to find the
+/// record, and stores again what is lost.
 #[test]
 fn who_began_before_a_record_keeps_it_for_those_who_come_after() {
     let mut rng = Rng::new(47);

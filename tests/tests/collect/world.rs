@@ -73,7 +73,8 @@ impl World {
         self.vault.backup(objects, &self.images[image].0, id, None).map(|_| ())
     }
 
-    /// Backups `one` of image 0, `two` of image 1, `three` of image 2; `one` is forgotten. A pack of it is mostly dead.
+    /// Backups `one` of image 0, `two` of image 1, `three` of image 2; `one` is forgotten. A pack
+    /// of it is mostly dead.
     pub(crate) fn with_garbage(&self) -> Arc<ClockedStore> {
         let objects = self.start();
         self.backup(objects.clone(), "one", 0).unwrap();
@@ -91,8 +92,8 @@ impl World {
         }
     }
 
-    /// As [`Self::settle`], once more has become garbage: segments that could not be replaced when their packs went are replaced by
-    /// the next collection from which a pack goes.
+    /// As [`Self::settle`], once more has become garbage: segments that could not be replaced when
+    /// their packs went are replaced by the next collection from which a pack goes.
     pub(crate) fn settle_later(
         &self,
         objects: &Arc<ClockedStore>,

@@ -7,7 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use tests::{Filesystem, LoopDevice, require_root, run_ok};
 
-/// Each with what its mkfs is called with. What an installed mkfs or kernel does not know is left out, and printed.
+/// Each with what its mkfs is called with. What an installed mkfs or kernel does not know is left
+/// out, and printed.
 const VARIANTS: &[(&str, &[&str])] = &[
     ("default", &[]),
     ("everything twice", &["-d", "dup", "-m", "dup"]),
@@ -257,7 +258,8 @@ fn damaged_btrfs_is_refused_or_harmless_and_never_a_panic_or_a_loop() {
     assert!(refused > 100, "{refused} of 3000");
 }
 
-/// Roots that all lead to one log tree, or a walk of them would have no end that the device's size gives it.
+/// Roots that all lead to one log tree, or a walk of them would have no end that the device's size
+/// gives it.
 #[test]
 fn log_trees_that_are_larger_than_the_device_are_refused() {
     require_root!();

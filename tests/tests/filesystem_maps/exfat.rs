@@ -134,6 +134,7 @@ fn exfat_that_does_not_add_up_is_refused() {
         ("twice", with(letters, &[0x81]), "two bitmaps"),
         ("short bitmap", with(bitmap + 24, &[9, 0, 0]), "too short"),
         ("short chain", with(bitmap + 24, &[0xff; 3]), "shorter than it says"),
+        ("endless file", with(letters + 31, &[0x10]), "larger than it"),
         ("free bitmap", with(place, &[0]), "its own tables"),
     ] {
         let refusal = map_of(&bytes).expect_err(what);

@@ -130,7 +130,8 @@ fn damaged_metadata_is_refused_or_harmless_and_never_a_panic_or_a_loop() {
         let mut bytes = good.clone();
         let mut refused = 0;
         for _ in 0..2000 {
-            // superblock, descriptors, bitmaps and inode tables of the first groups, and the journal's superblock
+            // superblock, descriptors, bitmaps and inode tables of the first groups, and the
+            // journal's superblock
             let at = 1024 + stage.rng.below(1 << 20) as usize;
             let at = if stage.rng.once_in(2) { 1024 + at % 4096 } else { at };
             let len = 1 + stage.rng.below(8) as usize;

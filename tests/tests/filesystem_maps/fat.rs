@@ -1,4 +1,5 @@
-//! FAT12, FAT16 and FAT32. Files are put there and taken out by mtools, as not every kernel mounts it.
+//! FAT12, FAT16 and FAT32. Files are put there and taken out by mtools, as not every kernel mounts
+//! it.
 
 use crate::stage::{
     LIMITS, MIB, Stage, copy, expect_no_panic, expect_refused, map_of, spoil, text,

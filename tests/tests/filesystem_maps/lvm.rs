@@ -1,4 +1,5 @@
-//! Physical volumes of LVM. Its tools write them, and say which extents are used, without the kernel's device mapper.
+//! Physical volumes of LVM. Its tools write them, and say which extents are used, without the
+//! kernel's device mapper.
 
 use crate::stage::{MIB, Stage, expect_no_panic, expect_refused, map, map_of, spoil, text};
 use std::fs::{self, File};

@@ -1,4 +1,5 @@
-//! What all kinds share: images that are made, filled, copied, spoilt where their maps leave something out, and looked at again.
+//! What all kinds share: images that are made, filled, copied, spoilt where their maps leave
+//! something out, and looked at again.
 
 use mover::filesystem::{Limits, Refusal, UsedSpace, used_space};
 use std::fs::{self, File, OpenOptions};
@@ -53,7 +54,8 @@ impl Stage {
         Mount::new(device.path(), &self.path("live"), self.kind.name(), "")
     }
 
-    /// Files of all sizes, of which some go again; the newest metadata is committed to the journal and nowhere else.
+    /// Files of all sizes, of which some go again; the newest metadata is committed to the journal
+    /// and nowhere else.
     pub(crate) fn churn(&mut self, root: &Path) {
         for round in 0..3 {
             for n in 0..60 {
@@ -100,7 +102,8 @@ impl Stage {
         found
     }
 
-    /// Backs snapshots up by their maps, each spoilt where that does not matter, and restores them over noise.
+    /// Backs snapshots up by their maps, each spoilt where that does not matter, and restores them
+    /// over noise.
     pub(crate) fn expect_backups_right(&mut self, mover: &Mover, snapshot: &Path) {
         for name in ["one", "two"] {
             let target = self.restored(mover, snapshot, name);
@@ -111,7 +114,8 @@ impl Stage {
         }
     }
 
-    /// What a backup of that name by its map is restored to, over noise. The snapshot is spoilt before.
+    /// What a backup of that name by its map is restored to, over noise. The snapshot is spoilt
+    /// before.
     pub(crate) fn restored(&mut self, mover: &Mover, snapshot: &Path, name: &str) -> PathBuf {
         let target = self.path("target");
         let bytes = fs::metadata(snapshot).unwrap().len();
@@ -169,7 +173,8 @@ pub(crate) fn expect_refused(good: &[u8], at: usize, value: &[u8], expected: &st
     assert!(refusal.contains(expected), "{at} {value:?}: {refusal}");
 }
 
-/// Puts noise into some places of a good volume, each with its length: it is refused or mapped, and never a panic or a loop.
+/// Puts noise into some places of a good volume, each with its length: it is refused or mapped, and
+/// never a panic or a loop.
 pub(crate) fn expect_no_panic(good: &[u8], places: &[(usize, usize)], rng: &mut Rng) {
     let mut bytes = good.to_vec();
     let mut refused = 0;

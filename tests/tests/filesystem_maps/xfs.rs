@@ -7,7 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use tests::{Filesystem, LoopDevice, Mount, require_root, run, run_ok};
 
-/// Each with what its mkfs is called with. What an installed mkfs or kernel does not know is left out, and printed.
+/// Each with what its mkfs is called with. What an installed mkfs or kernel does not know is left
+/// out, and printed.
 const VARIANTS: &[(&str, &[&str])] = &[
     ("default", &[]),
     ("1 KiB blocks", &["-b", "size=1024"]),
@@ -39,7 +40,8 @@ const VARIANTS: &[(&str, &[&str])] = &[
 ];
 const BYTES: u64 = 400 * MIB;
 
-/// Free extents in bytes, as xfsprogs list them: those of the lists of blocks that are kept ready too, of which there are so many.
+/// Free extents in bytes, as xfsprogs list them: those of the lists of blocks that are kept ready
+/// too, of which there are so many.
 fn free_extents(image: &Path) -> (Vec<(u64, u64)>, usize) {
     let db = |commands: &[String]| {
         let commands = commands.iter().flat_map(|command| ["-c".to_owned(), command.clone()]);
@@ -87,14 +89,15 @@ fn expect_as_listed(image: &Path, what: &str) {
     assert_eq!(found.free_bytes, listed.iter().map(|(_, len)| len).sum::<u64>(), "{what}");
 }
 
-/// Leaves a device as it is at this moment, as a crash would; the newest changes are in the log alone.
+/// Leaves a device as it is at this moment, as a crash would; the newest changes are in the log
+/// alone.
 fn stop(mount: &Mount) {
     run_ok("xfs_io", ["-x", "-c", "shutdown -f", &text(mount.path())]);
 }
 
-/// Waits until the kernel has freed what it frees later: the blocks of files that were deleted, which until then are on a list of
-/// inodes without a name, and those that it keeps behind the ends of files. Both are still used in a map, and a replay frees the
-/// first, an unmount the second.
+/// Waits until the kernel has freed what it frees later: the blocks of files that were deleted,
+/// which until then are on a list of inodes without a name, and those that it keeps behind the ends
+/// of files. Both are still used in a map, and a replay frees the first, an unmount the second.
 fn settle(mount: &Mount) {
     run_ok("xfs_spaceman", ["-c", "prealloc -s", &text(mount.path())]);
 }
@@ -146,7 +149,8 @@ fn every_kind_of_xfs_is_read_right_mounted_frozen_and_unmounted() {
     assert!(replayed > 20, "{replayed} transactions");
 }
 
-/// What was deleted while it was open has no name and all its blocks. The kernel frees these once it has replayed the log.
+/// What was deleted while it was open has no name and all its blocks. The kernel frees these once
+/// it has replayed the log.
 #[test]
 fn files_without_a_name_are_used_until_the_kernel_frees_them() {
     require_root!();
@@ -176,7 +180,8 @@ fn files_without_a_name_are_used_until_the_kernel_frees_them() {
     let found = stage.expect_right(&stopped, "stopped");
     let free = map(&stage.path("whole")).unwrap().free_bytes;
     println!("{blocks} bytes without a name, {} free, then {free}", found.free_bytes);
-    // to free them, the kernel may take a block for a tree, or refill the list of those that a group keeps ready
+    // to free them, the kernel may take a block for a tree, or refill the list of those that a
+    // group keeps ready
     let ready = 4 * 4 * 4096;
     let later = free - found.free_bytes;
     assert!(later.abs_diff(blocks) <= ready, "{later} of {blocks} were freed");
@@ -248,7 +253,8 @@ fn records(bytes: &[u8]) -> Vec<usize> {
     records
 }
 
-/// A crash tears what was under way. The log ends before that, for the kernel too; what is damaged before cannot be a crash.
+/// A crash tears what was under way. The log ends before that, for the kernel too; what is damaged
+/// before cannot be a crash.
 #[test]
 fn a_log_ends_before_torn_records_and_nowhere_else() {
     require_root!();

@@ -110,7 +110,8 @@ fn damaged(bytes: &[u8], cut: bool, rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// Panics on wrong data and on errors that do not say what happened; gives how many backups were refused.
+/// Panics on wrong data and on errors that do not say what happened; gives how many backups were
+/// refused.
 fn refusals(library: &Library, golden: &Golden, key: &str) -> usize {
     let mut refused = 0;
     for (backup, result) in restore_all(library, golden) {

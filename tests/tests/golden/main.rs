@@ -1,4 +1,5 @@
-//! The golden repositories: every later program reads what version 1 wrote, and refuses what was damaged.
+//! The golden repositories: every later program reads what version 1 wrote, and refuses what was
+//! damaged.
 
 mod damage;
 mod decode;
@@ -137,7 +138,8 @@ fn other_keys_do_not_open_it() {
     for credentials in &others {
         let error = library.open(&encrypted.dir, credentials).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WrongKey, "{error}");
-        // it needs none; where one is given, somebody may have put it in the place of an encrypted one
+        // it needs none; where one is given, somebody may have put it in the place of an encrypted
+        // one
         let opened = library.open(&plain.dir, credentials).map(|_| ()).map_err(|e| e.kind());
         let want = if credentials.is_empty() { Ok(()) } else { Err(ErrorKind::Usage) };
         assert_eq!(opened, want);

@@ -1,4 +1,5 @@
-//! Servers that fail, dawdle, die, or are none: one clear error in bounded time, nothing committed, nothing left at work.
+//! Servers that fail, dawdle, die, or are none: one clear error in bounded time, nothing committed,
+//! nothing left at work.
 
 use super::{MIB, Server, Stage, read_bytes};
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,6 +1,7 @@
-//! Volumes that are read and written over NBD, with the servers of others: qemu-nbd, whose dirty bitmaps are lists of changes,
-//! and nbdkit, which fails and dawdles when told to. Servers that break the protocol are in the unit tests beside the client, and
-//! here for what a user sees of them.
+//! Volumes that are read and written over NBD, with the servers of others: qemu-nbd, whose dirty
+//! bitmaps are lists of changes, and nbdkit, which fails and dawdles when told to. Servers that
+//! break the protocol are in the unit tests beside the client, and here for what a user sees of
+//! them.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 #![allow(clippy::cast_possible_truncation)] // volumes of some MiB

@@ -1,5 +1,5 @@
-//! Whole runs in containers as a pod has them: a full backup, an incremental one and a restore with nothing but the device; limits;
-//! stopped and killed in the middle; and what each mistake says.
+//! Whole runs in containers as a pod has them: a full backup, an incremental one and a restore with
+//! nothing but the device; limits; stopped and killed in the middle; and what each mistake says.
 
 use super::runs::{only_error, until_uploaded};
 use serde_json::Value;

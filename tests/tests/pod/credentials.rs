@@ -1,5 +1,6 @@
-//! Credentials that run out and clocks that are off. Each run says once what it is and what to do, in its log and in its termination
-//! message, and ends with the code by which the Job is tried again or not.
+//! Credentials that run out and clocks that are off. Each run says once what it is and what to do,
+//! in its log and in its termination message, and ends with the code by which the Job is tried
+//! again or not.
 
 use super::runs::{fails, finish, until_uploaded};
 use super::shop::Shop;
@@ -120,7 +121,8 @@ fn a_token_that_gives_no_credentials_says_why() {
     };
     let _ = run(credentials()).expect_code(0);
 
-    // what renews the file may do so by the next try, and a new pod has a new token: the Job goes on
+    // what renews the file may do so by the next try, and a new pod has a new token: the Job goes
+    // on
     let expired = "Token expired: current date/time 1763802000 must be before the expiration \
                    date/time 1763798400";
     let expired = Recorded::sts("400 Bad Request", "ExpiredTokenException", expired);

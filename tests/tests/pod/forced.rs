@@ -1,5 +1,5 @@
-//! Ends that cannot wait: a store, a device or a reader of the log that does not answer any more must not keep a pod longer than its
-//! grace period, nor from saying how it ended.
+//! Ends that cannot wait: a store, a device or a reader of the log that does not answer any more
+//! must not keep a pod longer than its grace period, nor from saying how it ended.
 
 use super::runs::{Output, fails, finish, only_error, signal, until_uploaded};
 use super::shop::Shop;
@@ -134,8 +134,8 @@ fn a_device_that_hangs_does_not_hold_up_the_end() {
     }
 }
 
-/// Reads past the page cache cannot be given up: the kernel keeps the process until the device answers. What a kubelet reads is there
-/// before.
+/// Reads past the page cache cannot be given up: the kernel keeps the process until the device
+/// answers. What a kubelet reads is there before.
 #[test]
 fn what_the_kernel_does_not_let_go_of_has_said_how_it_ends() {
     tests::require_root!();

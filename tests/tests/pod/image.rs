@@ -1,5 +1,6 @@
-//! The image that the Containerfile makes, of the program that is tested: what is in it, what it says of itself, and that a backup and a
-//! restore need nothing else. `tests/run` links the program for it (`deploy/image/link`); the release build is not made here.
+//! The image that the Containerfile makes, of the program that is tested: what is in it, what it
+//! says of itself, and that a backup and a restore need nothing else. `tests/run` links the program
+//! for it (`deploy/image/link`); the release build is not made here.
 
 use super::text;
 use serde_json::Value;

@@ -1,5 +1,6 @@
-//! The program as a pod sees it: what it says when it ends, what it does with limits, with credentials that run out and when nothing
-//! moves, its metrics in real servers, and the image and the manifests that are shipped with it.
+//! The program as a pod sees it: what it says when it ends, what it does with limits, with
+//! credentials that run out and when nothing moves, its metrics in real servers, and the image and
+//! the manifests that are shipped with it.
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
 mod containers;

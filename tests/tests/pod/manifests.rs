@@ -1,4 +1,5 @@
-//! What is shipped for Kubernetes: it renders, fits the schemas of a recent Kubernetes, and agrees with the program.
+//! What is shipped for Kubernetes: it renders, fits the schemas of a recent Kubernetes, and agrees
+//! with the program.
 
 use super::text;
 use serde_json::Value;
@@ -19,8 +20,8 @@ const CREDENTIALS: [&str; 7] = [
     "custom-ca",
 ];
 
-/// Reads YAML documents from files, checks those of kinds that Kubernetes itself has against its schemas, and prints all of
-/// them as JSON lines.
+/// Reads YAML documents from files, checks those of kinds that Kubernetes itself has against its
+/// schemas, and prints all of them as JSON lines.
 const VALIDATE: &str = r#"
 import json, sys, yaml, kubernetes_validate
 version, bad = sys.argv[1], 0
@@ -47,7 +48,8 @@ fn manifests(directory: &Path) -> PathBuf {
     directory.join("kubernetes")
 }
 
-/// Renders a folder into a file; `None`, with a line that says so, where there is no kubectl that can.
+/// Renders a folder into a file; `None`, with a line that says so, where there is no kubectl that
+/// can.
 fn render(folder: &Path, file: &Path) -> Option<()> {
     if run("sh", ["-c", "command -v kubectl"]).stdout.is_empty() {
         tests::skip("pod::manifests needs kubectl 1.22 or newer");

@@ -1,4 +1,5 @@
-//! Metrics where they end up: a real Prometheus scrapes a run, a real Pushgateway gets its end, and both say what the summary does.
+//! Metrics where they end up: a real Prometheus scrapes a run, a real Pushgateway gets its end, and
+//! both say what the summary does.
 
 use super::{Stage, eventually, text};
 use serde_json::Value;

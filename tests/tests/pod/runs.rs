@@ -1,4 +1,5 @@
-//! Runs as a kubelet and a Job see them: started, met in the middle, signalled, and what is left of them.
+//! Runs as a kubelet and a Job see them: started, met in the middle, signalled, and what is left of
+//! them.
 
 use super::termination;
 use serde_json::Value;
@@ -11,8 +12,8 @@ use tests::MoverOutput;
 /// What is left of a run's output.
 pub(crate) type Output = Lines<BufReader<ChildStdout>>;
 
-/// Starts it and reads its progress until so much has been uploaded. Its output is to be kept until it has ended: who writes to
-/// nobody may fail by itself.
+/// Starts it and reads its progress until so much has been uploaded. Its output is to be kept until
+/// it has ended: who writes to nobody may fail by itself.
 pub(crate) fn until_uploaded(command: &mut Command, bytes: u64) -> (Child, Output) {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -62,8 +63,8 @@ pub(crate) fn only_error(output: MoverOutput, said: &Value, code: i32) -> String
     said["message"].as_str().unwrap().to_owned()
 }
 
-/// As [`only_error`], with the termination message in a file. It says itself whether it is worth another try, as the Job's policy
-/// has it.
+/// As [`only_error`], with the termination message in a file. It says itself whether it is worth
+/// another try, as the Job's policy has it.
 #[track_caller]
 pub(crate) fn fails(output: MoverOutput, log: &Path, code: i32) -> String {
     let said = termination(log);

@@ -1,4 +1,5 @@
-//! A repository in a bucket, behind a relay that can be told to give other answers or none, and a volume.
+//! A repository in a bucket, behind a relay that can be told to give other answers or none, and a
+//! volume.
 
 use super::{Stage, text};
 use std::ffi::OsString;

@@ -252,7 +252,8 @@ pub(super) fn torn_list() -> World {
     World { before, pages, ..World::new(store(0), actors) }
 }
 
-/// A chunk that is lost, recorded while a child inherits it, and a child of that; the first backup is forgotten.
+/// A chunk that is lost, recorded while a child inherits it, and a child of that; the first backup
+/// is forgotten.
 pub(super) fn damage() -> World {
     const LOST: u8 = place(OLD, 1);
     let first = child_of(0);

@@ -143,13 +143,15 @@ pub(crate) struct Store {
     pub(crate) gens: [Generation; GENS],
     /// Fences that were begun.
     pub(crate) fenced: u8,
-    /// Not in the store: places whose bytes are lost or damaged, from the beginning. Only chunks: a mark reads pages.
+    /// Not in the store: places whose bytes are lost or damaged, from the beginning. Only chunks: a
+    /// mark reads pages.
     pub(crate) bad: Places,
     /// Places that damage records name, one each.
     pub(crate) damaged: Places,
     /// Not in the store: a damage record was written.
     pub(crate) was_recorded: bool,
-    /// Not in the store: somebody who began after that has committed a backup that leads to a bad place.
+    /// Not in the store: somebody who began after that has committed a backup that leads to a bad
+    /// place.
     pub(crate) built_on_damage: bool,
     /// Not in the store: backups whose writer was told that they exist and that nobody has
     /// forgotten since.

@@ -307,8 +307,8 @@ fn damaged_copies_are_found_and_made_again() {
             })
             .count();
         let stats = index.stats();
-        // found when it was opened: copied again. Found in a block: not used any more in this run. The hash of the whole
-        // is not looked at, as every piece has its own tag
+        // found when it was opened: copied again. Found in a block: not used any more in this run.
+        // The hash of the whole is not looked at, as every piece has its own tag
         assert!(found == 3000 || stats.damaged == 1, "byte {at}: {found} {stats:?}");
         if stats.damaged == 1 {
             assert!(scratch.ids().is_empty(), "it is gone for the next run");
@@ -372,7 +372,8 @@ fn segments_that_cannot_be_read_or_trusted_are_left_out() {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
-    /// Whatever the budget, an answer is right; with enough of it, and a place that may be used, there is one.
+    /// Whatever the budget, an answer is right; with enough of it, and a place that may be used,
+    /// there is one.
     #[test]
     fn answers_are_as_the_model_says(
         segments in prop::collection::vec((prop::collection::vec(0u32..4000, 1..1500), 1u8..6), 0..6),

@@ -144,7 +144,8 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
 }
 
 proptest! {
-    /// Against a plain map that forgets nothing: whatever the table still knows is right, and nothing that it must keep is gone.
+    /// Against a plain map that forgets nothing: whatever the table still knows is right, and
+    /// nothing that it must keep is gone.
     #[test]
     fn it_is_as_the_model_says(calls in calls(), slots in 0u64..60) {
         let table = RunTable::new(72 * 52 * slots);

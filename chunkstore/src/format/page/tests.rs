@@ -75,8 +75,8 @@ fn truncated_pages_are_refused() {
     assert!(Page::decode(&longer, 16).is_err());
 }
 
-/// A page stands inside a sealed entry, so a flip is found by the tag; here it must only never panic, and never give a page that
-/// encodes to other bytes.
+/// A page stands inside a sealed entry, so a flip is found by the tag; here it must only never
+/// panic, and never give a page that encodes to other bytes.
 #[test]
 fn there_is_one_encoding_of_each_page() {
     let bytes = sample().encode().unwrap();

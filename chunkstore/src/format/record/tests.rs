@@ -103,7 +103,8 @@ fn what_is_too_long_is_not_sealed() {
     }
 }
 
-/// The length of the object key is part of what the tag covers: key and header cannot be shifted against each other.
+/// The length of the object key is part of what the tag covers: key and header cannot be shifted
+/// against each other.
 #[test]
 fn the_place_is_unambiguous() {
     let head = [1, 2, 3];

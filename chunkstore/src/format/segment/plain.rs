@@ -1,5 +1,5 @@
-//! The plain copy of a segment: the same pieces at the same places, with seal 0. Made piece by piece, so that a segment of any
-//! size is copied in little memory.
+//! The plain copy of a segment: the same pieces at the same places, with seal 0. Made piece by
+//! piece, so that a segment of any size is copied in little memory.
 
 use super::{
     PIECE_BLOCK, PIECE_INDEX, SegmentIndex, SegmentLayout, SegmentOpener, put_trailer_fields,
@@ -41,8 +41,8 @@ impl PlainSegment {
         }
     }
 
-    /// The bytes of the segment to convert next: whole pieces of at most `bytes_max` together, but at least one. `None`
-    /// when only [`Self::finish`] is left.
+    /// The bytes of the segment to convert next: whole pieces of at most `bytes_max` together, but
+    /// at least one. `None` when only [`Self::finish`] is left.
     pub(crate) fn wanted(&self, bytes_max: u64) -> Option<Range<u64>> {
         let first = self.range(self.piece)?;
         let mut end = first.end;

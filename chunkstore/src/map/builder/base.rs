@@ -1,7 +1,9 @@
-//! The parent's tree as the builder sees it: the pages that were provided, on top of what the root says.
+//! The parent's tree as the builder sees it: the pages that were provided, on top of what the root
+//! says.
 //!
-//! A volume that grew may have a deeper map than its parent. The parent's tree is then seen through pages above its root that
-//! exist only in name: page 0 of each such level, whose only child is child 0.
+//! A volume that grew may have a deeper map than its parent. The parent's tree is then seen through
+//! pages above its root that exist only in name: page 0 of each such level, whose only child is
+//! child 0.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::page::{Child, Page};
@@ -18,7 +20,8 @@ pub(super) struct Base {
     /// The root page's reference as a child, to hand it out as a slice.
     root: [Option<Child>; 1],
     levels: Vec<BTreeMap<u64, Arc<Page>>>,
-    /// What was provided last: to provide it again is free, so a caller may do so with every update.
+    /// What was provided last: to provide it again is free, so a caller may do so with every
+    /// update.
     latest: Option<PageSet>,
 }
 

@@ -1,9 +1,10 @@
 //! Stopping in the middle of a map and going on from there in another process.
 //!
-//! What is finished to the left of the cursor is a row of subtrees, the largest ones first: the children of the unfinished root
-//! page, then those of the unfinished page below it, and so on down to the leaves. This row, the *frontier*, is all that a
-//! builder has to know to go on. Chunks of the leaf that the cursor is in are left out: they are done again. The row has no
-//! gap (an all-zero subtree stands in it as such), so one that belongs to another place is found out.
+//! What is finished to the left of the cursor is a row of subtrees, the largest ones first: the
+//! children of the unfinished root page, then those of the unfinished page below it, and so on down
+//! to the leaves. This row, the *frontier*, is all that a builder has to know to go on. Chunks of
+//! the leaf that the cursor is in are left out: they are done again. The row has no gap (an
+//! all-zero subtree stands in it as such), so one that belongs to another place is found out.
 
 use super::{MapBuilder, OpenPage};
 use crate::error::Result;
@@ -15,8 +16,8 @@ use crate::map::sink::PageSink;
 use crate::units::{ChunkNo, Geometry, PageRef, map_depth, page_span};
 use std::ops::Range;
 
-/// For each level from the root's children down: the pages of that level which are finished when the map is done up to
-/// `next`, the start of a leaf.
+/// For each level from the root's children down: the pages of that level which are finished when
+/// the map is done up to `next`, the start of a leaf.
 fn rows(fanout: u16, depth: u8, next: u64) -> impl Iterator<Item = (u8, Range<u64>)> {
     (0..depth.saturating_sub(1)).rev().map(move |level| {
         let done = next / page_span(fanout, level);
@@ -57,15 +58,17 @@ pub fn check_frontier(
 }
 
 impl MapBuilder {
-    /// Where another builder could go on, and with what: the start of the leaf that the cursor is in, and the subtrees to the
-    /// left of it. All of them are sealed when this returns; they can be relied upon when the packs of `sink` are stored. `None`
-    /// where the map is done, or nothing of it.
+    /// Where another builder could go on, and with what: the start of the leaf that the cursor is
+    /// in, and the subtrees to the left of it. All of them are sealed when this returns; they can
+    /// be relied upon when the packs of `sink` are stored. `None` where the map is done, or nothing
+    /// of it.
     pub fn frontier(
         &mut self,
         sink: &mut PageSink,
     ) -> Result<Option<(ChunkNo, Vec<FrontierPage>)>> {
         let next = self.cursor - self.cursor % u64::from(self.fanout);
-        // at the end the cursor may lie behind the last chunk, and the pages that the end cuts are closed
+        // at the end the cursor may lie behind the last chunk, and the pages that the end cuts are
+        // closed
         if next == 0 || self.cursor >= self.geometry.chunks() {
             return Ok(None);
         }
@@ -83,9 +86,11 @@ impl MapBuilder {
         Ok(Some((ChunkNo(next), frontier)))
     }
 
-    /// Puts a new builder where another one was. Refuses a frontier that does not fit; the builder is as new then.
+    /// Puts a new builder where another one was. Refuses a frontier that does not fit; the builder
+    /// is as new then.
     ///
-    /// With a parent, its pages on the path to `next` have to be provided before the next update, as for a chunk that is set.
+    /// With a parent, its pages on the path to `next` have to be provided before the next update,
+    /// as for a chunk that is set.
     pub fn go_on_from(&mut self, next: ChunkNo, frontier: &[FrontierPage]) -> Result<()> {
         check_frontier(self.fanout, self.geometry, next, frontier)?;
         self.open = (0..self.depth).map(|_| OpenPage::default()).collect();

@@ -1,4 +1,5 @@
-//! Decoded pages that a reader keeps between loads, within a bound. Pages near the root serve most paths, so leaves go first.
+//! Decoded pages that a reader keeps between loads, within a bound. Pages near the root serve most
+//! paths, so leaves go first.
 
 use crate::format::page::{Child, Page};
 use std::cmp::Reverse;
@@ -43,7 +44,8 @@ impl PageCache {
         }
     }
 
-    /// Down to half of the bound, so that the sort pays for many pages: leaves first, then what was not used for longest.
+    /// Down to half of the bound, so that the sort pays for many pages: leaves first, then what was
+    /// not used for longest.
     fn shrink(&mut self) {
         let mut order: Vec<_> = self
             .pages

@@ -46,7 +46,8 @@ fn ten_thousand_leaves_are_a_handful_of_requests() {
     // 52 MB of leaves in reads of 4 MiB, one read for the 79 pages above them, one for the root
     assert!(used <= 16, "{used} requests");
     assert_eq!(pages.nonzero(0..1_280_000).unwrap().count(), 1_280_000);
-    // a few leaves here and there: a round of requests for each level, none for what is still in the cache
+    // a few leaves here and there: a round of requests for each level, none for what is still in
+    // the cache
     let before = gets(&repo);
     let far_apart: Vec<_> = (0..20).map(|k| k * 60_000..k * 60_000 + 1).collect();
     run(reader.load(&far_apart)).unwrap();

@@ -1,14 +1,17 @@
-//! Whom a collection waits for: everybody who had a lease when its condemned list was there already.
+//! Whom a collection waits for: everybody who had a lease when its condemned list was there
+//! already.
 //!
-//! A blocker has ended when its lease is gone. One whose lease has run out counts as dead and is fenced: *first* the key that it
-//! may still create is taken, *then* its lease is removed. So a writer that is alive after all learns of it when it commits,
-//! under a new lease, and looks again at what it builds on. A wrong guess costs work, never data.
+//! A blocker has ended when its lease is gone. One whose lease has run out counts as dead and is
+//! fenced: *first* the key that it may still create is taken, *then* its lease is removed. So a
+//! writer that is alive after all learns of it when it commits, under a new lease, and looks again
+//! at what it builds on. A wrong guess costs work, never data.
 //!
-//! Whether a lease has run out is asked of the store alone: its object's time against that of an object that was written
-//! just now, a lease of a collector that never collects. This machine's clock is not looked at.
+//! Whether a lease has run out is asked of the store alone: its object's time against that of an
+//! object that was written just now, a lease of a collector that never collects. This machine's
+//! clock is not looked at.
 //!
-//! A key is looked at before it is fenced, so that a store that ignores create-once, used exclusively, cannot write a fence
-//! over a backup.
+//! A key is looked at before it is fenced, so that a store that ignores create-once, used
+//! exclusively, cannot write a fence over a backup.
 
 use super::CollectOptions;
 use crate::error::{Error, ErrorKind, Result};
@@ -32,8 +35,9 @@ const IN_FLIGHT: usize = 16;
 /// Leases younger than that are not read: hardly any has run out so soon.
 const YOUNG: TimeDelta = TimeDelta::seconds(30);
 
-/// Steps condemn 6 and 7, and sweep 1 where a crash left no blockers: lists the leases, which counts only if the condemned
-/// list was there before, and writes down what is among them, `but` for the caller's own. Blockers that are there already stand.
+/// Steps condemn 6 and 7, and sweep 1 where a crash left no blockers: lists the leases, which
+/// counts only if the condemned list was there before, and writes down what is among them, `but`
+/// for the caller's own. Blockers that are there already stand.
 pub(super) async fn establish(
     repo: &Repository,
     generation: &GenerationId,
@@ -115,8 +119,8 @@ pub(super) async fn still_at_work(
     Ok(at_work)
 }
 
-/// Fences whoever has a lease that has run out, blocker or not: what died leaves nothing behind for ever. `own` was written
-/// just now, so that its time is the store's.
+/// Fences whoever has a lease that has run out, blocker or not: what died leaves nothing behind for
+/// ever. `own` was written just now, so that its time is the store's.
 pub(super) async fn bury_the_dead(
     repo: &Repository,
     own: LeaseId,
@@ -167,7 +171,8 @@ fn describe(lease: &Lease) -> String {
     format!("{what} on {} since {} (lease {})", lease.host, lease.started, lease.lease_id)
 }
 
-/// Takes a key, unless it is taken: by what its owner has created, or by another fence. Either is as good.
+/// Takes a key, unless it is taken: by what its owner has created, or by another fence. Either is
+/// as good.
 async fn fence(repo: &Repository, key: &str, options: &CollectOptions) -> Result<()> {
     if repo.store().head(key).await?.is_some() {
         return Ok(());

@@ -1,4 +1,5 @@
-//! The first half of a collection: what nothing refers to is written down. Deletes nothing but its own lease.
+//! The first half of a collection: what nothing refers to is written down. Deletes nothing but its
+//! own lease.
 
 use super::damaged::plan_outdated;
 use super::locked::spare_locked;
@@ -44,7 +45,8 @@ pub(super) struct Found {
     mark: Mark,
 }
 
-/// Steps 1 to 8. `None`: there is no garbage. When `stop` comes first, the lease is given back and it ends `Cancelled`.
+/// Steps 1 to 8. `None`: there is no garbage. When `stop` comes first, the lease is given back and
+/// it ends `Cancelled`.
 pub(super) async fn condemn(
     repo: &Arc<Repository>,
     options: &CollectOptions,
@@ -120,8 +122,9 @@ fn cancelled(repo: &Repository) -> Error {
     Error::new(ErrorKind::Cancelled, context, "stopped")
 }
 
-/// Steps 2 and 3: what would be condemned now. A backup that cannot be read because it was forgotten, and collected, after
-/// the forgotten set was listed is no loss: then both steps are done again.
+/// Steps 2 and 3: what would be condemned now. A backup that cannot be read because it was
+/// forgotten, and collected, after the forgotten set was listed is no loss: then both steps are
+/// done again.
 pub(super) async fn find(
     repo: &Arc<Repository>,
     options: &CollectOptions,
@@ -203,8 +206,8 @@ pub(super) async fn list_packs(repo: &Repository) -> Result<Vec<(PackId, u64)>> 
     Ok(listed.iter().filter_map(|l| Some((parse_pack_key(&l.key).ok()?, l.size_bytes))).collect())
 }
 
-/// What a collection would ask of the store at least, besides what finding out has: lease, list, blockers, verdict, the second look, and
-/// deletions, which most stores take 1000 at a time.
+/// What a collection would ask of the store at least, besides what finding out has: lease, list,
+/// blockers, verdict, the second look, and deletions, which most stores take 1000 at a time.
 pub(super) fn add_cost(found: &Found, done: &mut Collected) {
     let rewrites = found.rewrites.len();
     let CondemnedList { dead, forgotten, .. } = &found.list;

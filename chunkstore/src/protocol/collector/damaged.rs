@@ -1,17 +1,20 @@
 //! Damage records that nobody needs any more.
 //!
-//! A record keeps writers from building on what it names. It may go when nobody can come to build on that: its packs are gone, and
-//! of the entries in it nothing is live. A pack that is gone never comes back, and one that is reached through a segment is looked
-//! up before it is relied upon; so what is left is to inherit it from a backup.
+//! A record keeps writers from building on what it names. It may go when nobody can come to build
+//! on that: its packs are gone, and of the entries in it nothing is live. A pack that is gone never
+//! comes back, and one that is reached through a segment is looked up before it is relied upon; so
+//! what is left is to inherit it from a backup.
 //!
-//! A first mark does not tell that. A writer that began before the record was written, and whose parent is forgotten by now, may still
-//! commit a backup that refers to what is lost; the children of that one need the record. So records go where packs do: after
-//! the second mark of a generation. By then everybody who was at work when its list came to be has ended, and what they committed was
-//! marked; and whoever began later builds on what was marked, or on backups of others who began later.
+//! A first mark does not tell that. A writer that began before the record was written, and whose
+//! parent is forgotten by now, may still commit a backup that refers to what is lost; the children
+//! of that one need the record. So records go where packs do: after the second mark of a
+//! generation. By then everybody who was at work when its list came to be has ended, and what they
+//! committed was marked; and whoever began later builds on what was marked, or on backups of others
+//! who began later.
 //!
-//! Records are read before that mark and packs are listed after it: a pack that a record names was stored, or lost, before the
-//! record was written. A record goes as a whole, so one that went away names nothing that counts. One that cannot be read
-//! stays.
+//! Records are read before that mark and packs are listed after it: a pack that a record names was
+//! stored, or lost, before the record was written. A record goes as a whole, so one that went away
+//! names nothing that counts. One that cannot be read stays.
 //!
 //! Where there is no other garbage, records alone make a generation: one whose list is empty.
 
@@ -45,7 +48,8 @@ pub(super) fn plan_outdated(
     outdated.map(|record| record.key.clone()).collect()
 }
 
-/// Deletes those of `records`, read before the second mark of a generation, that name nothing which is `live` by it. Gives how many.
+/// Deletes those of `records`, read before the second mark of a generation, that name nothing which
+/// is `live` by it. Gives how many.
 pub(super) async fn delete_outdated(
     repo: &Repository,
     records: &[DamageRecord],

@@ -1,10 +1,13 @@
-//! Locks against deletion, as a collection meets them: what is locked waits, and what live backups need is locked as they are.
+//! Locks against deletion, as a collection meets them: what is locked waits, and what live backups
+//! need is locked as they are.
 //!
-//! Only where the bucket has object lock is anything asked about single objects: one request for each pack that would be
-//! condemned or rewritten, one for each manifest, and one for each pack that a locked backup needs.
+//! Only where the bucket has object lock is anything asked about single objects: one request for
+//! each pack that would be condemned or rewritten, one for each manifest, and one for each pack
+//! that a locked backup needs.
 //!
-//! A plain delete of a locked object is no error there, it hides the object below a marker. It is left alone nevertheless: that frees
-//! nothing, and as long as it is there a backup may use it again. Rewriting a locked pack would cost space, not free any.
+//! A plain delete of a locked object is no error there, it hides the object below a marker. It is
+//! left alone nevertheless: that frees nothing, and as long as it is there a backup may use it
+//! again. Rewriting a locked pack would cost space, not free any.
 
 use super::{CollectOptions, Collected};
 use crate::error::{Error, ErrorKind, Result};
@@ -50,7 +53,8 @@ async fn has_locks(repo: &Repository) -> Result<bool> {
     }
 }
 
-/// Takes what is locked from what would be condemned or rewritten. `packs` says what is stored, with sizes.
+/// Takes what is locked from what would be condemned or rewritten. `packs` says what is stored,
+/// with sizes.
 pub(super) async fn spare_locked(
     repo: &Repository,
     packs: &[(PackId, u64)],
@@ -100,7 +104,8 @@ pub(super) async fn extend(
     let Some(longest) = locked.iter().map(|(r, _)| *r).reduce(Retention::or_longer) else {
         return Ok(());
     };
-    // one thing that is lost, or may not be locked, must not keep the locks of all others from being extended
+    // one thing that is lost, or may not be locked, must not keep the locks of all others from
+    // being extended
     let mut first = None;
     let mut count = 0_u64;
     let mut trouble = |e: Error| {

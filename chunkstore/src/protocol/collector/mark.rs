@@ -1,16 +1,19 @@
 //! The mark: everything that any backup refers to, by pack.
 //!
-//! Live is what any manifest reaches, but for those in a given forgotten set. What is live in a pack that was rewritten, or is
-//! about to be, is live at its new place too: relocations of condemned lists that nobody has decided yet count as stubs do,
-//! along chains, until nothing is added.
+//! Live is what any manifest reaches, but for those in a given forgotten set. What is live in a
+//! pack that was rewritten, or is about to be, is live at its new place too: relocations of
+//! condemned lists that nobody has decided yet count as stubs do, along chains, until nothing is
+//! added.
 //!
-//! Order is everything: manifests are read first, then `gc/`, then `moved/`. A relocation goes from a condemned list to a stub
-//! before the list is removed, so read in this order it is seen at least once. A listing of a large store is no snapshot: if
-//! a verdict appeared while this was going on, all is read once more.
+//! Order is everything: manifests are read first, then `gc/`, then `moved/`. A relocation goes from
+//! a condemned list to a stub before the list is removed, so read in this order it is seen at least
+//! once. A listing of a large store is no snapshot: if a verdict appeared while this was going on,
+//! all is read once more.
 //!
-//! A mark can be taken again later ([`Mark::update`]): maps never change, so what was walked once is not walked again, and the
-//! result is that of a new mark or more. What was marked without need (of a manifest that is gone since) is a leak until the
-//! next collection, never a loss. A walk that ended early is thrown away whole: its pages are marked without what lies below.
+//! A mark can be taken again later ([`Mark::update`]): maps never change, so what was walked once
+//! is not walked again, and the result is that of a new mark or more. What was marked without need
+//! (of a manifest that is gone since) is a leak until the next collection, never a loss. A walk
+//! that ended early is thrown away whole: its pages are marked without what lies below.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::gc::{Condemned, CondemnedList};
@@ -85,8 +88,8 @@ impl Mark {
         }
     }
 
-    /// Marks what is live now, on top of what was marked before. After an error this is of no use any more, but for what was
-    /// `unreadable`.
+    /// Marks what is live now, on top of what was marked before. After an error this is of no use
+    /// any more, but for what was `unreadable`.
     pub(super) async fn update(
         &mut self,
         repo: &Repository,
@@ -163,7 +166,8 @@ impl Mark {
                     of_maps.push(name.clone());
                 }
                 Some(ManifestRecord::Fence { .. }) => {}
-                // another collection that had recorded it as forgotten removed it, and nothing else ever does
+                // another collection that had recorded it as forgotten removed it, and nothing else
+                // ever does
                 None if repo.is_forgotten(&name).await? => continue,
                 None => return Err(vanished(repo, &name)),
             }
@@ -178,8 +182,9 @@ impl Mark {
         Ok(())
     }
 
-    /// Relocations that nobody has decided yet, and what is condemned. A list of a generation that is `decided` may be there for
-    /// long, if the store keeps something that is in it. What it moves has moved.
+    /// Relocations that nobody has decided yet, and what is condemned. A list of a generation that
+    /// is `decided` may be there for long, if the store keeps something that is in it. What it
+    /// moves has moved.
     async fn read_lists(
         &mut self,
         repo: &Repository,
@@ -213,8 +218,9 @@ impl Mark {
         Ok(idle)
     }
 
-    /// What stubs say. Gives the relocations that may come to life yet: those of packs that another relocation leads to, as one of
-    /// `targets` or of another stub does. There are few of them; those of all stubs would not fit into memory.
+    /// What stubs say. Gives the relocations that may come to life yet: those of packs that another
+    /// relocation leads to, as one of `targets` or of another stub does. There are few of them;
+    /// those of all stubs would not fit into memory.
     async fn read_stubs(
         &mut self,
         repo: &Repository,
@@ -265,7 +271,8 @@ impl Mark {
     }
 }
 
-/// The stubs of these packs, in any order. `None`: one that went away, so it was of a pack that nothing live refers to.
+/// The stubs of these packs, in any order. `None`: one that went away, so it was of a pack that
+/// nothing live refers to.
 fn stubs<'a>(
     repo: &'a Repository,
     packs: &'a [PackId],
@@ -278,7 +285,8 @@ fn stubs<'a>(
     Box::pin(stream::iter(packs.to_vec()).map(read).buffer_unordered(IN_FLIGHT))
 }
 
-/// What is live of a pack is live where it went. The rest is handed to `idle`; true if there was any.
+/// What is live of a pack is live where it went. The rest is handed to `idle`; true if there was
+/// any.
 fn follow(live: &mut LiveSet, stub: &Moved, mut idle: impl FnMut(Idle)) -> Result<bool> {
     let mut any = false;
     for (old, to) in stub.relocations() {
@@ -317,8 +325,8 @@ impl Visitor for Marker<'_> {
     }
 }
 
-/// What is listed and is neither there nor forgotten: a listing that is not right, or a manifest that somebody deleted. Either
-/// way nobody knows what is live.
+/// What is listed and is neither there nor forgotten: a listing that is not right, or a manifest
+/// that somebody deleted. Either way nobody knows what is live.
 fn vanished(repo: &Repository, name: &AttemptName) -> Error {
     let context = format!("find out what backup {name} refers to in {}", repo.store().url());
     Error::new(ErrorKind::Unavailable, context, "its manifest is listed, but not there")

@@ -11,8 +11,9 @@ use std::collections::{HashMap, HashSet};
 /// Packs of one generation, at most: its list has to fit in one object, and a reader's memory.
 pub(super) const DEAD_MAX: usize = 1 << 20;
 
-/// Which packs nothing refers to: of those that are stored, and of those that only a stub is left of. What another collection
-/// has condemned and not decided yet is left to it. Ascending, each once.
+/// Which packs nothing refers to: of those that are stored, and of those that only a stub is left
+/// of. What another collection has condemned and not decided yet is left to it. Ascending, each
+/// once.
 pub(super) fn plan_condemned(
     packs: &[(PackId, u64)],
     stubs: &[PackId],
@@ -30,15 +31,16 @@ pub(super) fn plan_condemned(
     dead
 }
 
-/// Live chunks and pages that one generation moves, at most: readers of its list and its stubs keep them in memory.
+/// Live chunks and pages that one generation moves, at most: readers of its list and its stubs keep
+/// them in memory.
 const MOVED_MAX: u64 = 1 << 18;
 /// A pack is not worth the requests unless so much of it is dead.
 const DEAD_BYTES_MIN: u64 = 64 << 10;
 /// Stubs that may lead to a pack that is moved on: well below what readers follow.
 const CHAIN_MAX: u32 = MOVED_HOPS_MAX / 2;
 
-/// Which packs are to be rewritten: those of which less than half lives, the most dead bytes first. `edges` lead from each
-/// pack that a stub is left of to where it went.
+/// Which packs are to be rewritten: those of which less than half lives, the most dead bytes first.
+/// `edges` lead from each pack that a stub is left of to where it went.
 pub(super) fn plan_rewrites(
     packs: &[(PackId, u64)],
     live: &LiveSet,
@@ -85,8 +87,8 @@ fn chain_depths(edges: &HashSet<(PackId, PackId)>) -> HashMap<PackId, u32> {
     depths
 }
 
-/// Which of the condemned packs die: those of which nothing is live now, or all that is live was copied, to packs that exist.
-/// Ascending.
+/// Which of the condemned packs die: those of which nothing is live now, or all that is live was
+/// copied, to packs that exist. Ascending.
 pub(super) fn plan_verdict(
     list: &CondemnedList,
     live: &LiveSet,

@@ -1,12 +1,12 @@
 //! Copies what lives of mostly dead packs into new packs, so that the old ones can go.
 //!
-//! The old packs are only read. Where each live chunk or page went is a relocation of the condemned list; until a verdict is
-//! there both copies are kept by whoever marks, and after it a forwarding stub leads from the old place to the new one. So
-//! pages that name the old place stay as they are.
+//! The old packs are only read. Where each live chunk or page went is a relocation of the condemned
+//! list; until a verdict is there both copies are kept by whoever marks, and after it a forwarding
+//! stub leads from the old place to the new one. So pages that name the old place stay as they are.
 //!
-//! Every chunk and page is checked against its id before it is copied: damage is not spread. A pack of which anything cannot
-//! be read is left as it is. An entry may be split: its live chunks become an entry of their own. What lives of many packs
-//! comes together in few, chunks and pages apart.
+//! Every chunk and page is checked against its id before it is copied: damage is not spread. A pack
+//! of which anything cannot be read is left as it is. An entry may be split: its live chunks become
+//! an entry of their own. What lives of many packs comes together in few, chunks and pages apart.
 //!
 //! Memory: two packs that are being filled, and some reads.
 

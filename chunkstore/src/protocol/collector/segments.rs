@@ -1,10 +1,12 @@
-//! Dedup segments that name packs which are gone or about to go: replaced by segments of what is left of them. What was
-//! copied out of a rewritten pack is found at its new place from then on. Where there are many of about one size they are put together,
-//! so that a backup meets few, each as large as is read at once.
+//! Dedup segments that name packs which are gone or about to go: replaced by segments of what is
+//! left of them. What was copied out of a rewritten pack is found at its new place from then on.
+//! Where there are many of about one size they are put together, so that a backup meets few, each
+//! as large as is read at once.
 //!
-//! Segments only save work, and whoever reuses a pack through one looks it up; so nothing here can lose data. What is left
-//! of several segments is put together. The new ones are stored before the old ones go; a crash in between leaves some
-//! chunks in two segments, which harms nobody. A segment that cannot be read is left alone, with a warning.
+//! Segments only save work, and whoever reuses a pack through one looks it up; so nothing here can
+//! lose data. What is left of several segments is put together. The new ones are stored before the
+//! old ones go; a crash in between leaves some chunks in two segments, which harms nobody. A
+//! segment that cannot be read is left alone, with a warning.
 //!
 //! Memory: the records of one new segment, twice, and one step of an old one.
 
@@ -26,7 +28,8 @@ use std::sync::Arc;
 const RECORDS_MAX: usize = 1 << 18;
 /// A segment of more than this is as good as a full one.
 const SMALL_BYTES_MAX: u64 = RECORDS_MAX as u64 * 50 / 2;
-/// Sizes are alike up to this factor, and so many of alike are merged: a record is rewritten at most a few times in its life.
+/// Sizes are alike up to this factor, and so many of alike are merged: a record is rewritten at
+/// most a few times in its life.
 const ALIKE: u64 = 8;
 /// The smallest are all alike.
 const ALIKE_BYTES_MIN: u64 = 64 << 10;
@@ -56,8 +59,9 @@ impl Fate<'_> {
     }
 }
 
-/// Puts segments together where no sweep of this run has. As safe as a sweep's own replacing, which may go on beside it: a record of a
-/// pack that has died meanwhile leads nobody to it, and goes with the next collection.
+/// Puts segments together where no sweep of this run has. As safe as a sweep's own replacing, which
+/// may go on beside it: a record of a pack that has died meanwhile leads nobody to it, and goes
+/// with the next collection.
 pub(super) async fn merge(repo: &Arc<Repository>, done: &mut Collected) -> Result<()> {
     if !plan_merges(&list_segments(repo).await?).is_empty() {
         replace(repo, &CondemnedList::default(), &HashSet::new(), done).await?;
@@ -78,7 +82,8 @@ pub(super) async fn replace(
     dead: &HashSet<PackId>,
     done: &mut Collected,
 ) -> Result<HashMap<PackId, u64>> {
-    // segments first: what they name was stored before them, so a pack that is not listed then is gone
+    // segments first: what they name was stored before them, so a pack that is not listed then is
+    // gone
     let segments = list_segments(repo).await?;
     let packs: HashMap<PackId, u64> = list_packs(repo).await?.into_iter().collect();
     let stubs: HashMap<PackId, &Moved> = list.rewritten.iter().map(|s| (*s.pack(), s)).collect();
@@ -120,8 +125,9 @@ pub(super) async fn replace(
     Ok(packs)
 }
 
-/// On a full store packs must go before anything new can come. The segments stay, those that were put in their place go again, and a
-/// later sweep replaces them; whoever is led to a pack that is gone sees so.
+/// On a full store packs must go before anything new can come. The segments stay, those that were
+/// put in their place go again, and a later sweep replaces them; whoever is led to a pack that is
+/// gone sees so.
 async fn kept_for_want_of_space(
     repo: &Repository,
     packs: HashMap<PackId, u64>,
@@ -142,8 +148,8 @@ fn plan_merges(segments: &[(SegmentId, u64)]) -> HashSet<SegmentId> {
     alike.into_values().filter(|ids| ids.len() as u64 >= ALIKE).flatten().collect()
 }
 
-/// Adds what stays of a segment that is to be merged or names something that does not, and stores what is enough for a new one. False: all of
-/// the segment stays.
+/// Adds what stays of a segment that is to be merged or names something that does not, and stores
+/// what is enough for a new one. False: all of the segment stays.
 async fn survivors<'a>(
     repo: &Arc<Repository>,
     id: &SegmentId,

@@ -1,14 +1,16 @@
 //! The second half of a collection: what its list names is deleted, as far as nobody refers to it.
 //!
-//! May be done by anybody, at any time, by several at once, and again from the start after a crash: each step does nothing
-//! where it was done already. Nothing is deleted before the verdict exists.
+//! May be done by anybody, at any time, by several at once, and again from the start after a crash:
+//! each step does nothing where it was done already. Nothing is deleted before the verdict exists.
 //!
-//! A generation's mark walks every backup that the generation did not record as forgotten, also one that was forgotten since:
-//! who began to read that one before may be nobody's blocker. If such a backup cannot be read, no mark will ever succeed, as
-//! nothing brings its data back. So the generation is *given up*: its verdict is that nothing dies. That is right whatever is
-//! live. What goes nevertheless are the manifests that it recorded as forgotten: whoever could still use one of them had a
-//! lease before its list was there, and all of those have ended by the time of any verdict. What they alone referred to is
-//! condemned by the next collection. As any verdict it counts only if no other sweeper has decided before.
+//! A generation's mark walks every backup that the generation did not record as forgotten, also one
+//! that was forgotten since: who began to read that one before may be nobody's blocker. If such a
+//! backup cannot be read, no mark will ever succeed, as nothing brings its data back. So the
+//! generation is *given up*: its verdict is that nothing dies. That is right whatever is live. What
+//! goes nevertheless are the manifests that it recorded as forgotten: whoever could still use one
+//! of them had a lease before its list was there, and all of those have ended by the time of any
+//! verdict. What they alone referred to is condemned by the next collection. As any verdict it
+//! counts only if no other sweeper has decided before.
 
 use super::blockers::{establish, still_at_work};
 use super::damaged::delete_outdated;
@@ -38,7 +40,8 @@ const IN_FLIGHT: usize = 16;
 pub(super) enum Swept {
     /// Nothing is left of it.
     Done,
-    /// The store keeps packs that are dead, or manifests, because they are locked: its list stays until they are gone.
+    /// The store keeps packs that are dead, or manifests, because they are locked: its list stays
+    /// until they are gone.
     Locked,
     /// Somebody is still at work who may build on what it condemned.
     Waits { packs: u64, blockers: Vec<String> },
@@ -115,8 +118,8 @@ async fn read_verdict(repo: &Repository, generation: &GenerationId) -> Result<Op
     bytes.map(|bytes| Verdict::decode(repo.keys(), repo.id(), &key, &bytes)).transpose()
 }
 
-/// Steps 3 and 4: marks again, with the forgotten set that the list records, and decides; or takes over what was decided. Gives what
-/// is live too, unless the generation is given up.
+/// Steps 3 and 4: marks again, with the forgotten set that the list records, and decides; or takes
+/// over what was decided. Gives what is live too, unless the generation is given up.
 async fn decide(
     repo: &Arc<Repository>,
     options: &CollectOptions,
@@ -151,8 +154,8 @@ fn rescued(list: &CondemnedList, verdict: &Verdict) -> u64 {
     count(list).saturating_sub(verdict.dead.len() as u64)
 }
 
-/// The verdict where a mark has failed with `e`: that nothing dies, if what could not be read is forgotten by now. See the
-/// module. What may pass is no reason.
+/// The verdict where a mark has failed with `e`: that nothing dies, if what could not be read is
+/// forgotten by now. See the module. What may pass is no reason.
 async fn give_up(
     repo: &Repository,
     generation: &GenerationId,
@@ -216,8 +219,9 @@ async fn delete(
     Ok(!kept.is_empty() || !another_has(repo, generation, &manifests).await?)
 }
 
-/// Whether a list that another generation has left has all of these manifests, which the store keeps: one list for them is enough.
-/// Without any, each collection would make a generation for them.
+/// Whether a list that another generation has left has all of these manifests, which the store
+/// keeps: one list for them is enough. Without any, each collection would make a generation for
+/// them.
 async fn another_has(
     repo: &Repository,
     generation: &GenerationId,

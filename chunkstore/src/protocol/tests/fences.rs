@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// A writer that has put one pack and is fenced at the moment of its commit, while something else happens.
+/// A writer that has put one pack and is fenced at the moment of its commit, while something else
+/// happens.
 async fn fenced_commit<F, Fut>(
     repo: &Arc<Repository>,
     faulty: &FaultyStore,

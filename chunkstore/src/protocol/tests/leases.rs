@@ -174,7 +174,8 @@ async fn a_lease_is_never_removed_behind_the_back_of_a_checkpoint() {
         let (repo, faulty, _) = memory_repository().await;
         let record = lease_options().lease(LeaseRole::Writer { name: name.clone(), parent: None });
         let keeper = LeaseKeeper::create(&repo, record).await.unwrap();
-        // somebody is at the lease while both others come to it, and so they follow each other without a pause
+        // somebody is at the lease while both others come to it, and so they follow each other
+        // without a pause
         faulty.before("head leases/", |_| {
             async {
                 for _ in 0..4 {

@@ -58,7 +58,8 @@ async fn a_parent_forgotten_before_the_lease_was_there_is_passed_over() {
     for parent in &parents {
         put_manifest(&repo, parent).await;
     }
-    // somebody forgets the newest while this writer takes its lease; the next one is gone altogether
+    // somebody forgets the newest while this writer takes its lease; the next one is gone
+    // altogether
     let (other, newest) = (Arc::clone(&repo), parents[0].clone());
     faulty.before("create leases", move |_| {
         Box::pin(async move {

@@ -1,8 +1,9 @@
 //! Locking what a backup needs, where its store is to lock what is written.
 //!
-//! Before the manifest is created, all that it refers to is locked as long as it will be: otherwise there would be a backup
-//! that looks locked and is not. What the writer names (its own packs, and those it reuses) and what every restore needs is
-//! always done then; what is inherited too, unless that was left to the next collection.
+//! Before the manifest is created, all that it refers to is locked as long as it will be: otherwise
+//! there would be a backup that looks locked and is not. What the writer names (its own packs, and
+//! those it reuses) and what every restore needs is always done then; what is inherited too, unless
+//! that was left to the next collection.
 
 use super::Writer;
 use crate::error::{Error, ErrorKind, Result};
@@ -14,8 +15,9 @@ use crate::repository::Repository;
 use crate::store::{Inherited, RetainPolicy, Retained};
 
 impl Writer {
-    /// Locks all that `manifest` is going to need, as the store's policy says; nothing without one. [`Writer::commit`] does it
-    /// where it was not done. Unlike that, this may be dropped at any time. What is gone is for the commit to find.
+    /// Locks all that `manifest` is going to need, as the store's policy says; nothing without one.
+    /// [`Writer::commit`] does it where it was not done. Unlike that, this may be dropped at any
+    /// time. What is gone is for the commit to find.
     pub async fn lock(
         &mut self,
         manifest: &Manifest,
@@ -57,8 +59,8 @@ impl Writer {
         }
     }
 
-    /// Locks a backup that is committed, and all that it needs: of a run that was started twice. Which packs it stored or reused
-    /// nobody knows any more, so its whole map is read.
+    /// Locks a backup that is committed, and all that it needs: of a run that was started twice.
+    /// Which packs it stored or reused nobody knows any more, so its whole map is read.
     pub async fn lock_committed(&mut self, manifest: &Manifest) -> Result<()> {
         let Some(policy) = self.repo.store().retain_policy() else { return Ok(()) };
         let whole = RetainPolicy { inherited: Inherited::Now, ..policy };

@@ -1,21 +1,26 @@
-//! The resumed writer: going on where a process stopped that is no more, or that was taken for dead.
+//! The resumed writer: going on where a process stopped that is no more, or that was taken for
+//! dead.
 //!
-//! A run that can be repeated writes down from time to time, in its lease, how far it is: its [`Checkpoint`]. Such a lease is
-//! not removed before the backup is committed, so whoever comes next with the same plan finds it:
+//! A run that can be repeated writes down from time to time, in its lease, how far it is: its
+//! [`Checkpoint`]. Such a lease is not removed before the backup is committed, so whoever comes
+//! next with the same plan finds it:
 //!
-//! 1. The lease is still there, and its attempt is not taken: the new process goes on *under the same lease*, at the same
-//!    attempt, from the checkpoint, with no further check. Whatever the first one relied upon is still protected by it.
-//! 2. Otherwise a new lease, the next attempt, the writer's steps 2 to 4 anew; and what was stored before counts only if it is
-//!    absent from the condemned lists read *under the new lease* and found by a look-up after that. If a part of it does
-//!    not, all of it is done again.
+//! 1. The lease is still there, and its attempt is not taken: the new process goes on *under the
+//!    same lease*, at the same attempt, from the checkpoint, with no further check. Whatever the
+//!    first one relied upon is still protected by it.
+//! 2. Otherwise a new lease, the next attempt, the writer's steps 2 to 4 anew; and what was stored
+//!    before counts only if it is absent from the condemned lists read *under the new lease* and
+//!    found by a look-up after that. If a part of it does not, all of it is done again.
 //!
-//! Whether the first process is really dead is never asked: no clock could tell. If it lives, both work under one lease at
-//! one attempt. Each beat and each checkpoint of either is as true as those of the other. The first to commit removes the
-//! lease; the other one finds that out at its own commit, takes a new lease, has its packs looked at, and is told that the
-//! backup is there already. Neither of them removes the lease before there is a backup.
+//! Whether the first process is really dead is never asked: no clock could tell. If it lives, both
+//! work under one lease at one attempt. Each beat and each checkpoint of either is as true as those
+//! of the other. The first to commit removes the lease; the other one finds that out at its own
+//! commit, takes a new lease, has its packs looked at, and is told that the backup is there
+//! already. Neither of them removes the lease before there is a backup.
 //!
-//! Which lease is ours: the one of this volume, and of this backup id if one was given, whose checkpoint has the plan's digest. So
-//! another list, another size, another snapshot never goes on from there. Among several the one that is furthest.
+//! Which lease is ours: the one of this volume, and of this backup id if one was given, whose
+//! checkpoint has the plan's digest. So another list, another size, another snapshot never goes on
+//! from there. Among several the one that is furthest.
 
 use super::{Writer, WriterOptions, next_attempt, role};
 use crate::error::{Error, ErrorKind, Result};
@@ -49,7 +54,8 @@ const ANOTHER_PLAN: &str = "an earlier run of this backup did not end, but it wa
 pub struct ResumeBy {
     /// What the run is asked to make. Everything that changes what it would write has to be in it.
     pub plan: PlanDigest,
-    /// Whether a run under any backup id will do, which is then the id of this one too; else only one of the same id.
+    /// Whether a run under any backup id will do, which is then the id of this one too; else only
+    /// one of the same id.
     pub any_id: bool,
 }
 
@@ -62,8 +68,8 @@ pub struct Unfinished {
     pub parent: Option<Manifest>,
 }
 
-/// What a run with this plan would most likely go on from, were it started now. Only looks: it takes no lease, so nothing is
-/// certain. `id`: the backup's, if one was given.
+/// What a run with this plan would most likely go on from, were it started now. Only looks: it
+/// takes no lease, so nothing is certain. `id`: the backup's, if one was given.
 pub async fn find_unfinished(
     repo: &Repository,
     volume: &VolumeName,
@@ -98,8 +104,8 @@ struct Found {
 }
 
 impl Writer {
-    /// As [`Writer::begin`], but goes on from the checkpoint of an earlier run if there is one that fits.
-    /// [`Writer::resume_point`] says whether.
+    /// As [`Writer::begin`], but goes on from the checkpoint of an earlier run if there is one that
+    /// fits. [`Writer::resume_point`] says whether.
     pub async fn begin_or_resume(
         repo: &Arc<Repository>,
         options: WriterOptions,
@@ -163,7 +169,8 @@ impl Writer {
                 locked: None,
                 in_doubt: false,
             };
-            // for what it will reuse from now on; the lease stays whatever happens, it may be another process's too
+            // for what it will reuse from now on; the lease stays whatever happens, it may be
+            // another process's too
             writer.read_lists().await?;
             return Ok(Some(writer));
         }
@@ -182,7 +189,8 @@ impl Writer {
         }
     }
 
-    /// Case 2: the checkpoint of a lease that is no more, under a new one. It counts as a whole, or not at all.
+    /// Case 2: the checkpoint of a lease that is no more, under a new one. It counts as a whole, or
+    /// not at all.
     async fn take_over(
         &mut self,
         built_on: Option<&Manifest>,
@@ -201,11 +209,12 @@ impl Writer {
         Ok(())
     }
 
-    /// How far the work under this writer's lease is, if that is known: where the next pass may start. Its packs count as
-    /// this writer's own from now on.
+    /// How far the work under this writer's lease is, if that is known: where the next pass may
+    /// start. Its packs count as this writer's own from now on.
     ///
-    /// `gone`: packs that were found missing although they had been there. A checkpoint that may refer to one of them, or to what
-    /// was found damaged since, is of no use to anybody: it is taken out of the lease.
+    /// `gone`: packs that were found missing although they had been there. A checkpoint that may
+    /// refer to one of them, or to what was found damaged since, is of no use to anybody: it is
+    /// taken out of the lease.
     pub async fn resume_point(&mut self, gone: &HashSet<PackId>) -> Result<Option<Checkpoint>> {
         self.carried.clear();
         let Some(checkpoint) = self.lease.checkpoint().await else { return Ok(None) };
@@ -221,7 +230,8 @@ impl Writer {
         Ok(Some(checkpoint))
     }
 
-    /// Takes back what was recorded as done: nobody is to go on from it. For when what it rests on turns out to be false.
+    /// Takes back what was recorded as done: nobody is to go on from it. For when what it rests on
+    /// turns out to be false.
     pub async fn forget_checkpoint(&mut self) -> Result<()> {
         self.carried.clear();
         self.lease.drop_checkpoint().await
@@ -244,8 +254,8 @@ impl Writer {
         }
     }
 
-    /// Fenced while alive: a new lease, the next attempt if this one is fenced, steps 2 and 3 anew, then what was uploaded
-    /// before is looked at. `Some`: the reason why it does not count.
+    /// Fenced while alive: a new lease, the next attempt if this one is fenced, steps 2 and 3 anew,
+    /// then what was uploaded before is looked at. `Some`: the reason why it does not count.
     pub(super) async fn resume(
         &mut self,
         fenced: bool,
@@ -281,7 +291,8 @@ fn is_cut(packs: &[PackId]) -> bool {
     packs.len() >= CHECKPOINT_PACKS_MAX as usize
 }
 
-/// Leases that a run may go on from, the furthest first. One that cannot be read is none of ours, or is of no use.
+/// Leases that a run may go on from, the furthest first. One that cannot be read is none of ours,
+/// or is of no use.
 async fn find(
     repo: &Repository,
     volume: &VolumeName,
@@ -337,8 +348,8 @@ impl Search {
     }
 }
 
-/// Writes down how far one pass is. It outlives neither the lease that the pass began under, nor its removal: a checkpoint
-/// that comes too late is dropped.
+/// Writes down how far one pass is. It outlives neither the lease that the pass began under, nor
+/// its removal: a checkpoint that comes too late is dropped.
 #[derive(Debug, Clone)]
 pub struct Checkpointer {
     repo: Arc<Repository>,
@@ -350,8 +361,9 @@ pub struct Checkpointer {
 }
 
 impl Checkpointer {
-    /// Whether all these packs of other backups may be relied upon. One that is found now, after the lease and the condemned
-    /// lists, stays for as long as the lease does: who condemns it later sees the lease.
+    /// Whether all these packs of other backups may be relied upon. One that is found now, after
+    /// the lease and the condemned lists, stays for as long as the lease does: who condemns it
+    /// later sees the lease.
     pub async fn confirm(&self, packs: Vec<PackId>) -> Result<bool> {
         if packs.iter().any(|pack| self.condemned.contains(pack)) {
             return Ok(false);
@@ -363,8 +375,8 @@ impl Checkpointer {
         looked.try_fold(true, |all, there| async move { Ok(all && there) }).await
     }
 
-    /// Replaces the checkpoint. All of `packs` that this pass stored are stored, all that it reused are confirmed. False if the
-    /// lease is gone: there is nothing to write it into then.
+    /// Replaces the checkpoint. All of `packs` that this pass stored are stored, all that it reused
+    /// are confirmed. False if the lease is gone: there is nothing to write it into then.
     pub async fn record(
         &self,
         next_chunk: ChunkNo,

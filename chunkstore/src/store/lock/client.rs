@@ -1,8 +1,8 @@
 //! Requests about locks: asking for a retention and setting one.
 //!
-//! `object_store` has no calls for either. It does sign URLs, so these requests are made here, through connections of its own
-//! making: HEAD, which names the retention of the current version (on some servers `GET ?retention` fails where HEAD does not),
-//! and `PUT ?retention`.
+//! `object_store` has no calls for either. It does sign URLs, so these requests are made here,
+//! through connections of its own making: HEAD, which names the retention of the current version
+//! (on some servers `GET ?retention` fails where HEAD does not), and `PUT ?retention`.
 
 use super::super::fault::Fault;
 use super::super::tries::{self, Connector};

@@ -1,4 +1,5 @@
-//! A server of locks beside a store in memory: it answers HEAD and `PUT ?retention` over HTTP as S3 does, and remembers.
+//! A server of locks beside a store in memory: it answers HEAD and `PUT ?retention` over HTTP as S3
+//! does, and remembers.
 
 use crate::store::lock::RetainingClients;
 use crate::store::{RetainMode, RetainPolicy, Retention, Store, StoreOptions, open_url_with};

@@ -69,7 +69,8 @@ mod canned {
         let _ = stream.write_all(answer.as_bytes());
     }
 
-    /// The endpoint of one that gives these answers, one after another, and closes all connections after that.
+    /// The endpoint of one that gives these answers, one after another, and closes all connections
+    /// after that.
     pub(super) fn in_turn(answers: &'static [Answer]) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());

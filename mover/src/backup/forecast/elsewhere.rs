@@ -1,7 +1,9 @@
-//! What of a sample is stored already, of other volumes and of older backups: looked up in the dedup segments as a run does it, within the
-//! same bounds, but without copies in the scratch directory, of which a plan makes none.
+//! What of a sample is stored already, of other volumes and of older backups: looked up in the
+//! dedup segments as a run does it, within the same bounds, but without copies in the scratch
+//! directory, of which a plan makes none.
 //!
-//! A pack that a collection is about to delete counts as there; a run looks at it before it commits, and stores such chunks again.
+//! A pack that a collection is about to delete counts as there; a run looks at it before it
+//! commits, and stores such chunks again.
 
 use super::Asking;
 use chunkstore::{

@@ -1,9 +1,11 @@
-//! The sample of a forecast: some of the units that a run would read are read now, compared with the parent and looked up in the
-//! repository as a run would do it, and what is new of them is compressed.
+//! The sample of a forecast: some of the units that a run would read are read now, compared with
+//! the parent and looked up in the repository as a run would do it, and what is new of them is
+//! compressed.
 //!
-//! Units are picked evenly over what is to be read, so that each stands for as many bytes. Where there are few, all of them are
-//! looked at, and the figures are exact but for the order in which chunks come. Otherwise the range is three standard errors wide to
-//! either side, and never narrower than what so few units could have missed.
+//! Units are picked evenly over what is to be read, so that each stands for as many bytes. Where
+//! there are few, all of them are looked at, and the figures are exact but for the order in which
+//! chunks come. Otherwise the range is three standard errors wide to either side, and never
+//! narrower than what so few units could have missed.
 
 use super::super::audit::Aligned;
 use super::super::bounds::Bounds;
@@ -29,12 +31,13 @@ const UNITS: u64 = 64;
 /// Of a level that works off a few MiB a second.
 const UNITS_STRONG: u64 = 16;
 const STRONG_LEVEL: i32 = 6;
-/// A sample of n units without a single hit may have missed a share of so many n-ths, with a chance of 5% at most.
+/// A sample of n units without a single hit may have missed a share of so many n-ths, with a chance
+/// of 5% at most.
 const UNSEEN: f64 = 3.0;
 /// Standard errors to either side.
 const ERRORS: f64 = 3.0;
-/// A chunk in a segment and a pack's directory, at least, about and at most; a chunk in a map page, about and at most; and what a run
-/// stores besides.
+/// A chunk in a segment and a pack's directory, at least, about and at most; a chunk in a map page,
+/// about and at most; and what a run stores besides.
 const CHUNK_BYTES: [u64; 3] = [60, 100, 160];
 const CHILD_BYTES: [u64; 2] = [46, 54];
 const AROUND_BYTES: [u64; 2] = [256, 64 << 10];
@@ -276,7 +279,8 @@ impl Look<'_> {
 impl Looked {
     /// Of so many bytes that are to be read.
     ///
-    /// `leaves`: leaf pages of the map that the run touches, of `fanout` children each; all of those that change are stored anew.
+    /// `leaves`: leaf pages of the map that the run touches, of `fanout` children each; all of
+    /// those that change are stored anew.
     pub(super) fn estimate(
         &self,
         read_bytes: u64,

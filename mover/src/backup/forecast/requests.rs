@@ -1,9 +1,11 @@
-//! How many requests a run makes, by kind: those that opening and planning made just now, the fixed ones of a writer
-//! (`chunkstore`'s commit protocol), and those that follow from what is read and stored.
+//! How many requests a run makes, by kind: those that opening and planning made just now, the fixed
+//! ones of a writer (`chunkstore`'s commit protocol), and those that follow from what is read and
+//! stored.
 //!
-//! What depends on other backups is a range: how many map pages lie side by side and come with one request, how many dedup
-//! segments are worth reading, how many checkpoints the store's speed allows. Not in it are looks at packs of other backups that new
-//! data turns out to be in, and tries that fail.
+//! What depends on other backups is a range: how many map pages lie side by side and come with one
+//! request, how many dedup segments are worth reading, how many checkpoints the store's speed
+//! allows. Not in it are looks at packs of other backups that new data turns out to be in, and
+//! tries that fail.
 
 use super::super::checkpoint::Pace;
 use super::super::dedup::worth_bytes;
@@ -108,7 +110,8 @@ impl RequestForecast {
     }
 }
 
-/// Requests of the run, and bytes that it fetches at most. `before`: what opening and planning took. `keeps`: checkpoints are made.
+/// Requests of the run, and bytes that it fetches at most. `before`: what opening and planning
+/// took. `keeps`: checkpoints are made.
 pub(super) fn requests(
     facts: &Facts<'_>,
     fanout: u16,
@@ -155,7 +158,8 @@ pub(super) fn requests(
         creates: Spread::exactly(2),
         // the lease, before the commit and now and then
         heads: Spread::of(before.heads + 1, before.heads + 2, before.heads + 4).plus(cuts),
-        // attempts of this id and whether it was forgotten, the parent, what is condemned, whether it was forgotten meanwhile
+        // attempts of this id and whether it was forgotten, the parent, what is condemned, whether
+        // it was forgotten meanwhile
         lists: Spread::exactly(before.lists + 4 + begins + segments.lists),
         deletes: Spread::exactly(1),
         total: Spread::default(),

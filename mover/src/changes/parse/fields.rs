@@ -1,7 +1,8 @@
 //! Names and values of members, read without allocation.
 //!
-//! A number is a whole one from 0 to 2^64-1, or the same in decimal digits in a string, as protocol-buffer JSON writes 64-bit
-//! numbers. Negative, fractional and larger ones are refused, never rounded.
+//! A number is a whole one from 0 to 2^64-1, or the same in decimal digits in a string, as
+//! protocol-buffer JSON writes 64-bit numbers. Negative, fractional and larger ones are refused,
+//! never rounded.
 
 use super::super::ChangeKind;
 use super::super::csi::BlockMetadataType;
@@ -148,7 +149,8 @@ impl Visitor<'_> for Flag {
     }
 }
 
-/// The block type of a record; `None` for `UNKNOWN` and for numbers and names that the protocol does not have.
+/// The block type of a record; `None` for `UNKNOWN` and for numbers and names that the protocol
+/// does not have.
 #[derive(Clone, Copy)]
 pub(super) struct BlockType;
 

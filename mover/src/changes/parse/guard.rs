@@ -1,8 +1,9 @@
 //! Limits that a JSON parser does not have: the length of one string, the depth of nesting.
 //!
-//! A parser keeps a member's name and a bracket for each open level in memory, so a hostile file of a few GiB could take as much.
-//! The guard watches the bytes go by and fails the read instead. It need not know JSON beyond strings and brackets: on
-//! anything that is not JSON the parser behind it fails by itself.
+//! A parser keeps a member's name and a bracket for each open level in memory, so a hostile file of
+//! a few GiB could take as much. The guard watches the bytes go by and fails the read instead. It
+//! need not know JSON beyond strings and brackets: on anything that is not JSON the parser behind
+//! it fails by itself.
 
 use std::io::{self, Read};
 

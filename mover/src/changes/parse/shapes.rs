@@ -1,7 +1,8 @@
 //! The shapes, as visitors that hand each range to the [`List`] as it goes by.
 //!
-//! Members that a tool may add to a range or to a CSI record are skipped: what they could mean costs at most a needless
-//! read. Members of our own object that are not known are refused: they could hold ranges.
+//! Members that a tool may add to a range or to a CSI record are skipped: what they could mean
+//! costs at most a needless read. Members of our own object that are not known are refused: they
+//! could hold ranges.
 
 use super::super::csi::BlockMetadataType;
 use super::fields::{BlockType, Flag, Key, KindName, Num, set};

@@ -42,7 +42,8 @@ fn extents(cells: impl Iterator<Item = bool>) -> Extents {
         .collect()
 }
 
-/// What a backup made by this plan would hold: read chunks from the device, zero ones, inherited ones from the parent.
+/// What a backup made by this plan would hold: read chunks from the device, zero ones, inherited
+/// ones from the parent.
 fn execute(plan: &BackupPlan, now: &Cells, parent: &Cells) -> Vec<Option<Cells>> {
     let per_chunk = usize::try_from(CHUNK / SCALE).unwrap();
     let inside = |ranges: &[Range<u64>], chunk: usize| {
@@ -64,7 +65,8 @@ fn assert_ascending(ranges: &[Range<u64>], chunks: u64) {
     assert!(ranges.windows(2).all(|w| w[0].end < w[1].start), "not merged: {ranges:?}");
 }
 
-/// A volume, what it was before, a list that may say more than is true but never less, and the holes of its file.
+/// A volume, what it was before, a list that may say more than is true but never less, and the
+/// holes of its file.
 #[derive(Debug, Clone)]
 struct Case {
     now: Cells,

@@ -1,13 +1,16 @@
 //! The SnapshotMetadata services: of Kubernetes over TLS, and of a CSI driver on its UNIX socket.
 //!
-//! Both stream ranges in messages; their calls differ in how a snapshot is named. The stream is consumed as fast as it comes (the
-//! sidecar ends it after some minutes), and every promise of the protocol is checked as it comes (`changes/csi.rs`), since the
-//! sidecar passes a driver's answer on as it is.
+//! Both stream ranges in messages; their calls differ in how a snapshot is named. The stream is
+//! consumed as fast as it comes (the sidecar ends it after some minutes), and every promise of the
+//! protocol is checked as it comes (`changes/csi.rs`), since the sidecar passes a driver's answer
+//! on as it is.
 //!
-//! A call that ends early is repeated from the end of the last range. What comes again then is dropped: drivers may start the
-//! first range before the point that was asked for. A call that ends *well* is not believed either while its last range ends
-//! before the volume does: some drivers end a list that was cut off with OK, others send one message a call. It is asked
-//! for again from the last end, until a call brings nothing new. Type and capacity must be the same in all calls of one list.
+//! A call that ends early is repeated from the end of the last range. What comes again then is
+//! dropped: drivers may start the first range before the point that was asked for. A call that ends
+//! *well* is not believed either while its last range ends before the volume does: some drivers end
+//! a list that was cut off with OK, others send one message a call. It is asked for again from the
+//! last end, until a call brings nothing new. Type and capacity must be the same in all calls of
+//! one list.
 
 mod status;
 mod transport;
@@ -55,7 +58,8 @@ pub struct SnapshotSource {
     pub target: String,
     /// Whether a delta is asked for at all.
     pub delta: bool,
-    /// What the driver calls the snapshot that the delta starts from; by default its handle as the parent recorded it.
+    /// What the driver calls the snapshot that the delta starts from; by default its handle as the
+    /// parent recorded it.
     pub base_id: Option<String>,
     /// Most ranges in a message that are asked for; 0 leaves it to the server.
     pub page_entries: u32,

@@ -1,9 +1,10 @@
 //! The *Differential Snapshot* REST draft: pages of blocks by GET, until there is no next one.
 //!
-//! `docs/changed-blocks.md` has the profile of it that is spoken here. A result that has expired (`410`, or `timeout` is past) is
-//! asked for anew from its first page, for its pages may come from another run of the server; a page that failed in a way that may
-//! pass is asked for again by itself. A `nextOffset` that comes twice is a loop and an error. No order is promised, so none
-//! is asked for: ranges are merged as they come.
+//! `docs/changed-blocks.md` has the profile of it that is spoken here. A result that has expired
+//! (`410`, or `timeout` is past) is asked for anew from its first page, for its pages may come from
+//! another run of the server; a page that failed in a way that may pass is asked for again by
+//! itself. A `nextOffset` that comes twice is a loop and an error. No order is promised, so none is
+//! asked for: ranges are merged as they come.
 
 mod client;
 mod page;
@@ -30,13 +31,16 @@ pub struct RestSource {
     pub delta_url: Option<String>,
     /// Of the list of all that the snapshot holds.
     pub allocated_url: Option<String>,
-    /// Whether a URL without a scheme means `http` instead of `https`, and a token may be sent that way.
+    /// Whether a URL without a scheme means `http` instead of `https`, and a token may be sent that
+    /// way.
     pub plain_http: bool,
     /// Most blocks in one page that are asked for; 0 leaves it to the server.
     pub page_entries: u32,
-    /// Name of the query parameter that carries `nextOffset`; by default [`Self::OFFSET_PARAMETER`].
+    /// Name of the query parameter that carries `nextOffset`; by default
+    /// [`Self::OFFSET_PARAMETER`].
     pub offset_parameter: Option<String>,
-    /// Name of the query parameter that carries the most blocks in one page; by default [`Self::ENTRIES_PARAMETER`].
+    /// Name of the query parameter that carries the most blocks in one page; by default
+    /// [`Self::ENTRIES_PARAMETER`].
     pub entries_parameter: Option<String>,
     /// File with a bearer token, read for each request.
     pub token_file: Option<PathBuf>,
@@ -89,7 +93,8 @@ impl RestSource {
     }
 }
 
-/// All pages, from the first: the volume's size as the server states it, if it does. `None`: the result has expired.
+/// All pages, from the first: the volume's size as the server states it, if it does. `None`: the
+/// result has expired.
 async fn enumerate(client: &Client, list: &mut Collector) -> Result<Option<Option<u64>>> {
     let corrupt = |what: String| refused(ErrorKind::Corrupt, client.name(), what);
     let mut seen = HashSet::new();

@@ -1,7 +1,8 @@
 //! How often, and after what wait, a server is asked again.
 //!
-//! A try that brought something new starts the count anew: a list of any length gets through a server that ends each stream
-//! early. Without progress the number of tries is small, since what looks like a passing failure may be permanent.
+//! A try that brought something new starts the count anew: a list of any length gets through a
+//! server that ends each stream early. Without progress the number of tries is small, since what
+//! looks like a passing failure may be permanent.
 
 use std::time::Duration;
 
@@ -33,7 +34,8 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Wait behind failure number `failures` (from 1) without progress; `asked` is what the server wants.
+    /// Wait behind failure number `failures` (from 1) without progress; `asked` is what the server
+    /// wants.
     pub(crate) fn wait(&self, failures: u32, asked: Option<Duration>) -> Duration {
         let doubled = 1u64.checked_shl(failures.saturating_sub(1)).unwrap_or(u64::MAX);
         let own = Duration::from_millis(self.wait_first_ms.saturating_mul(doubled));

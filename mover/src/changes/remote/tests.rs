@@ -16,7 +16,8 @@ fn request(kind: ChangeKind, ranges_max: usize) -> ListRequest<'static> {
 }
 
 proptest! {
-    /// However little memory there is: what was named stays named, as data or as zero, and what counts as zero was named zero.
+    /// However little memory there is: what was named stays named, as data or as zero, and what
+    /// counts as zero was named zero.
     #[test]
     fn a_coarser_list_loses_nothing(
         blocks in prop::collection::vec((0..VOLUME - 5000, 1..5000u64, any::<bool>()), 0..200),

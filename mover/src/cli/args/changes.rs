@@ -24,9 +24,9 @@ pub(crate) struct ChangesArgs {
     #[arg(long, env = "MOVER_REQUIRE", value_name = "KIND")]
     pub(crate) require: Option<KindArg>,
     /// Take this list where no other can be had. filesystem: what the volume's own file system says
-    /// of its free space; free blocks are not read, and restore as zeros; understood are ext2, ext3,
-    /// ext4, XFS, btrfs on one device, FAT, NTFS, swap space, LVM, and these in partitions of a GPT
-    /// or an MBR. nbd: what the NBD server says of its zeros
+    /// of its free space; free blocks are not read, and restore as zeros; understood are ext2,
+    /// ext3, ext4, XFS, btrfs on one device, FAT, NTFS, swap space, LVM, and these in partitions of
+    /// a GPT or an MBR. nbd: what the NBD server says of its zeros
     #[arg(long, env = "MOVER_ALLOCATED_FROM", value_name = "WHERE")]
     pub(crate) allocated_from: Option<AllocatedFromArg>,
     /// Read only what this dirty bitmap of the NBD server (qemu:dirty-bitmap:NAME) marks as changed
@@ -78,8 +78,8 @@ pub(crate) struct ChangesServerArgs {
     /// JSON object of texts that a CSI driver needs to get at its storage
     #[arg(long, env = "MOVER_CHANGES_SECRETS_FILE", value_name = "FILE")]
     pub(crate) changes_secrets_file: Option<PathBuf>,
-    /// Believe a stream that ends well before the volume does. Without it the service is asked again
-    /// from there, since some drivers end a list that was cut off in the same way
+    /// Believe a stream that ends well before the volume does. Without it the service is asked
+    /// again from there, since some drivers end a list that was cut off in the same way
     #[arg(long, env = "MOVER_CHANGES_NO_TAIL_CHECK", value_parser = FalseyValueParser::new())]
     pub(crate) changes_no_tail_check: bool,
     /// File with the token that the server asks for; it is read again for each request

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 ///
 /// The two need not agree in anything: keys, kind of store, chunk size. What is there already is
 /// not copied again, and where an earlier backup of a volume is in both, only what differs from it
-/// is moved. A run that was killed goes on where it was when it is started again. Without BACKUP all
-/// backups are copied, oldest first; with --volume those of one volume, with --keep-… rules those
-/// that the rules keep.
+/// is moved. A run that was killed goes on where it was when it is started again. Without BACKUP
+/// all backups are copied, oldest first; with --volume those of one volume, with --keep-… rules
+/// those that the rules keep.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

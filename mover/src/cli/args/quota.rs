@@ -7,8 +7,8 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Plan")]
 pub(crate) struct PlanArgs {
-    /// Only say what the backup would read, store, ask for and take, and write nothing: no lease, no
-    /// repository, no scratch file
+    /// Only say what the backup would read, store, ask for and take, and write nothing: no lease,
+    /// no repository, no scratch file
     #[arg(long, env = "MOVER_PLAN", value_parser = FalseyValueParser::new())]
     pub(crate) plan: bool,
     #[command(flatten)]

@@ -1,4 +1,5 @@
-//! Flags that say how a run tells others what it does and how it ended: a pod's kubelet, a log collector, Prometheus.
+//! Flags that say how a run tells others what it does and how it ended: a pod's kubelet, a log
+//! collector, Prometheus.
 
 use super::Command;
 use clap::ValueEnum;
@@ -74,7 +75,8 @@ impl Command {
     /// Whether it is what a Job runs, and not somebody who looks into its pod.
     pub(crate) fn is_job(&self) -> bool {
         match self {
-            // a plan makes no backup: it must not look like one to whoever watches for the last success
+            // a plan makes no backup: it must not look like one to whoever watches for the last
+            // success
             Self::Backup(args) => !args.plan.plan,
             Self::Init(_)
             | Self::Restore(_)

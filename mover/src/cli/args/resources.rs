@@ -7,8 +7,8 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct ResourceArgs {
-    /// Memory to work in; every buffer, queue and cache is cut from it. auto is 256MiB, or less where
-    /// the limit of this pod or control group is
+    /// Memory to work in; every buffer, queue and cache is cut from it. auto is 256MiB, or less
+    /// where the limit of this pod or control group is
     #[arg(long, env = "MOVER_MEMORY", global = true, value_name = "SIZE", default_value = "auto")]
     pub(crate) memory: String,
     /// How devices are read and written: probed, or one engine without fallback

@@ -13,7 +13,8 @@ fn the_tree_is_sound() {
     command().debug_assert();
 }
 
-/// What a Job runs has metrics, a termination message and a last success; what looks into its pod must not look like it.
+/// What a Job runs has metrics, a termination message and a last success; what looks into its pod
+/// must not look like it.
 #[test]
 fn a_plan_is_no_job() {
     let is_job = |line: &[&str]| {

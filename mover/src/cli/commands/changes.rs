@@ -14,7 +14,8 @@ use crate::inspect::{Figures, Form, draw, sample};
 use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
 use std::io::Write;
 
-/// Ranges that fall into one piece of this size may become one when there are too many: no chunk is smaller.
+/// Ranges that fall into one piece of this size may become one when there are too many: no chunk is
+/// smaller.
 const GRANULE_BYTES: u64 = 4096;
 
 pub(crate) fn changes(ctx: &Context, args: &InspectArgs) -> Result<()> {

@@ -1,7 +1,8 @@
 //! `copy`: selects over one listing of each repository, then copies one backup after the other.
 //!
-//! A backup that is damaged, or whose name stands for another one in the target, does not keep the others from being copied;
-//! the command fails with the first such error when all are done. A store that is away ends it at once.
+//! A backup that is damaged, or whose name stands for another one in the target, does not keep the
+//! others from being copied; the command fails with the first such error when all are done. A store
+//! that is away ends it at once.
 
 use super::super::args::{CopyArgs, TargetArgs};
 use super::super::context::{Context, host, tool};

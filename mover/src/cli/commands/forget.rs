@@ -1,7 +1,7 @@
 //! `forget`: one backup, or all that a policy does not keep.
 //!
-//! Decided first, by `retention`, over one listing; then a record for each backup that goes. A run that stops in between has
-//! forgotten some of them; the next one decides the same about the rest.
+//! Decided first, by `retention`, over one listing; then a record for each backup that goes. A run
+//! that stops in between has forgotten some of them; the next one decides the same about the rest.
 
 use super::super::args::{ForgetArgs, KeepArgs};
 use super::super::context::{Context, tool};

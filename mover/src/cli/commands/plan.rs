@@ -1,4 +1,5 @@
-//! `backup --plan`: what a backup would take, in bytes, requests, memory, time and money. Nothing is written.
+//! `backup --plan`: what a backup would take, in bytes, requests, memory, time and money. Nothing
+//! is written.
 
 use super::super::context::Context;
 use super::super::output::Line;

@@ -23,7 +23,8 @@ pub(super) struct Metric {
     pub(super) unit: &'static str,
     pub(super) stability: Stability,
     pub(super) help: &'static str,
-    /// Members of the summary that have the value at the end, or a list of so many; the first that is there. A dot goes down.
+    /// Members of the summary that have the value at the end, or a list of so many; the first that
+    /// is there. A dot goes down.
     pub(super) members: &'static [&'static str],
     /// The value before that.
     pub(super) live: fn(&Moment) -> Option<u64>,

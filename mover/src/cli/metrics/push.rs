@@ -1,8 +1,9 @@
 //! Hands the final numbers to a Pushgateway, which keeps them for Prometheus when the pod is gone.
 //!
-//! They are added (POST) to a group of the job `mover`, the command and the volume, so that the next run of the same kind
-//! replaces them, and a failed run leaves the time of the last success as it is. A gateway that does not answer costs some
-//! seconds and a warning; it never changes how a run ends.
+//! They are added (POST) to a group of the job `mover`, the command and the volume, so that the
+//! next run of the same kind replaces them, and a failed run leaves the time of the last success as
+//! it is. A gateway that does not answer costs some seconds and a warning; it never changes how a
+//! run ends.
 
 use super::Telemetry;
 use base64::Engine;
@@ -34,7 +35,8 @@ pub(crate) async fn push(gateway: &Url, telemetry: &Telemetry) -> Result<()> {
     Err(Error::new(ErrorKind::Unavailable, context(), format!("{status}: {}", line.trim())))
 }
 
-/// `…/metrics/job/mover/command/backup/volume@base64/…`: any text can be a volume's name, and a path cannot hold any text.
+/// `…/metrics/job/mover/command/backup/volume@base64/…`: any text can be a volume's name, and a
+/// path cannot hold any text.
 fn group_url(gateway: &Url, labels: &[(&'static str, String)]) -> Url {
     let mut path = format!("{}/metrics/job/mover", gateway.path().trim_end_matches('/'));
     for (name, value) in labels {

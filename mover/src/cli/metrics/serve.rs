@@ -1,7 +1,7 @@
 //! Answers scrapes: HTTP on one address, one path, on the network threads.
 //!
-//! A run that has ended can wait for one more scrape, since what Prometheus saw last would otherwise be some seconds old.
-//! Nobody else waits for the server: it is dropped with the runtime.
+//! A run that has ended can wait for one more scrape, since what Prometheus saw last would
+//! otherwise be some seconds old. Nobody else waits for the server: it is dropped with the runtime.
 
 use super::Telemetry;
 use chunkstore::{Error, ErrorKind, Result};

@@ -1,4 +1,5 @@
-//! What is meant by the flags that say how a run is watched, and what this pod's limits make of the defaults.
+//! What is meant by the flags that say how a run is watched, and what this pod's limits make of the
+//! defaults.
 
 use super::super::args::ReportArgs;
 use super::super::sizes::{parse_size, parse_time, show_bytes};
@@ -15,7 +16,8 @@ use std::time::Duration;
 const TERMINATION_LOG: &str = "/dev/termination-log";
 /// More has never been faster but over long lines (`docs/operations.md`).
 const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
-/// Of a limit, for what the kernel charges beside the process: page tables, sockets, the image's pages.
+/// Of a limit, for what the kernel charges beside the process: page tables, sockets, the image's
+/// pages.
 const KERNEL_SHARE: u64 = 8;
 
 /// How a run is watched from outside.

@@ -1,7 +1,8 @@
 //! Chunks: where on the device the addresses are that everything else is told by.
 //!
-//! Of one device there are chunks with one copy (SINGLE) and with two (DUP). Chunks may not overlap, neither by address nor on the
-//! device: so what is allocated is never more than the device is large.
+//! Of one device there are chunks with one copy (SINGLE) and with two (DUP). Chunks may not
+//! overlap, neither by address nor on the device: so what is allocated is never more than the
+//! device is large.
 
 use super::superblock::Superblock;
 use super::tree::Key;

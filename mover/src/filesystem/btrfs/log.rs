@@ -1,7 +1,7 @@
 //! Log trees: what was synced since the last commit, one tree for each subvolume.
 //!
-//! The next mount walks them, makes what they say part of the subvolumes, and frees them. Until then neither their blocks nor
-//! new extents that files in them refer to are in the extent tree.
+//! The next mount walks them, makes what they say part of the subvolumes, and frees them. Until
+//! then neither their blocks nor new extents that files in them refer to are in the extent tree.
 
 use super::{Btrfs, item, owner, root_of, unusable};
 use crate::filesystem::{Map, Refusal, le64};

@@ -21,8 +21,9 @@ mod incompat {
     pub(super) const MIXED_BACKREF: u64 = 1;
     pub(super) const METADATA_UUID: u64 = 1 << 10;
     pub(super) const ZONED: u64 = 1 << 12;
-    /// And DEFAULT_SUBVOL, MIXED_GROUPS, COMPRESS_LZO, COMPRESS_ZSTD, BIG_METADATA, EXTENDED_IREF, RAID56, SKINNY_METADATA,
-    /// NO_HOLES, RAID1C34, SIMPLE_QUOTA. What profile a chunk has is looked up in the chunk.
+    /// And DEFAULT_SUBVOL, MIXED_GROUPS, COMPRESS_LZO, COMPRESS_ZSTD, BIG_METADATA, EXTENDED_IREF,
+    /// RAID56, SKINNY_METADATA, NO_HOLES, RAID1C34, SIMPLE_QUOTA. What profile a chunk has is
+    /// looked up in the chunk.
     pub(super) const KNOWN: u64 = MIXED_BACKREF | METADATA_UUID | 0x1_0bfe;
 }
 

@@ -1,7 +1,7 @@
 //! Trees: blocks of keys, in order.
 //!
-//! A walk ends: each leaf but an empty root has a key that is larger than all before, so none is read twice, and above each
-//! there are at most as many blocks as a tree has levels.
+//! A walk ends: each leaf but an empty root has a key that is larger than all before, so none is
+//! read twice, and above each there are at most as many blocks as a tree has levels.
 
 use super::checksum::ROOM;
 use super::{Btrfs, unusable, uuid};

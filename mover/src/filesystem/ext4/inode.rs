@@ -1,4 +1,5 @@
-//! Where the blocks of one file are: the journal's. By extents, or by the block lists of ext2 and ext3.
+//! Where the blocks of one file are: the journal's. By extents, or by the block lists of ext2 and
+//! ext3.
 
 use super::{Ext4, Refusal, le16, le32, unusable};
 use std::ops::Range;

@@ -1,9 +1,12 @@
-//! The journal (JBD2): which blocks have newer copies in it that the next mount will write to where they belong.
+//! The journal (JBD2): which blocks have newer copies in it that the next mount will write to where
+//! they belong.
 //!
-//! From its start on, transaction after transaction as long as the numbers go up by one: descriptor blocks that say where the blocks
-//! behind them belong, revocations (what an older transaction says of a block must not be replayed), and a commit block at
-//! the end. What has no commit block was never finished and does not count. Checksums are verified where there are any. Fast
-//! commits and commits that are not flushed in order are refused: what they mean is only known to the code that replays them.
+//! From its start on, transaction after transaction as long as the numbers go up by one: descriptor
+//! blocks that say where the blocks behind them belong, revocations (what an older transaction says
+//! of a block must not be replayed), and a commit block at the end. What has no commit block was
+//! never finished and does not count. Checksums are verified where there are any. Fast commits and
+//! commits that are not flushed in order are refused: what they mean is only known to the code that
+//! replays them.
 
 use super::inode::FileBlocks;
 use super::{Ext4, Newer, Refusal, crc32c, joined, unusable};
@@ -162,7 +165,8 @@ impl Log {
         if fits { Ok(()) } else { Err(bad_checksum()) }
     }
 
-    /// Only once the commit block is there: in a transaction that is just being written, copies may be missing.
+    /// Only once the commit block is there: in a transaction that is just being written, copies may
+    /// be missing.
     fn check_copies(&self, fs: &Ext4<'_>, written: &[Written]) -> Result<(), Refusal> {
         if self.version == Checksums::None {
             return Ok(());

@@ -15,8 +15,8 @@ mod incompat {
     pub(super) const META_BG: u32 = 0x10;
     pub(super) const BIT64: u32 = 0x80;
     pub(super) const CSUM_SEED: u32 = 0x2000;
-    /// FILETYPE, EXTENTS, MMP, FLEX_BG, EA_INODE, DIRDATA, LARGEDIR, INLINE_DATA, ENCRYPT, CASEFOLD: nothing of them touches
-    /// bitmaps, or where they are.
+    /// FILETYPE, EXTENTS, MMP, FLEX_BG, EA_INODE, DIRDATA, LARGEDIR, INLINE_DATA, ENCRYPT,
+    /// CASEFOLD: nothing of them touches bitmaps, or where they are.
     pub(super) const KNOWN: u32 = RECOVER | META_BG | BIT64 | CSUM_SEED | 0x3_d742;
 }
 
@@ -25,7 +25,8 @@ mod ro_compat {
     pub(super) const GDT_CSUM: u32 = 0x10;
     pub(super) const BIGALLOC: u32 = 0x200;
     pub(super) const METADATA_CSUM: u32 = 0x400;
-    /// LARGE_FILE, BTREE_DIR, HUGE_FILE, DIR_NLINK, EXTRA_ISIZE, QUOTA, READONLY, PROJECT, VERITY, ORPHAN_PRESENT.
+    /// LARGE_FILE, BTREE_DIR, HUGE_FILE, DIR_NLINK, EXTRA_ISIZE, QUOTA, READONLY, PROJECT, VERITY,
+    /// ORPHAN_PRESENT.
     pub(super) const KNOWN: u32 = SPARSE_SUPER | GDT_CSUM | BIGALLOC | METADATA_CSUM | 0x1_b16e;
 }
 
@@ -126,7 +127,8 @@ impl Superblock {
         })
     }
 
-    /// The same file system, of the superblock that the journal has; `block` is the one that holds it.
+    /// The same file system, of the superblock that the journal has; `block` is the one that holds
+    /// it.
     pub(super) fn replayed(&self, block: &[u8], volume_bytes: u64) -> Result<Self, Refusal> {
         let start = (OFFSET % self.block_bytes) as usize;
         let new = Self::parse(block.get(start..start + LEN).unwrap_or_default(), volume_bytes)?;
@@ -182,7 +184,8 @@ impl Superblock {
         self.block_bytes / self.descriptor_len as u64
     }
 
-    /// Blocks at the start of a group that hold a superblock and descriptors, or are kept for more of these.
+    /// Blocks at the start of a group that hold a superblock and descriptors, or are kept for more
+    /// of these.
     pub(super) fn base(&self, group: u32) -> Range<u64> {
         let all = u64::from(self.groups).div_ceil(self.descriptors_in_block());
         let own = self.has_superblock(group);

@@ -67,7 +67,8 @@ impl Boot {
         }
         let bytes = read(volume, 0, LEN)?;
         let named = [Width::Twelve, Width::Sixteen, Width::ThirtyTwo].map(|w| w.is_named(&bytes));
-        // boot sectors begin with a jump; without a name it may as well be that of a partition table
+        // boot sectors begin with a jump; without a name it may as well be that of a partition
+        // table
         let is_boot = matches!(bytes[0], 0xe9 | 0xeb) && bytes.ends_with(b"\x55\xaa");
         if !is_boot || !named.contains(&true) {
             return Err(Refusal::Unknown);

@@ -1,4 +1,5 @@
-//! A volume group, as its metadata describes it: which extents of one physical volume its logical volumes have.
+//! A volume group, as its metadata describes it: which extents of one physical volume its logical
+//! volumes have.
 
 use super::text::{Section, Value};
 use super::{UUID_LEN, unusable};
@@ -28,7 +29,8 @@ const LOGICAL_STATUS: [&str; 10] = [
 const MISSING: &str = "MISSING";
 /// Sections of a group. What the last one lists has no extents any more.
 const SECTIONS: [&str; 3] = ["physical_volumes", "logical_volumes", "historical_logical_volumes"];
-/// Kinds of segments that have no extents but those of other logical volumes, or none at all; all kinds of RAID too.
+/// Kinds of segments that have no extents but those of other logical volumes, or none at all; all
+/// kinds of RAID too.
 const INDIRECT: [&str; 11] = [
     "snapshot",
     "thin",

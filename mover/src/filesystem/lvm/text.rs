@@ -1,4 +1,5 @@
-//! The text that metadata is: names with numbers, strings, lists of these, and sections. What is not exactly that is refused.
+//! The text that metadata is: names with numbers, strings, lists of these, and sections. What is
+//! not exactly that is refused.
 
 use super::unusable;
 use crate::filesystem::Refusal;

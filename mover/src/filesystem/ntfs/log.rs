@@ -1,8 +1,9 @@
 //! The log: whether the volume was unmounted.
 //!
-//! It begins with two restart pages, of which the one with the larger number counts. Unless it says that the volume is clean, or that
-//! nobody has the log open, there is something to replay. A log of nothing but ones was emptied: by mkfs, or by ntfs-3g, which does so
-//! after it has found it clean, and before it writes.
+//! It begins with two restart pages, of which the one with the larger number counts. Unless it says
+//! that the volume is clean, or that nobody has the log open, there is something to replay. A log
+//! of nothing but ones was emptied: by mkfs, or by ntfs-3g, which does so after it has found it
+//! clean, and before it writes.
 
 use super::record::{Runs, mend};
 use super::{Ntfs, unusable};

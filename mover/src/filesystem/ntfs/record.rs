@@ -1,7 +1,7 @@
 //! Records of the master file table, and the runs of clusters that their data is in.
 //!
-//! The last two bytes of each sector of a record are kept in its head, and a number that grows with each write stands in their
-//! place: a record that was written only in part has two of these.
+//! The last two bytes of each sector of a record are kept in its head, and a number that grows with
+//! each write stands in their place: a record that was written only in part has two of these.
 
 use super::{Boot, attribute, unusable};
 use crate::filesystem::{ReadAt, Refusal, field, le16, le32, le64, read};
@@ -148,7 +148,8 @@ impl Record {
     }
 }
 
-/// Each begins with how many bytes its length and its distance from the one before have. One without a place is a hole.
+/// Each begins with how many bytes its length and its distance from the one before have. One
+/// without a place is a hole.
 fn parse(mut rest: &[u8], boot: &Boot) -> Option<Vec<Range<u64>>> {
     let mut runs = Vec::new();
     let mut place = 0_i64;

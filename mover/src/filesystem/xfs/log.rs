@@ -1,12 +1,14 @@
 //! The log: what the next mount will write to where it belongs.
 //!
-//! A ring of blocks of 512 bytes. Each begins with the number of the round that it was written in, so the head is where the round
-//! before goes on; what stood there is kept in the header of the record. The last record says where the tail is. When it is an
-//! unmount record, there is nothing to replay. Else all records from tail to head are read, and what their committed transactions
+//! A ring of blocks of 512 bytes. Each begins with the number of the round that it was written in,
+//! so the head is where the round before goes on; what stood there is kept in the header of the
+//! record. The last record says where the tail is. When it is an unmount record, there is nothing
+//! to replay. Else all records from tail to head are read, and what their committed transactions
 //! changed of the blocks that a map depends on is remembered.
 //!
-//! Records are written side by side, so before the head of a crash there may be holes, and torn ones: as the kernel does, the
-//! first of them is where the log ends. Only within what can be under way at once: anything else is refused.
+//! Records are written side by side, so before the head of a crash there may be holes, and torn
+//! ones: as the kernel does, the first of them is where the log ends. Only within what can be under
+//! way at once: anything else is refused.
 
 mod transactions;
 
@@ -269,7 +271,8 @@ impl Log<'_> {
         }
     }
 
-    /// All records from the tail that the last one names up to the head; gives the first that is torn.
+    /// All records from the tail that the last one names up to the head; gives the first that is
+    /// torn.
     fn read_records(
         &self,
         last: &Record,
@@ -332,7 +335,8 @@ fn unpacked(record: &Record, headers: &[u8], data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Of header, further headers as far as there is data for them, and data. The header has 4 bytes more on machines of 64 bits.
+/// Of header, further headers as far as there is data for them, and data. The header has 4 bytes
+/// more on machines of 64 bits.
 fn checksum_fits(record: &Record, headers: &[u8], data: &[u8]) -> bool {
     const CRC: usize = 32;
     const FURTHER: usize = 260;

@@ -1,4 +1,5 @@
-//! The superblock: what is refused at once, and sizes that are held against each other and against the volume.
+//! The superblock: what is refused at once, and sizes that are held against each other and against
+//! the volume.
 
 use super::{checksum_fits, unusable};
 use crate::filesystem::{ReadAt, Refusal, be16, be32, be64, field, read};
@@ -179,7 +180,8 @@ fn log_blocks(bytes: &[u8]) -> Option<Range<u64>> {
     Some(start..start.checked_add(be32(bytes, 96).into())?)
 }
 
-/// Sizes, places and features: everything before the counters but names, and what stands behind them that a map depends on.
+/// Sizes, places and features: everything before the counters but names, and what stands behind
+/// them that a map depends on.
 fn fixed(bytes: &[u8]) -> Vec<u8> {
     let parts = [0..32, 48..56, 80..100, 102..104, 120..125, 208..220];
     parts.into_iter().flat_map(|part| bytes[part].iter().copied()).collect()

@@ -1,7 +1,7 @@
 //! Where io_uring is forbidden: by seccomp (as in containers), or its buffers by RLIMIT_MEMLOCK.
 //!
-//! A seccomp filter and capabilities belong to a thread, so the tests forbid things to a thread of their own. The limit belongs
-//! to the process, so that test runs itself again in a child.
+//! A seccomp filter and capabilities belong to a thread, so the tests forbid things to a thread of
+//! their own. The limit belongs to the process, so that test runs itself again in a child.
 
 use super::*;
 
@@ -18,7 +18,8 @@ fn forbid(number: libc::c_long, errno: i32) {
         instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let filter = libc::sock_fprog { len: 4, filter: program.as_mut_ptr() };
-    // SAFETY: both calls only read what they are given, which lives until they return; they change this thread only.
+    // SAFETY: both calls only read what they are given, which lives until they return; they change
+    // this thread only.
     let (a, b) = unsafe {
         (
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
@@ -34,7 +35,8 @@ fn drop_ipc_lock() {
     const CAP_IPC_LOCK: u32 = 14;
     let mut header = [VERSION_3, 0];
     let mut sets = [[0u32; 3]; 2];
-    // SAFETY: capget writes two sets of three words, capset reads them; both read the header of two words.
+    // SAFETY: capget writes two sets of three words, capset reads them; both read the header of two
+    // words.
     unsafe {
         assert_eq!(libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()), 0);
         for word in &mut sets[0] {
@@ -44,7 +46,8 @@ fn drop_ipc_lock() {
     }
 }
 
-/// Starts engines on a thread that first forbids something to itself; gives the name and the notes of the one that worked.
+/// Starts engines on a thread that first forbids something to itself; gives the name and the notes
+/// of the one that worked.
 fn fallback(forbid_it: impl FnOnce() + Send) -> (&'static str, Vec<String>) {
     let dir = tempfile::tempdir().unwrap();
     let path = patterned_file(dir.path(), 1 << 20, 4);

@@ -136,7 +136,8 @@ proptest! {
         prop_assert_eq!(cursor, want.end);
     }
 
-    /// Every place is in exactly one job, each entry is read once, and lies within the read of its job.
+    /// Every place is in exactly one job, each entry is read once, and lies within the read of its
+    /// job.
     #[test]
     fn jobs_hold_each_place_once((_, _, gap, chunks) in volume()) {
         let gap_bytes = u32::try_from(gap % 5000).unwrap();

@@ -1,4 +1,5 @@
-//! Damaged and missing objects: clear errors, nothing wrong is ever written, forwarding stubs are followed.
+//! Damaged and missing objects: clear errors, nothing wrong is ever written, forwarding stubs are
+//! followed.
 
 use super::*;
 use crate::verify::{VerifyOptions, VerifySummary, verify};

@@ -456,7 +456,8 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// Segments that stay whole are not put together with others: what the model puts then is there already.
+/// Segments that stay whole are not put together with others: what the model puts then is there
+/// already.
 fn leave_whole(act: &mut Act, request: &Request) {
     if request.verb != Verb::Delete || !request.key.starts_with("dedup/") {
         return;

@@ -1,4 +1,5 @@
-//! The end of a pass: packs that were reused are looked up, the manifest is created, and whatever comes of it.
+//! The end of a pass: packs that were reused are looked up, the manifest is created, and whatever
+//! comes of it.
 
 use super::*;
 

@@ -1,7 +1,8 @@
 //! The connection to the service, and one call on it: the only file that knows the generated code.
 //!
-//! Keep-alive messages of HTTP/2 stay off: servers of this service drop clients that send them more often than every five minutes.
-//! A server that falls silent is noticed by the time between two messages instead.
+//! Keep-alive messages of HTTP/2 stay off: servers of this service drop clients that send them more
+//! often than every five minutes. A server that falls silent is noticed by the time between two
+//! messages instead.
 
 use super::super::{read_ca, read_small};
 use super::status::Failure;
@@ -132,7 +133,8 @@ impl Connection {
         Ok(channel)
     }
 
-    /// Makes the call and hands on each message as it comes. `idle` bounds the wait for each of them.
+    /// Makes the call and hands on each message as it comes. `idle` bounds the wait for each of
+    /// them.
     pub(super) async fn drain(
         &mut self,
         call: Call,
@@ -222,7 +224,8 @@ async fn consume<T: Into<Message>>(
         }
         messages += 1;
     }
-    // only a status is a clean end; a server without messages may have sent it before the stream began
+    // only a status is a clean end; a server without messages may have sent it before the stream
+    // began
     let trailers = tokio::time::timeout(idle, stream.trailers()).await.map_err(silent)?;
     match trailers.map_err(Ended::Status)? {
         None if messages > 0 => {

@@ -210,7 +210,8 @@ fn retry_after(response: &Response) -> Option<Duration> {
     text.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// The address that the user named, with a scheme and the number of entries. What was in its query stays.
+/// The address that the user named, with a scheme and the number of entries. What was in its query
+/// stays.
 fn parse_url(source: &RestSource, text: &str) -> Result<Url> {
     let scheme = if source.plain_http { "http" } else { "https" };
     let full = match text.contains("://") {

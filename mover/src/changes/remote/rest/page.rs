@@ -1,8 +1,9 @@
 //! One page of the REST draft: JSON whose key spelling and number forms are tolerated as they come.
 //!
-//! Keys are matched without regard to case, `_` and `-`, as Go's decoder does for structures without tags; a number may be
-//! a string of digits, as protocol-buffer JSON writes it. The same meaning twice in one object is an error: one of the two would be
-//! lost. What is not known is skipped.
+//! Keys are matched without regard to case, `_` and `-`, as Go's decoder does for structures
+//! without tags; a number may be a string of digits, as protocol-buffer JSON writes it. The same
+//! meaning twice in one object is an error: one of the two would be lost. What is not known is
+//! skipped.
 
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::fmt;

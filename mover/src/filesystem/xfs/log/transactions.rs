@@ -1,8 +1,9 @@
 //! Transactions of the log: what they changed, block by block.
 //!
-//! A record is a row of pieces, each with the number of its transaction. The pieces of a transaction are its items: a head that says
-//! how many pieces follow, and these. Of all items only changed blocks count that a map depends on, and blocks that were given
-//! up, whose changes before that are never replayed. What has no commit was never finished.
+//! A record is a row of pieces, each with the number of its transaction. The pieces of a
+//! transaction are its items: a head that says how many pieces follow, and these. Of all items only
+//! changed blocks count that a map depends on, and blocks that were given up, whose changes before
+//! that are never replayed. What has no commit was never finished.
 
 use super::unusable;
 use crate::filesystem::{Refusal, field, le16, le32, le64};
@@ -35,7 +36,8 @@ const CONTENTS: [u16; 3] = [4, 5, 18];
 /// What is changed is told in pieces of this size.
 const GRAIN: usize = 128;
 
-/// What is remembered, at most: a checkpoint is an eighth of a log, of which trees are a small part.
+/// What is remembered, at most: a checkpoint is an eighth of a log, of which trees are a small
+/// part.
 const BYTES_MAX: usize = 64 << 20;
 const OPEN_MAX: usize = 1 << 12;
 
@@ -77,7 +79,8 @@ impl Changes {
     ) -> Result<bool, Refusal> {
         let mut changed = false;
         for change in self.blocks.get(&sector).into_iter().flatten() {
-            // what is on the device is from that record or a later one; numbers of it that cannot be are of something else
+            // what is on the device is from that record or a later one; numbers of it that cannot
+            // be are of something else
             if newest >= change.lsn && newest != u64::MAX {
                 continue;
             }
@@ -261,7 +264,8 @@ impl Transaction {
     }
 }
 
-/// Where the pieces of a changed block belong: a bit for each of its grains that has changed, a piece for each row of bits.
+/// Where the pieces of a changed block belong: a bit for each of its grains that has changed, a
+/// piece for each row of bits.
 fn parts(head: &[u8], pieces: &[Vec<u8>]) -> Result<Parts, Refusal> {
     const MAP: usize = 20;
     let words = le32(head, 16) as usize;
