@@ -44,6 +44,11 @@ pub struct Limits {
 pub trait ReadAt {
     /// Fills `buffer` from `offset` on.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Of a device; `None` where nobody says.
+    fn sector_bytes(&self) -> Option<u64> {
+        None
+    }
 }
 
 impl ReadAt for File {

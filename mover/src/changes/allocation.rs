@@ -11,6 +11,10 @@ impl ReadAt for Source {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         self.read_exact_at(buffer, offset).map_err(io::Error::other)
     }
+
+    fn sector_bytes(&self) -> Option<u64> {
+        self.is_block_device().then(|| self.logical_block_bytes().into())
+    }
 }
 
 /// Reads what the file system on a device uses. Nobody may be writing to it: what is on the device
@@ -27,6 +31,12 @@ pub(super) fn filesystem_list(path: &Path, request: &ListRequest<'_>) -> Result<
     };
     if let Some(mount) = source.mounted_read_write()? {
         let detail = format!("it is mounted read-write at {}", mount.display());
+        return Err(Error::new(ErrorKind::Unsupported, context(), detail)
+            .hint("back up a snapshot instead"));
+    }
+    if source.is_claimed_unseen()? {
+        let detail = "it is in use by something that is not seen from here, \
+                      a mount in another container perhaps";
         return Err(Error::new(ErrorKind::Unsupported, context(), detail)
             .hint("back up a snapshot instead"));
     }

@@ -94,6 +94,12 @@ pub(super) fn open_buffered(path: &Path, access: Access) -> Result<(File, Facts)
     Ok((file, facts))
 }
 
+/// Whether somebody has claimed a block device: a mount or the like, wherever it is seen.
+pub(super) fn is_claimed(path: &Path) -> bool {
+    let claimed = open_claimed(path, Access::Read, libc::O_EXCL);
+    claimed.is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy)
+}
+
 /// Connects to an NBD server.
 pub(super) fn open_export(path: &Path) -> Result<Opened> {
     let export = Arc::new(Export::open(path)?);

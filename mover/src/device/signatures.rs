@@ -8,8 +8,8 @@
 use crate::io::{Direction, IoFile, transfer_error};
 use chunkstore::Result;
 
-/// Enough for every signature below (ZFS has the last).
-pub(crate) const HEAD_BYTES: u64 = 264 << 10;
+/// Enough for every signature below (VMFS has the last).
+pub(crate) const HEAD_BYTES: u64 = (1 << 20) + 4096;
 /// Enough for the signatures at a device's end: a GPT's second header, the metadata of older md
 /// arrays.
 pub(crate) const TAIL_BYTES: u64 = 128 << 10;
@@ -56,8 +56,29 @@ const MAGICS: &[Magic] = &[
     magic("a UDF file system", 32769, b"BEA01"),
     magic("a GFS2 file system", 65536, b"\x01\x16\x19\x70\x00\x00\x00\x01"),
     magic("an OCFS2 file system", 8192, b"OCFSV2"),
+    magic("an OCFS2 file system", 4096, b"OCFSV2"),
+    magic("an OCFS2 file system", 2048, b"OCFSV2"),
+    magic("an OCFS2 file system", 1024, b"OCFSV2"),
     magic("a JFS file system", 32768, b"JFS1"),
     magic("a ReiserFS file system", 65536 + 52, b"ReIsEr"),
+    magic("a ReiserFS file system", 8192 + 52, b"ReIsEr"),
+    magic("a Reiser4 file system", 65536, b"ReIsEr4"),
+    magic("a UFS file system", 65536 + 1372, b"\x19\x01\x54\x19"),
+    magic("a UFS file system", 8192 + 1372, b"\x54\x19\x01\x00"),
+    magic("a UFS file system", 8192 + 1372, b"\x19\x01\x54\x19"),
+    magic("a VMFS volume", 1 << 20, b"\x0d\xd0\x01\xc0"),
+    magic("a VxFS file system", 1024, b"\xf5\xfc\x01\xa5"),
+    magic("an HFS+ file system", 1024, b"H+\0\x04"),
+    magic("an HFS+ file system", 1024, b"HX\0\x05"),
+    magic("an APFS container", 32, b"NXSB"),
+    magic("a NILFS2 file system", 1024, b"\x02\0\0\0\0\0\x34\x34"),
+    magic("an HPFS file system", 8192, b"\x49\xe8\x95\xf9\xc5\xe9\x53\xfa"),
+    magic("a BSD disklabel", 512, b"\x57\x45\x56\x82"),
+    magic("a Windows dynamic disk", 3072, b"PRIVHEAD"),
+    magic("an Oracle ASM disk", 32, b"ORCLDISK"),
+    magic("a VDO volume", 0, b"dmvdo001"),
+    magic("a Stratis pool member", 516, b"!Stra0tis"),
+    magic("a dm-integrity volume", 0, b"integrt\0"),
     magic("a LUKS container", 0, b"LUKS\xba\xbe"),
     magic("a BitLocker volume", 3, b"-FVE-FS-"),
     magic("Ceph BlueStore data", 0, b"bluestore block device"),

@@ -2,7 +2,8 @@
 
 use super::geometry::{DeviceKind, Facts};
 use super::mounts::InUse;
-use super::open::{Access, DirectIo, Opened, open_buffered, open_export, with_direct};
+use super::open::{Access, DirectIo, Opened};
+use super::open::{is_claimed, open_buffered, open_export, with_direct};
 use super::signatures;
 use super::state;
 use crate::io::{Direction, IoFile, transfer_error};
@@ -190,6 +191,20 @@ impl Source {
             return Ok(None);
         }
         Ok(InUse::of(self.facts.identity)?.mounts.into_iter().find(|m| m.read_write).map(|m| m.at))
+    }
+
+    /// Whether the kernel has given the device to somebody whom nothing here tells of: mounts of other
+    /// containers are not among those that are listed here.
+    pub fn is_claimed_unseen(&self) -> Result<bool> {
+        if !self.is_block_device() || InUse::of(self.facts.identity)?.describe().is_some() {
+            return Ok(false);
+        }
+        Ok(is_claimed(self.path()))
+    }
+
+    /// Whether it is a block device of this machine.
+    pub fn is_block_device(&self) -> bool {
+        self.facts.kind == DeviceKind::Block
     }
 
     /// Equal texts, from two processes at two times: nothing was written to the volume in between,

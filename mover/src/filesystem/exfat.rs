@@ -24,6 +24,8 @@ const CLUSTERS_MAX: u32 = 0xffff_fff5;
 const LAST: u32 = u32::MAX;
 const CLUSTER_BYTES_MAX: u64 = 32 << 20;
 const DIRECTORY_BYTES_MAX: u64 = 256 << 20;
+/// Two bytes for each of them.
+const LETTERS_BYTES_MAX: u64 = 128 << 10;
 const ENTRY: usize = 32;
 
 mod flag {
@@ -55,8 +57,12 @@ pub(super) fn used_space(
     let Boot { data_start, cluster_bytes, clusters, root, .. } = fs.boot;
     let root = fs.chain(root, DIRECTORY_BYTES_MAX / cluster_bytes)?;
     let (bitmap, letters) = fs.find_files(&root)?;
-    if bitmap.bytes < u64::from(clusters).div_ceil(8) {
-        return Err(unusable(format!("its bitmap is too short for {clusters} clusters")));
+    let needed = u64::from(clusters).div_ceil(8);
+    if bitmap.bytes < needed || bitmap.bytes > needed.next_multiple_of(cluster_bytes) {
+        return Err(unusable(format!("its bitmap has not the length for {clusters} clusters")));
+    }
+    if letters.bytes > LETTERS_BYTES_MAX {
+        return Err(unusable("its table of letters has more than there are"));
     }
     let (bitmap, letters) = (fs.file(&bitmap)?, fs.file(&letters)?);
     let all = [&root, &bitmap, &letters].into_iter().flatten();
@@ -117,9 +123,6 @@ impl ExFat<'_> {
     /// A file that has as many clusters as it needs.
     fn file(&self, file: &File) -> Result<Vec<u32>, Refusal> {
         let count = file.bytes.div_ceil(self.boot.cluster_bytes);
-        if count > u64::from(self.boot.clusters) {
-            return Err(unusable(format!("the file at cluster {} is larger than it", file.first)));
-        }
         let chain = self.chain(file.first, count)?;
         if chain.len() as u64 == count {
             return Ok(chain);

@@ -19,7 +19,7 @@ use crate::changes::Extents;
 use std::ops::Range;
 use text::Section;
 
-const KIND: &str = "lvm";
+pub(super) const KIND: &str = "lvm";
 const SECTOR: usize = 512;
 const LABEL_SECTORS: u64 = 4;
 const LABEL: &[u8; 8] = b"LABELONE";

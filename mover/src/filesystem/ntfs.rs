@@ -8,13 +8,17 @@
 //! Nothing has a checksum, and the log is not replayed. So it must say that the volume was
 //! unmounted, the volume must not be marked as dirty, and the mirror must be the same as the
 //! records. A Windows that is hibernated, or that was shut down to start fast, has its volumes
-//! mounted: their logs say so. What ntfs-3g has mounted, nothing on the volume tells.
+//! mounted: their logs say so. What ntfs-3g has mounted, nothing on the volume tells; so whatever
+//! any record refers to must be in use.
+//!
+//! Shadow copies need clusters that are free: of what was not written over since, they have no copy.
 
 mod log;
 mod record;
 
 use super::clusters::Clusters;
 use super::{Limits, Map, ReadAt, Refusal, UsedSpace, le16, le64, read};
+use crate::changes::Extents;
 use record::{Record, Runs};
 
 const KIND: &str = "ntfs";
@@ -22,6 +26,8 @@ const BOOT_LEN: usize = 512;
 const CLUSTER_BYTES_MAX: u64 = 2 << 20;
 const RECORD_BYTES_MAX: u64 = 64 << 10;
 const BITMAP_PIECE: u64 = 64 << 10;
+/// Of the master file table; whole records.
+const TABLE_PIECE: u64 = 1 << 20;
 
 /// Records of the master file table.
 mod file {
@@ -48,6 +54,16 @@ mod flag {
     pub(super) const HARMLESS: u16 = 0x8008;
 }
 
+/// What tells where shadow copies are, as libvshadow's documentation of their format has it.
+mod shadows {
+    pub(super) const PLACE: u64 = 0x1e00;
+    pub(super) const LEN: usize = 512;
+    pub(super) const MARK: &[u8; 16] =
+        b"\x6b\x87\x08\x38\x76\xc1\x48\x4e\xb7\xae\x04\x04\x6e\x6c\xc7\x52";
+    /// Where it says where their catalog is; zero before the first one.
+    pub(super) const CATALOG: usize = 48;
+}
+
 fn unusable(why: impl Into<String>) -> Refusal {
     Refusal::Unusable { kind: KIND, why: why.into() }
 }
@@ -63,6 +79,7 @@ pub(super) fn used_space(
     let table = Record::read(volume, start, &boot, file::TABLE)?.data(&boot)?;
     let fs = Ntfs { volume, boot, table };
     fs.check_volume()?;
+    fs.check_shadows(volume_bytes)?;
     let mirror = fs.check_mirror()?;
     let log = fs.record(file::LOG)?.data(&fs.boot)?;
     log::check(&fs, &log)?;
@@ -84,7 +101,9 @@ pub(super) fn used_space(
         from += len;
     }
     let free_bytes = told.finish()?;
-    Ok(UsedSpace { kind: KIND, used: map.finish(), free_bytes, ..UsedSpace::default() })
+    let used = map.finish();
+    fs.check_files(&used)?;
+    Ok(UsedSpace { kind: KIND, used, free_bytes, ..UsedSpace::default() })
 }
 
 struct Ntfs<'a> {
@@ -136,6 +155,42 @@ impl Ntfs<'_> {
         }
         if flags & !flag::HARMLESS != 0 {
             return Err(unusable(format!("its volume record has unknown flags: {flags:#x}")));
+        }
+        Ok(())
+    }
+
+    /// Refuses a volume that has, or had, shadow copies.
+    fn check_shadows(&self, volume_bytes: u64) -> Result<(), Refusal> {
+        let head = shadows::PLACE..shadows::PLACE + shadows::LEN as u64;
+        if head.end > volume_bytes {
+            return Ok(());
+        }
+        let head = read(self.volume, head.start, shadows::LEN)?;
+        if head.starts_with(shadows::MARK) && le64(&head, shadows::CATALOG) != 0 {
+            return Err(unusable("it has shadow copies, which need what is free"));
+        }
+        Ok(())
+    }
+
+    /// Holds all records against what is used: of what they refer to nothing may be left out.
+    fn check_files(&self, used: &Extents) -> Result<(), Refusal> {
+        let len = self.boot.record_bytes;
+        let end = self.table.bytes.min(self.table.written) / len * len;
+        let mut at = 0;
+        while at < end {
+            let piece = self.read(&self.table, at, TABLE_PIECE.min(end - at))?;
+            let records = piece.chunks_exact(usize::try_from(len).unwrap_or(usize::MAX));
+            for (number, bytes) in (at / len..).zip(records) {
+                let Some(record) = Record::of_file(bytes, number)? else { continue };
+                for run in record.clusters(&self.boot)? {
+                    let place = |cluster: u64| cluster * self.boot.cluster_bytes;
+                    if !used.covers(&(place(run.start)..place(run.end))) {
+                        let why = format!("record {number} refers to clusters that count as free");
+                        return Err(unusable(why));
+                    }
+                }
+            }
+            at += TABLE_PIECE;
         }
         Ok(())
     }

@@ -2,11 +2,12 @@
 //!
 //! Layout: the UEFI specification, chapter 5. Everything outside of partitions is used: tables,
 //! gaps, boot loaders. A partition whose file system is known and can be relied upon is mapped by
-//! it, at its place; any other is used as a whole. So are extended partitions of an MBR, with all
-//! that is in them. Sectors of an MBR are taken to have 512 bytes: where they have more, no file
-//! system is found where one is looked for, and all is used.
+//! it, at its place; any other is used as a whole. So is one whose type says that something else is
+//! in it: what is found there is a leftover then, or a part of a volume that goes on elsewhere. And so
+//! are extended partitions of an MBR, with all that is in them.
 
-use super::{Limits, Map, ReadAt, Refusal, UsedSpace, file_system, le32, le64, read};
+use super::{Limits, Map, ReadAt, Refusal, UsedSpace};
+use super::{be16, file_system, le16, le32, le64, lvm, read, swap};
 use std::io;
 
 const GPT: &str = "gpt";
@@ -15,7 +16,36 @@ const SECTOR: u64 = 512;
 const SECTOR_LEN: usize = 512;
 /// An MBR that says that there is a GPT.
 const PROTECTIVE: u8 = 0xee;
-const EXTENDED: [u8; 3] = [0x05, 0x0f, 0x85];
+/// Types of an MBR that hold file systems: FAT, NTFS and exFAT, hidden ones, a recovery system's,
+/// those of Linux, and EFI's.
+const OF_FILES: [u8; 17] = [
+    0x01, 0x04, 0x06, 0x07, 0x0b, 0x0c, 0x0e, 0x11, 0x14, 0x16, 0x17, 0x1b, 0x1c, 0x1e, 0x27, 0x83,
+    0xef,
+];
+const OF_SWAP: u8 = 0x82;
+const OF_LVM: u8 = 0x8e;
+/// The same for a GPT: EFI's, Microsoft's, a recovery system's, and of Linux the general one,
+/// `/boot`, `/`, `/usr` (for x86, x86-64 and arm64), `/home`, `/srv`, `/var`, `/var/tmp`.
+const GPT_OF_FILES: [&str; 15] = [
+    "c12a7328-f81f-11d2-ba4b-00a0c93ec93b",
+    "ebd0a0a2-b9e5-4433-87c0-68b6b72699c7",
+    "de94bba4-06d1-4d40-a16a-bfd50179d6ac",
+    LINUX_DATA,
+    "bc13c2ff-59e6-4262-a352-b275fd6f7172",
+    "44479540-f297-41b2-9af7-d131d5f0458a",
+    "4f68bce3-e8cd-4db1-96e7-fbcaf984b709",
+    "b921b045-1df0-41c3-af44-4c6f280d3fae",
+    "75250d76-8cc6-458e-bd66-bd47cc81a812",
+    "8484680c-9521-48c6-9c11-b0720656f69e",
+    "b0e01050-ee5f-4390-949a-9101b17104e9",
+    "933ac7e1-2eb4-4f13-b844-0e14e2aef915",
+    "3b8f8425-20e0-4f3b-907f-1a25a76f98e8",
+    "4d21b016-b534-45c2-a9fb-5c16e091fd2d",
+    "7ec6f557-3bc5-4aca-b293-16ef5df639d1",
+];
+const LINUX_DATA: &str = "0fc63daf-8483-4772-8e79-3d69d8477de4";
+const GPT_OF_SWAP: &str = "0657fd6d-a4ab-43c4-84e5-0933c84b4f4f";
+const GPT_OF_LVM: &str = "e6d6d379-f507-44c2-a23c-238f2a3df928";
 /// The table that every program makes has 16 KiB.
 const TABLE_BYTES_MAX: u64 = 1 << 20;
 const ENTRY_BYTES_MIN: u32 = 128;
@@ -25,7 +55,50 @@ struct Partition {
     number: usize,
     start: u64,
     end: u64,
-    extended: bool,
+    holds: Holds,
+}
+
+/// What the type of a partition says is in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    FileSystem,
+    /// Of the general type of Linux, which is given to physical volumes too.
+    LinuxData,
+    Swap,
+    Lvm,
+    Other,
+}
+
+impl Holds {
+    fn of_mbr(kind: u8) -> Self {
+        match kind {
+            0x83 => Self::LinuxData,
+            OF_SWAP => Self::Swap,
+            OF_LVM => Self::Lvm,
+            kind if OF_FILES.contains(&kind) => Self::FileSystem,
+            _ => Self::Other,
+        }
+    }
+
+    fn of_gpt(kind: &str) -> Self {
+        match kind {
+            LINUX_DATA => Self::LinuxData,
+            GPT_OF_SWAP => Self::Swap,
+            GPT_OF_LVM => Self::Lvm,
+            kind if GPT_OF_FILES.contains(&kind) => Self::FileSystem,
+            _ => Self::Other,
+        }
+    }
+
+    fn may_be(self, found: &str) -> bool {
+        match self {
+            Self::FileSystem => !matches!(found, swap::KIND | lvm::KIND),
+            Self::LinuxData => found != swap::KIND,
+            Self::Swap => found == swap::KIND,
+            Self::Lvm => found == lvm::KIND,
+            Self::Other => false,
+        }
+    }
 }
 
 /// A part of a volume.
@@ -66,14 +139,21 @@ pub(super) fn used_space(
     let mut map = Map::new(kind, volume_bytes, limits);
     let mut all = UsedSpace { kind, ..UsedSpace::default() };
     let (mut understood, mut used_from) = (0, 0);
-    for Partition { number, start, end, extended } in partitions {
+    for Partition { number, start, end, holds } in partitions {
         let part = Part { volume, start, bytes: end - start };
         // half of them: its map and that of the volume are there at once
         let limits = Limits { ranges_max: limits.ranges_max / 2, ..limits };
-        let found =
-            if extended { Err(Refusal::Unknown) } else { file_system(&part, part.bytes, limits) };
+        let found = match holds {
+            Holds::Other => Err(Refusal::Unknown),
+            _ => file_system(&part, part.bytes, limits),
+        };
         let found = match found {
-            Ok(found) => found,
+            Ok(found) if holds.may_be(found.kind) => found,
+            Ok(UsedSpace { kind, .. }) => {
+                let why = "its type is of something else";
+                all.notes.push(format!("partition {number} counts as used: {kind}: {why}"));
+                continue;
+            }
             Err(refusal @ Refusal::Io { .. }) => return Err(refusal),
             Err(refusal) => {
                 all.notes.push(format!("partition {number} counts as used: {refusal}"));
@@ -122,10 +202,14 @@ fn table(
         let why = "two partition tables say different things of it".to_owned();
         return Err(Refusal::Unusable { kind: MBR, why });
     }
+    if volume.sector_bytes().is_some_and(|bytes| bytes != SECTOR) {
+        let why = "its sectors have another size, which an MBR does not say".to_owned();
+        return Err(Refusal::Unusable { kind: MBR, why });
+    }
     let partition = |(number, entry): (usize, &[u8])| {
         let start = u64::from(le32(entry, 8)) * SECTOR;
         let end = start + u64::from(le32(entry, 12)) * SECTOR;
-        Partition { number, start, end, extended: EXTENDED.contains(&entry[4]) }
+        Partition { number, start, end, holds: Holds::of_mbr(entry[4]) }
     };
     let entries = (1..).zip(entries).filter(|(_, entry)| entry[4] != 0).map(partition);
     Ok((MBR, SECTOR, entries.collect()))
@@ -172,11 +256,19 @@ fn gpt(volume: &dyn ReadAt, volume_bytes: u64) -> Result<(u64, Vec<Partition>), 
                 return Err(unusable("its partitions overlap, or lead outside"));
             }
             let (start, end) = (place(first)?, place(last + 1)?);
-            partitions.push(Partition { number, start, end, extended: false });
+            let holds = Holds::of_gpt(&guid(&entry[..16]));
+            partitions.push(Partition { number, start, end, holds });
         }
         return Ok((from + table_bytes, partitions));
     }
     Err(unusable("its header is not found"))
+}
+
+/// As it is written: the first three parts begin with their lowest byte.
+fn guid(bytes: &[u8]) -> String {
+    let (first, second, third) = (le32(bytes, 0), le16(bytes, 4), le16(bytes, 6));
+    let (fourth, fifth) = (be16(bytes, 8), hex::encode(&bytes[10..]));
+    format!("{first:08x}-{second:04x}-{third:04x}-{fourth:04x}-{fifth}")
 }
 
 /// As in Ethernet, over parts that stand one behind the other.

@@ -8,7 +8,7 @@
 
 use super::{Limits, Map, ReadAt, Refusal, UsedSpace, field, le32, read};
 
-const KIND: &str = "swap";
+pub(super) const KIND: &str = "swap";
 const MARK_LEN: usize = 10;
 const MARK: &[u8; MARK_LEN] = b"SWAPSPACE2";
 const OLD_MARK: &[u8; MARK_LEN] = b"SWAP-SPACE";
@@ -18,6 +18,8 @@ const SUSPENDED: [&[u8]; 5] =
 const PAGES: [u64; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
 /// What stands before the header is for boot loaders.
 const HEADER: usize = 1024;
+/// What follows its fields, UUID and label.
+const PADDING: usize = HEADER + 44;
 const BAD_PAGES: usize = 1536;
 
 fn unusable(why: impl Into<String>) -> Refusal {
@@ -46,6 +48,10 @@ pub(super) fn used_space(
         )));
     }
     let list = &page[BAD_PAGES..page.len() - MARK_LEN];
+    let unused = page[PADDING..BAD_PAGES].iter().chain(list.iter().skip(4 * bad as usize));
+    if unused.into_iter().any(|byte| *byte != 0) {
+        return Err(unusable("there is more in its first page than a header"));
+    }
     if last == 0 || bad >= last || bad as usize > list.len() / 4 {
         return Err(unusable("its header does not fit together"));
     }

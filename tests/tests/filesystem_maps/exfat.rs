@@ -132,9 +132,10 @@ fn exfat_that_does_not_add_up_is_refused() {
         ("no bitmap", with(bitmap, &[0x83]), "has no bitmap"),
         ("second bitmap", with(bitmap + 1, &[1]), "two bitmaps"),
         ("twice", with(letters, &[0x81]), "two bitmaps"),
-        ("short bitmap", with(bitmap + 24, &[9, 0, 0]), "too short"),
-        ("short chain", with(bitmap + 24, &[0xff; 3]), "shorter than it says"),
-        ("endless file", with(letters + 31, &[0x10]), "larger than it"),
+        ("short bitmap", with(bitmap + 24, &[9, 0, 0]), "has not the length"),
+        ("long bitmap", with(bitmap + 31, &[0x10]), "has not the length"),
+        ("short chain", with(letters + 24, &[0, 0, 2]), "shorter than it says"),
+        ("endless letters", with(letters + 31, &[0x10]), "more than there are"),
         ("free bitmap", with(place, &[0]), "its own tables"),
     ] {
         let refusal = map_of(&bytes).expect_err(what);

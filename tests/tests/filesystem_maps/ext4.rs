@@ -3,7 +3,9 @@
 use crate::stage::{BACKUP, LIMITS, MIB, Stage, copy, map, text};
 use mover::filesystem::{UsedSpace, used_space};
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use tests::{Filesystem, LoopDevice, require_root, run, run_ok};
 
 /// Each with what its mkfs is called with.
@@ -143,6 +145,31 @@ fn damaged_metadata_is_refused_or_harmless_and_never_a_panic_or_a_loop() {
     }
 }
 
+/// A mount in a mount namespace of its own, until it is dropped.
+struct MountElsewhere(Child);
+
+impl MountElsewhere {
+    fn new(device: &LoopDevice, directory: &Path) -> Self {
+        fs::create_dir_all(directory).unwrap();
+        let script = "mount \"$1\" \"$2\" && echo ready && read end";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script, "sh"]).arg(device.path()).arg(directory);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "ready\n");
+        Self(child)
+    }
+}
+
+impl Drop for MountElsewhere {
+    fn drop(&mut self) {
+        // its shell reads the end of this
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn a_backup_leaves_free_blocks_out_and_restores_all_files() {
     require_root!();
@@ -159,6 +186,15 @@ fn a_backup_leaves_free_blocks_out_and_restores_all_files() {
         let live = mover.ok(BACKUP.iter().copied().chain([text(device.path()).as_str()]));
         assert!(live.stderr.contains("is mounted read-write"), "{}", live.stderr);
         assert!(live.text().contains("\"kind\":\"whole\""), "{}", live.text());
+    }
+    {
+        // the same in a container, of whose mounts nothing is seen outside
+        let device = LoopDevice::attach(&image);
+        let elsewhere = MountElsewhere::new(&device, &stage.path("elsewhere"));
+        let live = mover.ok(BACKUP.iter().copied().chain([text(device.path()).as_str()]));
+        assert!(live.stderr.contains("that is not seen from here"), "{}", live.stderr);
+        assert!(live.text().contains("\"kind\":\"whole\""), "{}", live.text());
+        drop(elsewhere);
     }
     stage.expect_backups_right(&mover, &snapshot);
     let listed = mover.ok(["changes", &text(&snapshot), "--allocated-from", "filesystem"]).text();

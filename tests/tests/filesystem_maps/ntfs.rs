@@ -122,6 +122,26 @@ fn attribute(bytes: &[u8], record: usize, kind: u32) -> usize {
     at
 }
 
+/// A record of a file whose data is in clusters, and the first of these.
+fn first_file(bytes: &[u8], table: usize) -> (usize, usize) {
+    let in_clusters = |number: &usize| {
+        let record = table + number * 1024;
+        let mut at = record + le(bytes, record + 20, 2);
+        let used = bytes[record..].starts_with(b"FILE") && bytes[record + 22] & 1 == 1;
+        while used && le(bytes, at, 4) != u32::MAX as usize {
+            if le(bytes, at, 4) == DATA as usize && bytes[at + 8] == 1 {
+                let run = at + le(bytes, at + 32, 2);
+                let first = run + 1 + usize::from(bytes[run] & 0xf);
+                return Some((*number, le(bytes, first, usize::from(bytes[run] >> 4))));
+            }
+            at += le(bytes, at + 4, 4);
+        }
+        None
+    };
+    // those before are the file system's own
+    (24..400).find_map(|number| in_clusters(&number)).expect("a file")
+}
+
 /// Patches a record wherever it is.
 fn patched(good: &[u8], number: usize, kind: u32, at: usize, value: &[u8]) -> Vec<u8> {
     let mut bytes = good.to_vec();
@@ -179,6 +199,20 @@ fn ntfs_that_does_not_add_up_is_refused() {
         let refusal = map_of(&bytes).expect_err(what);
         assert!(refusal.contains(expected), "{what}: {refusal}");
     }
+    // a file whose clusters were not marked in time, as ntfs-3g leaves it below a snapshot
+    let (number, cluster) = first_file(&good, tables(&good)[0]);
+    let bit = good[place + cluster / 8] & !(1 << (cluster % 8));
+    let refusal = map_of(&with(place + cluster / 8, &[bit])).expect_err("it counts as free");
+    let expected = format!("record {number} refers to clusters that count as free");
+    assert!(refusal.contains(&expected), "{refusal}");
+    // files that were deleted after a shadow copy was made are nowhere else
+    let shadows = *b"\x6b\x87\x08\x38\x76\xc1\x48\x4e\xb7\xae\x04\x04\x6e\x6c\xc7\x52";
+    let mut bytes = with(0x1e00, &shadows);
+    bytes[0x1e00 + 48..0x1e00 + 56].fill(0);
+    map_of(&bytes).expect("there was never any");
+    bytes[0x1e00 + 50] = 4;
+    let refusal = map_of(&bytes).expect_err("it has a catalog");
+    assert!(refusal.contains("it has shadow copies"), "{refusal}");
     let mut bytes = good.clone();
     bytes[attribute(&good, record(VOLUME), STATE) + state + 10] = 8;
     let refusal = map_of(&bytes).expect_err("only one copy was changed");

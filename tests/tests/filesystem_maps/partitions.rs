@@ -2,9 +2,9 @@
 
 use crate::stage::{LIMITS, MIB, Stage, copy, map, spoil, text};
 use crate::{fat, lvm, ntfs, swap};
-use mover::filesystem::used_space;
+use mover::filesystem::{ReadAt, used_space};
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use tests::{Filesystem, LoopDevice, require_root, run_ok};
@@ -58,6 +58,15 @@ fn mbr() -> [u8; 512] {
         entry[8..12].copy_from_slice(&((start / SECTOR) as u32).to_le_bytes());
         entry[12..].copy_from_slice(&(sectors as u32).to_le_bytes());
     }
+    bytes
+}
+
+/// One that has a file system of Linux in its last partition, which is of this type.
+fn of_one_kind(kind: u8) -> [u8; 512] {
+    let mut bytes = mbr();
+    let last = &mut bytes[446 + 16 * 3..][..16];
+    last[4] = kind;
+    last[12..].copy_from_slice(&((SIZES[3].1 * MIB / SECTOR) as u32).to_le_bytes());
     bytes
 }
 
@@ -161,6 +170,28 @@ fn file_systems_in_partitions_are_mapped_at_their_places() {
     expect_same_files(&mut stage, &disk, &target);
 }
 
+/// What the type of its partition says is not there is a leftover, or a piece of something.
+fn expect_types_count(stage: &Stage, disk: &Path, places: &[(u64, u64)]) {
+    for (number, kind, found) in [
+        (2, "4202", "no file system is found"),
+        (2, "a503", "no file system is found"),
+        (2, "8200", "ntfs: its type is of something else"),
+        (3, "8300", "swap: its type is of something else"),
+        (3, "0700", "swap: its type is of something else"),
+        (4, "0700", "lvm: its type is of something else"),
+    ] {
+        let other = stage.path("other");
+        copy(disk, &other);
+        run_ok("sgdisk", ["-t", &format!("{number}:{kind}"), &text(&other)]);
+        let found_now = map(&other).unwrap();
+        let (at, bytes) = places[number - 1];
+        assert!(found_now.used.covers(&(at..at + bytes)), "{number} {kind}");
+        let note = format!("partition {number} counts as used: {found}");
+        let all = &found_now.notes;
+        assert!(all.iter().any(|one| one.starts_with(&note)), "{kind}: {all:?}");
+    }
+}
+
 /// A disk as that of a virtual machine with several systems.
 #[test]
 fn fat_ntfs_swap_space_and_lvm_are_mapped_in_partitions() {
@@ -184,6 +215,8 @@ fn fat_ntfs_swap_space_and_lvm_are_mapped_in_partitions() {
         let sectors = at / SECTOR..(at + bytes) / SECTOR;
         arguments.push("-n".to_owned());
         arguments.push(format!("{number}:{}:{}", sectors.start, sectors.end - 1));
+        let kind = ["0700", "0700", "8200", "8e00"][number - 1];
+        arguments.extend(["-t".to_owned(), format!("{number}:{kind}")]);
         put(&disk, at, image);
         places.push((at, bytes));
         free += map(image).unwrap().free_bytes;
@@ -217,6 +250,22 @@ fn fat_ntfs_swap_space_and_lvm_are_mapped_in_partitions() {
     dirty.write_all_at(&[1, 0, 0, 0], places[0].0 + SECTOR + 488).unwrap();
     let notes = map(&disk).unwrap().notes;
     assert!(notes[0].starts_with("partition 1: its table has"), "{notes:?}");
+    expect_types_count(&stage, &disk, &places);
+    run_ok("sgdisk", ["-t", "4:8300", &text(&disk)]);
+    assert_eq!(map(&disk).unwrap().notes.len(), 1, "physical volumes are where Linux's data is");
+}
+
+/// A disk with sectors of 4 KiB.
+struct Sectors<'a>(&'a File);
+
+impl ReadAt for Sectors<'_> {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_exact_at(buffer, offset)
+    }
+
+    fn sector_bytes(&self) -> Option<u64> {
+        Some(4096)
+    }
 }
 
 #[test]
@@ -231,7 +280,7 @@ fn tables_that_cannot_be_relied_upon_are_refused() {
     map(&disk).unwrap();
     let mut head = vec![0; MIB as usize];
     File::open(&disk).unwrap().read_exact(&mut head).unwrap();
-    let file = OpenOptions::new().write(true).open(&disk).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(&disk).unwrap();
     let tried = |at: usize, value: &[u8], expected: &str| {
         let mut bytes = head.clone();
         bytes[at..at + value.len()].copy_from_slice(value);
@@ -253,6 +302,17 @@ fn tables_that_cannot_be_relied_upon_are_refused() {
     let mut unknown = mbr();
     unknown[446 + 16 * 3..][..16].fill(0);
     tried(0, &unknown, "no partition has");
+    // Windows spreads volumes over the pieces of a dynamic disk
+    file.write_all_at(&of_one_kind(0x83), 0).unwrap();
+    map(&disk).expect("ext4");
+    tried(0, &of_one_kind(0x42), "no partition has");
+    let mut database = of_one_kind(0x83).to_vec();
+    database.resize(3072, 0);
+    database.extend(b"PRIVHEAD");
+    tried(0, &database, "dynamic disk");
+    file.write_all_at(&of_one_kind(0x83), 0).unwrap();
+    let refusal = used_space(&Sectors(&file), disk_bytes(), LIMITS).expect_err("its sectors");
+    assert!(refusal.to_string().contains("sectors have another size"), "{refusal}");
     // whatever stands in tables, nothing panics
     let mut refused = 0;
     let short = &mut head.clone();

@@ -78,6 +78,12 @@ fn swap_space_that_may_be_needed_is_refused() {
     expect_refused(&good, 1032, &638_u32.to_le_bytes(), "does not fit together");
     expect_refused(&good, 1032, &[1], "bad page 0 leads outside");
     expect_refused(&good, 512, b"LABELONE", "LVM");
+    // another use, which left the first page alone: a file system of FreeBSD, one of VMware
+    expect_refused(&good, 65536 + 1372, b"\x19\x01\x54\x19", "UFS");
+    expect_refused(&good, MIB as usize, b"\x0d\xd0\x01\xc0", "VMFS");
+    for at in [1068, 1535, 1536, 4085] {
+        expect_refused(&good, at, &[1], "more in its first page than a header");
+    }
     let mut bytes = good.clone();
     // pages 5 and 9 are bad
     bytes[1032] = 2;

@@ -204,7 +204,15 @@ impl Areas<'_, '_> {
                 let copies = segment.number("mirror_count")?;
                 self.add_areas(segment.list("mirrors")?, copies, len)
             }
-            _ if INDIRECT.contains(&kind) || kind.starts_with(RAID) => Ok(()),
+            _ if INDIRECT.contains(&kind) || kind.starts_with(RAID) => {
+                let names =
+                    |value: &Value<'_>| matches!(value, Value::Text(name) if *name == self.own);
+                let own = |value: &Value<'_>| matches!(value, Value::List(list) if list.iter().any(names));
+                if segment.iter().any(|(_, value)| own(value)) {
+                    return Err(unusable("it has extents of its own, which its kind never has"));
+                }
+                Ok(())
+            }
             _ => Err(unusable(format!("it is of an unknown kind, {kind}"))),
         }
     }

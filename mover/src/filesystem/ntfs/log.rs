@@ -15,6 +15,8 @@ const HEADER: usize = 30;
 const AREA: usize = 16;
 const PAGES_MAX: u64 = 64 << 10;
 const PIECE: u64 = 1 << 20;
+/// What Windows gives one at most.
+const BYTES_MAX: u64 = 4 << 30;
 const CLEAN: u16 = 2;
 const NOBODY: u16 = u16::MAX;
 /// Those that write 2.0 keep metadata in memory over a shutdown.
@@ -52,6 +54,9 @@ fn broken() -> Refusal {
 }
 
 fn is_empty(fs: &Ntfs<'_>, log: &Runs) -> Result<bool, Refusal> {
+    if log.bytes > BYTES_MAX {
+        return Err(unusable("its log is larger than a log can be"));
+    }
     let mut at = 0;
     while at < log.bytes {
         let len = (log.bytes - at).min(PIECE);

@@ -50,6 +50,10 @@ pub(super) fn mend(bytes: &mut [u8]) -> Option<()> {
     Some(())
 }
 
+fn broken(number: u64) -> Refusal {
+    unusable(format!("record {number} of its file table is broken"))
+}
+
 impl Record {
     /// One at a place of the volume.
     pub(super) fn read(
@@ -62,22 +66,31 @@ impl Record {
         Self::parse(read(volume, at, len)?, number)
     }
 
-    pub(super) fn parse(mut bytes: Vec<u8>, number: u64) -> Result<Self, Refusal> {
-        let broken = || unusable(format!("record {number} of its file table is broken"));
-        if !bytes.starts_with(b"FILE") {
+    /// One that has to be there, and is not the rest of another.
+    pub(super) fn parse(bytes: Vec<u8>, number: u64) -> Result<Self, Refusal> {
+        match Self::of_file(&bytes, number)? {
+            Some(record) if le64(&record.bytes, 32) == 0 => Ok(record),
+            _ => Err(broken(number)),
+        }
+    }
+
+    /// Any; `None` if it is of no file.
+    pub(super) fn of_file(bytes: &[u8], number: u64) -> Result<Option<Self>, Refusal> {
+        let broken = || broken(number);
+        if bytes.starts_with(b"BAAD") {
             return Err(broken());
         }
+        if !bytes.starts_with(b"FILE") || le16(bytes, 22) & IN_USE == 0 {
+            return Ok(None);
+        }
+        let mut bytes = bytes.to_vec();
         mend(&mut bytes).ok_or_else(broken)?;
         let used = le32(&bytes, 24) as usize;
-        let own = le16(&bytes, 22) & IN_USE != 0
-            && le64(&bytes, 32) == 0
-            && used <= bytes.len()
-            && usize::from(le16(&bytes, 20)) >= HEAD;
-        if !own {
+        if used > bytes.len() || usize::from(le16(&bytes, 20)) < HEAD {
             return Err(broken());
         }
         bytes.truncate(used);
-        Ok(Self { number, bytes })
+        Ok(Some(Self { number, bytes }))
     }
 
     /// Whether two hold the same; how often each was written does not matter.
@@ -94,29 +107,48 @@ impl Record {
     /// The one attribute of a kind that has no name.
     fn attribute(&self, kind: u32) -> Result<&[u8], Refusal> {
         let number = self.number;
-        let broken = || unusable(format!("the attributes of record {number} do not fit together"));
-        let mut rest = self.bytes.get(usize::from(le16(&self.bytes, 20))..).ok_or_else(broken)?;
         let mut found = None;
-        loop {
-            match rest.get(..4).map(|_| le32(rest, 0)) {
-                None => return Err(broken()),
-                Some(attribute::END) => break,
-                Some(attribute::LIST) => {
-                    return Err(unusable(format!("record {number} goes on in other records")));
-                }
-                Some(_) => {}
+        for one in self.attributes()? {
+            if le32(one, 0) == attribute::LIST {
+                return Err(unusable(format!("record {number} goes on in other records")));
             }
+            if le32(one, 0) == kind && one[9] == 0 && found.replace(one).is_some() {
+                return Err(self.broken("attributes"));
+            }
+        }
+        found.ok_or_else(|| unusable(format!("record {number} has no attribute {kind:#x}")))
+    }
+
+    fn attributes(&self) -> Result<Vec<&[u8]>, Refusal> {
+        let broken = || self.broken("attributes");
+        let mut rest = self.bytes.get(usize::from(le16(&self.bytes, 20))..).ok_or_else(broken)?;
+        let mut all = Vec::new();
+        while rest.get(..4).map(|_| le32(rest, 0)).ok_or_else(broken)? != attribute::END {
             let len = le32(rest, 4) as usize;
             let (one, behind) = rest
                 .split_at_checked(len)
                 .filter(|(one, _)| one.len() >= SHORT && len.is_multiple_of(8))
                 .ok_or_else(broken)?;
-            if le32(one, 0) == kind && one[9] == 0 && found.replace(one).is_some() {
-                return Err(broken());
-            }
+            all.push(one);
             rest = behind;
         }
-        found.ok_or_else(|| unusable(format!("record {number} has no attribute {kind:#x}")))
+        Ok(all)
+    }
+
+    fn broken(&self, what: &str) -> Refusal {
+        unusable(format!("the {what} of record {} do not fit together", self.number))
+    }
+
+    /// All clusters that any of its attributes is in, holes apart.
+    pub(super) fn clusters(&self, boot: &Boot) -> Result<Vec<Range<u64>>, Refusal> {
+        let mut all = Vec::new();
+        for one in self.attributes()?.into_iter().filter(|one| one[8] != 0) {
+            let runs = one.get(usize::from(le16(one, 32))..).filter(|_| one.len() >= LONG);
+            let runs =
+                runs.and_then(|runs| parse(runs, boot)).ok_or_else(|| self.broken("runs"))?;
+            all.extend(runs.into_iter().flatten());
+        }
+        Ok(all)
     }
 
     /// The value of an attribute that stands in the record.
@@ -136,9 +168,12 @@ impl Record {
             return Err(unusable(why));
         }
         let runs = one.get(usize::from(le16(one, 32))..).and_then(|runs| parse(runs, boot));
-        let broken = || unusable(format!("the runs of record {number} do not fit together"));
-        let clusters = runs.ok_or_else(broken)?;
-        let count: u64 = clusters.iter().map(|run| run.end - run.start).sum();
+        let broken = || self.broken("runs");
+        let clusters: Option<Vec<_>> = runs.ok_or_else(broken)?.into_iter().collect();
+        let clusters = clusters.ok_or_else(broken)?;
+        let count =
+            clusters.iter().try_fold(0_u64, |all, run| all.checked_add(run.end - run.start));
+        let count = count.ok_or_else(broken)?;
         let (last, bytes, written) = (le64(one, 24), le64(one, 48), le64(one, 56));
         let fits = last.checked_add(1) == Some(count)
             && count <= boot.clusters
@@ -149,8 +184,8 @@ impl Record {
 }
 
 /// Each begins with how many bytes its length and its distance from the one before have. One
-/// without a place is a hole.
-fn parse(mut rest: &[u8], boot: &Boot) -> Option<Vec<Range<u64>>> {
+/// without a place is a hole: `None`.
+fn parse(mut rest: &[u8], boot: &Boot) -> Option<Vec<Option<Range<u64>>>> {
     let mut runs = Vec::new();
     let mut place = 0_i64;
     loop {
@@ -159,11 +194,16 @@ fn parse(mut rest: &[u8], boot: &Boot) -> Option<Vec<Range<u64>>> {
             return Some(runs);
         }
         let (len, behind) = number(behind, head & 0xf)?;
+        if *head >> 4 == 0 && len > 0 {
+            runs.push(None);
+            rest = behind;
+            continue;
+        }
         let (distance, behind) = number(behind, head >> 4)?;
         place = place.checked_add(distance)?;
         let (start, len) = (u64::try_from(place).ok()?, u64::try_from(len).ok()?);
         let end = start.checked_add(len).filter(|end| *end <= boot.clusters && len > 0)?;
-        runs.push(start..end);
+        runs.push(Some(start..end));
         rest = behind;
     }
 }
@@ -186,15 +226,16 @@ mod tests {
 
     #[test]
     fn runs_are_relative_and_may_go_back() {
-        let runs = parse(&[0x11, 4, 100, 0x21, 2, 0x2c, 1, 0x11, 1, 0x9c, 0, 9, 9], &BOOT);
-        assert_eq!(runs, Some(vec![100..104, 400..402, 300..301]));
+        let runs = parse(&[0x11, 4, 100, 0x21, 2, 0x2c, 1, 1, 7, 0x11, 1, 0x9c, 0, 9, 9], &BOOT);
+        assert_eq!(runs, Some(vec![Some(100..104), Some(400..402), None, Some(300..301)]));
         assert_eq!(parse(&[0], &BOOT), Some(vec![]));
     }
 
     #[test]
-    fn runs_that_are_holes_or_lead_outside_are_none() {
+    fn runs_that_lead_outside_are_none() {
         for bytes in [
-            &[0x01, 4, 0][..],
+            &[0x01, 0, 0][..],
+            &[0x01, 0x80, 0],
             &[0x11, 4, 0xff, 0],
             &[0x21, 4, 0xe5, 3, 0],
             &[0x11, 0, 100, 0],

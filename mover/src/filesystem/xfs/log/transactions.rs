@@ -10,8 +10,9 @@ use crate::filesystem::{Refusal, field, le16, le32, le64};
 use std::collections::HashMap;
 use std::mem::take;
 
-/// What is kept of a change besides its bytes.
+/// What is kept of a change, and of a piece, besides its bytes.
 const CHANGE_BYTES: usize = 64;
+const PIECE_BYTES: usize = 48;
 const PIECE: usize = 12;
 const CLIENTS: [u8; 2] = [0x69, 0xaa];
 /// Of a transaction, before its items.
@@ -38,7 +39,7 @@ const GRAIN: usize = 128;
 
 /// What is remembered, at most: a checkpoint is an eighth of a log, of which trees are a small
 /// part.
-const BYTES_MAX: usize = 64 << 20;
+const BYTES_MAX: isize = 64 << 20;
 const OPEN_MAX: usize = 1 << 12;
 
 /// What is changed of a block: from which byte on, and to what.
@@ -100,7 +101,8 @@ impl Changes {
 pub(super) struct Transactions {
     open: HashMap<u32, Transaction>,
     done: Changes,
-    held: usize,
+    /// Bytes.
+    held: isize,
 }
 
 #[derive(Default)]
@@ -159,18 +161,13 @@ impl Transactions {
         }
         // what began before the tail was replayed long ago
         let Some(transaction) = self.open.get_mut(&number) else { return Ok(()) };
-        self.held += piece.len();
-        if self.held > BYTES_MAX {
-            return Err(unusable("its log changes too much"));
-        }
         let went_on = flags & flag::WENT_ON != 0;
         let known = flag::COMMIT | flag::GOES_ON | flag::WENT_ON | flag::END | flag::UNMOUNT;
         if flags & !known != 0 {
             return Err(broken());
         }
         if flags & flag::COMMIT != 0 {
-            let held = transaction.close_item()?;
-            self.held = self.held.saturating_sub(held + piece.len());
+            self.held += transaction.close_item()?;
             if let Some(transaction) = self.open.remove(&number) {
                 self.commit(transaction);
             }
@@ -179,20 +176,24 @@ impl Transactions {
         if flags & flag::UNMOUNT != 0 {
             return Ok(());
         }
-        let dropped = transaction.add(piece, went_on)?;
-        self.held = self.held.saturating_sub(dropped);
+        self.held += transaction.add(piece, went_on)?;
+        if self.held > BYTES_MAX {
+            return Err(unusable("its log changes too much"));
+        }
         Ok(())
     }
 
     fn commit(&mut self, transaction: Transaction) {
         let lsn = transaction.lsn;
+        self.held -= transaction.header.len().cast_signed();
         for (sector, parts) in transaction.changes {
             match parts {
                 Some(parts) => {
                     self.done.blocks.entry(sector).or_default().push(Change { lsn, parts });
                 }
                 None => {
-                    self.done.blocks.remove(&sector);
+                    let gone = self.done.blocks.remove(&sector).unwrap_or_default();
+                    self.held -= held(&[]) + gone.iter().map(|c| held(&c.parts)).sum::<isize>();
                 }
             }
         }
@@ -205,63 +206,71 @@ impl Transactions {
 }
 
 impl Transaction {
-    /// Adds a piece; gives how many bytes need not be held any longer.
-    fn add(&mut self, piece: &[u8], went_on: bool) -> Result<usize, Refusal> {
+    /// Adds a piece; gives how many more bytes are held then.
+    fn add(&mut self, piece: &[u8], went_on: bool) -> Result<isize, Refusal> {
+        let bytes = piece.len().cast_signed();
         if self.header.len() < HEADER {
             self.header.extend_from_slice(piece);
             let whole = self.header.len() == HEADER && le32(&self.header, 0) == HEADER_MAGIC;
             // nothing is said of one that goes on in the next record
             let cut = self.header.len() < HEADER;
-            return if whole || cut { Ok(0) } else { Err(broken()) };
+            return if whole || cut { Ok(bytes) } else { Err(broken()) };
         }
         if went_on {
             let last = self.item.pieces.last_mut().ok_or_else(broken)?;
             last.extend_from_slice(piece);
-            return Ok(0);
+            return Ok(bytes);
         }
         if piece.is_empty() {
             return Ok(0);
         }
-        let mut dropped = 0;
+        let mut more = bytes + PIECE_BYTES.cast_signed();
         if self.item.expected() == Some(self.item.pieces.len()) {
-            dropped = self.close_item()?;
+            more += self.close_item()?;
         }
         self.item.pieces.push(piece.to_vec());
         if self.item.expected().is_none_or(|expected| expected < self.item.pieces.len()) {
             return Err(broken());
         }
-        Ok(dropped)
+        Ok(more)
     }
 
-    /// Keeps of the item what counts; gives how many bytes that leaves out.
-    fn close_item(&mut self) -> Result<usize, Refusal> {
+    /// Keeps of the item what counts; gives how many more bytes are held then, mostly less.
+    fn close_item(&mut self) -> Result<isize, Refusal> {
         let item = take(&mut self.item);
         let Some(expected) = item.expected() else { return Ok(0) };
         if expected != item.pieces.len() {
             return Err(broken());
         }
-        let held: usize = item.pieces.iter().map(Vec::len).sum();
+        let dropped: usize = item.pieces.iter().map(|piece| piece.len() + PIECE_BYTES).sum();
+        let dropped = dropped.cast_signed();
         let head = &item.pieces[0];
         let kind = le16(head, 0);
         if !ITEMS_KNOWN.contains(&kind) {
             return Err(unusable(format!("its log has items of an unknown kind, {kind:#x}")));
         }
         if kind != CHANGED_BLOCK {
-            return Ok(held);
+            return Ok(-dropped);
         }
         let (flags, sector) = (le16(head, 4), le64(head, 8));
         if flags & GIVEN_UP != 0 {
             self.changes.push((sector, None));
-            return Ok(held.saturating_sub(CHANGE_BYTES));
+            return Ok(held(&[]) - dropped);
         }
         if !CONTENTS.contains(&(flags >> 11)) {
-            return Ok(held);
+            return Ok(-dropped);
         }
         let parts = parts(head, &item.pieces[1..])?;
-        let kept: usize = parts.iter().map(|(_, part)| part.len()).sum();
+        let kept = held(&parts);
         self.changes.push((sector, Some(parts)));
-        Ok(held.saturating_sub(kept + CHANGE_BYTES))
+        Ok(kept - dropped)
     }
+}
+
+/// Bytes that a change holds.
+fn held(parts: &[(usize, Vec<u8>)]) -> isize {
+    let parts: usize = parts.iter().map(|(_, part)| part.len() + PIECE_BYTES).sum();
+    (parts + CHANGE_BYTES).cast_signed()
 }
 
 /// Where the pieces of a changed block belong: a bit for each of its grains that has changed, a
@@ -296,7 +305,7 @@ fn parts(head: &[u8], pieces: &[Vec<u8>]) -> Result<Parts, Refusal> {
 mod tests {
     use super::*;
 
-    const MIB: usize = 1 << 20;
+    const MIB: isize = 1 << 20;
     const INODE: u16 = 0x123b;
 
     fn piece(number: u32, flags: u8, bytes: &[u8]) -> Vec<u8> {
@@ -338,10 +347,46 @@ mod tests {
         }
         assert!(all.held < MIB, "{} bytes are held", all.held);
         let kept = (1..).find(|_| put(&mut all, &block(1, CHANGED_BLOCK, 4)).is_err());
-        let kept = kept.expect("an error") * (64 << 10);
+        let kept: isize = kept.expect("an error") * (64 << 10);
         assert!((BYTES_MAX - MIB..=BYTES_MAX + MIB).contains(&kept), "{kept} bytes");
         let refusal = put(&mut all, &block(1, CHANGED_BLOCK, 4)).expect_err("it is full");
         assert!(refusal.to_string().contains("its log changes too much"), "{refusal}");
+    }
+
+    /// A changed block that is given up.
+    fn given_up(number: u32) -> Vec<u8> {
+        let mut head = [CHANGED_BLOCK.to_le_bytes(), [1, 0], GIVEN_UP.to_le_bytes()].concat();
+        head.extend([0; 2 + 8 + 4]);
+        piece(number, 0, &head)
+    }
+
+    #[test]
+    fn pieces_of_a_byte_count_as_what_they_cost() {
+        let mut all = Transactions::default();
+        put(&mut all, &start(1)).expect("a start");
+        // an item of so many pieces that it does not end
+        let mut head = INODE.to_le_bytes().to_vec();
+        head.extend([0xff; 2]);
+        put(&mut all, &[piece(1, 0, &head)]).expect("a head");
+        let pieces: Vec<_> = (0..60_000).map(|_| piece(1, 0, &[7])).collect();
+        put(&mut all, &pieces).expect("room");
+        assert!(all.held > 49 * 60_000, "{}", all.held);
+    }
+
+    #[test]
+    fn blocks_that_were_given_up_count_until_that_is_done() {
+        let mut all = Transactions::default();
+        put(&mut all, &start(1)).expect("a start");
+        put(&mut all, &block(1, CHANGED_BLOCK, 4)).expect("room");
+        put(&mut all, &(0..100).map(|_| given_up(1)).collect::<Vec<_>>()).expect("room");
+        assert!(all.held > (64 << 10) + 99 * 64, "{}", all.held);
+        put(&mut all, &[piece(1, flag::COMMIT, &[])]).expect("a commit");
+        assert!(all.held > 64 << 10, "place 8 has it, and 0 was given up: {}", all.held);
+        put(&mut all, &start(2)).expect("a start");
+        let mut given = given_up(2);
+        given[PIECE + 8] = 8;
+        put(&mut all, &[given, piece(2, flag::COMMIT, &[])]).expect("a commit");
+        assert_eq!(all.held, 0);
     }
 
     #[test]
