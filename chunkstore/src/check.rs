@@ -192,6 +192,10 @@ pub struct Check {
     suspects: BTreeSet<PackId>,
     /// Places in stubs changed since the pack was checked.
     again: HashSet<PackId>,
+    /// Packs that were bad at a first look only: nobody knows what the next one gives.
+    unsteady: BTreeSet<PackId>,
+    /// Keys of the records of damage that there were before anything was read.
+    recorded_before: HashSet<String>,
     pages: u64,
 }
 
@@ -217,8 +221,12 @@ impl Check {
             suspects: BTreeSet::new(),
             bad_frames: BTreeSet::new(),
             again: HashSet::new(),
+            unsteady: BTreeSet::new(),
+            recorded_before: HashSet::new(),
             pages: 0,
         };
+        let records = check.inventory.damage_records.iter();
+        check.recorded_before = records.map(|record| record.key.clone()).collect();
         check.mark().await?;
         let absent = |pack: &&PackId| !check.inventory.packs.contains_key(*pack);
         check.gone = check.refs.packs().filter(absent).copied().collect();
@@ -317,6 +325,8 @@ impl Check {
                 next.findings.add(finding.kind, finding.object, finding.detail);
             }
         }
+        next.unsteady = std::mem::take(&mut self.unsteady);
+        next.recorded_before = std::mem::take(&mut self.recorded_before);
         *self = next;
         Ok(())
     }

@@ -134,8 +134,13 @@ fn ended(output: &Output, done: Result<()>) -> u8 {
             std::thread::park();
         }
     }
-    error.iter().for_each(|e| output.error(e));
-    termination::end(code, &output.ended());
+    // a kubelet first: a log that nobody reads would keep it from being told
+    error.iter().for_each(|e| output.remember(e));
+    let told = termination::end(code, &output.ended());
+    error.iter().for_each(|e| output.show_error(e));
+    if let Err(why) = told {
+        tracing::warn!("{why}");
+    }
     code
 }
 

@@ -43,6 +43,8 @@ pub struct PackReport {
 enum Trouble {
     /// It is gone since packs were listed.
     Gone,
+    /// It was bad when it was looked at first, and not the second time.
+    Once,
     /// It does not say, or not rightly, what is in it.
     Frame(Error),
     /// Entries, or places of entries, that are bad; and whether the rest of the bytes is not as it
@@ -69,6 +71,13 @@ impl Check {
                 if live {
                     self.gone.insert(pack);
                 }
+            }
+            Trouble::Once => {
+                self.findings.note(format!(
+                    "{} was damaged when it was read first, and whole when it was read again: look at the store",
+                    pack_key(&pack)
+                ));
+                self.unsteady.insert(pack);
             }
             Trouble::Frame(e) => {
                 self.findings.see(&e);
@@ -113,8 +122,9 @@ impl PackChecker<'_> {
         if self.look(pack, size_bytes, data, read).await?.is_none() {
             return Ok(None);
         }
-        // one bad answer is no damage: what is reported was seen twice
-        self.look(pack, size_bytes, data, &|_| {}).await
+        // one bad answer is no damage: what is reported as such was seen twice
+        let again = self.look(pack, size_bytes, data, &|_| {}).await?;
+        Ok(Some(again.unwrap_or(PackReport { pack: *pack, trouble: Trouble::Once })))
     }
 
     async fn look(

@@ -281,10 +281,14 @@ impl Check {
         let damaged = self.damage.to_records();
         let whole = |(pack, _): &(PackId, Option<u32>)| {
             let there = read.contains(pack) && self.inventory.packs.contains_key(pack);
-            there && !damaged.names(pack) && !self.bad_frames.contains(pack)
+            let bad = damaged.names(pack) || self.bad_frames.contains(pack);
+            there && !bad && !self.unsteady.contains(pack)
         };
+        // somebody else may have found more meanwhile
         let records = self.inventory.damage_records.iter();
-        let cleared = records.filter(|record| record.entries.iter().all(whole));
+        let cleared = records
+            .filter(|record| self.recorded_before.contains(&record.key))
+            .filter(|record| record.entries.iter().all(whole));
         let keys: Vec<String> = cleared.map(|record| record.key.clone()).collect();
         repaired.cleared += keys.len() as u64;
         self.repo.store().delete_all(keys).await

@@ -206,6 +206,10 @@ pub async fn collect(
     let leftovers = repo.store().remove_leftovers(idle);
     tracing::debug!(leftovers, "temporary files of killed writers were removed");
     done.requests = since(&before, &repo.store().counts());
+    if let Some((_, why)) = done.unlocked.as_ref().filter(|_| !failed.is_empty()) {
+        // what failed first says of what kind all of it is
+        failed.push(Error::new(ErrorKind::Missing, "extend locks", why.as_str()));
+    }
     let context = format!("collect garbage in {}", repo.store().url());
     Error::of_all(context, failed).map_or(Ok(done), Err)
 }

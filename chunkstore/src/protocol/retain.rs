@@ -61,27 +61,33 @@ impl Needs {
         self.packs.entry(pack).and_modify(longest).or_insert(retention);
     }
 
-    /// All that the map leads to. Those added before must be needed as long, or longer.
+    /// All that the map leads to, as far as it can be read. Those added before must be needed as
+    /// long, or longer.
     pub(super) async fn add_map(
         &mut self,
         repo: &Repository,
         map: VolumeMap,
         limits: ReadLimits,
         retention: Retention,
+        trouble: &mut Trouble<'_>,
     ) -> Result<()> {
-        let mut collect = Collect { needs: self, retention, last: None };
+        let mut collect = Collect { needs: self, retention, last: None, trouble };
         reach(repo, &[map], limits, &mut collect).await.map(|_| ())
     }
 }
 
-struct Collect<'a> {
+/// Is told of what cannot be read or locked, and says whether to go on with the others.
+pub(super) type Trouble<'a> = dyn FnMut(Error) -> Result<()> + Send + 'a;
+
+struct Collect<'a, 't> {
     needs: &'a mut Needs,
     retention: Retention,
     /// Chunks mostly are in the pack of the one before.
     last: Option<PackId>,
+    trouble: &'a mut Trouble<'t>,
 }
 
-impl Collect<'_> {
+impl Collect<'_, '_> {
     fn need(&mut self, pack: PackId) {
         if self.last != Some(pack) {
             self.needs.add(pack, self.retention);
@@ -90,7 +96,7 @@ impl Collect<'_> {
     }
 }
 
-impl Visitor for Collect<'_> {
+impl Visitor for Collect<'_, '_> {
     fn page(&mut self, at: &PageAt) -> Result<bool> {
         self.need(at.page.location.pack);
         self.needs.seen.insert(&at.page.location)
@@ -102,16 +108,18 @@ impl Visitor for Collect<'_> {
     }
 
     fn unreadable(&mut self, _: &PageAt, error: Error) -> Result<()> {
-        Err(error.within("find out which packs are to be locked"))
+        // a page counts as seen once it is met, and other maps may lead to what is beside it: so the
+        // rest is gone through
+        (self.trouble)(error.within("find out which packs are to be locked"))
     }
 }
 
 /// Locks all packs that are needed. Of a pack that is gone the stub is locked, and what that leads
-/// to. `trouble` is told of what cannot be locked and says whether to go on with the others.
+/// to.
 pub(super) async fn retain_packs(
     repo: &Repository,
     needs: Needs,
-    trouble: &mut (dyn FnMut(Error) -> Result<()> + Send),
+    trouble: &mut Trouble<'_>,
 ) -> Result<Extended> {
     let mut done = Extended::default();
     let mut ahead = needs.packs;

@@ -58,6 +58,8 @@ pub(super) struct Counters {
     pub(super) lists: AtomicU64,
     pub(super) deletes: AtomicU64,
     pub(super) failed_tries: AtomicU64,
+    /// Requests about locks; they are among those above too.
+    pub(super) about_locks: AtomicU64,
     pub(super) sent_in_turn: AtomicU64,
     pub(super) sent_at_once: AtomicU64,
     pub(super) sent_again: AtomicU64,
@@ -78,6 +80,11 @@ impl Store {
             deletes: get(&c.deletes),
             failed_tries: get(&c.failed_tries),
         }
+    }
+
+    /// Requests about the locks of single objects, which [`counts`](Self::counts) has among the others.
+    pub fn requests_about_locks(&self) -> u64 {
+        self.counters.about_locks.load(Ordering::Relaxed)
     }
 
     /// Bytes handed to the store so far, by this and all clones.

@@ -189,6 +189,14 @@ pub(super) fn retaining(
     Ok(RetainingClients { policy, small, bulk })
 }
 
+/// With 400: how servers say that they do not know a call.
+const UNKNOWN_CALL: [&str; 4] = [
+    "<Code>NotImplemented<",
+    "<Code>InvalidRequest<",
+    "<Code>InvalidArgument<",
+    "<Code>MethodNotAllowed<",
+];
+
 /// What a restore needs and a backup writes.
 pub(super) fn is_retained(key: &str) -> bool {
     key.starts_with("packs/") || key.starts_with("backups/")
@@ -207,24 +215,22 @@ impl Store {
         let root = Path::default();
         let answer = client.call(Method::GET, &root, Some("object-lock"), Bytes::new()).await;
         let answer = answer.map_err(|e| Fault::of(&e).into_error(context(), e))?;
+        let says = |codes: &[&str]| codes.iter().any(|code| answer.body.contains(code));
         match answer.status {
-            200..300 if answer.body.contains("<ObjectLockEnabled>Enabled<") => {
-                Ok(ObjectLock::Enabled)
-            }
-            // "there is no such call": a server that knows no locks
-            501 => Ok(ObjectLock::Disabled),
-            401 | 403 | 408 | 429 | 500.. => {
+            200..300 if says(&["<ObjectLockEnabled>Enabled<"]) => Ok(ObjectLock::Enabled),
+            // a server that does not know the question lists the bucket, or says that there is no
+            // such call
+            200..300 | 405 | 501 => Ok(ObjectLock::Disabled),
+            404 if !says(&["NoSuchBucket"]) => Ok(ObjectLock::Disabled),
+            400 if says(&UNKNOWN_CALL) => Ok(ObjectLock::Disabled),
+            _ => {
                 let e = answer.error();
-                Err(Fault::of(&e)
-                    .into_error(context(), e)
-                    .hint("allow these credentials s3:GetBucketObjectLockConfiguration"))
+                let fault = Fault::of(&e);
+                let denied = fault.kind == ErrorKind::Denied;
+                let e = fault.into_error(context(), e);
+                let right = "allow these credentials s3:GetBucketObjectLockConfiguration";
+                Err(if denied && e.hint_text().is_none() { e.hint(right) } else { e })
             }
-            404 if answer.body.contains("NoSuchBucket") => {
-                let e = answer.error();
-                Err(Fault::of(&e).into_error(context(), e))
-            }
-            // "there is no such configuration", and what servers say that do not know the question
-            _ => Ok(ObjectLock::Disabled),
         }
     }
 
@@ -275,7 +281,10 @@ impl Store {
                 Some(locks) => locks,
             };
             match self.retain_once(key, wanted, locks).await {
-                Err(_) if before.is_none_or(|seen| seen != locks.retention) => {
+                Err(e)
+                    if e.kind() != ErrorKind::Unavailable
+                        && before.is_none_or(|seen| seen != locks.retention) =>
+                {
                     before = Some(locks.retention);
                 }
                 done => return done,

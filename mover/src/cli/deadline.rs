@@ -64,7 +64,7 @@ fn watch(after: Duration, cancel: &Cancel, output: &Arc<Output>, ended: &Receive
 pub(crate) fn explain(done: Result<()>, cancel: &Cancel) -> Result<()> {
     match (done, cancel.bound()) {
         (Err(e), Some(bound)) if e.kind() == ErrorKind::Cancelled => {
-            Err(reached(bound).hint("nothing was begun; give it more time").caused_by(e))
+            Err(reached(bound).hint("run the same command again, with more time").caused_by(e))
         }
         (done, _) => done,
     }

@@ -16,6 +16,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -36,12 +37,17 @@ impl SignalWatch {
     /// From now on the signals go to `cancel`.
     pub(crate) fn install(cancel: &Arc<Cancel>, output: &Arc<Output>) -> Result<Self> {
         let failed = |e| Error::new(ErrorKind::Bug, "install the signal handlers", "").caused_by(e);
+        // a stop that something else asked for is no signal
+        let signalled = Arc::<AtomicBool>::default();
         for signal in [SIGINT, SIGTERM] {
             // in this order: the first signal finds the flag down, any later one finds it up
             let second = i32::from(CANCELLED);
-            signal_hook::flag::register_conditional_shutdown(signal, second, cancel.flag())
+            let first = Arc::clone(&signalled);
+            signal_hook::flag::register_conditional_shutdown(signal, second, first)
                 .map_err(failed)?;
-            signal_hook::flag::register(signal, cancel.flag()).map_err(failed)?;
+            for flag in [Arc::clone(&signalled), cancel.flag()] {
+                signal_hook::flag::register(signal, flag).map_err(failed)?;
+            }
         }
         let signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
         let handle = signals.handle();
@@ -84,10 +90,13 @@ fn watch(mut signals: Signals, cancel: &Cancel, output: &Arc<Output>, ended: &Re
 pub(super) fn end_by_force(output: &Arc<Output>, error: Error) -> ! {
     let code = exit_code(error.kind());
     if let Err(code) = output.claim_end(code) {
+        // who has claimed it is saying it
+        let _ = crossbeam_channel::after(LAST_WORDS).recv();
         std::process::exit(i32::from(code));
     }
     output.remember(&error);
-    termination::end(code, &output.ended());
+    // who would read a warning may be what is waited for
+    let _ = termination::end(code, &output.ended());
     let (said, heard) = bounded::<()>(1);
     let speaker = Arc::clone(output);
     let speak = move || {

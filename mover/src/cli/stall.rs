@@ -30,7 +30,9 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(progress: &Progress, requests: RequestCounts) -> Self {
+    /// `about_locks`: requests about single objects' locks, which are all that a run makes while it
+    /// locks what a backup needs.
+    fn of(progress: &Progress, requests: RequestCounts, about_locks: u64) -> Self {
         let p = progress;
         let counters = [
             &p.total_bytes,
@@ -49,7 +51,7 @@ impl Seen {
             counters: counters.map(Counter::get),
             phase: progress.phase() as u8,
             // a heartbeat looks its lease up and puts it again
-            requests: gets + creates + lists + deletes,
+            requests: gets + creates + lists + deletes + about_locks,
         }
     }
 }
@@ -137,7 +139,8 @@ impl Drop for StallWatch {
 }
 
 fn watch(limit: Duration, watched: &Watched, ended: &Receiver<()>) {
-    let look = || Seen::of(&watched.progress, watched.store.counts());
+    let store = &watched.store;
+    let look = || Seen::of(&watched.progress, store.counts(), store.requests_about_locks());
     let mut stillness = Stillness { last: look(), since: Instant::now() };
     loop {
         if ended.recv_timeout(limit / LOOKS) != Err(RecvTimeoutError::Timeout) {
@@ -168,9 +171,9 @@ mod tests {
         let counts = RequestCounts::default();
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut stillness = Stillness { last: Seen::of(&progress, counts), since: start };
+        let mut stillness = Stillness { last: Seen::of(&progress, counts, 0), since: start };
         let still = |s: &mut Stillness, seconds, counts| {
-            s.see(at(seconds), Seen::of(&progress, counts)).as_secs()
+            s.see(at(seconds), Seen::of(&progress, counts, 0)).as_secs()
         };
         assert_eq!(still(&mut stillness, 7, counts), 7);
         progress.read_bytes.add(1);
@@ -181,6 +184,9 @@ mod tests {
         let beat = RequestCounts { heads: 3, puts: 2, ..counts };
         assert_eq!(still(&mut stillness, 12, beat), 3);
         assert_eq!(still(&mut stillness, 13, RequestCounts { gets: 1, ..beat }), 0);
+        // a lock is
+        let locking = Seen::of(&progress, RequestCounts { gets: 1, ..beat }, 1);
+        assert_eq!(stillness.see(at(15), locking), Duration::ZERO);
     }
 
     #[test]

@@ -47,7 +47,9 @@ pub(crate) fn begin(path: Option<PathBuf>, command: &'static str) {
         "it was ended from outside before it could say more: out of memory, evicted, or its node failed".into(),
     );
     body.insert("hint".into(), "run the same command again".into());
-    save(path, body, Written::Begun);
+    if let Err(why) = save(path, body, Written::Begun) {
+        tracing::warn!("{why}");
+    }
 }
 
 /// From now on it says that a stop was asked for, unless [`end`] is called: a second signal, or the
@@ -61,20 +63,22 @@ pub(crate) fn stopping() {
             .into(),
     );
     body.insert("hint".into(), "run the same command again".into());
-    save(path, body, Written::Stopping);
+    // who asks for a stop waits for nobody who reads warnings, and the end says it too
+    let _ = save(path, body, Written::Stopping);
 }
 
-/// Says how the run ended.
-pub(crate) fn end(exit_code: u8, ended: &Ended) {
-    let Some((path, command)) = PLACE.get() else { return };
-    save(path, outcome(command, exit_code, ended), Written::Ended);
+/// Says how the run ended. What is given is worth a warning, where somebody may wait for its reader.
+pub(crate) fn end(exit_code: u8, ended: &Ended) -> Result<(), String> {
+    let Some((path, command)) = PLACE.get() else { return Ok(()) };
+    save(path, outcome(command, exit_code, ended), Written::Ended)
 }
 
 /// Says that it ended where there is no more than a message: in the panic hook, or before anything
 /// began.
 pub(crate) fn refused(exit_code: u8, kind: &str, message: &str) {
     let error = json!({ "kind": kind, "message": message });
-    end(exit_code, &Ended { summary: None, error: Some(error) });
+    // what was said already is worth more than that it could not be said here
+    let _ = end(exit_code, &Ended { summary: None, error: Some(error) });
 }
 
 fn head(state: &str, command: &str) -> Map<String, Value> {
@@ -142,17 +146,15 @@ fn shorten(body: &mut Map<String, Value>) {
     }
 }
 
-fn save(path: &Path, body: Map<String, Value>, what: Written) {
+fn save(path: &Path, body: Map<String, Value>, what: Written) -> Result<(), String> {
     let mut written = WRITTEN.lock().unwrap_or_else(PoisonError::into_inner);
     if written.is_some_and(|before| before > what) {
-        return;
+        return Ok(());
     }
     *written = Some(what);
     let saved = overwrite(path, compact(body));
     drop(written);
-    if let Err(e) = saved {
-        tracing::warn!("write the termination message {}: {e}", path.display());
-    }
+    saved.map_err(|e| format!("write the termination message {}: {e}", path.display()))
 }
 
 /// Whoever is killed in between leaves the message before or this one: it is written over the other

@@ -18,7 +18,7 @@ use crate::format::names::{
 };
 use crate::ids::PackId;
 use crate::map::VolumeMap;
-use crate::protocol::retain::{Extended, Needs, retain_base, retain_packs};
+use crate::protocol::retain::{Extended, Needs, Trouble, retain_base, retain_packs};
 use crate::repository::Repository;
 use crate::store::{Kept, ObjectLock, RetainMode, Retention};
 use chrono::{DateTime, Utc};
@@ -41,14 +41,12 @@ impl Collected {
     }
 }
 
-/// Whether anything can be locked here. Who may not ask is not kept from collecting.
-async fn has_locks(repo: &Repository) -> Result<bool> {
+/// Whether anything can be locked here. Who may not ask is not kept from collecting: why is given
+/// then.
+async fn has_locks(repo: &Repository) -> Result<(bool, Option<Error>)> {
     match repo.store().object_lock().await {
-        Ok(lock) => Ok(lock == ObjectLock::Enabled),
-        Err(e) if e.kind() == ErrorKind::Denied => {
-            tracing::info!("locks are not looked at: {e}");
-            Ok(false)
-        }
+        Ok(lock) => Ok((lock == ObjectLock::Enabled, None)),
+        Err(e) if e.kind() == ErrorKind::Denied => Ok((false, Some(e))),
         Err(e) => Err(e),
     }
 }
@@ -62,7 +60,7 @@ pub(super) async fn spare_locked(
     rewrites: &mut Vec<(PackId, u64)>,
     done: &mut Collected,
 ) -> Result<()> {
-    if (dead.is_empty() && rewrites.is_empty()) || !has_locks(repo).await? {
+    if (dead.is_empty() && rewrites.is_empty()) || !has_locks(repo).await?.0 {
         return Ok(());
     }
     let sizes: HashMap<PackId, u64> = packs.iter().copied().collect();
@@ -100,10 +98,10 @@ pub(super) async fn extend(
     options: &CollectOptions,
     done: &mut Collected,
 ) -> Result<()> {
-    let locked = locked_backups(repo).await?;
-    let Some(longest) = locked.iter().map(|(r, _)| *r).reduce(Retention::or_longer) else {
+    let (may_lock, denied) = has_locks(repo).await?;
+    if !may_lock && denied.is_none() {
         return Ok(());
-    };
+    }
     // one thing that is lost, or may not be locked, must not keep the locks of all others from
     // being extended
     let mut first = None;
@@ -117,30 +115,50 @@ pub(super) async fn extend(
         first.get_or_insert(e);
         Ok(())
     };
+    let locked = locked_backups(repo, &mut trouble).await;
+    let extended = match locked {
+        Ok(locked) if locked.is_empty() => {
+            // nobody knows whether there are none, or whether they are not shown
+            denied.map_or(Ok(()), &mut trouble).map(|()| Extended::default())
+        }
+        Ok(locked) => extend_all(repo, &locked, options, &mut trouble).await,
+        Err(e) => Err(e),
+    };
+    done.unlocked = first.map(|e| (count, e.to_string()));
+    done.extended_locks += extended?.extended;
+    Ok(())
+}
+
+async fn extend_all(
+    repo: &Arc<Repository>,
+    locked: &[(Retention, VolumeMap)],
+    options: &CollectOptions,
+    trouble: &mut Trouble<'_>,
+) -> Result<Extended> {
     let mut extended = Extended::default();
-    match retain_base(repo, longest).await {
-        Ok(base) => extended.add(base),
-        Err(e) => trouble(e)?,
+    let longest = locked.iter().map(|(retention, _)| *retention).reduce(Retention::or_longer);
+    if let Some(longest) = longest {
+        match retain_base(repo, longest).await {
+            Ok(base) => extended.add(base),
+            Err(e) => trouble(e)?,
+        }
     }
     let mut needs = Needs::new(repo);
     for mode in [RetainMode::Compliance, RetainMode::Governance] {
         needs.begin_again();
         for (retention, map) in locked.iter().filter(|(r, _)| r.mode == mode) {
-            let read = needs.add_map(repo, map.clone(), options.limits, *retention).await;
-            read.or_else(&mut trouble)?;
+            needs.add_map(repo, map.clone(), options.limits, *retention, trouble).await?;
         }
     }
-    extended.add(retain_packs(repo, needs, &mut trouble).await?);
-    done.extended_locks += extended.extended;
-    done.unlocked = first.map(|e| (count, e.to_string()));
-    Ok(())
+    extended.add(retain_packs(repo, needs, trouble).await?);
+    Ok(extended)
 }
 
 /// The maps of backups that are not forgotten and still locked, the longest first.
-async fn locked_backups(repo: &Repository) -> Result<Vec<(Retention, VolumeMap)>> {
-    if !has_locks(repo).await? {
-        return Ok(Vec::new());
-    }
+async fn locked_backups(
+    repo: &Repository,
+    trouble: &mut Trouble<'_>,
+) -> Result<Vec<(Retention, VolumeMap)>> {
     let forgotten = repo.store().list(FORGOTTEN_PREFIX).await?;
     let forgotten: HashSet<_> =
         forgotten.iter().filter_map(|l| parse_forgotten_key(&l.key).ok()).collect();
@@ -148,7 +166,7 @@ async fn locked_backups(repo: &Repository) -> Result<Vec<(Retention, VolumeMap)>
     let names = listed.iter().filter_map(|l| parse_manifest_key(&l.key).ok());
     let names: Vec<_> = names.filter(|name| !forgotten.contains(name)).collect();
     let now = Utc::now();
-    let found: Vec<Option<(Retention, VolumeMap)>> = stream::iter(names)
+    let mut answers = stream::iter(names)
         .map(|name| async move {
             let locks = repo.store().locks_of(&name.manifest_key()).await?;
             let retention = locks.and_then(|locks| locks.retention).filter(|r| r.until > now);
@@ -160,10 +178,14 @@ async fn locked_backups(repo: &Repository) -> Result<Vec<(Retention, VolumeMap)>
                 Some(ManifestRecord::Fence { .. }) | None => None,
             })
         })
-        .buffer_unordered(IN_FLIGHT)
-        .try_collect()
-        .await?;
-    let mut found: Vec<_> = found.into_iter().flatten().collect();
+        .buffer_unordered(IN_FLIGHT);
+    let mut found = Vec::new();
+    while let Some(answer) = answers.next().await {
+        match answer {
+            Ok(backup) => found.extend(backup),
+            Err(e) => trouble(e)?,
+        }
+    }
     found.sort_by_key(|(retention, _)| std::cmp::Reverse(retention.until));
     Ok(found)
 }

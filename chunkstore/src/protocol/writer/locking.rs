@@ -96,7 +96,7 @@ async fn lock_all(
     }
     if policy.inherited == Inherited::Now {
         let map = VolumeMap::of(repo, manifest)?;
-        needs.add_map(repo, map, ReadLimits::default(), policy.retention).await?;
+        needs.add_map(repo, map, ReadLimits::default(), policy.retention, &mut Err).await?;
     }
     let mut done = retain_packs(repo, needs, &mut Err).await?;
     done.add(retain_base(repo, policy.retention).await?);

@@ -8,6 +8,7 @@ use super::super::fault::Fault;
 use super::super::tries::{self, Connector};
 use super::super::{Counters, count, patience};
 use super::{Locks, RetainMode, Retention};
+use crate::error::ErrorKind;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
@@ -65,6 +66,8 @@ impl LockClient {
             match &answer {
                 Ok(said) if !said.may_pass() => return answer,
                 Ok(_) => {}
+                // nothing was sent: the request cannot be signed
+                Err(e) if Fault::of(e).kind != ErrorKind::Unavailable => return answer,
                 Err(e) => tracing::debug!(error = %e, "a request about a lock failed"),
             }
             let Some(pause) = tries::pause_before(retries, begun.elapsed()) else { return answer };
@@ -86,6 +89,7 @@ impl LockClient {
             _ => &self.counters.gets,
         };
         count(counter);
+        count(&self.counters.about_locks);
         let options = SignedUrlOptions::new().with_query(query.map(|name| (name, "")));
         let url = self.signer.signed_url_opts(method.clone(), path, SIGNED_FOR, &options).await?;
         let mut request = HttpRequest::new(body.clone().into());

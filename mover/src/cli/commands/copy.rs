@@ -261,6 +261,7 @@ fn copy_all(
                 done.last = None;
             }
             Err(e) if is_of_one_backup(&e) => {
+                done.last = None;
                 done.failed += 1;
                 // the first one is the last line
                 if let Some(later) = first.is_some().then_some(&e) {
