@@ -80,6 +80,13 @@ impl Error {
         self
     }
 
+    /// Without what the user should do next, where a caller knows better.
+    #[must_use]
+    pub fn without_hint(mut self) -> Self {
+        self.hint = None;
+        self
+    }
+
     /// The same failure seen from a caller: `context` is put in front.
     #[must_use]
     pub fn within(mut self, context: impl Into<String>) -> Self {

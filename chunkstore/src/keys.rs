@@ -352,8 +352,8 @@ impl Credential {
         Self::Passphrase(Zeroizing::new(text.into()))
     }
 
-    /// From the content of a key file: 32 raw bytes, or 64 hex digits with or without one newline
-    /// behind.
+    /// From the content of a key file: 32 raw bytes, or 64 hex digits with or without one end of a
+    /// line behind.
     pub fn from_key_file_bytes(bytes: &[u8]) -> Result<Self> {
         let mut key = Zeroizing::new([0; 32]);
         if let Ok(raw) = <&[u8; 32]>::try_from(bytes) {
@@ -361,6 +361,7 @@ impl Credential {
             return Ok(Self::KeyFile(key));
         }
         let digits = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+        let digits = digits.strip_suffix(b"\r").unwrap_or(digits);
         if hex::decode_to_slice(digits, key.as_mut_slice()).is_ok() {
             return Ok(Self::KeyFile(key));
         }

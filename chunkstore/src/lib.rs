@@ -51,7 +51,7 @@ pub use format::manifest::{
 pub use format::moved::{Moved, OldPlace};
 pub use format::names;
 pub use format::page::{Child, Page};
-pub use format::repository::{RepositoryParams, UnverifiedParams};
+pub use format::repository::{RepositoryParams, UnverifiedParams, check_parameters};
 pub use format::segment::{
     SegmentIndex, SegmentLayout, SegmentOpener, SegmentRecord, encode_segment, to_plain_segment,
 };

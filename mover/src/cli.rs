@@ -43,7 +43,8 @@ pub use sizes::{parse_size, show_bytes};
 use crate::control::Cancel;
 use args::{Args, Command};
 use chunkstore::{Error, ErrorKind, Result};
-use clap::FromArgMatches;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, FromArgMatches};
 use context::Context;
 use output::{Output, one_line, reader_left};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -51,6 +52,7 @@ use settings::{
     Environment, Resources, Settings, limits_line, limits_warning, output_settings, termination_log,
 };
 use signals::SignalWatch;
+use std::ffi::OsStr;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -62,7 +64,8 @@ pub fn main() -> ExitCode {
     let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     install_panic_hook();
     let args = match parse() {
-        Ok(args) => args,
+        Ok(Ok(args)) => args,
+        Ok(Err(e)) => return ExitCode::from(refuse(&e)),
         Err(e) => return ExitCode::from(usage(&e)),
     };
     let env = Environment::capture();
@@ -144,8 +147,32 @@ fn ended(output: &Output, done: Result<()>) -> u8 {
     code
 }
 
-fn parse() -> Result<Args, clap::Error> {
-    Args::from_arg_matches(&without_empty_twins(args::command()).try_get_matches()?)
+fn parse() -> Result<Result<Args>, clap::Error> {
+    let mut command = without_empty_twins(args::command());
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    match empty(&command, &matches) {
+        None => Args::from_arg_matches(&matches).map(Ok),
+        Some(arg) => {
+            let what = format!("use {arg}");
+            Ok(Err(Error::new(ErrorKind::Usage, what, "it was given without a value")
+                .hint("give it one, or leave it out")))
+        }
+    }
+}
+
+/// A script whose variable is not set must not be taken at its word: `--repo ""` would name the
+/// default. Gives what has an empty value on the command line.
+fn empty(command: &clap::Command, matches: &ArgMatches) -> Option<String> {
+    let is_empty = |arg: &&clap::Arg| {
+        let id = arg.get_id().as_str();
+        let given = matches.value_source(id) == Some(ValueSource::CommandLine);
+        given && matches.get_raw(id).into_iter().flatten().any(OsStr::is_empty)
+    };
+    let here = command.get_arguments().find(is_empty).map(ToString::to_string);
+    here.or_else(|| {
+        let (name, matches) = matches.subcommand()?;
+        empty(command.find_subcommand(name)?, matches)
+    })
 }
 
 /// A variable that is set to nothing counts as not set: a manifest's `value: ""` must not break a
@@ -160,6 +187,20 @@ fn without_empty_twins(command: clap::Command) -> clap::Command {
         .mut_subcommands(without_empty_twins)
 }
 
+/// What clap has to say, in one line: the error with what it lists, and its tip as what to do next.
+fn usage_error(text: &str) -> Error {
+    let said = text.split("\nUsage:").next().unwrap_or_default();
+    let one_line = |part: &str| part.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (tips, rest): (Vec<_>, Vec<_>) =
+        said.split("\n\n").partition(|part| part.trim_start().starts_with("tip:"));
+    let rest = one_line(&rest.join("\n"));
+    let error = Error::new(ErrorKind::Usage, rest.trim_start_matches("error: "), "");
+    match tips.first() {
+        Some(tip) => error.hint(one_line(tip).trim_start_matches("tip: ")),
+        None => error.hint("--help says what there is"),
+    }
+}
+
 /// Help and version go to stdout. A mistake is shown as clap does: the error, a tip, the usage;
 /// with `--json` as one object.
 fn usage(e: &clap::Error) -> u8 {
@@ -168,14 +209,32 @@ fn usage(e: &clap::Error) -> u8 {
         let _ = e.print();
         return exit::OK;
     }
-    let env = Environment::capture();
-    let text = e.render().to_string();
-    let first = text.lines().next().unwrap_or_default();
-    let error = Error::new(ErrorKind::Usage, first.trim_start_matches("error: "), "");
-    if std::env::args_os().any(|arg| arg == "--json") || env.json {
-        Output::new(settings::json_only(&env)).error(&error);
-    } else {
+    let error = usage_error(&e.render().to_string());
+    let shown = !wants_json();
+    if shown {
         let _ = e.print();
+    }
+    end_unparsed(&error, shown)
+}
+
+fn wants_json() -> bool {
+    std::env::args_os().any(|arg| arg == "--json") || Environment::capture().json
+}
+
+/// The same for what clap takes and we do not.
+fn refuse(error: &Error) -> u8 {
+    let json = wants_json();
+    if !json {
+        // nobody may be there to read it
+        let _ = writeln!(std::io::stderr(), "error: {}", one_line(&error.to_string()));
+    }
+    end_unparsed(error, !json)
+}
+
+fn end_unparsed(error: &Error, shown: bool) -> u8 {
+    let env = Environment::capture();
+    if !shown {
+        Output::new(settings::json_only(&env)).error(error);
     }
     // which command was meant is not known, but a Job's manifest may be wrong
     termination::begin(termination_log(env.termination_log.clone(), &env), "unknown");

@@ -311,11 +311,20 @@ impl Job<'_> {
         let written = self.progress.written_bytes.get() + self.progress.zero_bytes.get();
         let detail =
             format!("{place} is incomplete now, do not use it ({written} bytes were written)");
-        let again = "run the same command again with --force; nothing needs to be cleaned up first";
+        let again = "run the same command again with --force; it begins anew, and nothing needs to be cleaned up first";
         let kind = e.kind();
+        let (e, next) = match kind {
+            ErrorKind::Corrupt | ErrorKind::Missing => (
+                e.without_hint(),
+                "with --force --skip-damaged it writes all that is left; an older or newer backup may be whole, and \
+                 `mover check --read-data` says which",
+            ),
+            ErrorKind::Cancelled => (e.without_hint(), again),
+            _ => (e, again),
+        };
         Error::new(kind, format!("restore backup {backup} onto {place}"), detail)
             .caused_by(e)
-            .hint(again)
+            .hint(next)
     }
 }
 

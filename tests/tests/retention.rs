@@ -26,6 +26,10 @@ struct World {
 impl World {
     /// A repository in a bucket with object lock, and an image.
     fn new(server: &S3Server, seed: u64) -> Self {
+        Self::with(server, seed, &[])
+    }
+
+    fn with(server: &S3Server, seed: u64, init: &[&str]) -> Self {
         println!("{}: seed {seed}", server.name);
         let bucket = server.locking_bucket();
         let dir = work_dir("retention");
@@ -34,7 +38,8 @@ impl World {
             .envs(server.environment())
             .env("MOVER_REPO", bucket.url("r"))
             .env("MOVER_KEY_FILE", &key);
-        mover.ok(["init", "--new-key-file", key.to_str().unwrap()]);
+        let line = ["init", "--new-key-file", key.to_str().unwrap()];
+        mover.ok(line.iter().chain(init));
         let content = Rng::new(seed).bytes(6 * MIB);
         let world = Self { bucket, mover, dir, content };
         world.write();
@@ -253,13 +258,8 @@ fn moto_what_is_lost_keeps_no_other_lock_from_being_extended() {
     world.backup("two", &[]);
     world.change(1);
     let until = until(&world.backup("three", &["--retain-for", "20d", "--retain-inherited", "gc"]));
-    let sizes = |key: &String| world.bucket.call(Method::HEAD, key, &[]).1;
-    let length = |head: String| -> u64 {
-        let line = head.lines().find(|l| l.to_ascii_lowercase().starts_with("content-length:"));
-        line.unwrap().split(':').nth(1).unwrap().trim().parse().unwrap()
-    };
     // the largest is of chunks, which a collection does not read
-    let lost = of_one.iter().max_by_key(|key| length(sizes(key))).unwrap();
+    let lost = of_one.iter().max_by_key(|key| length(&world, key)).unwrap();
     assert_eq!(world.bucket.call(Method::DELETE, lost, &[]).0, 204);
     let done = world.gc();
     assert_eq!(done["not_extended"]["count"], 1, "{done}");
@@ -269,6 +269,44 @@ fn moto_what_is_lost_keeps_no_other_lock_from_being_extended() {
     // the new backup's own, and what it has of the second
     let packs = world.locks("packs/");
     assert!(packs.iter().filter(|date| **date >= until).count() >= 3, "{packs:?}, {until}");
+}
+
+/// Bytes of an object.
+fn length(world: &World, key: &str) -> u64 {
+    let head = world.bucket.call(Method::HEAD, key, &[]).1;
+    let line = head.lines().find(|l| l.to_ascii_lowercase().starts_with("content-length:"));
+    line.unwrap().split(':').nth(1).unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn moto_a_damaged_backup_keeps_no_lock_of_another_from_being_extended() {
+    // few children of a page, so that maps have two levels
+    let mut world = World::with(&require_s3!(moto), 505, &["--page-fanout", "16"]);
+    world.backup("one", &["--retain-for", "2d"]);
+    let of_one = world.keys("packs/");
+    let later = ["--retain-inherited", "gc", "--parent", "one", "--retain-for"];
+    world.change(1);
+    world.backup("two", &[&later[..], &["300d"]].concat());
+    let of_two = world.keys("packs/").into_iter().filter(|key| !of_one.contains(key));
+    let pages = of_two.min_by_key(|key| length(&world, key)).unwrap();
+    world.change(2);
+    let three = until(&world.backup("three", &[&later[..], &["100d"]].concat()));
+    // the first page of the damaged backup: others below the same root are those of the third too
+    let key = object_store::path::Path::parse(&pages).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut bytes = runtime.block_on(async {
+        let got = world.bucket.store().get(&key).await.unwrap();
+        got.bytes().await.unwrap().to_vec()
+    });
+    bytes[80] ^= 1;
+    runtime.block_on(world.bucket.store().put(&key, bytes.into())).unwrap();
+    world.mover.ok(["verify", "v@three"]);
+    let said = world.mover.run(["gc", "--exclusive"]).expect_code(3).stderr;
+    let pack = pages.rsplit('/').next().unwrap();
+    assert!(said.contains("extend locks") && said.contains(pack), "{said}");
+    let chunks = of_one.iter().max_by_key(|key| length(&world, key)).unwrap();
+    let lock = world.bucket.lock_of(chunks).unwrap().1;
+    assert!(lock >= three, "{chunks} is locked until {lock}, and what needs it until {three}");
 }
 
 /// Everything in a directory, to see that nothing was written.

@@ -73,30 +73,41 @@ pub struct UnverifiedParams<'a> {
     bytes: &'a [u8],
 }
 
+/// Refuses sizes that are out of their limits: for one who is about to make a repository.
+pub fn check_parameters(chunk: ChunkSize, entry_chunks: u16, page_fanout: u16) -> Result<()> {
+    match size_problem(chunk, entry_chunks, page_fanout) {
+        None => Ok(()),
+        Some(problem) => {
+            Err(Error::new(ErrorKind::Usage, "use these repository parameters", problem))
+        }
+    }
+}
+
+fn size_problem(chunk: ChunkSize, entry_chunks: u16, page_fanout: u16) -> Option<String> {
+    if !(1..=ENTRY_CHUNKS_MAX).contains(&entry_chunks) {
+        return Some(format!("{entry_chunks} chunks in an entry are not 1 to {ENTRY_CHUNKS_MAX}"));
+    }
+    let entry_bytes = u64::from(chunk.bytes()) * u64::from(entry_chunks);
+    if entry_bytes > u64::from(ENTRY_PLAIN_BYTES_MAX) {
+        return Some(format!(
+            "an entry of {entry_chunks} chunks of {} bytes is longer than {ENTRY_PLAIN_BYTES_MAX}",
+            chunk.bytes()
+        ));
+    }
+    let power = page_fanout.is_power_of_two();
+    (!(PAGE_FANOUT_MIN..=PAGE_FANOUT_MAX).contains(&page_fanout) || !power).then(|| {
+        format!(
+            "{page_fanout} children of a page are not a power of two from {PAGE_FANOUT_MIN} to {PAGE_FANOUT_MAX}"
+        )
+    })
+}
+
 impl RepositoryParams {
     /// What is wrong with the parameters, if something is.
     fn problem(&self) -> Option<String> {
-        if !(1..=ENTRY_CHUNKS_MAX).contains(&self.entry_chunks) {
-            return Some(format!(
-                "{} chunks in an entry are not 1 to {ENTRY_CHUNKS_MAX}",
-                self.entry_chunks
-            ));
-        }
-        let entry_bytes = u64::from(self.chunk.bytes()) * u64::from(self.entry_chunks);
-        if entry_bytes > u64::from(ENTRY_PLAIN_BYTES_MAX) {
-            return Some(format!(
-                "an entry of {} chunks of {} bytes is longer than {ENTRY_PLAIN_BYTES_MAX}",
-                self.entry_chunks,
-                self.chunk.bytes()
-            ));
-        }
-        if !(PAGE_FANOUT_MIN..=PAGE_FANOUT_MAX).contains(&self.page_fanout)
-            || !self.page_fanout.is_power_of_two()
-        {
-            return Some(format!(
-                "{} children of a page are not a power of two from {PAGE_FANOUT_MIN} to {PAGE_FANOUT_MAX}",
-                self.page_fanout
-            ));
+        let problem = size_problem(self.chunk, self.entry_chunks, self.page_fanout);
+        if problem.is_some() {
+            return problem;
         }
         match (self.encryption, &self.clear_master_key) {
             (Encryption::None, Some(_)) | (Encryption::Aes256Gcm, None) => None,

@@ -88,15 +88,16 @@ fn pack_keys_differ_by_pack() {
 fn key_files_are_raw_or_hex() {
     let raw: [u8; 32] = std::array::from_fn(|i| u8::try_from(i).unwrap());
     let hexed = hex::encode(raw);
-    for bytes in [&raw[..], hexed.as_bytes(), format!("{hexed}\n").as_bytes()] {
+    let (lf, crlf) = (format!("{hexed}\n"), format!("{hexed}\r\n"));
+    for bytes in [&raw[..], hexed.as_bytes(), lf.as_bytes(), crlf.as_bytes()] {
         match Credential::from_key_file_bytes(bytes).unwrap() {
             Credential::KeyFile(key) => assert_eq!(*key, raw),
             Credential::Passphrase(_) => panic!("not a key file"),
         }
     }
     let long = [raw, raw].concat();
-    let crlf = format!("{hexed}\r\n");
-    for bytes in [&raw[1..], &hexed.as_bytes()[1..], &long[..33], &long, crlf.as_bytes(), b""] {
+    let two = format!("{hexed}\n\n");
+    for bytes in [&raw[1..], &hexed.as_bytes()[1..], &long[..33], &long, two.as_bytes(), b""] {
         assert_eq!(Credential::from_key_file_bytes(bytes).unwrap_err().kind(), ErrorKind::Usage);
     }
 }

@@ -272,18 +272,19 @@ async fn refuse_unsafe_store(repo: &Repository, exclusive: bool) -> Result<()> {
     if exclusive {
         return Ok(());
     }
+    let context = format!("collect garbage in {}", repo.store().url());
     let detail = match repo.probe_create_once().await? {
         CreateOnce::Holds => return Ok(()),
+        CreateOnce::Unknown => {
+            let detail = "these credentials may not write, and a collection writes and deletes";
+            return Err(Error::new(ErrorKind::Denied, context, detail)
+                .hint("give it credentials that may do both"));
+        }
         CreateOnce::Ignored => {
             "the store writes over objects that it was asked to create only if absent, so a backup that commits beside the \
              collection could lose data"
         }
-        CreateOnce::Unknown => {
-            "the credentials do not allow to find out whether the store can create an object only if it is absent, which a \
-             collection beside backups depends on"
-        }
     };
-    let context = format!("collect garbage in {}", repo.store().url());
     Err(Error::new(ErrorKind::Unsupported, context, detail).hint(
         "when nothing else uses the repository, and nothing will until this has ended, use --exclusive",
     ))

@@ -126,11 +126,13 @@ pub(super) fn stays_behind(e: Error) -> String {
 }
 
 fn explain(e: Error) -> Error {
-    if e.kind() != ErrorKind::Denied {
-        return e;
-    }
-    e.within("take a lease for reading")
-        .hint("with read-only credentials use --no-lease: safe as long as nobody forgets this backup meanwhile")
+    let why = match e.kind() {
+        ErrorKind::Denied => "with read-only credentials",
+        ErrorKind::NoSpace => "where nothing more can be stored",
+        _ => return e,
+    };
+    let hint = "use --no-lease: safe as long as nobody forgets this backup meanwhile";
+    e.within("take a lease for reading").hint(format!("{why} {hint}"))
 }
 
 fn not_there(repo: &Repository, manifest: &Manifest, kind: ErrorKind, detail: &str) -> Error {

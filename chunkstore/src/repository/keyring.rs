@@ -102,7 +102,8 @@ async fn read_all(store: &Store) -> Result<(Vec<Found>, Vec<Error>)> {
 }
 
 impl Repository {
-    /// Wraps the master key once more.
+    /// Wraps the master key once more. A credential that opens the repository already is refused:
+    /// who removed one of two such keys would believe that it opens nothing any more.
     pub async fn add_key(
         &self,
         credential: &Credential,
@@ -110,6 +111,16 @@ impl Repository {
         kdf: KdfCost,
     ) -> Result<KeyId> {
         self.refuse_without_encryption("add a key to")?;
+        let (found, _) = read_all(&self.store).await?;
+        for key in found.iter().filter(|found| found.info.kind.as_str() == credential.kind()) {
+            let object_key = key_key(&key.info.id);
+            if unwrap_master_key(credential, self.id(), &object_key, &key.bytes).is_ok() {
+                let context = format!("add a key to {}", self.store.url());
+                let detail =
+                    format!("it opens it already, as {} ({})", key.info.id, key.info.label);
+                return Err(Error::new(ErrorKind::Usage, context, detail));
+            }
+        }
         let id = KeyId::random();
         let wrapping = Wrapping { credential, label, kdf, created: Utc::now() };
         let bytes = wrap_master_key(&self.master, self.id(), &id, &wrapping)?;

@@ -226,10 +226,10 @@ impl Store {
             _ => {
                 let e = answer.error();
                 let fault = Fault::of(&e);
-                let denied = fault.kind == ErrorKind::Denied;
+                let denied = answer.status == 403 && says(&["<Code>AccessDenied<"]);
                 let e = fault.into_error(context(), e);
                 let right = "allow these credentials s3:GetBucketObjectLockConfiguration";
-                Err(if denied && e.hint_text().is_none() { e.hint(right) } else { e })
+                Err(if denied { e.hint(right) } else { e })
             }
         }
     }

@@ -68,6 +68,7 @@ impl Ladder<'_> {
             let list =
                 read_given(given, self.source.size_bytes(), self.options.memory, self.cancel)?;
             check_empty(&list, self.source)?;
+            self.check_base(&list)?;
             return self.with_parents(Some(list), Vec::new());
         }
         let down = descend(sources, *require, |kind, source| self.attempt(kind, source))?;
@@ -98,6 +99,21 @@ impl Ladder<'_> {
         })?;
         check_empty(&list, self.source)?;
         Ok(Choice { list: Some(list), volume, parents, steps: Vec::new() })
+    }
+
+    /// A list that was given is what it is: with a base that it knows nothing of, one of the two is a
+    /// mistake.
+    fn check_base(&self, list: &ChangedBlocks) -> Result<()> {
+        match &self.options.base_snapshot {
+            Some(base) if list.kind == ChangeKind::Allocated => {
+                let what = format!("use a list of allocated blocks with base snapshot {base:?}");
+                let why = "such a list starts from no snapshot";
+                Err(Error::new(ErrorKind::Usage, what, why).hint(
+                    "leave --base-snapshot out, or name the list's kind with --changed-blocks-kind",
+                ))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn with_parents(&self, list: Option<ChangedBlocks>, steps: Vec<String>) -> Result<Choice> {

@@ -135,7 +135,11 @@ fn check_base(options: &BackupOptions, volume: &VolumeName, parent: &Manifest) -
         parent.backup_id,
         name(&parent.snapshot.id)
     );
-    Err(refused(volume, why).hint("choose the parent made of that snapshot, or leave the list out"))
+    let hint = match (&options.base_snapshot, &parent.snapshot.id) {
+        (None, Some(id)) => format!("if the list starts from it, say so: --base-snapshot {id}"),
+        _ => "choose the parent made of that snapshot, or leave the list out".into(),
+    };
+    Err(refused(volume, why).hint(hint))
 }
 
 /// Two volumes may follow one another under one name. A tracker compares snapshots of one volume

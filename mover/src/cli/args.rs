@@ -212,13 +212,13 @@ pub(crate) struct InitArgs {
     #[arg(long, env = "MOVER_ENCRYPTION", value_name = "NAME", default_value = "aes-256-gcm")]
     pub(crate) encryption: EncryptionArg,
     /// Size of a chunk, 4KiB to 4MiB, a power of two: smaller ones make increments smaller and maps
-    /// larger
+    /// larger [default: 64KiB]
     #[arg(long, env = "MOVER_CHUNK_SIZE", value_name = "SIZE")]
     pub(crate) chunk_size: Option<String>,
-    /// Most chunks that are sealed together
+    /// Most chunks that are sealed together, 16 MiB at most [default: 16, or fewer large ones]
     #[arg(long, env = "MOVER_ENTRY_CHUNKS", value_name = "N")]
     pub(crate) entry_chunks: Option<u16>,
-    /// Children of a map page, a power of two
+    /// Children of a map page, a power of two [default: 128]
     #[arg(long, env = "MOVER_PAGE_FANOUT", value_name = "N")]
     pub(crate) page_fanout: Option<u16>,
     /// Label of the first key, shown by `mover key list`

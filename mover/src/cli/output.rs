@@ -156,6 +156,9 @@ impl Output {
     /// Something that the user must know once, such as where a new key is; not a warning, but not
     /// for `--quiet` either.
     pub(crate) fn notice(&self, text: &str) {
+        if self.settings.quiet {
+            return;
+        }
         self.to_stderr("note", "\x1b[1m", text, &Message { time: now(), message: text });
     }
 

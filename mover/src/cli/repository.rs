@@ -6,8 +6,8 @@ use super::keys::{self, KeyFile};
 use super::settings::{KeySources, RepositoryPlace};
 use chunkstore::{
     ChunkSize, CreateOnce, Credential, Encryption, Error, ErrorKind, InitOptions, KdfCost,
-    Repository, Result, RetainPolicy, Store, StoreOptions, directory_of, open_url, open_url_with,
-    random_bytes,
+    Repository, Result, RetainPolicy, Store, StoreOptions, check_parameters, directory_of,
+    open_url, open_url_with, random_bytes,
 };
 use object_store::memory::InMemory;
 use object_store::path::Path as StorePath;
@@ -20,6 +20,8 @@ use zeroize::Zeroizing;
 /// `docs/decisions/` says why.
 const CHUNK_BYTES: u32 = 64 << 10;
 const ENTRY_CHUNKS: u16 = 16;
+/// What the default fills at most, where chunks are large.
+const ENTRY_BYTES: u32 = 16 << 20;
 const PAGE_FANOUT: u16 = 128;
 
 /// What a new repository is like, as far as the user says.
@@ -42,6 +44,11 @@ impl NewRepository {
             encryption: Encryption::Aes256Gcm,
             label: None,
         })
+    }
+
+    /// So many chunks are sealed together, where the user does not say.
+    pub(crate) fn usual_entry_chunks(chunk: ChunkSize) -> u16 {
+        u16::try_from(ENTRY_BYTES / chunk.bytes()).unwrap_or(u16::MAX).min(ENTRY_CHUNKS)
     }
 
     fn options(self, credential: Option<Credential>) -> InitOptions {
@@ -144,6 +151,8 @@ pub(crate) fn init(
     new: NewRepository,
     new_key_file: Option<&Path>,
 ) -> Result<Arc<Repository>> {
+    // before a key file or a directory is made
+    check_parameters(new.chunk, new.entry_chunks, new.page_fanout)?;
     match &ctx.settings.place {
         RepositoryPlace::Nowhere => Err(nowhere()),
         RepositoryPlace::Embedded { directory, key_file } => {
@@ -205,7 +214,8 @@ fn refuse_used_place(ctx: &Context, store: &Store) -> Result<()> {
                 ErrorKind::WrongKey | ErrorKind::Unsupported | ErrorKind::Corrupt
             ) =>
         {
-            Err(e)
+            // what an opener is told to do is what was tried
+            Err(e.without_hint().within(format!("make a repository at {}", store.url())))
         }
         _ => refuse("there is a repository already", "use it as it is, or choose another place"),
     }

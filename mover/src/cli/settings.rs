@@ -16,7 +16,7 @@ use crate::cgroup::CgroupLimits;
 use crate::control::MemoryBudget;
 use crate::device::DirectIo;
 use crate::io::EngineChoice;
-use chunkstore::{Compression, Error, ErrorKind, Result, TransferLimits};
+use chunkstore::{Compression, Error, ErrorKind, Result, TransferLimits, check_labels};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -344,7 +344,7 @@ pub fn parse_compression(text: &str) -> Result<CompressionChoice> {
     }
 }
 
-/// `NAME=VALUE` each; the limits of the format are the manifest's to check.
+/// `NAME=VALUE` each, within the limits of the format.
 pub(crate) fn parse_labels(texts: &[String]) -> Result<BTreeMap<String, String>> {
     let mut labels = BTreeMap::new();
     for text in texts.iter().filter(|t| !t.is_empty()) {
@@ -360,6 +360,7 @@ pub(crate) fn parse_labels(texts: &[String]) -> Result<BTreeMap<String, String>>
             return Err(bad("its name was given twice"));
         }
     }
+    check_labels(&labels)?;
     Ok(labels)
 }
 

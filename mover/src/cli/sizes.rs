@@ -14,6 +14,12 @@ const UNITS: [(&str, u64); 6] = [
     ("EiB", 1 << 60),
 ];
 
+/// `1 backup`, `2 backups`: `things` are more than one.
+pub(crate) fn counted(count: u64, things: &str) -> String {
+    let one = things.strip_suffix('s').filter(|_| count == 1);
+    format!("{count} {}", one.unwrap_or(things))
+}
+
 /// Bytes of `64KiB`, `64K`, `64k`, `1.5GiB`, `4096`, `10MB`: K, M, … and KiB, MiB, … are powers of
 /// 1024, KB, MB, … of 1000.
 pub fn parse_size(text: &str) -> Result<u64> {

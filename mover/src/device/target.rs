@@ -90,7 +90,8 @@ impl Target {
         // A path of /dev that does not exist is a typing mistake: a file there would fill the
         // memory.
         if path.starts_with("/dev") && !path.starts_with("/dev/shm") {
-            return Err(open_error(path, Access::Write, io::ErrorKind::NotFound.into())
+            let absent = io::Error::from_raw_os_error(libc::ENOENT);
+            return Err(open_error(path, Access::Write, absent)
                 .hint("check the path; no files are created in /dev"));
         }
         let file = OpenOptions::new()

@@ -287,8 +287,11 @@ fn explain(uri: &NbdUri, refusal: Refusal) -> Error {
             .hint("attach it by other means (nbd-client, nbdfuse, qemu-nbd --connect) and name the device"),
         Refusal::Io(e) => {
             let (kind, hint) = match e.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                io::ErrorKind::NotFound => {
                     (ErrorKind::NotFound, "is the server running, and is the address right?")
+                }
+                io::ErrorKind::ConnectionRefused => {
+                    (ErrorKind::Unavailable, "is the server running, and is the address right?")
                 }
                 io::ErrorKind::PermissionDenied => {
                     (ErrorKind::Denied, "run as a user who may write to the socket")

@@ -354,7 +354,8 @@ fn take_slot(arena: &Arc<Arena>, failure: &Failure) -> Option<Slot> {
     }
 }
 
-const HINT: &str = "run `mover verify` on this backup to learn what else is damaged; an older or newer backup may be whole";
+const HINT: &str =
+    "`mover check --read-data` says what else is damaged; an older or newer backup may be whole";
 
 fn stopped(stage: &str) -> Error {
     Error::new(ErrorKind::Bug, "hand on opened chunks", format!("the {stage} stage has ended"))

@@ -41,6 +41,30 @@ fn places_that_are_none() {
     assert!(!absent.exists() && tree(mover.home()).is_empty());
 }
 
+/// A script whose variable is not set.
+#[test]
+fn values_that_are_empty() {
+    let stage = Stage::new("empty-values");
+    let image = stage.image();
+    let image = image.to_str().expect("a path");
+    for line in [
+        &["list", "--repo", ""][..],
+        &["list", "--volume", ""],
+        &["list", "--volume="],
+        &["backup", image, "--volume", ""],
+        &["backup", image, "--snapshot", ""],
+        &["backup", image, "--parent", ""],
+        &["forget", "--volume", "", "--keep-last", "1"],
+        &["--repo", "", "gc"],
+    ] {
+        let before = tree(&stage.repository());
+        expect_error(stage.mover.run(line), 2, "it was given without a value");
+        assert!(before == tree(&stage.repository()), "{line:?}");
+    }
+    // of a variable it means that it is not set
+    stage.mover.env("MOVER_VOLUME", "").ok(["list"]);
+}
+
 #[test]
 fn keys_that_do_not_fit() {
     let stage = Stage::new("bad-keys");

@@ -27,7 +27,7 @@ fn a_policy_says_what_stays_and_why_before_it_forgets() {
     let first = format!("v       {}", stage.backup_id);
     assert!(dry.lines().any(|l| l.starts_with(&first) && l.ends_with("  forget")), "{dry}");
     assert!(dry.contains("keep    tag a=1") && dry.contains("keep    last 1"), "{dry}");
-    assert!(dry.ends_with("would forget 1 backups, 3 stay\n"), "{dry}");
+    assert!(dry.ends_with("would forget 1 backup, 3 stay\n"), "{dry}");
     assert_eq!(listed(&stage).len(), 4);
     assert!(stage.objects("forgotten").is_empty());
 
@@ -85,7 +85,7 @@ fn a_backup_that_cannot_be_read_is_never_forgotten() {
     let broken = stage.objects("backups/v/two");
     std::fs::write(&broken[0], b"rubbish").expect("damage a manifest");
     let output = stage.mover.run(["forget", "--keep-last", "1"]).expect_code(3);
-    assert!(output.text().ends_with("forgot 1 backups, 2 stay\n"), "{}", output.text());
+    assert!(output.text().ends_with("forgot 1 backup, 2 stay\n"), "{}", output.text());
     assert!(output.stderr.contains("backups/v/two"), "{}", output.stderr);
     assert!(stage.objects("forgotten/v/two").is_empty());
     // nor can garbage be collected beside it, until it is named in full and forgotten

@@ -4,6 +4,7 @@ use super::{Stage, expect_error, file_url, p};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::Stdio;
 use tests::{Mover, work_dir};
 
@@ -137,4 +138,20 @@ fn without_encryption_no_key_is_needed() {
     let other = file_url(&directory.path().join("other"));
     let both = ["init", "--repo", &other, "--encryption", "none", "--password-command", "echo x"];
     expect_error(mover.run(both), 2, "--encryption none");
+}
+
+/// Who removes one of two such keys would believe that it opens nothing any more.
+#[test]
+fn a_key_that_opens_it_already_is_not_added_again() {
+    let stage = Stage::new("key-twice");
+    let key = stage.path("key");
+    let line = |file: PathBuf| [p("key"), p("add"), p("--new-key-file"), file];
+    expect_error(stage.mover.run(line(key)), 2, "it opens it already, as ");
+    stage.mover.ok(line(stage.path("second")));
+    expect_error(stage.mover.run(line(stage.path("second"))), 2, "it opens it already, as ");
+    assert_eq!(stage.objects("keys").len(), 2);
+    // written on Windows
+    let digits = fs::read_to_string(stage.path("second")).expect("a key");
+    fs::write(stage.path("crlf"), format!("{}\r\n", digits.trim_end())).expect("write it");
+    stage.mover.ok([p("list"), p("--key-file"), stage.path("crlf")]);
 }

@@ -199,8 +199,11 @@ mod tests {
     use crate::map::ReadLimits;
     use crate::protocol::LeaseOptions;
     use crate::protocol::condemned::read_condemned;
-    use crate::repository::testing::{manifest, memory_repository, put_manifest};
+    use crate::repository::testing::{
+        locking_repository, manifest, memory_repository, put_manifest,
+    };
     use crate::store::testing::Fault;
+    use crate::store::{Inherited, RetainPolicy};
 
     async fn run(repo: &Arc<Repository>) -> Result<Collected> {
         let lease = LeaseOptions { lease_seconds: 600, tool: "test".into(), host: "here".into() };
@@ -268,6 +271,27 @@ mod tests {
         let done = run(&repo).await.unwrap();
         assert_eq!((done.deleted_manifests, done.locked_objects), (1, 0), "{done:?}");
         assert_eq!(collections().await, (0, 2));
+    }
+
+    #[tokio::test]
+    async fn who_may_not_ask_about_locks_is_told_so() {
+        let until = DateTime::parse_from_rfc3339("2130-01-01T00:00:00Z").unwrap().to_utc();
+        let retention = Retention::new(RetainMode::Governance, until);
+        let policy = RetainPolicy { retention, inherited: Inherited::Later };
+        let (repo, server) = locking_repository(policy).await;
+        assert_eq!(run(&repo).await.unwrap().unlocked, None, "the bucket has no locks");
+        server.says_of_bucket("403 Forbidden");
+        let (count, why) = run(&repo).await.unwrap().unlocked.expect("it cannot know");
+        assert!(count == 1 && why.contains("whether") && why.contains("object lock"), "{why}");
+        // what it sees nevertheless it extends as far as it may
+        let made = manifest("v", "a", 1);
+        put_manifest(&repo, &made).await;
+        repo.store().retain(&made.object_key(), retention).await.unwrap();
+        let done = run(&repo).await;
+        // what the backup consists of is lost, which is said besides
+        let why = done.expect_err("its page is not there").to_string();
+        assert!(why.contains("extend locks"), "{why}");
+        assert_eq!(server.lock_of("format"), Some(retention));
     }
 
     #[tokio::test]

@@ -14,21 +14,25 @@ use std::sync::{Arc, Mutex};
 
 type Locks = Arc<Mutex<HashMap<String, Retention>>>;
 
+/// The status with which it answers whether the bucket has locks.
+type Question = Arc<Mutex<&'static str>>;
+
 /// See the module.
-pub(crate) struct LockServer(Locks);
+pub(crate) struct LockServer(Locks, Question);
 
 impl LockServer {
     /// Starts one, and gives a store of `inner` that locks what is written by `policy`.
     pub(crate) fn start(inner: &Arc<InMemory>, policy: RetainPolicy) -> (Self, Store) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
-        let locks = Locks::default();
+        let (locks, question) = (Locks::default(), Arc::new(Mutex::new("404 Not Found")));
         let (objects, remembered) = (Arc::clone(inner), Arc::clone(&locks));
+        let asked = Arc::clone(&question);
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             for stream in listener.incoming() {
                 let exists = |key: &str| runtime.block_on(objects.head(&Path::from(key))).is_ok();
-                serve(stream.unwrap(), &remembered, exists);
+                serve(stream.unwrap(), &remembered, &asked, exists);
             }
         });
         let settings = [
@@ -44,7 +48,12 @@ impl LockServer {
         store.lock = remote.lock;
         store.retaining =
             Some(RetainingClients { policy, small: Arc::clone(&objects), bulk: objects });
-        (Self(locks), store)
+        (Self(locks, question), store)
+    }
+
+    /// From now on that is the answer to who asks whether the bucket has locks.
+    pub(crate) fn says_of_bucket(&self, status: &'static str) {
+        *self.1.lock().unwrap() = status;
     }
 
     pub(crate) fn lock_of(&self, key: &str) -> Option<Retention> {
@@ -52,7 +61,7 @@ impl LockServer {
     }
 }
 
-fn serve(mut stream: TcpStream, locks: &Locks, exists: impl Fn(&str) -> bool) {
+fn serve(mut stream: TcpStream, locks: &Locks, question: &Question, exists: impl Fn(&str) -> bool) {
     let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
     let (head, body_at) = loop {
         match stream.read(&mut buffer) {
@@ -79,6 +88,7 @@ fn serve(mut stream: TcpStream, locks: &Locks, exists: impl Fn(&str) -> bool) {
     let key = path.trim_start_matches("/bucket").trim_start_matches('/');
     let mut locks = locks.lock().unwrap();
     let (status, headers) = match method {
+        _ if key.is_empty() => (*question.lock().unwrap(), String::new()),
         _ if !exists(key) => ("404 Not Found", String::new()),
         "PUT" => {
             locks.insert(key.to_owned(), retention(&body));

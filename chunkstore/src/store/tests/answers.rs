@@ -12,6 +12,29 @@ async fn a_server_that_knows_no_locks_has_none() {
     assert!(e.to_string().contains("the bucket has no object lock"), "{e}");
 }
 
+#[tokio::test]
+async fn only_who_knows_that_there_are_no_locks_says_so() {
+    for (answer, expected) in [
+        ("404 Not Found\n<Error><Code>ObjectLockConfigurationNotFoundError</Code></Error>", None),
+        ("405 Method Not Allowed\n<Error><Code>MethodNotAllowed</Code></Error>", None),
+        ("400 Bad Request\n<Error><Code>InvalidRequest</Code></Error>", None),
+        ("200 OK\n<ListBucketResult></ListBucketResult>", None),
+        ("403 Forbidden\n<Error><Code>AccessDenied</Code></Error>", Some(ErrorKind::Denied)),
+        ("400 Bad Request\n<Error><Code>ExpiredToken</Code></Error>", Some(ErrorKind::Denied)),
+        ("404 Not Found\n<Error><Code>NoSuchBucket</Code></Error>", Some(ErrorKind::NotFound)),
+    ] {
+        let store = s3(&canned::server(answer), &[]).unwrap();
+        match (store.object_lock().await, expected) {
+            (Ok(lock), None) => assert_eq!(lock, ObjectLock::Disabled, "{answer}"),
+            (Err(e), Some(kind)) => assert_eq!(e.kind(), kind, "{answer}: {e}"),
+            (found, _) => panic!("{answer}: {found:?}"),
+        }
+    }
+    let answer = "403 Forbidden\n<Error><Code>AccessDenied</Code></Error>";
+    let e = s3(&canned::server(answer), &[]).unwrap().object_lock().await.unwrap_err();
+    assert!(e.to_string().contains("s3:GetBucketObjectLockConfiguration"), "{e}");
+}
+
 const UNLOCKED: canned::Answer = ("200 OK", "", "");
 const REFUSED: canned::Answer = ("403 Forbidden", "", "<Error><Code>AccessDenied</Code></Error>");
 

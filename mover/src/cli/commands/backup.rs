@@ -162,6 +162,15 @@ pub(super) fn scratch(resources: &Resources) -> Option<PathBuf> {
     Some(dir)
 }
 
+/// `latest` names the newest backup of a volume wherever one is named.
+fn backup_id(text: String) -> Result<BackupId> {
+    if text == "latest" {
+        let what = "use --backup-id latest";
+        return Err(Error::new(ErrorKind::Usage, what, "this word means the newest backup"));
+    }
+    BackupId::new(text)
+}
+
 fn options(ctx: &Context, args: BackupArgs) -> Result<BackupOptions> {
     let some = |text: Option<String>| text.filter(|t| !t.is_empty());
     let snapshot = SnapshotInfo {
@@ -175,7 +184,7 @@ fn options(ctx: &Context, args: BackupArgs) -> Result<BackupOptions> {
     let resources = &ctx.settings.resources;
     Ok(BackupOptions {
         volume: some(args.volume).map(VolumeName::new).transpose()?,
-        backup_id: some(args.backup_id).map(BackupId::new).transpose()?,
+        backup_id: some(args.backup_id).map(backup_id).transpose()?,
         changes: sources::request(&args.changes, &snapshot, Some(&args.source))?,
         source: args.source,
         parent: match args.parent.as_str() {

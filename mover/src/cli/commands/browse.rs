@@ -33,7 +33,16 @@ pub(super) fn unreadable(ctx: &Context, mut problems: Vec<Error>) -> Result<()> 
     for problem in problems {
         ctx.output.warn(&problem.to_string());
     }
-    Err(last)
+    let hint =
+        "`mover check` says what is wrong; to forget such a backup name it in full: VOLUME@ID";
+    Err(if last.hint_text().is_none() { last.hint(hint) } else { last })
+}
+
+/// A volume that was named and has no backup is a typing mistake more often than not.
+pub(super) fn warn_of_unknown(ctx: &Context, volume: Option<&VolumeName>, found: usize) {
+    if let Some(volume) = volume.filter(|_| found == 0) {
+        ctx.output.warn(&format!("there is no backup of volume {volume}: `mover list` shows all"));
+    }
 }
 
 pub(crate) fn show(ctx: &Context, args: &ShowArgs) -> Result<()> {

@@ -4,7 +4,7 @@ use super::super::args::CheckArgs;
 use super::super::context::Context;
 use super::super::metrics::Reads;
 use super::super::repository;
-use super::super::sizes::{show_bytes, show_duration};
+use super::super::sizes::{counted, show_bytes, show_duration};
 use super::super::table::Page;
 use super::super::watch::Watch;
 use super::restore::lease;
@@ -131,14 +131,22 @@ fn page(report: &CheckReport, repair: bool) -> String {
     let mut page = Page::default();
     let f = &report.figures;
     let stored = show_bytes(f.pack_bytes);
-    page.line("checked", &format!("{} backups, {} chunks and pages", f.backups, f.chunks));
-    page.line("stored", &format!("{stored} in {} packs", f.packs));
+    page.line(
+        "checked",
+        &format!("{}, {} chunks and pages", counted(f.backups, "backups"), f.chunks),
+    );
+    page.line("stored", &format!("{stored} in {}", counted(f.packs, "packs")));
     page.line(
         "records",
-        &format!("{} segments, {} stubs, {} others", f.segments, f.stubs, f.records),
+        &format!(
+            "{}, {}, {}",
+            counted(f.segments, "segments"),
+            counted(f.stubs, "stubs"),
+            counted(f.records, "others")
+        ),
     );
     let read = show_bytes(report.read_bytes);
-    page.line("read", &format!("{read} of {} packs", report.read_packs));
+    page.line("read", &format!("{read} of {}", counted(report.read_packs, "packs")));
     if repair {
         let Repaired { stubs, found_chunks, segments, recorded, cleared } = report.repaired;
         page.line(
@@ -157,7 +165,8 @@ fn page(report: &CheckReport, repair: bool) -> String {
     let verdict = if report.is_clean() {
         "whole".to_owned()
     } else {
-        format!("{} findings, {} backups lost data", report.findings_count, report.lost.len())
+        let lost = counted(report.lost.len() as u64, "backups");
+        format!("{}, {lost} lost data", counted(report.findings_count, "findings"))
     };
     page.line("result", &verdict);
     page.0

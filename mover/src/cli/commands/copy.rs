@@ -12,12 +12,12 @@ use super::super::output::Line;
 use super::super::repository;
 use super::super::retain::retain_policy;
 use super::super::settings::{KeySources, parse_compression};
-use super::super::sizes::show_bytes;
+use super::super::sizes::{counted, show_bytes};
 use super::super::summary::copy_text;
 use super::super::table::{human_time, machine_time, table};
 use super::super::watch::Watch;
 use super::backup::{checkpoint_bytes, deadline, quota, scratch};
-use super::browse::unreadable;
+use super::browse::{unreadable, warn_of_unknown};
 use super::forget::policy;
 use crate::control::Progress;
 use crate::copy::{
@@ -71,6 +71,7 @@ pub(crate) fn copy(ctx: &Context, args: &CopyArgs) -> Result<()> {
             .hint("name another repository with --to"));
     }
     let (source, problems) = ctx.block_on(from.list_backups(volume.as_ref()))?;
+    warn_of_unknown(ctx, volume.as_ref(), source.len() + problems.len());
     let (there, far_problems) = ctx.block_on(to.list_backups(volume.as_ref()))?;
     far_problems.iter().for_each(|e| ctx.output.warn(&e.to_string()));
     let there = there.into_iter().map(|b| b.manifest).collect();
@@ -96,7 +97,8 @@ pub(crate) fn copy(ctx: &Context, args: &CopyArgs) -> Result<()> {
     view["retention"] = json!(retain.map(|policy| policy.retention));
     view["dry_run"] = json!(false);
     let (copied, there) = (done.copied.len(), done.there);
-    let mut text = format!("copied {copied} backups, {there} were there already");
+    let backups = counted(copied as u64, "backups");
+    let mut text = format!("copied {backups}, {there} {} there already", were(there));
     if let Some(RetainPolicy { retention: Retention { mode, until }, .. }) = retain
         && copied > 0
     {
@@ -132,10 +134,11 @@ fn stopped(ctx: &Context, ends: &Ends, done: &Done, begun: Instant) -> Result<()
     view["elapsed_seconds"] = json!(begun.elapsed().as_secs_f64());
     view["stopped_stored_bytes"] = json!(last);
     view["uploaded_bytes"] = json!(uploaded);
-    let (copied, there) = (done.copied.len(), done.there);
+    let (copied, there) = (counted(done.copied.len() as u64, "backups"), done.there);
+    let were = were(there);
     let (last, uploaded) = (show_bytes(last), show_bytes(uploaded));
     let text = format!(
-        "stopped at a bound: copied {copied} backups, {there} were there already, {last} of one more are stored; \
+        "stopped at a bound: copied {copied}, {there} {were} there already, {last} of one more are stored; \
          {uploaded} were sent\n"
     );
     ctx.output.summary(&text, &view)
@@ -222,7 +225,9 @@ fn preview(ctx: &Context, ends: &Ends, wanted: &[Manifest]) -> Result<()> {
     let view = json!({
         "copied": copied, "already_there": there, "failed": taken, "dry_run": true,
     });
-    let text = format!("would copy {copied} backups, {there} are there already\n");
+    let is = if there == 1 { "is" } else { "are" };
+    let copied = counted(copied, "backups");
+    let text = format!("would copy {copied}, {there} {is} there already\n");
     ctx.output.summary(&text, &view)
 }
 
@@ -296,6 +301,10 @@ fn show(ctx: &Context, summary: &CopySummary) -> Result<()> {
         return ctx.output.result_json(&Line::new("copied", summary));
     }
     if ctx.settings.output.quiet { Ok(()) } else { ctx.output.result(&copy_text(summary)) }
+}
+
+fn were(count: usize) -> &'static str {
+    if count == 1 { "was" } else { "were" }
 }
 
 /// Others may be copied all the same.

@@ -6,8 +6,9 @@
 use super::super::args::{ForgetArgs, KeepArgs};
 use super::super::context::{Context, tool};
 use super::super::repository;
+use super::super::sizes::counted;
 use super::super::table::{human_time, machine_time, table};
-use super::browse::unreadable;
+use super::browse::{unreadable, warn_of_unknown};
 use crate::retention::{Decision, Policy, Span, Tag, plan_forget};
 use chunkstore::names::AttemptName;
 use chunkstore::{Error, ErrorKind, Manifest, Repository, Result, VolumeName};
@@ -90,6 +91,7 @@ fn by_policy(ctx: &Context, args: &ForgetArgs, policy: &Policy) -> Result<()> {
     let repository = repository::open(ctx)?;
     // what cannot be read is in no decision and stays
     let (backups, problems) = ctx.block_on(repository.list_backups(volume.as_ref()))?;
+    warn_of_unknown(ctx, volume.as_ref(), backups.len() + problems.len());
     let decisions = plan_forget(policy, &backups)?;
     show(ctx, &decisions)?;
     let going: Vec<&Manifest> =
@@ -100,7 +102,9 @@ fn by_policy(ctx: &Context, args: &ForgetArgs, policy: &Policy) -> Result<()> {
     let (kept, forgotten) = (decisions.len() - going.len(), going.len());
     let did = if args.dry_run { "would forget" } else { "forgot" };
     let view = json!({ "kept": kept, "forgotten": forgotten, "dry_run": args.dry_run });
-    ctx.output.summary(&format!("{did} {forgotten} backups, {kept} stay\n"), &view)?;
+    let stay = if kept == 1 { "1 stays".into() } else { format!("{kept} stay") };
+    let text = format!("{did} {}, {stay}\n", counted(forgotten as u64, "backups"));
+    ctx.output.summary(&text, &view)?;
     unreadable(ctx, problems)
 }
 

@@ -3,7 +3,7 @@
 use super::super::args::GcArgs;
 use super::super::context::{Context, host, tool};
 use super::super::repository;
-use super::super::sizes::show_bytes;
+use super::super::sizes::{counted, show_bytes};
 use super::super::table::{Page, human_time};
 use super::super::watch::Watch;
 use super::plan::{money, read_prices};
@@ -138,7 +138,7 @@ fn preview_page(found: &Collected, saving: Option<&Saving>) -> String {
     }
     let freed = show_bytes(found.condemned_bytes + found.rewritten_dead_bytes);
     let packs = found.condemned_packs + found.rewritten_packs;
-    page.line("would free", &format!("{freed} in {packs} packs"));
+    page.line("would free", &format!("{freed} in {}", counted(packs, "packs")));
     page.line("would take", &requests_text(&found.requests));
     if let Some(Saving { currency, cost, saved_month }) = saving {
         page.line("would cost", &money(cost.once, currency));
@@ -148,9 +148,10 @@ fn preview_page(found: &Collected, saving: Option<&Saving>) -> String {
 }
 
 fn found_lines(page: &mut Page, found: &Collected) {
-    let stored = format!("{} in {} packs", show_bytes(found.pack_bytes), found.packs);
+    let stored = format!("{} in {}", show_bytes(found.pack_bytes), counted(found.packs, "packs"));
     page.line("stored", &stored);
-    page.line("in use", &format!("{} chunks of {} backups", found.live_chunks, found.backups));
+    let (chunks, backups) = (counted(found.live_chunks, "chunks"), found.backups);
+    page.line("in use", &format!("{chunks} of {}", counted(backups, "backups")));
     if found.rewritten_packs > 0 {
         let dead = show_bytes(found.rewritten_dead_bytes);
         page.line("mostly dead", &format!("{} packs, {dead} of them", found.rewritten_packs));
@@ -158,10 +159,10 @@ fn found_lines(page: &mut Page, found: &Collected) {
     page.line(
         "garbage",
         &format!(
-            "{} in {} packs, {} forgotten backups",
+            "{} in {}, {}",
             show_bytes(found.condemned_bytes),
-            found.condemned_packs,
-            found.forgotten
+            counted(found.condemned_packs, "packs"),
+            counted(found.forgotten, "forgotten backups")
         ),
     );
     if found.locked_objects > 0 {

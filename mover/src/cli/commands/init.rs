@@ -19,7 +19,7 @@ pub(crate) fn init(ctx: &Context, args: &InitArgs) -> Result<()> {
     };
     let new = NewRepository {
         chunk,
-        entry_chunks: args.entry_chunks.unwrap_or(defaults.entry_chunks),
+        entry_chunks: args.entry_chunks.unwrap_or_else(|| NewRepository::usual_entry_chunks(chunk)),
         page_fanout: args.page_fanout.unwrap_or(defaults.page_fanout),
         encryption: match args.encryption {
             EncryptionArg::Aes256Gcm => Encryption::Aes256Gcm,

@@ -9,7 +9,7 @@ fn with(len: usize, parts: &[(usize, &[u8])]) -> Vec<u8> {
     bytes
 }
 
-const HEAD: usize = 264 << 10;
+const HEAD: usize = (1 << 20) + 4096;
 const UUID: &[u8] = b"\x01\x23\x45\x67\x89\xab\xcd\xef\x01\x23\x45\x67\x89\xab\xcd\xef";
 const UUID_TEXT: &str = "01234567-89ab-cdef-0123-456789abcdef";
 
