@@ -126,6 +126,25 @@ pub(crate) fn explain(done: Result<()>, cancel: &Cancel) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::settings::Environment;
+
+    /// The second signal ends the process, and with it this test.
+    #[test]
+    fn a_stop_at_a_bound_is_no_signal() {
+        let cancel = Cancel::new();
+        let output = Output::new(crate::cli::settings::json_only(&Environment::default()));
+        let watch = SignalWatch::install(&cancel, &output).unwrap();
+        cancel.request_at(crate::quota::Bound::Deadline);
+        // told after the others, in the same order
+        let seen = Arc::<AtomicBool>::default();
+        signal_hook::flag::register(SIGTERM, Arc::clone(&seen)).unwrap();
+        signal_hook::low_level::raise(SIGTERM).unwrap();
+        while !seen.load(std::sync::atomic::Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        drop(watch);
+        assert_eq!(cancel.bound(), Some(crate::quota::Bound::Deadline));
+    }
 
     #[test]
     fn only_what_breaks_after_a_stop_is_one() {

@@ -153,14 +153,40 @@ fn what_the_kernel_does_not_let_go_of_has_said_how_it_ends() {
     assert!(said.contains("what was in flight took too long"), "{said}");
 }
 
+/// How a run ended is there for a kubelet before anybody is waited for who may never read it.
+#[test]
+fn an_error_that_nobody_reads_is_in_the_termination_message() {
+    let stage = Stage::new("full-log-at-the-end", 1);
+    let log = stage.path("termination-log");
+    let (unread, full) = full_pipe();
+    let line = ["backup", "/does/not/exist", "--volume", "v", "--termination-log", text(&log)];
+    let mut command = stage.mover.command(line);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(full);
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    eventually("the message of the end", || {
+        let said = fs::read_to_string(&log).ok()?;
+        let said: serde_json::Value = serde_json::from_str(&said).ok()?;
+        (said["state"] == "failed" && said["exit_code"] == 2).then_some(())
+    });
+    assert!(child.try_wait().unwrap().is_none(), "it waits for somebody who reads its error");
+    drop(unread);
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+}
+
+/// As much as it holds, and nobody reads.
+fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    let (unread, mut full) = std::io::pipe().unwrap();
+    full.write_all(&[b'\n'; 64 << 10]).unwrap();
+    (unread, full)
+}
+
 /// A log that nobody reads any more stops who writes to it, and is no reason to stay.
 #[test]
 fn a_log_that_nobody_reads_does_not_hold_up_the_end() {
     let stage = Stage::new("full-log", 1);
     let log = stage.path("termination-log");
-    // as much as a pipe holds
-    let (unread, mut full) = std::io::pipe().unwrap();
-    full.write_all(&[b'\n'; 64 << 10]).unwrap();
+    let (unread, full) = full_pipe();
     let line = ["backup", text(&stage.image), "--volume", "v", "--json", "--log-level", "info"];
     let mut command = stage.mover.command(line.iter().chain(&["--termination-log", text(&log)]));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(full);
