@@ -301,7 +301,10 @@ impl Job<'_> {
             format!("read {} back", target.path().display()),
             format!("{what} came back other than they were written and flushed"),
         )
-        .hint("do not trust this device; look into the kernel's log and at its health"))
+        .hint(
+            "the device cannot be trusted, or another process wrote to it: see who has it open \
+             (lsof), look into the kernel's log and at its health",
+        ))
     }
 
     /// The error of a restore that had begun to write.

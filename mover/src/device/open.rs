@@ -2,6 +2,7 @@
 //! export.
 
 use super::geometry::{DeviceKind, Facts, Identity, direct_align, examine, wrong_type};
+use super::lock::lock;
 use crate::io::{Arena, IoFile};
 use crate::nbd::Export;
 use chunkstore::{Error, ErrorKind, Result};
@@ -16,7 +17,7 @@ use std::{fmt, io};
 /// What file systems want that do not say so.
 const FILE_ALIGN_BYTES: u32 = 4096;
 
-/// How long to wait for a device that somebody else has claimed, and how often to look.
+/// How long to wait for what somebody else has claimed or locked, and how often to look.
 const BUSY_PATIENCE: Duration = Duration::from_secs(2);
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -66,7 +67,8 @@ impl FromStr for DirectIo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     Read,
-    /// Read and write; a block device is claimed, so that nobody else can mount it meanwhile.
+    /// Read and write; a block device is claimed, so that nobody else can mount it meanwhile, and a
+    /// file is locked.
     Write,
 }
 
@@ -87,11 +89,30 @@ pub(super) fn open_buffered(path: &Path, access: Access) -> Result<(File, Facts)
         _ => 0,
     };
     let file = open_claimed(path, access, claim).map_err(|e| open_error(path, access, e))?;
+    let locked = matches!(identity, Identity::File { .. }) && access == Access::Write;
+    if locked {
+        lock_target(path, &file)?;
+    }
+    // not before: whoever had it until now may have made it longer, or removed it
     let facts = examine(&file, path)?;
-    if facts.identity != identity {
+    if facts.identity != identity || (locked && Identity::of_path(path) != Some(identity)) {
         return Err(changed(path));
     }
     Ok((file, facts))
+}
+
+/// Keeps other writers off a file as long as the descriptor is open; an error if there is one.
+pub(super) fn lock_target(path: &Path, file: &File) -> Result<()> {
+    patiently(|| lock(file)).map_err(|e| match e.kind() {
+        io::ErrorKind::ResourceBusy => {
+            let context = format!("write to {}", path.display());
+            let why = "another process is writing to it, or has locked it";
+            Error::new(ErrorKind::Usage, context, why).hint(
+                "let that end first (lslocks or fuser show which it is), or choose another target",
+            )
+        }
+        _ => Error::new(ErrorKind::Device, format!("lock {}", path.display()), "").caused_by(e),
+    })
 }
 
 /// Whether somebody has claimed a block device: a mount or the like, wherever it is seen.
@@ -173,9 +194,13 @@ fn open_direct(
 /// Opens, and waits a little for others to let go of a device: udev looks at new devices, and what
 /// a killed process had open is closed some time after its end.
 fn open_claimed(path: &Path, access: Access, claim: libc::c_int) -> io::Result<File> {
+    patiently(|| open_with(path, access, claim))
+}
+
+fn patiently<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
     let end = Instant::now() + BUSY_PATIENCE;
     loop {
-        match open_with(path, access, claim) {
+        match attempt() {
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) && Instant::now() < end => {
                 let pause = Instant::now() + BUSY_PAUSE;
                 let _ = crossbeam_channel::never::<()>().recv_deadline(pause);
@@ -191,9 +216,10 @@ fn open_with(path: &Path, access: Access, flags: libc::c_int) -> io::Result<File
     OpenOptions::new().read(true).write(access == Access::Write).custom_flags(flags).open(path)
 }
 
-fn changed(path: &Path) -> Error {
+pub(super) fn changed(path: &Path) -> Error {
     let what = format!("open {}", path.display());
-    Error::new(ErrorKind::Device, what, "another device took its place meanwhile").hint("try again")
+    Error::new(ErrorKind::Device, what, "it changed, or another took its place meanwhile")
+        .hint("try again")
 }
 
 /// Why something could not be opened, in the user's words.

@@ -2,7 +2,8 @@
 
 use super::geometry::{DeviceKind, Facts, Identity, examine};
 use super::mounts::{InUse, overlap};
-use super::open::{Access, DirectIo, Opened, open_buffered, open_error, open_export, with_direct};
+use super::open::{Access, DirectIo, Opened, changed, lock_target};
+use super::open::{open_buffered, open_error, open_export, with_direct};
 use super::signatures;
 use super::source::{Source, SourceOptions};
 use super::zero::ZeroState;
@@ -50,10 +51,10 @@ pub struct Target {
 impl Target {
     /// Opens a block device or a regular file for writing; a file that does not exist is created,
     /// one that is shorter than the volume is extended. A block device is claimed, so that it
-    /// cannot be mounted meanwhile.
+    /// cannot be mounted meanwhile; a file is locked until this is dropped.
     ///
-    /// Refused: what is smaller than the volume, read-only, in use, one of `source_paths` (or
-    /// overlaps one), or, without `force`, holds something that is recognised.
+    /// Refused: what is smaller than the volume, read-only, in use or locked, one of `source_paths`
+    /// (or overlaps one), or, without `force`, holds something that is recognised.
     pub fn open(path: impl AsRef<Path>, options: &TargetOptions) -> Result<Self> {
         let path = path.as_ref();
         if is_nbd(path) {
@@ -101,13 +102,19 @@ impl Target {
             .mode(0o600)
             .open(path)
             .map_err(|e| open_error(path, Access::Write, e))?;
-        let made = examine(&file, path)
-            .and_then(|facts| Self::with(path, file, facts, options))
-            .and_then(|mut this| {
-                this.created = true;
-                this.extend()?;
-                Ok(this)
-            });
+        // somebody who was quicker may have locked it: then the file is theirs, and stays
+        lock_target(path, &file)?;
+        let facts = examine(&file, path)?;
+        if facts.size_bytes != 0 || Identity::of_path(path) != Some(facts.identity) {
+            return Err(changed(path));
+        }
+        // the lock is held until it is removed, or another restore would write to what has no name
+        let _held = file.try_clone();
+        let made = Self::with(path, file, facts, options).and_then(|mut this| {
+            this.created = true;
+            this.extend()?;
+            Ok(this)
+        });
         if made.is_err() {
             // It is ours and empty. If it cannot be removed, the error that matters is the one
             // above.

@@ -17,6 +17,7 @@ mod output;
 mod plan;
 mod secrets;
 mod stores;
+mod targets;
 
 use std::collections::BTreeMap;
 use std::fs;
