@@ -232,6 +232,7 @@ impl Run<'_> {
             let done =
                 self.pass(&plan, from.as_ref(), &missing).map_err(|e| self.ended(e, &plan))?;
             self.progress.set_phase(Phase::Finishing);
+            self.prepared.note_writes();
             let manifest = self.manifest(&plan, &done);
             self.last_stats = Some(manifest.stats);
             let reused: Vec<PackId> = done.assembled.reused.iter().copied().collect();

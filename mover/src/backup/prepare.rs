@@ -20,12 +20,14 @@ use std::sync::Arc;
 /// What is decided before a writer begins.
 pub(super) struct Prepared {
     pub(super) source: Source,
+    /// What tells whether it is written to meanwhile.
+    pub(super) written: Option<String>,
     pub(super) volume: VolumeName,
     pub(super) geometry: Geometry,
     pub(super) changes: Option<ChangedBlocks>,
     pub(super) bounds: Bounds,
     pub(super) warnings: Vec<String>,
-    /// Each step down from what was asked for.
+    /// Each step down from what was asked for, and why the source may not be of one time.
     pub(super) degraded: Vec<String>,
 }
 
@@ -39,9 +41,10 @@ pub(super) fn prepare(
     source.io_file().heed(cancel.flag());
     let geometry = Geometry::new(source.size_bytes(), repo.params().chunk)
         .map_err(|e| e.within(format!("back up {}", options.source.display())))?;
-    let mut warnings = Vec::new();
+    let written = source.written();
+    let mut degraded = Vec::new();
     if let Some(mount) = source.mounted_read_write()? {
-        warnings.push(format!(
+        degraded.push(format!(
             "{} is mounted read-write at {}: the backup may be inconsistent; back up a snapshot instead",
             options.source.display(),
             mount.display()
@@ -50,12 +53,13 @@ pub(super) fn prepare(
     let chunk = repo.params().chunk;
     let ladder = ladder::Ladder { rt, repo, options, source: &source, chunk, cancel };
     let chosen = ladder.choose()?;
-    if let Some(list) = &chosen.list {
-        warnings.extend(list.notes.iter().cloned());
-    }
     let bounds = bounds(repo, options)?;
-    let ladder::Choice { list: changes, volume, parents, steps: degraded } = chosen;
-    Ok((Prepared { source, volume, geometry, changes, bounds, warnings, degraded }, parents))
+    let ladder::Choice { list: changes, volume, parents, steps } = chosen;
+    degraded.extend(steps);
+    let warnings = changes.as_ref().map_or_else(Vec::new, |list| list.notes.clone());
+    let prepared =
+        Prepared { source, written, volume, geometry, changes, bounds, warnings, degraded };
+    Ok((prepared, parents))
 }
 
 fn bounds(repo: &Repository, options: &BackupOptions) -> Result<Bounds> {
@@ -90,6 +94,20 @@ impl Prepared {
         let data = self.source.data_ranges()?;
         let all = Extents::of(0..self.geometry.size_bytes());
         Ok(data.map(|data| all.subtract(&data.into_iter().collect())))
+    }
+
+    /// Says it if somebody has written to the source since it was opened: chunks that were read
+    /// before and after then are of two times. Asked in each round.
+    pub(super) fn note_writes(&mut self) {
+        let Some(before) = &self.written else { return };
+        if self.source.written().is_some_and(|now| now != *before) {
+            self.written = None;
+            self.degraded.push(format!(
+                "{} was written to while it was read: the backup may hold what never was there at \
+                 one time; back up a snapshot",
+                self.source.path().display()
+            ));
+        }
     }
 
     /// What to do on top of this parent, and the chunks of it that cannot be inherited as they are

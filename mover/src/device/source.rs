@@ -214,6 +214,19 @@ impl Source {
         state::state_of(self.facts.identity, &meta)
     }
 
+    /// Equal texts, from one run: nothing was written to the volume in between. What the page cache
+    /// of a block device holds from before is written back first: reading would do that, too, and
+    /// it would look as if somebody had written meanwhile.
+    pub fn written(&self) -> Option<String> {
+        let file = self.io.unaligned().ok()?;
+        if self.is_block_device()
+            && let Err(e) = file.sync_data()
+        {
+            tracing::info!("cannot flush {}: {e}", self.path().display());
+        }
+        state::written_of(self.facts.identity, &file.metadata().ok()?)
+    }
+
     /// When a file's data was changed last, in nanoseconds; `None` for a block device.
     pub fn file_modified_ns(&self) -> Option<i128> {
         let meta = self.io.unaligned().ok()?.metadata().ok()?;

@@ -1,15 +1,19 @@
-//! Whether a volume is still what it was some time ago, in another process: as far as the kernel
-//! can tell.
+//! Whether a volume is still what it was some time ago: as far as the kernel can tell. Two equal
+//! texts say that nothing was written to it in between through this kernel; where that cannot be
+//! known there is no text.
 //!
-//! For: going on with a backup of a device that nobody called a snapshot. Two equal texts say that
-//! nothing was written to it in between through this kernel; where that cannot be known there is no
-//! text.
+//! One text is for another process, which goes on with a backup of a device that nobody called a
+//! snapshot: a doubt makes it differ. One is for the run that reads: it differs only if the volume
+//! itself was written to.
 //!
-//! | source | what tells |
-//! |---|---|
-//! | regular file | device, inode, size, times of last change of its data and of itself |
-//! | loop device | the same of the file behind it, and which part of it the device shows |
-//! | other block device | this boot, the device's sequence number (never used twice in a boot), its counters of writes and discards |
+//! | source | what tells | within one run |
+//! |---|---|---|
+//! | regular file | device, inode, size, times of last change of its data and of itself | its data alone |
+//! | loop device | the same of the file behind it, and which part of it the device shows | its data alone; without the file, the counters |
+//! | other block device | this boot, the device's sequence number (never used twice in a boot), its counters of sectors written and discarded | the counters |
+//! | partition | as its disk, and the counters of both | its own counters |
+//!
+//! Writes are not counted by their number: mapped devices count a flush, too.
 //!
 //! What is written past the device (by another machine, or to what a mapped device is built of) is
 //! not seen.
@@ -20,9 +24,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Fields of `stat`, see the kernel's Documentation/block/stat.rst: write I/Os, write sectors,
-/// discard I/Os, discard sectors.
-const WRITE_FIELDS: [usize; 4] = [4, 6, 11, 13];
+/// Fields of `stat`, see the kernel's Documentation/block/stat.rst: write sectors, discard sectors.
+const WRITE_FIELDS: [usize; 2] = [6, 13];
 
 /// The state of what is open; `meta` is of its descriptor.
 pub(super) fn state_of(identity: Identity, meta: &Metadata) -> Option<String> {
@@ -31,22 +34,38 @@ pub(super) fn state_of(identity: Identity, meta: &Metadata) -> Option<String> {
         Identity::Remote => None,
         Identity::Block(no) => {
             let boot = read("/proc/sys/kernel/random/boot_id".as_ref())?;
-            let here = Path::new("/sys/dev/block").join(no.to_string());
-            block_state(&here, no, &boot)
+            block_state(&directory(no), no, &boot)
         }
     }
 }
 
+/// What a run compares with itself.
+pub(super) fn written_of(identity: Identity, meta: &Metadata) -> Option<String> {
+    match identity {
+        Identity::File { .. } => Some(data_state(meta)),
+        Identity::Remote => None,
+        Identity::Block(no) => block_written(&directory(no)),
+    }
+}
+
+fn directory(no: DeviceNo) -> PathBuf {
+    Path::new("/sys/dev/block").join(no.to_string())
+}
+
 fn file_state(meta: &Metadata) -> String {
+    let data = data_state(meta);
+    format!("{data}, itself {}.{:09}", meta.ctime(), meta.ctime_nsec())
+}
+
+/// Not when the file itself was changed: a new name, owner or label writes no data.
+fn data_state(meta: &Metadata) -> String {
     format!(
-        "file {}:{} {} bytes, data {}.{:09}, itself {}.{:09}",
+        "file {}:{} {} bytes, data {}.{:09}",
         meta.dev(),
         meta.ino(),
         meta.len(),
         meta.mtime(),
-        meta.mtime_nsec(),
-        meta.ctime(),
-        meta.ctime_nsec()
+        meta.mtime_nsec()
     )
 }
 
@@ -55,10 +74,7 @@ fn block_state(here: &Path, no: DeviceNo, boot: &str) -> Option<String> {
     // of a partition: the disk's
     let disk = if here.join("partition").exists() { here.join("..") } else { here.to_owned() };
     if disk.join("loop").exists() {
-        let backing = std::fs::read(disk.join("loop/backing_file")).ok()?;
-        let backing = backing.strip_suffix(b"\n").unwrap_or(&backing).to_vec();
-        let meta = std::fs::metadata(PathBuf::from(std::ffi::OsString::from_vec(backing))).ok()?;
-        let Identity::File { .. } = Identity::of(&meta)? else { return None };
+        let meta = backing_file(&disk)?;
         let part = [
             read(&disk.join("loop/offset"))?,
             read(&disk.join("loop/sizelimit"))?,
@@ -79,6 +95,25 @@ fn block_state(here: &Path, no: DeviceNo, boot: &str) -> Option<String> {
     Some(state)
 }
 
+/// `here`: the device's directory in `/sys`.
+fn block_written(here: &Path) -> Option<String> {
+    // what is written to one partition changes the disk's file, and its counters
+    let partition = here.join("partition").exists();
+    if let (false, Some(file)) = (partition, backing_file(here)) {
+        return Some(data_state(&file));
+    }
+    let disk = if partition { here.join("..") } else { here.to_owned() };
+    (read(&disk.join("queue/iostats"))? == "1").then(|| written(&here.join("stat")))?
+}
+
+/// Of a loop device, if it still has the name that it had.
+fn backing_file(disk: &Path) -> Option<Metadata> {
+    let backing = std::fs::read(disk.join("loop/backing_file")).ok()?;
+    let backing = backing.strip_suffix(b"\n").unwrap_or(&backing).to_vec();
+    let meta = std::fs::metadata(PathBuf::from(std::ffi::OsString::from_vec(backing))).ok()?;
+    matches!(Identity::of(&meta)?, Identity::File { .. }).then_some(meta)
+}
+
 fn written(stat: &Path) -> Option<String> {
     let stat = read(stat)?;
     let fields: Vec<&str> = stat.split_whitespace().collect();
@@ -94,6 +129,7 @@ fn read(path: &Path) -> Option<String> {
 mod tests {
     use super::*;
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     const STAT: &str = "1 2 3 4 50 6 70 8 9 10 11 120 13 140 15 16 17\n";
 
@@ -117,8 +153,9 @@ mod tests {
         let facts = [("diskseq", "7\n"), ("stat", STAT), ("queue/iostats", "1\n")];
         let dir = device(&facts);
         let before = state(dir.path()).unwrap();
-        assert_eq!(before, "block 8:1 boot b sequence 7 written 50 70 120 140");
-        let reads_only = STAT.replacen("1 2 3", "9 9 9", 1);
+        assert_eq!(before, "block 8:1 boot b sequence 7 written 70 140");
+        // flushes count as writes, of no sectors
+        let reads_only = STAT.replacen("1 2 3 4 50", "9 9 9 9 51", 1);
         fs::write(dir.path().join("stat"), reads_only).unwrap();
         assert_eq!(state(dir.path()).as_ref(), Some(&before));
         for (file, text) in [("stat", STAT.replace("140", "141")), ("diskseq", "8".into())] {
@@ -151,10 +188,13 @@ mod tests {
             ("p1/stat", STAT),
         ]);
         let found = state(&disk.path().join("p1")).unwrap();
-        assert_eq!(found, "block 8:1 boot b sequence 7 written 50 70 120 140, disk 0 0 0 0");
-        // by way of the whole disk
+        assert_eq!(found, "block 8:1 boot b sequence 7 written 70 140, disk 0 0");
+        // by way of the whole disk; or to another partition, which is nothing to this one
+        let own = block_written(&disk.path().join("p1"));
+        assert_eq!(own.as_deref(), Some("70 140"));
         fs::write(disk.path().join("stat"), STAT).unwrap();
         assert_ne!(state(&disk.path().join("p1")).unwrap(), found);
+        assert_eq!(block_written(&disk.path().join("p1")), own);
     }
 
     #[test]
@@ -171,8 +211,12 @@ mod tests {
         fs::write(dir.path().join("loop/offset"), "512\n").unwrap();
         assert_ne!(state(dir.path()).unwrap(), before);
         fs::write(dir.path().join("loop/offset"), "0\n").unwrap();
+        let data = block_written(dir.path()).unwrap();
+        fs::set_permissions(file.path(), fs::Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(block_written(dir.path()).as_ref(), Some(&data));
         fs::write(file.path(), "x").unwrap();
         assert_ne!(state(dir.path()).unwrap(), before);
+        assert_ne!(block_written(dir.path()).unwrap(), data);
         fs::write(dir.path().join("loop/backing_file"), "/nowhere (deleted)\n").unwrap();
         assert_eq!(state(dir.path()), None);
     }

@@ -16,6 +16,7 @@ mod keys;
 mod output;
 mod plan;
 mod secrets;
+mod sources;
 mod stores;
 mod targets;
 

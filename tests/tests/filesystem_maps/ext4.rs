@@ -185,6 +185,8 @@ fn a_backup_leaves_free_blocks_out_and_restores_all_files() {
         // what is mounted is ahead of what is on the device
         let live = mover.ok(BACKUP.iter().copied().chain([text(device.path()).as_str()]));
         assert!(live.stderr.contains("is mounted read-write"), "{}", live.stderr);
+        let why = live.summary()["degraded"].to_string();
+        assert!(why.contains("the backup may be inconsistent"), "{why}");
         assert!(live.text().contains("\"kind\":\"whole\""), "{}", live.text());
     }
     {

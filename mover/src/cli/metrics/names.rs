@@ -104,7 +104,7 @@ pub(super) const PLAIN: [Metric; 22] = [
             "mover_degraded_reasons",
             "reasons",
             Stable,
-            "At the end only: steps down the ladder, and a list that the audit found false",
+            "At the end only: steps down the ladder, a list that the audit found false, a source that was mounted or written to meanwhile",
             |_| None,
         )
     },
