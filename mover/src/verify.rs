@@ -8,11 +8,12 @@
 pub(crate) mod compare;
 
 use crate::control::{Cancel, MemoryBudget, Phase, Progress};
-use crate::device::{DirectIo, Source, SourceOptions};
+use crate::device::{DeviceKind, DirectIo, Source, SourceOptions};
 use crate::io::EngineChoice;
 use crate::restore::damage::Damage;
 use crate::restore::limits::{LimitLine, Limits, Output};
 use crate::restore::pipeline::{self, Destination, Figures, Run};
+use crate::restore::summary::longer_file;
 use crate::restore::{OnDamage, Reading, compare_device, cores, find, map_reader, scope_of};
 use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Repository, RequestCounts, Result};
 use compare::Compared;
@@ -151,7 +152,9 @@ fn against(
     let reader = map_reader(run.rt, run.repo, manifest, run.limits, run.scope, OnDamage::Stop)?;
     let compared = compare_device(run, options.engine, source, reader)?;
     if !compared.differing.is_empty() {
-        return Err(differs(manifest, source, &compared.differing.describe()));
+        let what = compared.differing.describe();
+        return Err(differs(manifest, source, what)
+            .hint("a device that was written to since that backup differs rightly"));
     }
     let Compared { read_bytes, hole_bytes, pages, .. } = compared;
     let mut summary = VerifySummary::new(manifest, run.limits);
@@ -162,6 +165,11 @@ fn against(
     summary.read_bytes = read_bytes;
     summary.hole_bytes = hole_bytes;
     summary.pages = pages;
+    if source.kind() == DeviceKind::File {
+        let (path, is_bytes) = (source.path(), source.size_bytes());
+        let tail = "were not compared";
+        summary.warnings.extend(longer_file(path, is_bytes, manifest.size_bytes, tail));
+    }
     Ok(summary)
 }
 
@@ -170,16 +178,15 @@ fn open(path: &Path, options: &VerifyOptions, manifest: &Manifest) -> Result<Sou
     if source.size_bytes() < manifest.size_bytes {
         let what =
             format!("it has {} bytes, the volume has {}", source.size_bytes(), manifest.size_bytes);
-        return Err(differs(manifest, &source, &what));
+        return Err(differs(manifest, &source, what).hint("choose a device or image of that size"));
     }
     Ok(source)
 }
 
-fn differs(manifest: &Manifest, source: &Source, what: &str) -> Error {
+fn differs(manifest: &Manifest, source: &Source, what: String) -> Error {
     let (backup, device) = (&manifest.backup_id, source.path().display());
     let context = format!("compare {device} with backup {backup} of volume {}", manifest.volume);
     Error::new(ErrorKind::Corrupt, context, format!("they differ: {what}"))
-        .hint("a device that was written to since that backup differs rightly")
 }
 
 impl VerifySummary {

@@ -5,9 +5,10 @@ use super::limits::{LimitLine, Limits};
 use super::open::OpenStats;
 use super::pipeline::Figures;
 use super::plan::PlanScope;
-use crate::device::Target;
+use crate::device::{DeviceKind, Target};
 use chunkstore::{Manifest, RequestCounts};
 use serde::Serialize;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Result of a restore that ended well.
@@ -122,7 +123,28 @@ impl RestoreSummary {
         self.engine = Some(engine.into());
         self.engine_notes = notes;
         self.direct = Some(target.direct());
+        let whole = (self.range_start, self.range_end) == (0, self.volume_bytes);
+        // devices are longer more often than not
+        if whole && target.kind() == DeviceKind::File {
+            let (is_bytes, tail) = (target.device_bytes(), "stay as they were");
+            self.warnings.extend(longer_file(target.path(), is_bytes, self.volume_bytes, tail));
+        }
     }
+}
+
+/// That a file is longer than the volume, and what becomes of its tail; `None` if it is not.
+pub(crate) fn longer_file(
+    path: &Path,
+    is_bytes: u64,
+    volume_bytes: u64,
+    tail: &str,
+) -> Option<String> {
+    let more = is_bytes.checked_sub(volume_bytes).filter(|more| *more > 0)?;
+    let path = path.display();
+    Some(format!(
+        "{path} is longer than the volume: the {more} bytes behind it {tail}; \
+         `truncate -s {volume_bytes} {path}` makes it equal"
+    ))
 }
 
 pub(crate) fn get(counter: &AtomicU64) -> u64 {

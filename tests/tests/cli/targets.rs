@@ -1,4 +1,4 @@
-//! Image files as targets: who else writes to them.
+//! Image files as targets: who else writes to them, and what is longer than the volume.
 
 use super::{IMAGE_BYTES, Stage, expect_error, p, random_bytes};
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
@@ -66,4 +66,35 @@ fn an_image_that_is_locked_is_left_as_it_is() {
     drop(file);
     stage.mover.ok(forced("v@latest", &target));
     assert!(fs::read(&target).expect("read") == fs::read(stage.image()).expect("read"));
+}
+
+#[test]
+fn a_file_that_is_longer_than_the_volume_is_said_to_be() {
+    let stage = Stage::new("longer");
+    let target = stage.path("target");
+    fs::write(&target, vec![9; IMAGE_BYTES + 1000]).expect("write the target");
+    let warning = |line: Vec<PathBuf>| {
+        let summary = stage.mover.ok(line.into_iter().chain([p("--json")])).summary();
+        let warnings = summary["warnings"].as_array().expect("a list").clone();
+        assert!(warnings.len() <= 1, "{summary}");
+        warnings.first().map(|text| text.as_str().expect("a text").to_owned())
+    };
+    let verify = || vec![p("verify"), p("v@latest"), p("--device"), target.clone()];
+    let said = warning(forced("v@latest", &target).to_vec()).expect("a warning");
+    assert!(said.contains("the 1000 bytes behind it stay"), "{said}");
+    assert!(said.contains(&format!("`truncate -s {IMAGE_BYTES} ")), "{said}");
+    assert_eq!(fs::read(&target).expect("read")[IMAGE_BYTES..], [9; 1000]);
+    let said = warning(verify()).expect("a warning");
+    assert!(said.contains("the 1000 bytes behind it were not compared"), "{said}");
+    // a part of the volume says nothing of the length
+    let part = forced("v@latest", &target).into_iter().chain([p("--range"), p("0..65536")]);
+    assert_eq!(warning(part.collect()), None);
+    let file = File::options().write(true).open(&target).expect("open it");
+    file.set_len(IMAGE_BYTES as u64).expect("cut it");
+    assert_eq!(warning(forced("v@latest", &target).to_vec()), None);
+    assert_eq!(warning(verify()), None);
+    // one that is shorter was not written to
+    file.set_len(4096).expect("cut it");
+    let error = expect_error(stage.mover.run(verify()), 3, "it has 4096 bytes");
+    assert!(!error.contains("written to"), "{error}");
 }
