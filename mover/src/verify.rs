@@ -7,6 +7,7 @@
 
 pub(crate) mod compare;
 
+use crate::changes::Origin;
 use crate::control::{Cancel, MemoryBudget, Phase, Progress};
 use crate::device::{DeviceKind, DirectIo, Source, SourceOptions};
 use crate::io::EngineChoice;
@@ -15,7 +16,10 @@ use crate::restore::limits::{LimitLine, Limits, Output};
 use crate::restore::pipeline::{self, Destination, Figures, Run};
 use crate::restore::summary::longer_file;
 use crate::restore::{OnDamage, Reading, compare_device, cores, find, map_reader, scope_of};
-use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Repository, RequestCounts, Result};
+use chunkstore::{
+    ChangeKind, Error, ErrorKind, LeaseOptions, Manifest, Repository, RequestCounts, Result,
+    SourceInfo,
+};
 use compare::Compared;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -153,8 +157,7 @@ fn against(
     let compared = compare_device(run, options.engine, source, reader)?;
     if !compared.differing.is_empty() {
         let what = compared.differing.describe();
-        return Err(differs(manifest, source, what)
-            .hint("a device that was written to since that backup differs rightly"));
+        return Err(differs(manifest, source, what).hint(why_it_may(manifest)));
     }
     let Compared { read_bytes, hole_bytes, pages, .. } = compared;
     let mut summary = VerifySummary::new(manifest, run.limits);
@@ -187,6 +190,17 @@ fn differs(manifest: &Manifest, source: &Source, what: String) -> Error {
     let (backup, device) = (&manifest.backup_id, source.path().display());
     let context = format!("compare {device} with backup {backup} of volume {}", manifest.volume);
     Error::new(ErrorKind::Corrupt, context, format!("they differ: {what}"))
+}
+
+/// Why the content of a device may be other than the backup's without harm.
+fn why_it_may(manifest: &Manifest) -> String {
+    let mut why = "a device that was written to since that backup differs rightly".to_owned();
+    let SourceInfo { kind, origin, .. } = &manifest.source;
+    if *kind == ChangeKind::Allocated && origin == Origin::FileSystem.as_str() {
+        why += "; so does its own source: the backup was made with --allocated-from filesystem, \
+                and has zeros where the file system has free space";
+    }
+    why
 }
 
 impl VerifySummary {

@@ -199,6 +199,10 @@ fn a_backup_leaves_free_blocks_out_and_restores_all_files() {
         drop(elsewhere);
     }
     stage.expect_backups_right(&mover, &snapshot);
+    // its free blocks hold something, the backup does not
+    let differs = mover.run(["verify", "v@latest", "--device", &text(&snapshot)]).expect_code(3);
+    let why = "has zeros where the file system has free space";
+    assert!(differs.stderr.contains(why), "{}", differs.stderr);
     let listed = mover.ok(["changes", &text(&snapshot), "--allocated-from", "filesystem"]).text();
     assert!(listed.contains("allocated"), "{listed}");
     // and where nothing is understood the whole is read, or nothing
