@@ -87,6 +87,8 @@ pub struct CheckReport {
     pub elapsed_seconds: f64,
     /// Requests to the store so far.
     pub requests: RequestCounts,
+    /// Whether it was to put right what can be.
+    pub repairs: bool,
 }
 
 impl CheckReport {
@@ -123,6 +125,10 @@ impl CheckReport {
         };
         let error = Error::new(ErrorKind::Corrupt, format!("check {}", repo.store().url()), detail);
         Err(match (self.lost.is_empty(), self.repaired == Repaired::default()) {
+            (true, true) if self.repairs => error.hint(
+                "what can be put right was; a pack that is named goes with the backups that use it: `mover forget` \
+                 them when there are newer ones, then `mover gc`",
+            ),
             (true, true) => error.hint("`mover check --repair` puts right what can be"),
             (false, true) => error.hint(
                 "`mover check --repair` puts right what can be and records the rest, so that the next backups store it \
@@ -218,6 +224,7 @@ impl Run<'_> {
             warnings: notes,
             elapsed_seconds: 0.0,
             requests: RequestCounts::default(),
+            repairs: self.options.repair,
         })
     }
 

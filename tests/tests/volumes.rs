@@ -261,6 +261,11 @@ fn what_an_allocated_list_leaves_out_is_zero_and_not_the_parents() {
     write_json(&list, &extents_json(size, "allocated", &kept));
     let summary = bench.backup(&image, "s1", Some(("s0", &list)));
     assert!(summary["read_bytes"].as_u64().unwrap() <= 2 * MIB, "{summary}");
+    // which took nothing over from the base that was named
+    let warning = summary["warnings"][0].as_str().unwrap();
+    assert!(warning.contains("nothing is taken over from base snapshot \"s0\""), "{summary}");
+    let shown = bench.mover.ok(["show", "--json", "v@latest"]).summary();
+    assert!(shown["snapshot"]["base_id"].is_null() && shown["snapshot"]["id"] == "s1", "{shown}");
     let bytes = fs::read(&image).unwrap();
     let mut want = vec![0; bytes.len()];
     // a chunk that is partly allocated is read whole

@@ -65,10 +65,10 @@ impl Ladder<'_> {
     fn go_down(&self) -> Result<Choice> {
         let ChangeRequest { sources, require } = &self.options.changes;
         if let Some(given) = sources.iter().find(|source| source.is_given()) {
-            let list =
+            let mut list =
                 read_given(given, self.source.size_bytes(), self.options.memory, self.cancel)?;
             check_empty(&list, self.source)?;
-            self.check_base(&list)?;
+            self.note_base(&mut list);
             return self.with_parents(Some(list), Vec::new());
         }
         let down = descend(sources, *require, |kind, source| self.attempt(kind, source))?;
@@ -101,18 +101,14 @@ impl Ladder<'_> {
         Ok(Choice { list: Some(list), volume, parents, steps: Vec::new() })
     }
 
-    /// A list that was given is what it is: with a base that it knows nothing of, one of the two is a
-    /// mistake.
-    fn check_base(&self, list: &ChangedBlocks) -> Result<()> {
-        match &self.options.base_snapshot {
-            Some(base) if list.kind == ChangeKind::Allocated => {
-                let what = format!("use a list of allocated blocks with base snapshot {base:?}");
-                let why = "such a list starts from no snapshot";
-                Err(Error::new(ErrorKind::Usage, what, why).hint(
-                    "leave --base-snapshot out, or name the list's kind with --changed-blocks-kind",
-                ))
-            }
-            _ => Ok(()),
+    /// A list that was given is what it is: one of allocated blocks knows nothing of a base.
+    fn note_base(&self, list: &mut ChangedBlocks) {
+        if let Some(base) = &self.options.base_snapshot
+            && list.kind == ChangeKind::Allocated
+        {
+            list.notes.push(format!(
+                "the list is of allocated blocks: nothing is taken over from base snapshot {base:?}"
+            ));
         }
     }
 

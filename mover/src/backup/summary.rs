@@ -169,6 +169,7 @@ impl Run<'_> {
                 (c.data.iter().count() + c.zero.iter().count()) as u64,
             )
         });
+        let kind = p.changes.as_ref().map_or(ChangeKind::Whole, |c| c.kind);
         let (listed_bytes, listed_extents) = listed.unwrap_or((p.geometry.size_bytes(), 1));
         Manifest {
             backup_id: self.writer.backup_id().clone(),
@@ -181,12 +182,13 @@ impl Run<'_> {
                 .parent()
                 .map(|m| ParentRef { backup_id: m.backup_id.clone(), attempt: m.attempt }),
             snapshot: SnapshotInfo {
-                base_id: self.options.base_snapshot.clone(),
+                // of what is taken over from nothing it is none
+                base_id: self.options.base_snapshot.clone().filter(|_| kind == ChangeKind::Delta),
                 ..self.options.snapshot.clone()
             },
             source: SourceInfo {
                 path: p.source.absolute_path(),
-                kind: p.changes.as_ref().map_or(ChangeKind::Whole, |c| c.kind),
+                kind,
                 origin: p.changes.as_ref().map_or("device", |c| c.origin.as_str()).to_owned(),
                 listed_bytes,
                 listed_extents,

@@ -108,7 +108,7 @@ fn what_is_no_export_is_told_apart() {
     };
     let nowhere = stage.socket("nowhere");
     let uri = |path: &Path| format!("nbd+unix:///x?socket={}", path.display());
-    refused(&uri(&nowhere), 2, &["is the server running"]);
+    refused(&uri(&nowhere), 1, &["is the server running"]);
     refused("nbds://localhost/x", 2, &["TLS", "nbdkit"]);
     refused("nbd+unix:///x", 2, &["socket is missing"]);
 
@@ -161,7 +161,7 @@ fn garbage_is_refused_in_bounded_time() {
     // over TCP, where nobody listens any more
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let uri = format!("nbd://127.0.0.1:{port}/x");
-    stage.expect_refused(&["backup", &uri, "--volume=x"], 2, &["is the server running"]);
+    stage.expect_refused(&["backup", &uri, "--volume=x"], 1, &["is the server running"]);
 }
 
 /// Over TCP, with several connections, as nbdkit offers them.
