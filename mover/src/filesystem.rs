@@ -132,6 +132,9 @@ const FILE_SYSTEMS: &[Kind] = &[
     Kind { read: lvm::used_space, signatures: &[signatures::LVM] },
 ];
 
+/// Kinds whose users hold the device by rights.
+pub(crate) const WHILE_IN_USE: [&str; 2] = [lvm::KIND, swap::KIND];
+
 const PARTITION_TABLES: &[Kind] = &[Kind {
     read: partitions::used_space,
     signatures: &[signatures::GPT, signatures::SECOND_GPT, signatures::MBR],

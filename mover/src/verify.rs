@@ -170,8 +170,8 @@ fn against(
     summary.pages = pages;
     if source.kind() == DeviceKind::File {
         let (path, is_bytes) = (source.path(), source.size_bytes());
-        let tail = "were not compared";
-        summary.warnings.extend(longer_file(path, is_bytes, manifest.size_bytes, tail));
+        let longer = longer_file(path, is_bytes, manifest.size_bytes);
+        summary.warnings.extend(longer.map(|longer| format!("{longer} were not compared")));
     }
     Ok(summary)
 }

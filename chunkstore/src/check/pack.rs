@@ -74,7 +74,7 @@ impl Check {
             }
             Trouble::Once => {
                 self.findings.note(format!(
-                    "{} was damaged when it was read first, and whole when it was read again: look at the store",
+                    "{} was damaged or missing when it was read first, and whole when it was read again: look at the store",
                     pack_key(&pack)
                 ));
                 self.unsteady.insert(pack);

@@ -139,6 +139,8 @@ pub struct Collected {
     /// What live backups need and could not be locked as long as they are: how often, and the first
     /// reason.
     pub unlocked: Option<(u64, String)>,
+    /// Why it is not known whether there are any locks that should be as long as those of backups.
+    pub locks_unknown: Option<String>,
     /// Collections that wait for somebody.
     pub waiting: Vec<Waiting>,
     /// So many wait, or failed, that nothing was looked for and condemned now.

@@ -108,8 +108,8 @@ impl Visitor for Collect<'_, '_> {
     }
 
     fn unreadable(&mut self, _: &PageAt, error: Error) -> Result<()> {
-        // a page counts as seen once it is met, and other maps may lead to what is beside it: so the
-        // rest is gone through
+        // a page counts as seen once it is met, and other maps may lead to what is beside it: so
+        // the rest is gone through
         (self.trouble)(error.within("find out which packs are to be locked"))
     }
 }

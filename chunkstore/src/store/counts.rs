@@ -82,7 +82,8 @@ impl Store {
         }
     }
 
-    /// Requests about the locks of single objects, which [`counts`](Self::counts) has among the others.
+    /// Requests about the locks of single objects, which [`counts`](Self::counts) has among the
+    /// others.
     pub fn requests_about_locks(&self) -> u64 {
         self.counters.about_locks.load(Ordering::Relaxed)
     }

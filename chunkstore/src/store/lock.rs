@@ -225,7 +225,12 @@ impl Store {
             400 if says(&UNKNOWN_CALL) => Ok(ObjectLock::Disabled),
             _ => {
                 let e = answer.error();
-                let fault = Fault::of(&e);
+                let mut fault = Fault::of(&e);
+                let may_pass = matches!(answer.status, 408 | 429 | 500..) || fault.broke;
+                if fault.kind == ErrorKind::Unavailable && !may_pass {
+                    // an answer to something else than was asked
+                    fault.kind = ErrorKind::Unsupported;
+                }
                 let denied = answer.status == 403 && says(&["<Code>AccessDenied<"]);
                 let e = fault.into_error(context(), e);
                 let right = "allow these credentials s3:GetBucketObjectLockConfiguration";

@@ -2,7 +2,7 @@
 
 use super::{ChangeKind, ChangedBlocks, Extents, ListRequest, Origin};
 use crate::device::{Source, SourceOptions};
-use crate::filesystem::{Limits, ReadAt, Refusal, used_space};
+use crate::filesystem::{Limits, ReadAt, Refusal, WHILE_IN_USE, used_space};
 use chunkstore::{Error, ErrorKind, Result};
 use std::io;
 use std::path::Path;
@@ -34,12 +34,6 @@ pub(super) fn filesystem_list(path: &Path, request: &ListRequest<'_>) -> Result<
         return Err(Error::new(ErrorKind::Unsupported, context(), detail)
             .hint("back up a snapshot instead"));
     }
-    if source.is_claimed_unseen()? {
-        let detail = "it is in use by something that is not seen from here, \
-                      a mount in another container perhaps";
-        return Err(Error::new(ErrorKind::Unsupported, context(), detail)
-            .hint("back up a snapshot instead"));
-    }
     let limits = Limits { granule_bytes: request.granule_bytes, ranges_max: request.ranges_max };
     let found = used_space(source, source.size_bytes(), limits);
     let found = found.map_err(|refusal| {
@@ -49,6 +43,13 @@ pub(super) fn filesystem_list(path: &Path, request: &ListRequest<'_>) -> Result<
         };
         Error::new(kind, context(), refusal.to_string())
     })?;
+    // what LVM and swap space say of themselves is true while they are in use
+    if !WHILE_IN_USE.contains(&found.kind) && source.is_claimed_unseen()? {
+        let detail = "it is in use by something that is not seen from here, \
+                      a mount in another container perhaps";
+        return Err(Error::new(ErrorKind::Unsupported, context(), detail)
+            .hint("back up a snapshot instead"));
+    }
     tracing::info!(
         "{} on {} has {} bytes free, {} transactions of its journal counted in",
         found.kind,

@@ -156,9 +156,13 @@ impl Output {
     /// Something that the user must know once, such as where a new key is; not a warning, but not
     /// for `--quiet` either.
     pub(crate) fn notice(&self, text: &str) {
-        if self.settings.quiet {
-            return;
+        if !self.settings.quiet {
+            self.announce(text);
         }
+    }
+
+    /// A note that also who wants to hear nothing has to know.
+    pub(crate) fn announce(&self, text: &str) {
         self.to_stderr("note", "\x1b[1m", text, &Message { time: now(), message: text });
     }
 

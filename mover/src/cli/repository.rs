@@ -237,7 +237,7 @@ fn refuse_keys_without_encryption(new_key_file: Option<&Path>, given: &[Credenti
 pub(crate) fn new_key(ctx: &Context, path: &Path) -> Result<Credential> {
     let (credential, found) = keys::read_or_make_key_file(path)?;
     if found == KeyFile::Made {
-        ctx.output.notice(&format!(
+        ctx.output.announce(&format!(
             "made key file {}: copy it to a safe place, without it nothing can be restored",
             path.display()
         ));
@@ -318,7 +318,7 @@ fn init_embedded(
     let credential = if encrypted { Some(keys::read_or_make_key_file(key_file)?.0) } else { None };
     let store = place(ctx, &url, &StoreOptions { create_dir: true, ..StoreOptions::default() })?;
     let repository = make(ctx, store, new.options(credential))?;
-    ctx.output.notice(&if encrypted {
+    ctx.output.announce(&if encrypted {
         format!(
             "made the embedded repository {url} and its key {}: copy the key elsewhere, without it nothing can be restored",
             key_file.display()

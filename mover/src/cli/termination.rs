@@ -67,7 +67,8 @@ pub(crate) fn stopping() {
     let _ = save(path, body, Written::Stopping);
 }
 
-/// Says how the run ended. What is given is worth a warning, where somebody may wait for its reader.
+/// Says how the run ended. What is given is worth a warning, where somebody may wait for its
+/// reader.
 pub(crate) fn end(exit_code: u8, ended: &Ended) -> Result<(), String> {
     let Some((path, command)) = PLACE.get() else { return Ok(()) };
     save(path, outcome(command, exit_code, ended), Written::Ended)

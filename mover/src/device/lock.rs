@@ -6,10 +6,13 @@
 //! | `fcntl`, a process's or an open file's | QEMU, while it has the image open | tried on the whole file and given back at once: it would end with any descriptor of the file |
 //! | `flock` | another restore | held while the descriptor is open |
 
-use rustix::fs::{FlockOperation, fcntl_lock, flock};
+use rustix::fs::{FlockOperation, FsWord, fcntl_lock, flock, fstatfs};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
+
+/// File systems of SMB servers, see statfs(2).
+const SMB: [FsWord; 3] = [0x517b, 0xff53_4d42, 0xfe53_4d42];
 
 /// Takes the lock, to be held as long as `file` is open; `ResourceBusy` if somebody else has one.
 /// Where the file system knows no locks nobody is kept off.
@@ -18,6 +21,10 @@ pub(super) fn lock(file: &File) -> io::Result<()> {
     if none_else(tried)? {
         none_else(fcntl_lock(file, FlockOperation::NonBlockingUnlock))?;
     }
+    // there a lock is one of bytes, and keeps off even our own other descriptors
+    if fstatfs(file).is_ok_and(|fs| SMB.contains(&fs.f_type)) {
+        return Ok(());
+    }
     none_else(flock(file, FlockOperation::NonBlockingLockExclusive)).map(|_| ())
 }
 
@@ -25,8 +32,10 @@ pub(super) fn lock(file: &File) -> io::Result<()> {
 fn none_else(tried: rustix::io::Result<()>) -> io::Result<bool> {
     match tried {
         Ok(()) => Ok(true),
-        Err(Errno::AGAIN | Errno::ACCESS) => Err(Errno::BUSY.into()),
-        Err(Errno::NOTSUP | Errno::NOLCK | Errno::NOSYS | Errno::INVAL) => Ok(false),
+        Err(Errno::AGAIN) => Err(Errno::BUSY.into()),
+        // the last two are of security modules, which do not let us lock anything
+        Err(Errno::NOTSUP | Errno::NOLCK | Errno::NOSYS | Errno::INVAL)
+        | Err(Errno::ACCESS | Errno::PERM) => Ok(false),
         Err(e) => Err(e.into()),
     }
 }
@@ -48,12 +57,12 @@ mod tests {
 
     #[test]
     fn a_file_system_without_locks_is_none_that_is_locked() {
-        for unknown in [Errno::NOTSUP, Errno::NOLCK, Errno::NOSYS, Errno::INVAL] {
+        let unknown = [Errno::NOTSUP, Errno::NOLCK, Errno::NOSYS, Errno::INVAL, Errno::ACCESS];
+        for unknown in unknown {
             assert!(!none_else(Err(unknown)).unwrap());
         }
-        for held in [Errno::AGAIN, Errno::ACCESS] {
-            assert_eq!(none_else(Err(held)).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
-        }
+        let held = none_else(Err(Errno::AGAIN)).unwrap_err();
+        assert_eq!(held.kind(), io::ErrorKind::ResourceBusy);
         assert!(none_else(Err(Errno::IO)).is_err());
     }
 }

@@ -29,8 +29,10 @@ pub(super) struct Mount {
 /// Types of file systems whose server may be gone: whoever asks for a file there then waits, for
 /// ever perhaps. A part of such a type's name may follow a dot. Their files have the device number
 /// of the mount.
-const MAY_HANG: [&str; 9] =
-    ["fuse", "fuseblk", "nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "virtiofs"];
+const MAY_HANG: [&str; 15] = [
+    "fuse", "fuseblk", "nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "virtiofs", "autofs", "lustre",
+    "beegfs", "gpfs", "afs", "orangefs",
+];
 
 impl Mount {
     fn may_hang(&self) -> bool {

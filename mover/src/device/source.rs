@@ -193,13 +193,14 @@ impl Source {
         Ok(InUse::of(self.facts.identity)?.mounts.into_iter().find(|m| m.read_write).map(|m| m.at))
     }
 
-    /// Whether the kernel has given the device to somebody whom nothing here tells of: mounts of other
-    /// containers are not among those that are listed here.
+    /// Whether the kernel has given the device, or a partition of it, to somebody, mounts that are
+    /// listed here apart: those of other containers are not.
     pub fn is_claimed_unseen(&self) -> Result<bool> {
-        if !self.is_block_device() || InUse::of(self.facts.identity)?.describe().is_some() {
+        if !self.is_block_device() || !is_claimed(self.path()) {
             return Ok(false);
         }
-        Ok(is_claimed(self.path()))
+        let InUse { mounts, swap, holders } = InUse::of(self.facts.identity)?;
+        Ok(mounts.is_empty() || !swap.is_empty() || !holders.is_empty())
     }
 
     /// Whether it is a block device of this machine.

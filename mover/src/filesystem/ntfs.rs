@@ -11,7 +11,8 @@
 //! mounted: their logs say so. What ntfs-3g has mounted, nothing on the volume tells; so whatever
 //! any record refers to must be in use.
 //!
-//! Shadow copies need clusters that are free: of what was not written over since, they have no copy.
+//! Shadow copies need clusters that are free: of what was not written over since, they have no
+//! copy.
 
 mod log;
 mod record;

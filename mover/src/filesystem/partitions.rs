@@ -3,8 +3,8 @@
 //! Layout: the UEFI specification, chapter 5. Everything outside of partitions is used: tables,
 //! gaps, boot loaders. A partition whose file system is known and can be relied upon is mapped by
 //! it, at its place; any other is used as a whole. So is one whose type says that something else is
-//! in it: what is found there is a leftover then, or a part of a volume that goes on elsewhere. And so
-//! are extended partitions of an MBR, with all that is in them.
+//! in it: what is found there is a leftover then, or a part of a volume that goes on elsewhere. And
+//! so are extended partitions of an MBR, with all that is in them.
 
 use super::{Limits, Map, ReadAt, Refusal, UsedSpace};
 use super::{be16, file_system, le16, le32, le64, lvm, read, swap};
@@ -25,8 +25,9 @@ const OF_FILES: [u8; 17] = [
 const OF_SWAP: u8 = 0x82;
 const OF_LVM: u8 = 0x8e;
 /// The same for a GPT: EFI's, Microsoft's, a recovery system's, and of Linux the general one,
-/// `/boot`, `/`, `/usr` (for x86, x86-64 and arm64), `/home`, `/srv`, `/var`, `/var/tmp`.
-const GPT_OF_FILES: [&str; 15] = [
+/// `/boot`, `/` (x86, x86-64, arm, arm64, riscv64, s390x, ppc64le), `/usr` (x86, x86-64, arm64),
+/// `/home`, that of one user, `/srv`, `/var`, `/var/tmp`, and those of CoreOS and Flatcar.
+const GPT_OF_FILES: [&str; 22] = [
     "c12a7328-f81f-11d2-ba4b-00a0c93ec93b",
     "ebd0a0a2-b9e5-4433-87c0-68b6b72699c7",
     "de94bba4-06d1-4d40-a16a-bfd50179d6ac",
@@ -35,6 +36,10 @@ const GPT_OF_FILES: [&str; 15] = [
     "44479540-f297-41b2-9af7-d131d5f0458a",
     "4f68bce3-e8cd-4db1-96e7-fbcaf984b709",
     "b921b045-1df0-41c3-af44-4c6f280d3fae",
+    "69dad710-2ce4-4e3c-b16c-21a1d49abed3",
+    "72ec70a6-cf74-40e6-bd49-4bda08e8f224",
+    "5eead9a9-fe09-4a1e-a1d7-520d00531306",
+    "c31c45e6-3f39-412e-80fb-4809c4980599",
     "75250d76-8cc6-458e-bd66-bd47cc81a812",
     "8484680c-9521-48c6-9c11-b0720656f69e",
     "b0e01050-ee5f-4390-949a-9101b17104e9",
@@ -42,6 +47,9 @@ const GPT_OF_FILES: [&str; 15] = [
     "3b8f8425-20e0-4f3b-907f-1a25a76f98e8",
     "4d21b016-b534-45c2-a9fb-5c16e091fd2d",
     "7ec6f557-3bc5-4aca-b293-16ef5df639d1",
+    "773f91ef-66d4-49b5-bd83-d683bf40ad16",
+    "3884dd41-8582-4404-b9a8-e9b84f2df50e",
+    "5dfbf5f4-2848-4bac-aa5e-0d9a20b745a6",
 ];
 const LINUX_DATA: &str = "0fc63daf-8483-4772-8e79-3d69d8477de4";
 const GPT_OF_SWAP: &str = "0657fd6d-a4ab-43c4-84e5-0933c84b4f4f";
@@ -144,7 +152,12 @@ pub(super) fn used_space(
         // half of them: its map and that of the volume are there at once
         let limits = Limits { ranges_max: limits.ranges_max / 2, ..limits };
         let found = match holds {
-            Holds::Other => Err(Refusal::Unknown),
+            Holds::Other => {
+                all.notes.push(format!(
+                    "partition {number} counts as used: its type is none of those of file systems"
+                ));
+                continue;
+            }
             _ => file_system(&part, part.bytes, limits),
         };
         let found = match found {

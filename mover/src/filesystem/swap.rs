@@ -21,6 +21,8 @@ const HEADER: usize = 1024;
 /// What follows its fields, UUID and label.
 const PADDING: usize = HEADER + 44;
 const BAD_PAGES: usize = 1536;
+/// What a system that was suspended leaves before the mark, which it puts back when it goes on.
+const OF_A_SUSPENSION: usize = 30;
 
 fn unusable(why: impl Into<String>) -> Refusal {
     Refusal::Unusable { kind: KIND, why: why.into() }
@@ -48,8 +50,9 @@ pub(super) fn used_space(
         )));
     }
     let list = &page[BAD_PAGES..page.len() - MARK_LEN];
-    let unused = page[PADDING..BAD_PAGES].iter().chain(list.iter().skip(4 * bad as usize));
-    if unused.into_iter().any(|byte| *byte != 0) {
+    let list = &list[..list.len() - OF_A_SUSPENSION];
+    let mut unused = page[PADDING..BAD_PAGES].iter().chain(list.iter().skip(4 * bad as usize));
+    if unused.any(|byte| *byte != 0) {
         return Err(unusable("there is more in its first page than a header"));
     }
     if last == 0 || bad >= last || bad as usize > list.len() / 4 {

@@ -126,25 +126,22 @@ impl RestoreSummary {
         let whole = (self.range_start, self.range_end) == (0, self.volume_bytes);
         // devices are longer more often than not
         if whole && target.kind() == DeviceKind::File {
-            let (is_bytes, tail) = (target.device_bytes(), "stay as they were");
-            self.warnings.extend(longer_file(target.path(), is_bytes, self.volume_bytes, tail));
+            let longer = longer_file(target.path(), target.device_bytes(), self.volume_bytes);
+            let volume_bytes = self.volume_bytes;
+            self.warnings.extend(longer.map(|longer| {
+                let path = target.path().display();
+                format!(
+                    "{longer} stay as they were; `truncate -s {volume_bytes} '{path}'` drops them"
+                )
+            }));
         }
     }
 }
 
-/// That a file is longer than the volume, and what becomes of its tail; `None` if it is not.
-pub(crate) fn longer_file(
-    path: &Path,
-    is_bytes: u64,
-    volume_bytes: u64,
-    tail: &str,
-) -> Option<String> {
+/// That a file is longer than the volume; `None` if it is not.
+pub(crate) fn longer_file(path: &Path, is_bytes: u64, volume_bytes: u64) -> Option<String> {
     let more = is_bytes.checked_sub(volume_bytes).filter(|more| *more > 0)?;
-    let path = path.display();
-    Some(format!(
-        "{path} is longer than the volume: the {more} bytes behind it {tail}; \
-         `truncate -s {volume_bytes} {path}` makes it equal"
-    ))
+    Some(format!("{} is longer than the volume: the {more} bytes behind it", path.display()))
 }
 
 pub(crate) fn get(counter: &AtomicU64) -> u64 {

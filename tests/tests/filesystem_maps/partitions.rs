@@ -173,8 +173,8 @@ fn file_systems_in_partitions_are_mapped_at_their_places() {
 /// What the type of its partition says is not there is a leftover, or a piece of something.
 fn expect_types_count(stage: &Stage, disk: &Path, places: &[(u64, u64)]) {
     for (number, kind, found) in [
-        (2, "4202", "no file system is found"),
-        (2, "a503", "no file system is found"),
+        (2, "4202", "its type is none of those"),
+        (2, "a503", "its type is none of those"),
         (2, "8200", "ntfs: its type is of something else"),
         (3, "8300", "swap: its type is of something else"),
         (3, "0700", "swap: its type is of something else"),

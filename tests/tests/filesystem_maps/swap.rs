@@ -81,7 +81,7 @@ fn swap_space_that_may_be_needed_is_refused() {
     // another use, which left the first page alone: a file system of FreeBSD, one of VMware
     expect_refused(&good, 65536 + 1372, b"\x19\x01\x54\x19", "UFS");
     expect_refused(&good, MIB as usize, b"\x0d\xd0\x01\xc0", "VMFS");
-    for at in [1068, 1535, 1536, 4085] {
+    for at in [1068, 1535, 1536, 4055] {
         expect_refused(&good, at, &[1], "more in its first page than a header");
     }
     let mut bytes = good.clone();

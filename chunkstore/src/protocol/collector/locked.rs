@@ -13,8 +13,8 @@ use super::{CollectOptions, Collected};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::ManifestRecord;
 use crate::format::names::{
-    BACKUPS_PREFIX, FORGOTTEN_PREFIX, pack_key, parse_forgotten_key, parse_manifest_key,
-    parse_pack_key,
+    BACKUPS_PREFIX, FORGOTTEN_PREFIX, FORMAT_KEY, pack_key, parse_forgotten_key,
+    parse_manifest_key, parse_pack_key,
 };
 use crate::ids::PackId;
 use crate::map::VolumeMap;
@@ -41,13 +41,13 @@ impl Collected {
     }
 }
 
-/// Whether anything can be locked here. Who may not ask is not kept from collecting: why is given
-/// then.
+/// Whether anything can be locked here. Who may not ask, or gets no answer that is known, is not
+/// kept from collecting: why is given then.
 async fn has_locks(repo: &Repository) -> Result<(bool, Option<Error>)> {
     match repo.store().object_lock().await {
         Ok(lock) => Ok((lock == ObjectLock::Enabled, None)),
-        Err(e) if e.kind() == ErrorKind::Denied => Ok((false, Some(e))),
-        Err(e) => Err(e),
+        Err(e) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Cancelled) => Err(e),
+        Err(e) => Ok((false, Some(e))),
     }
 }
 
@@ -98,9 +98,15 @@ pub(super) async fn extend(
     options: &CollectOptions,
     done: &mut Collected,
 ) -> Result<()> {
-    let (may_lock, denied) = has_locks(repo).await?;
-    if !may_lock && denied.is_none() {
-        return Ok(());
+    let (may_lock, unknown) = has_locks(repo).await?;
+    if !may_lock {
+        let Some(why) = unknown else { return Ok(()) };
+        // whatever locks a backup has locked this too
+        let format = repo.store().locks_of(FORMAT_KEY).await?;
+        if format.is_none_or(|locks| locks.retention.is_none()) {
+            done.locks_unknown = Some(why.to_string());
+            return Ok(());
+        }
     }
     // one thing that is lost, or may not be locked, must not keep the locks of all others from
     // being extended
@@ -115,12 +121,7 @@ pub(super) async fn extend(
         first.get_or_insert(e);
         Ok(())
     };
-    let locked = locked_backups(repo, &mut trouble).await;
-    let extended = match locked {
-        Ok(locked) if locked.is_empty() => {
-            // nobody knows whether there are none, or whether they are not shown
-            denied.map_or(Ok(()), &mut trouble).map(|()| Extended::default())
-        }
+    let extended = match locked_backups(repo, &mut trouble).await {
         Ok(locked) => extend_all(repo, &locked, options, &mut trouble).await,
         Err(e) => Err(e),
     };
@@ -280,10 +281,15 @@ mod tests {
         let policy = RetainPolicy { retention, inherited: Inherited::Later };
         let (repo, server) = locking_repository(policy).await;
         assert_eq!(run(&repo).await.unwrap().unlocked, None, "the bucket has no locks");
-        server.says_of_bucket("403 Forbidden");
-        let (count, why) = run(&repo).await.unwrap().unlocked.expect("it cannot know");
-        assert!(count == 1 && why.contains("whether") && why.contains("object lock"), "{why}");
+        for status in ["403 Forbidden", "400 Bad Request", "409 Conflict"] {
+            server.says_of_bucket(status);
+            let done = run(&repo).await.unwrap();
+            let why = done.locks_unknown.expect("it cannot know");
+            assert!(why.contains("whether") && done.unlocked.is_none(), "{status}: {why}");
+        }
         // what it sees nevertheless it extends as far as it may
+        let soon = Retention::new(RetainMode::Governance, until - chrono::TimeDelta::days(9));
+        repo.store().retain("format", soon).await.unwrap();
         let made = manifest("v", "a", 1);
         put_manifest(&repo, &made).await;
         repo.store().retain(&made.object_key(), retention).await.unwrap();

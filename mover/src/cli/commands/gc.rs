@@ -49,13 +49,18 @@ pub(crate) fn gc(ctx: &Context, args: &GcArgs) -> Result<()> {
             ));
         }
     }
+    if let Some(why) = &collected.locks_unknown {
+        ctx.output.notice(&format!(
+            "no lock was extended, as it is not known whether any is there: {why}"
+        ));
+    }
     if let Some((count, why)) = &collected.unlocked {
         ctx.output.warn(&format!(
             "{count} times something that locked backups need could not be locked as long as they are: {why}"
         ));
     }
     if collected.held_back {
-        ctx.output.notice(
+        ctx.output.announce(
             "nothing new was condemned, as too many collections wait already: end or wait for those named above",
         );
     }
@@ -154,7 +159,8 @@ fn found_lines(page: &mut Page, found: &Collected) {
     page.line("in use", &format!("{chunks} of {}", counted(backups, "backups")));
     if found.rewritten_packs > 0 {
         let dead = show_bytes(found.rewritten_dead_bytes);
-        page.line("mostly dead", &format!("{} packs, {dead} of them", found.rewritten_packs));
+        let packs = counted(found.rewritten_packs, "packs");
+        page.line("mostly dead", &format!("{packs}, {dead} of them"));
     }
     page.line(
         "garbage",
@@ -211,6 +217,7 @@ fn view(done: &Collected, dry_run: bool) -> serde_json::Value {
         "locked_bytes": done.locked_bytes,
         "locked_until": done.locked_until,
         "extended_locks": done.extended_locks,
+        "locks_unknown": done.locks_unknown,
         "not_extended": done.unlocked.as_ref().map(|(count, why)| json!({ "count": count, "first": why })),
         "replaced_segments": done.replaced_segments,
         "waiting": waiting.collect::<Vec<_>>(),
