@@ -189,8 +189,14 @@ fn what_is_there_is_not_stored_again_and_another_backup_is_never_replaced() {
     assert_eq!(target.restored(target.memory(), "three").unwrap(), states[2].1);
 }
 
-/// Every death of a copy, of the store that `dies` says.
-fn die_everywhere(worlds: (&Vault, &Vault), dies: usize, id: &str, states: &[(&str, Vec<u8>)]) {
+/// Every death of a copy, of the store that `dies` says; how many of those that were run again went
+/// on from a checkpoint.
+fn die_everywhere(
+    worlds: (&Vault, &Vault),
+    dies: usize,
+    id: &str,
+    states: &[(&str, Vec<u8>)],
+) -> u64 {
     let (source, target) = worlds;
     let start = [source.fork(), target.fork()];
     let content = &states.iter().find(|(i, _)| *i == id).unwrap().1;
@@ -230,7 +236,7 @@ fn die_everywhere(worlds: (&Vault, &Vault), dies: usize, id: &str, states: &[(&s
     }
     let store = ["source", "target"][dies];
     println!("{id}, {store}: killed before and after each of {changes} changes, {resumed} resumed");
-    assert!(dies == 0 || resumed > 0, "none of them went on from a checkpoint");
+    resumed
 }
 
 /// When the leases of the dead have run out, two collections take away all that no backup refers
@@ -256,14 +262,17 @@ fn a_copy_killed_at_any_change_of_either_store_harms_nothing_and_can_be_run_agai
     let source = Vault::new("copy-crash-from", params(4096, 16, 16, aes));
     let target = Vault::new("copy-crash-to", params(8192, 16, 16, aes));
     let states = three_states(&source, &mut rng);
+    let mut resumed = 0;
     for dies in [0, 1] {
-        die_everywhere((&source, &target), dies, "one", &states);
+        resumed += die_everywhere((&source, &target), dies, "one", &states);
     }
     let ends = ((&source, source.memory() as _), (&target, target.memory() as _));
     copy_one(ends.0, ends.1, "one", &options(None)).unwrap();
     for dies in [0, 1] {
-        die_everywhere((&source, &target), dies, "two", &states);
+        resumed += die_everywhere((&source, &target), dies, "two", &states);
     }
+    // of an increment all may be stored before its first checkpoint is
+    assert!(resumed > 0, "none of them went on from a checkpoint");
 }
 
 #[test]
