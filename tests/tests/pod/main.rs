@@ -10,6 +10,7 @@ mod forced;
 mod image;
 mod manifests;
 mod metrics;
+mod rendered;
 mod runs;
 mod shop;
 
