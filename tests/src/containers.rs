@@ -31,6 +31,7 @@ pub struct Container<'a> {
     name: String,
     options: Vec<String>,
     termination: PathBuf,
+    program: &'static str,
 }
 
 impl Containers {
@@ -113,7 +114,8 @@ impl Containers {
         // as a kubelet makes it
         fs::write(&termination, "").expect("make the termination log");
         fs::set_permissions(&termination, fs::Permissions::from_mode(0o666)).expect("open it");
-        let mut container = Container { home: self, name, options: Vec::new(), termination };
+        let mut container =
+            Container { home: self, name, options: Vec::new(), termination, program: "/mover" };
         let fixed = "--read-only --cap-drop ALL --security-opt no-new-privileges --network host \
                      --ulimit nofile=1024:1024 --ulimit nproc=4096:4096 --pull never";
         container.options.extend(fixed.split(' ').filter(|w| !w.is_empty()).map(str::to_owned));
@@ -127,6 +129,14 @@ impl Containers {
 }
 
 impl Container<'_> {
+    /// Runs another program of this machine than `mover`, from `/usr`, which it sees. Not in a
+    /// container of an image.
+    #[must_use]
+    pub fn program(mut self, path: &'static str) -> Self {
+        self.program = path;
+        self.mount(Path::new("/usr"), "/usr:ro")
+    }
+
     /// Options of `podman run`.
     #[must_use]
     pub fn with(mut self, options: &[&str]) -> Self {
@@ -166,7 +176,7 @@ impl Container<'_> {
         command.args(&self.options);
         match &self.home.image {
             Some(image) => command.arg(image),
-            None => command.arg("--rootfs").arg(self.home.rootfs()).arg("/mover"),
+            None => command.arg("--rootfs").arg(self.home.rootfs()).arg(self.program),
         };
         command.args(args);
         command

@@ -12,6 +12,7 @@ mod manifests;
 mod metrics;
 mod rendered;
 mod runs;
+mod seccomp;
 mod shop;
 
 use serde_json::Value;
