@@ -26,6 +26,32 @@ pub const GC_PREFIX: &str = "gc/";
 pub const FORGOTTEN_PREFIX: &str = "forgotten/";
 /// Prefix of damage records.
 pub const DAMAGED_PREFIX: &str = "damaged/";
+/// All prefixes of a repository: nothing of it but [`FORMAT_KEY`] is elsewhere.
+pub const PREFIXES: [&str; 9] = [
+    KEYS_PREFIX,
+    PACKS_PREFIX,
+    BACKUPS_PREFIX,
+    DEDUP_PREFIX,
+    LEASES_PREFIX,
+    MOVED_PREFIX,
+    GC_PREFIX,
+    FORGOTTEN_PREFIX,
+    DAMAGED_PREFIX,
+];
+
+/// Whether a repository can have an object of this key.
+pub fn is_key(key: &str) -> bool {
+    key == FORMAT_KEY
+        || parse_key_key(key).is_ok()
+        || parse_pack_key(key).is_ok()
+        || parse_manifest_key(key).is_ok()
+        || parse_segment_key(key).is_ok()
+        || parse_lease_key(key).is_ok()
+        || parse_moved_key(key).is_ok()
+        || parse_gc_key(key).is_ok()
+        || parse_forgotten_key(key).is_ok()
+        || parse_damaged_key(key).is_ok()
+}
 
 /// One attempt at one backup of one volume: what a manifest key names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -239,6 +265,29 @@ mod tests {
         assert_eq!(parse_forgotten_key(&forgotten_key(&volume, &id, 12)).unwrap(), name);
         assert_eq!(name.forgotten_key(), forgotten_key(&volume, &id, 12));
         assert!(key.starts_with(&manifests_of(&volume)));
+    }
+
+    #[test]
+    fn a_key_of_every_prefix_is_one() {
+        let (pack, generation) = (PackId::from_bytes([7; 32]), GenerationId::from_bytes([1; 16]));
+        let (volume, id) = (VolumeName::new("v").unwrap(), BackupId::new("b").unwrap());
+        let keys = [
+            key_key(&KeyId::random()),
+            pack_key(&pack),
+            manifest_key(&volume, &id, 0),
+            segment_key(&SegmentId::random()),
+            lease_key(&LeaseId::random()),
+            moved_key(&pack),
+            gc_key(&generation, GcObject::Verdict),
+            forgotten_key(&volume, &id, 0),
+            damaged_key(&DamageId::random()),
+        ];
+        for (key, prefix) in keys.iter().zip(PREFIXES) {
+            assert!(is_key(key) && key.starts_with(prefix), "{key}");
+            assert!(!is_key(&format!("x/{key}")) && !is_key(&format!("{key}/x")), "{key}");
+            assert!(!is_key(prefix), "{prefix}");
+        }
+        assert!(is_key(FORMAT_KEY) && !is_key("Issue") && !is_key(""));
     }
 
     #[test]

@@ -125,6 +125,10 @@ pub struct Collected {
     pub deleted_manifests: u64,
     /// Damage records that were deleted, as nothing that they name counts any more.
     pub deleted_records: u64,
+    /// Temporary files of killed writers that were removed, in a repository that is a directory.
+    pub deleted_leftovers: u64,
+    /// Bytes of them.
+    pub leftover_bytes: u64,
     /// Dedup segments that were replaced or deleted.
     pub replaced_segments: u64,
     /// Garbage that is locked: left alone, or kept by the store when it was to be deleted. Packs
@@ -206,7 +210,7 @@ pub async fn collect(
     failed.extend(locked::extend(repo, options, &mut done).await.err());
     let idle = std::time::Duration::from_secs(u64::from(options.lease.lease_seconds));
     let leftovers = repo.store().remove_leftovers(idle);
-    tracing::debug!(leftovers, "temporary files of killed writers were removed");
+    (done.deleted_leftovers, done.leftover_bytes) = (leftovers.files, leftovers.bytes);
     done.requests = since(&before, &repo.store().counts());
     if let Some((_, why)) = done.unlocked.as_ref().filter(|_| !failed.is_empty()) {
         // what failed first says of what kind all of it is

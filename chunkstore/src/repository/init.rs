@@ -39,7 +39,8 @@ pub struct InitOptions {
 
 impl Repository {
     /// Makes a repository in an empty place. One that holds `format`, packs or backups is refused
-    /// (`AlreadyExists`), and so is it if somebody else made a repository there in the meantime.
+    /// (`AlreadyExists`), and so is it if somebody else made a repository there in the meantime. A
+    /// directory that holds anything else is `Usage`.
     pub async fn init(store: Store, options: InitOptions) -> Result<Arc<Self>> {
         let context = format!("make a repository at {}", store.url());
         let master = MasterKey::random();
@@ -56,7 +57,7 @@ impl Repository {
             clear_master_key: clear.then(|| master.clone()),
         };
         params.check()?;
-        refuse_used_place(&store, &context).await?;
+        Self::refuse_used_place(&store).await?;
 
         let opened_with = match (&options.credential, clear) {
             (None, true) => None,
@@ -99,22 +100,27 @@ impl Repository {
         }
         Ok(Arc::new(Self { store, params, keys: Arc::new(keys), master, opened_with, format }))
     }
-}
 
-async fn refuse_used_place(store: &Store, context: &str) -> Result<()> {
-    let refuse = |detail: &str, hint: &str| {
-        Err(Error::new(ErrorKind::AlreadyExists, context, detail).hint(hint))
-    };
-    if store.head(FORMAT_KEY).await?.is_some() {
-        return refuse("there is a repository already", "use it as it is, or choose another place");
-    }
-    for prefix in [PACKS_PREFIX, BACKUPS_PREFIX] {
-        if store.any(prefix).await? {
+    /// What [`init`](Self::init) refuses a place for, before anything else is made for it.
+    pub async fn refuse_used_place(store: &Store) -> Result<()> {
+        let context = format!("make a repository at {}", store.url());
+        let refuse = |detail: &str, hint: &str| {
+            Err(Error::new(ErrorKind::AlreadyExists, context.as_str(), detail).hint(hint))
+        };
+        if store.head(FORMAT_KEY).await?.is_some() {
             return refuse(
-                &format!("there are objects below {prefix}, but no `format`"),
-                "it may be a damaged repository: bring its `format` and `keys/` back, or choose another place",
+                "there is a repository already",
+                "use it as it is, or choose another place",
             );
         }
+        for prefix in [PACKS_PREFIX, BACKUPS_PREFIX] {
+            if store.any(prefix).await? {
+                return refuse(
+                    &format!("there are objects below {prefix}, but no `format`"),
+                    "it may be a damaged repository: bring its `format` and `keys/` back, or choose another place",
+                );
+            }
+        }
+        store.refuse_other_things(&context)
     }
-    Ok(())
 }

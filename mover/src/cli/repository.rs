@@ -170,7 +170,8 @@ pub(crate) fn init(
                 return make(ctx, store, new.options(None));
             }
             if let Some(path) = new_key_file {
-                refuse_used_place(ctx, &store)?;
+                // before a key file is made in vain
+                ctx.block_on(Repository::refuse_used_place(&store))?;
                 credentials.insert(0, new_key(ctx, path)?);
             }
             if credentials.is_empty() && ctx.settings.keys.can_ask {
@@ -193,31 +194,6 @@ pub(crate) fn init(
             }
             Ok(repository)
         }
-    }
-}
-
-/// What `Repository::init` would refuse, before a key file is made in vain.
-fn refuse_used_place(ctx: &Context, store: &Store) -> Result<()> {
-    let refuse = |why: &str, hint: &str| {
-        let what = format!("make a repository at {}", store.url());
-        Err(Error::new(ErrorKind::AlreadyExists, what, why).hint(hint))
-    };
-    match ctx.block_on(Repository::open(store.clone(), &[])) {
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
-        Err(e) if e.kind() == ErrorKind::Missing => refuse(
-            "there are packs here, but no `format`",
-            "it may be a damaged repository: bring its `format` and `keys/` back, or choose another place",
-        ),
-        Err(e)
-            if !matches!(
-                e.kind(),
-                ErrorKind::WrongKey | ErrorKind::Unsupported | ErrorKind::Corrupt
-            ) =>
-        {
-            // what an opener is told to do is what was tried
-            Err(e.without_hint().within(format!("make a repository at {}", store.url())))
-        }
-        _ => refuse("there is a repository already", "use it as it is, or choose another place"),
     }
 }
 
@@ -313,10 +289,11 @@ fn init_embedded(
     };
     DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(denied)?;
     let encrypted = new.encryption != Encryption::None;
+    let store = place(ctx, &url, &StoreOptions { create_dir: true, ..StoreOptions::default() })?;
+    ctx.block_on(Repository::refuse_used_place(&store))?;
     // the key before the repository: a crash in between leaves a key too many, never a repository
     // without its key
     let credential = if encrypted { Some(keys::read_or_make_key_file(key_file)?.0) } else { None };
-    let store = place(ctx, &url, &StoreOptions { create_dir: true, ..StoreOptions::default() })?;
     let repository = make(ctx, store, new.options(credential))?;
     ctx.output.announce(&if encrypted {
         format!(

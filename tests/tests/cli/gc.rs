@@ -1,7 +1,10 @@
 //! `gc`: what it says, and what it deletes.
 
-use super::{Stage, p};
+use super::{Stage, expect_error, p};
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Stdio;
+use std::time::{Duration, SystemTime};
 
 /// A stage whose first backup was forgotten, with another one of other content.
 fn stage(name: &str) -> Stage {
@@ -46,7 +49,7 @@ fn somebody_at_work_is_waited_for_and_named() {
     let stage = stage("gc-waits");
     // a restore into a pipe that nobody reads is at work for as long as that lasts
     let mut command = stage.mover.command(["restore", "w@other", "-"]);
-    let mut reader = command.stdout(std::process::Stdio::piped()).spawn().expect("start a restore");
+    let mut reader = command.stdout(Stdio::piped()).spawn().expect("start a restore");
     while stage.objects("leases").is_empty() {
         assert!(reader.try_wait().expect("look at it").is_none(), "it ended without a lease");
         std::thread::yield_now();
@@ -59,4 +62,63 @@ fn somebody_at_work_is_waited_for_and_named() {
     assert_eq!(output.stdout, fs::read(stage.path("other")).expect("image"));
     let done = stage.mover.ok(["gc", "--json"]).summary();
     assert!(done["deleted_packs"].as_u64() > Some(0), "{done}");
+}
+
+/// What nobody has written to since a day.
+fn old_file(path: &std::path::Path) {
+    fs::create_dir_all(path.parent().expect("a directory")).expect("make it");
+    fs::write(path, "of somebody").expect("write a file");
+    let file = fs::File::options().write(true).open(path).expect("open it");
+    file.set_modified(SystemTime::now() - Duration::from_secs(86400)).expect("make it old");
+}
+
+#[test]
+fn files_of_others_stay_and_those_of_killed_writers_go() {
+    let stage = stage("gc-others");
+    let repository = stage.repository();
+    let pack = stage.objects("packs").pop().expect("a pack");
+    let leftover = std::path::PathBuf::from(format!("{}#7", pack.display()));
+    let others = ["Comics/Issue #42", "Comics/abc#1", "packs/photo#1", "packs/ab/photo#1"]
+        .map(|name| repository.join(name));
+    others.iter().chain([&leftover]).for_each(|path| old_file(path));
+    // what was overwritten, when a process of this number asked for the time
+    let victim = stage.path("victim");
+    old_file(&victim);
+    for pid in std::process::id()..std::process::id() + 3000 {
+        symlink(&victim, repository.join(format!("clock-{pid}#0"))).expect("plant a link");
+    }
+    let done = stage.mover.ok(["gc", "--json"]).summary();
+    for path in others.iter().chain([&victim]) {
+        let left = fs::read_to_string(path).unwrap_or_default();
+        assert_eq!(left, "of somebody", "{}", path.display());
+    }
+    assert!(!leftover.exists());
+    assert_eq!(done["deleted_leftovers"], 1, "{done}");
+    assert_eq!(done["leftover_bytes"], "of somebody".len(), "{done}");
+    old_file(&leftover);
+    let text = stage.mover.ok(["gc"]).text();
+    assert!(text.contains("1 temporary files of killed runs"), "{text}");
+}
+
+#[test]
+fn no_repository_is_made_among_other_things() {
+    let stage = Stage::new("init-others");
+    let library = stage.path("library");
+    fs::create_dir_all(library.join("Comics")).expect("make a directory");
+    let key = stage.path("another-key");
+    let init = |place: &std::path::Path| {
+        stage.mover.run([
+            p("init"),
+            p("--quiet"),
+            p("--repo"),
+            place.to_path_buf(),
+            p("--new-key-file"),
+            key.clone(),
+        ])
+    };
+    expect_error(init(&library), 2, "\"Comics\"");
+    assert!(!key.exists(), "a key for nothing");
+    assert_eq!(fs::read_dir(&library).expect("list it").count(), 1);
+    fs::rename(library.join("Comics"), library.join("lost+found")).expect("rename it");
+    assert_eq!(init(&library).code(), Some(0));
 }

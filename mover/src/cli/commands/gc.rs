@@ -121,6 +121,10 @@ fn page(done: &Collected) -> String {
     if done.deleted_records > 0 {
         page.line("records", &format!("{} of damage removed", done.deleted_records));
     }
+    if done.deleted_leftovers > 0 {
+        let (files, bytes) = (done.deleted_leftovers, show_bytes(done.leftover_bytes));
+        page.line("leftovers", &format!("{bytes} in {files} temporary files of killed runs"));
+    }
     if done.replaced_segments > 0 {
         page.line("dedup", &format!("{} segments replaced", done.replaced_segments));
     }
@@ -213,6 +217,8 @@ fn view(done: &Collected, dry_run: bool) -> serde_json::Value {
         "deleted_bytes": done.deleted_bytes,
         "deleted_manifests": done.deleted_manifests,
         "deleted_records": done.deleted_records,
+        "deleted_leftovers": done.deleted_leftovers,
+        "leftover_bytes": done.leftover_bytes,
         "locked_objects": done.locked_objects,
         "locked_bytes": done.locked_bytes,
         "locked_until": done.locked_until,
