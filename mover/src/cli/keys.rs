@@ -6,11 +6,12 @@
 
 use super::settings::KeySources;
 use chunkstore::{Credential, Error, ErrorKind, Result, random_bytes};
+use rustix::process::geteuid;
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use zeroize::Zeroizing;
@@ -181,11 +182,15 @@ pub(crate) enum KeyFile {
 }
 
 /// The key in `path`; where there is no such file, one with a random key is made. Two processes
-/// that do this at once get the same.
+/// that do this at once get the same. `Denied` if there is one of another user: he knows it.
 pub(crate) fn read_or_make_key_file(path: &Path) -> Result<(Credential, KeyFile)> {
     match read_key_file(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => {}
-        found => return Ok((found?, KeyFile::Found)),
+        found => {
+            let found = found?;
+            refuse_key_of_another(path)?;
+            return Ok((found, KeyFile::Found));
+        }
     }
     let what = || format!("make key file {}", path.display());
     let made = make_key_file(path).map_err(|e| {
@@ -199,7 +204,22 @@ pub(crate) fn read_or_make_key_file(path: &Path) -> Result<(Credential, KeyFile)
         };
         Error::new(kind, what(), "").caused_by(e)
     })?;
-    Ok((read_key_file(path)?, made))
+    let key = read_key_file(path)?;
+    refuse_key_of_another(path)?;
+    Ok((key, made))
+}
+
+/// Where a new key is asked for, one that is there already may have been planted.
+fn refuse_key_of_another(path: &Path) -> Result<()> {
+    let what = || format!("use key file {}", path.display());
+    let meta = std::fs::metadata(path)
+        .map_err(|e| Error::new(ErrorKind::Denied, what(), "").caused_by(e))?;
+    if [0, geteuid().as_raw()].contains(&meta.uid()) {
+        return Ok(());
+    }
+    let detail = format!("it is there already and belongs to user number {}", meta.uid());
+    Err(Error::new(ErrorKind::Denied, what(), detail)
+        .hint("name another file for the new key; or name this one with --key-file, if that user may know it"))
 }
 
 /// Writes the key under another name, then links it to its own: nobody ever sees half of it,
@@ -311,6 +331,22 @@ mod tests {
         assert_eq!(read_or_make_key_file(&path).unwrap().1, KeyFile::Found);
         assert_eq!(std::fs::read(&path).unwrap(), text);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no draft stays");
+    }
+
+    #[test]
+    fn a_key_that_somebody_has_planted_is_not_taken_for_a_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        std::fs::write(&path, [7; 32]).unwrap();
+        if let Err(e) = std::os::unix::fs::chown(&path, Some(12345), None) {
+            println!("SKIP: needs the right to give a file away: {e}");
+            return;
+        }
+        let e = read_or_make_key_file(&path).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Denied);
+        assert!(e.to_string().contains("12345"), "{e}");
+        // named as a key that there is, it is the user's own choice
+        read_key_file(&path).unwrap();
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! A kubelet shows the content of one file (`/dev/termination-log`) as the message of a container
 //! that has ended, 4096 bytes of it. The file is written at the start with what is true if nothing
 //! follows (somebody killed the process), again when a stop is asked for, and at the end with the
-//! outcome. It is written in place, since it is a mount of its own and cannot be renamed over.
+//! outcome. It is written in place, since it is a mount of its own and cannot be renamed over. So it
+//! is looked at first: where others may write to its directory, its name may lead to another file.
 //!
 //! The place is one for the process, set once: the panic hook and the threads that end the process
 //! have nothing else to be told it by. That it cannot be written is worth a warning, and no
@@ -11,9 +12,12 @@
 
 use super::context::tool;
 use super::output::{Ended, now};
+use rustix::fs::OFlags;
+use rustix::process::geteuid;
 use serde_json::{Map, Value, json};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -161,7 +165,7 @@ fn save(path: &Path, body: Map<String, Value>, what: Written) -> Result<(), Stri
 /// Whoever is killed in between leaves the message before or this one: it is written over the other
 /// in one call, with blanks over what that had more.
 fn overwrite(path: &Path, mut bytes: Vec<u8>) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    let mut file = open(path)?;
     let meta = file.metadata()?;
     let (len, before) = (bytes.len(), usize::try_from(meta.len()).unwrap_or(BYTES_MAX));
     bytes.resize(len.max(before.min(BYTES_MAX)), b' ');
@@ -169,9 +173,65 @@ fn overwrite(path: &Path, mut bytes: Vec<u8>) -> io::Result<()> {
     if meta.is_file() { file.set_len(len as u64) } else { Ok(()) }
 }
 
+/// A link is followed where it is this user's or root's (`/dev/stderr` is one), and a file with
+/// several names is none that was meant for this. Does not wait for the reader of a pipe.
+fn open(path: &Path) -> io::Result<File> {
+    let with = |flags: OFlags| {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        options.custom_flags((flags | OFlags::NONBLOCK).bits().cast_signed()).open(path)
+    };
+    let refused = |why| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    let file = match with(OFlags::NOFOLLOW) {
+        Err(e) if e.raw_os_error() == Some(libc::ELOOP) => {
+            let owner = path.symlink_metadata()?.uid();
+            if owner != 0 && owner != geteuid().as_raw() {
+                return refused("it is a symbolic link of another user");
+            }
+            with(OFlags::empty())?
+        }
+        opened => opened?,
+    };
+    let meta = file.metadata()?;
+    if meta.is_file() && meta.nlink() > 1 {
+        return refused("it is a file that has another name too");
+    }
+    Ok(file)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::{lchown, symlink};
+
+    #[test]
+    fn what_others_plant_is_not_written_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, victim) = (directory.path().join("log"), directory.path().join("victim"));
+        let untouched = || assert_eq!(std::fs::read_to_string(&victim).unwrap(), "of somebody");
+        std::fs::write(&victim, "of somebody").unwrap();
+        std::fs::hard_link(&victim, &path).unwrap();
+        assert!(overwrite(&path, b"ours".to_vec()).is_err());
+        untouched();
+        std::fs::remove_file(&path).unwrap();
+        symlink(&victim, &path).unwrap();
+        match lchown(&path, Some(12345), None) {
+            Ok(()) => {
+                let e = overwrite(&path, b"ours".to_vec()).unwrap_err();
+                assert!(e.to_string().contains("another user"), "{e}");
+                untouched();
+                lchown(&path, Some(geteuid().as_raw()), None).unwrap();
+            }
+            Err(e) => println!("SKIP: needs the right to give a link away: {e}"),
+        }
+        overwrite(&path, b"ours".to_vec()).unwrap();
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "ours");
+        // a pipe that nobody reads does not keep the program
+        let pipe = directory.path().join("pipe");
+        let mode = rustix::fs::Mode::RWXU;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).unwrap();
+        assert!(overwrite(&pipe, b"ours".to_vec()).is_err());
+    }
 
     fn parsed(body: Map<String, Value>) -> Value {
         let bytes = compact(body);
