@@ -14,9 +14,9 @@
 //! - `store/tries.rs` bounds, counts and spaces the tries of a request.
 //! - `store/pace.rs` limits the rate of transfers.
 //! - `store/leftovers.rs` removes what killed writers leave in a directory.
-//! - `store/url.rs` opens URLs. Such a store has two clients: an impatient one for small requests
-//!   and one for packs and large ranges, watched by `store/patience.rs`, so that a dead network is
-//!   noticed but a slow one is not mistaken for it.
+//! - `store/place.rs` reads URLs, `store/url.rs` opens them. Such a store has two clients: an
+//!   impatient one for small requests and one for packs and large ranges, watched by
+//!   `store/patience.rs`, so that a dead network is noticed but a slow one is not mistaken for it.
 
 mod clock;
 mod counts;
@@ -26,6 +26,7 @@ mod leftovers;
 mod lock;
 mod pace;
 mod patience;
+mod place;
 mod tries;
 mod url;
 
@@ -40,7 +41,8 @@ pub(crate) use create::Probe;
 pub use lock::{Inherited, ObjectLock, RetainMode, RetainPolicy, Retention};
 pub(crate) use lock::{Kept, Retained};
 pub use pace::{Pace, TransferLimits};
-pub use url::{StoreOptions, directory_of, open_url, open_url_with};
+pub use place::directory_of;
+pub use url::{StoreOptions, open_url, open_url_with};
 
 use crate::error::{Error, ErrorKind, Result};
 use bytes::Bytes;

@@ -6,6 +6,7 @@
 
 use super::lock::{LockClient, RetainPolicy, retaining};
 use super::patience::Patience;
+use super::place::Place;
 use super::tries::{
     Connector, RETRIES_MAX, RETRY_GROWTH, RETRY_PAUSE, RETRY_PAUSE_MAX, RETRY_TIME, SeenOptions,
 };
@@ -18,7 +19,7 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{BackoffConfig, ClientConfigKey, ObjectStore, RetryConfig};
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path as FilePath, PathBuf};
+use std::path::Path as FilePath;
 use std::str::FromStr;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -26,9 +27,6 @@ use std::time::Duration;
 /// Total time of one transfer on the patient client; `patience.rs` ends it long before.
 const BULK_TIMEOUT: &str = "1 hour";
 const BULK_TIMEOUT_TIME: Duration = Duration::from_secs(3600);
-
-const URL_FORMS: &str =
-    "use s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///path";
 
 /// How [`open_url`] opens a place.
 #[derive(Debug, Clone, Default)]
@@ -90,7 +88,7 @@ macro_rules! builder {
 }
 
 /// Opens `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`, `file:///path` or a
-/// path. An unknown scheme is `Usage`, an absent directory `NotFound`.
+/// path. What begins like another URL is `Usage`, an absent directory `NotFound`.
 pub fn open_url(url: &str, options: &StoreOptions) -> Result<Store> {
     open_url_with(url, options, &[])
 }
@@ -102,13 +100,9 @@ pub fn open_url_with(
     options: &StoreOptions,
     settings: &[(&str, &str)],
 ) -> Result<Store> {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return open_dir(url, url, options);
-    };
-    match scheme {
-        "file" => open_dir(url, &file_path(url, rest)?, options),
-        "s3" | "s3a" => {
-            let (bucket, prefix) = bucket_and_prefix(url, rest)?;
+    match Place::parse(url)? {
+        Place::Directory(path) => open_dir(url, &path, options),
+        Place::S3 { bucket, prefix } => {
             let builder = builder!(AmazonS3Builder, options)
                 .with_bucket_name(bucket)
                 // a bulk request of one, which not every server knows, gives nothing but worse
@@ -123,8 +117,7 @@ pub fn open_url_with(
             with_locks(store, signer, builder, counters, options.retain)
                 .map_err(|e| not_built(url, e))
         }
-        "gs" => {
-            let (bucket, prefix) = bucket_and_prefix(url, rest)?;
+        Place::Google { bucket, prefix } => {
             let builder = builder!(GoogleCloudStorageBuilder, options).with_bucket_name(bucket);
             refuse_retain(url, options)?;
             let (small, bulk, _, counters) = clients!(url, settings, builder, GoogleConfigKey::{
@@ -132,8 +125,7 @@ pub fn open_url_with(
             });
             Ok(remote(url, prefix, small, bulk, counters))
         }
-        "az" | "azure" => {
-            let (container, prefix) = bucket_and_prefix(url, rest)?;
+        Place::Azure { container, prefix } => {
             let builder = builder!(MicrosoftAzureBuilder, options).with_container_name(container);
             refuse_retain(url, options)?;
             let (small, bulk, _, counters) = clients!(url, settings, builder, AzureConfigKey::{
@@ -141,21 +133,6 @@ pub fn open_url_with(
             });
             Ok(remote(url, prefix, small, bulk, counters))
         }
-        _ => Err(Error::new(
-            ErrorKind::Usage,
-            format!("open repository {url}"),
-            format!("unknown scheme {scheme:?}"),
-        )
-        .hint(URL_FORMS)),
-    }
-}
-
-/// The directory that `url` names; `None` for object stores.
-pub fn directory_of(url: &str) -> Result<Option<PathBuf>> {
-    match url.split_once("://") {
-        None => Ok(Some(PathBuf::from(url))),
-        Some(("file", rest)) => file_path(url, rest).map(|path| Some(PathBuf::from(path))),
-        Some(_) => Ok(None),
     }
 }
 
@@ -222,49 +199,9 @@ fn refuse_retain(url: &str, options: &StoreOptions) -> Result<()> {
     ))
 }
 
-fn bucket_and_prefix<'a>(url: &str, rest: &'a str) -> Result<(&'a str, Path)> {
-    let usage = |detail: String| {
-        Error::new(ErrorKind::Usage, format!("open repository {url}"), detail).hint(URL_FORMS)
-    };
-    let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-    let fits = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-    if bucket.is_empty() || !bucket.chars().all(fits) {
-        return Err(usage(format!("{bucket:?} is not the name of a bucket or container")));
-    }
-    let prefix = Path::parse(prefix).map_err(|e| usage(e.to_string()))?;
-    Ok((bucket, prefix))
-}
-
-/// The path of a `file:` URL; `%` escapes are taken as in any URL.
-fn file_path(url: &str, rest: &str) -> Result<String> {
-    let usage = |detail: &str| {
-        Error::new(ErrorKind::Usage, format!("open repository {url}"), detail).hint(URL_FORMS)
-    };
-    if !rest.starts_with('/') {
-        return Err(usage("a file URL has three slashes and an absolute path"));
-    }
-    let mut bytes = Vec::with_capacity(rest.len());
-    let mut left = rest.as_bytes();
-    while let Some((&byte, tail)) = left.split_first() {
-        left = tail;
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digits = tail.get(..2).and_then(|d| std::str::from_utf8(d).ok());
-        let escaped = digits.and_then(|d| u8::from_str_radix(d, 16).ok());
-        bytes.push(escaped.ok_or_else(|| usage("a % is not followed by two hex digits"))?);
-        left = &tail[2..];
-    }
-    String::from_utf8(bytes).map_err(|_| usage("the path is not UTF-8"))
-}
-
 fn open_dir(url: &str, dir: &str, options: &StoreOptions) -> Result<Store> {
     refuse_retain(url, options)?;
     let context = || format!("open repository {url}");
-    if dir.is_empty() {
-        return Err(Error::new(ErrorKind::Usage, context(), "no place is named").hint(URL_FORMS));
-    }
     let dir = FilePath::new(dir);
     if options.create_dir && !dir.exists() {
         create_dir(dir).map_err(|e| dir_error(context(), &e))?;
