@@ -24,6 +24,7 @@ mod pack;
 mod protocol;
 mod repository;
 mod seal;
+mod secrets;
 mod store;
 mod units;
 
@@ -79,6 +80,7 @@ pub use protocol::{
 };
 pub use repository::{BackupEntry, CreateOnce, InitOptions, Repository};
 pub use seal::{Compression, Opener, SealedEntry, Sealer};
+pub use secrets::{redact, remember_secret};
 pub use store::{
     Created, Inherited, Listed, ObjectLock, Pace, RequestCounts, RetainMode, RetainPolicy,
     Retention, SentBytes, Store, StoreOptions, TransferLimits, directory_of, open_url,

@@ -42,7 +42,7 @@ pub use sizes::{parse_size, show_bytes};
 
 use crate::control::Cancel;
 use args::{Args, Command};
-use chunkstore::{Error, ErrorKind, Result};
+use chunkstore::{Error, ErrorKind, Result, redact};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, FromArgMatches};
 use context::Context;
@@ -226,7 +226,8 @@ fn refuse(error: &Error) -> u8 {
     let json = wants_json();
     if !json {
         // nobody may be there to read it
-        let _ = writeln!(std::io::stderr(), "error: {}", one_line(&error.to_string()));
+        let text = error.to_string();
+        let _ = writeln!(std::io::stderr(), "error: {}", redact(&one_line(&text)));
     }
     end_unparsed(error, !json)
 }
@@ -252,11 +253,12 @@ fn install_panic_hook() {
             .or_else(|| payload.downcast_ref::<String>().cloned())
             .unwrap_or_default();
         let place = info.location().map(ToString::to_string).unwrap_or_default();
-        let message = format!(
+        let message = redact(&format!(
             "mover {} has a bug: {} at {place}; please report it. What was committed is safe, run the command again",
             env!("CARGO_PKG_VERSION"),
             one_line(&what),
-        );
+        ))
+        .into_owned();
         let mut stderr = std::io::stderr().lock();
         let _ = writeln!(stderr, "error: {message}");
         termination::refused(exit::BUG, "bug", &message);

@@ -7,6 +7,7 @@
 //! repeats itself, holds raw XML, and its URLs may hold a signature.
 
 use crate::error::{Error, ErrorKind};
+use crate::secrets::redact;
 use chrono::{DateTime, Utc};
 use object_store::Error as StoreError;
 use object_store::client::{HttpError, HttpErrorKind};
@@ -460,9 +461,10 @@ fn between<'a>(text: &'a str, open: &str, close: &str) -> Option<&'a str> {
     Some(rest.split_once(close)?.0)
 }
 
-/// A stranger's words on one line, of bounded length.
+/// A stranger's words on one line, of bounded length, without what is secret in them.
 fn quote(text: &str) -> String {
     let clean = |c: char| if c.is_control() { ' ' } else { c };
+    let text = redact(text);
     let mut quoted: String = text.chars().take(QUOTE_CHARS_MAX).map(clean).collect();
     if quoted.len() < text.len() {
         quoted.push('…');

@@ -10,6 +10,7 @@
 
 use super::fault::Fault;
 use super::{Counters, Store, add, count, patience};
+use crate::secrets::remember_passing;
 use futures::future::BoxFuture;
 use object_store::ClientOptions;
 use object_store::client::{
@@ -77,6 +78,35 @@ impl Polite {
     }
 }
 
+/// What the answer may repeat of the request.
+fn remember_secrets(request: &HttpRequest) {
+    for (name, value) in request.headers() {
+        let Ok(value) = value.to_str() else { continue };
+        match name.as_str() {
+            // a scheme, then a token; or a name or more, then a signature
+            "authorization" => {
+                let from = |mark: char| value.rsplit(mark).next().unwrap_or_default();
+                let scheme = value.split(' ').next().unwrap_or_default();
+                remember_passing(match scheme {
+                    "Bearer" | "Basic" => from(' '),
+                    "SharedKey" => from(':'),
+                    _ => value.rsplit_once("Signature=").map_or(value, |(_, signature)| signature),
+                });
+            }
+            "x-amz-security-token" | "x-aws-ec2-metadata-token" => remember_passing(value),
+            name if name.ends_with("-customer-key") => remember_passing(value),
+            _ => {}
+        }
+    }
+    for pair in request.uri().query().unwrap_or_default().split('&') {
+        let Some((name, value)) = pair.split_once('=') else { continue };
+        let name = name.to_ascii_lowercase();
+        if name == "sig" || name.ends_with("signature") || name.ends_with("token") {
+            remember_passing(value);
+        }
+    }
+}
+
 impl HttpService for Polite {
     fn call<'s, 'f>(
         &'s self,
@@ -88,6 +118,7 @@ impl HttpService for Polite {
     {
         Box::pin(async move {
             let body_bytes = request.body().content_length();
+            remember_secrets(&request);
             let result = self.inner.execute(request).await;
             match &result {
                 Ok(answer) => {

@@ -12,6 +12,7 @@ use super::tries::{
 };
 use super::{Counters, Store};
 use crate::error::{Error, ErrorKind, Result};
+use crate::secrets::remember_secret;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
@@ -23,6 +24,7 @@ use std::path::Path as FilePath;
 use std::str::FromStr;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
+use zeroize::Zeroizing;
 
 /// Total time of one transfer on the patient client; `patience.rs` ends it long before.
 const BULK_TIMEOUT: &str = "1 hour";
@@ -59,15 +61,19 @@ fn retry_metadata() -> RetryConfig {
 
 /// The two clients of a store, which share their credentials. The three builders have the same
 /// methods, but no trait. The keys are those that name credentials: without any of them the
-/// machine's metadata service is asked.
+/// machine's metadata service is asked. The `secret` ones appear in no text from now on.
 macro_rules! clients {
-    ($url:ident, $settings:ident, $builder:ident, $keys:ident::{$($key:ident),*}) => {{
+    (
+        $url:ident, $settings:ident, $builder:ident, $keys:ident::{$($key:ident),*},
+        secret {$($secret:ident),*}
+    ) => {{
         let counters = Arc::<Counters>::default();
         let mut builder = $builder.with_http_connector(Connector::new(Arc::clone(&counters)));
         for (name, value) in $settings {
             builder = builder.with_config(setting($url, name)?, *value);
         }
         let named = [$($keys::$key),*].iter().any(|key| builder.get_config_value(key).is_some());
+        $(remember_setting(builder.get_config_value(&$keys::$secret));)*
         let built = |e| not_built($url, e);
         let first_retry = if named { retry() } else { retry_metadata() };
         let first = builder.clone().with_retry(first_retry).build().map_err(built)?;
@@ -111,7 +117,7 @@ pub fn open_url_with(
             let (small, bulk, builder, counters) = clients!(url, settings, builder, AmazonS3ConfigKey::{
                 AccessKeyId, SecretAccessKey, WebIdentityTokenFile,
                 ContainerCredentialsRelativeUri, ContainerCredentialsFullUri
-            });
+            }, secret { SecretAccessKey, Token });
             let signer = small.clone();
             let store = remote(url, prefix, small, bulk, Arc::clone(&counters));
             with_locks(store, signer, builder, counters, options.retain)
@@ -122,7 +128,7 @@ pub fn open_url_with(
             refuse_retain(url, options)?;
             let (small, bulk, _, counters) = clients!(url, settings, builder, GoogleConfigKey::{
                 ServiceAccount, ServiceAccountKey, ApplicationCredentials, BearerToken
-            });
+            }, secret { ServiceAccountKey, BearerToken });
             Ok(remote(url, prefix, small, bulk, counters))
         }
         Place::Azure { container, prefix } => {
@@ -130,9 +136,18 @@ pub fn open_url_with(
             refuse_retain(url, options)?;
             let (small, bulk, _, counters) = clients!(url, settings, builder, AzureConfigKey::{
                 AccessKey, ClientId, SasKey, Token, FederatedTokenFile
-            });
+            }, secret { AccessKey, ClientSecret, SasKey, Token });
             Ok(remote(url, prefix, small, bulk, counters))
         }
+    }
+}
+
+/// A signature within a query is a secret by itself.
+fn remember_setting(value: Option<String>) {
+    let value = Zeroizing::new(value.unwrap_or_default());
+    remember_secret(&value);
+    for (_, part) in value.split('&').filter_map(|pair| pair.split_once("sig=")) {
+        remember_secret(part);
     }
 }
 

@@ -22,7 +22,7 @@ pub use retry::RetryPolicy;
 
 use super::extents::ExtentsBuilder;
 use super::{BlockContext, ChangeKind, ChangedBlocks, Extents, ListRequest, Origin};
-use chunkstore::{Error, ErrorKind, Result};
+use chunkstore::{Error, ErrorKind, Result, remember_secret};
 use std::ops::Range;
 use std::path::Path;
 use zeroize::Zeroizing;
@@ -201,6 +201,7 @@ fn read_token(path: &Path) -> Result<Zeroizing<String>> {
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_graphic()) {
         return Err(bad("it is empty, or has characters that no token has"));
     }
+    remember_secret(text);
     Ok(Zeroizing::new(text.to_owned()))
 }
 

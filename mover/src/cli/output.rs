@@ -4,10 +4,14 @@
 //! stdout, all else goes to stderr. A reader that closes stdout early ends a command quietly; a
 //! full disk behind stdout is an error. The progress bar is taken off the terminal while a line is
 //! printed, so neither garbles the other.
+//!
+//! Secrets that are known, or that stand where only a secret does, are left out of every line here:
+//! most of what is said may be the words of a server, at any verbosity. Of the results of a command
+//! only the lists of `changes` do not pass, which hold numbers and the user's own words.
 
 use super::exit::{exit_code, kind_word};
 use super::settings::OutputSettings;
-use chunkstore::{Error, ErrorKind, Result};
+use chunkstore::{Error, ErrorKind, Result, redact};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use serde_json::Value;
@@ -198,7 +202,8 @@ impl Output {
     pub(crate) fn stderr_bytes(&self, bytes: &[u8]) {
         let write = || {
             // nowhere is left to complain when stderr is gone
-            let _ = io::stderr().lock().write_all(bytes);
+            let _ =
+                io::stderr().lock().write_all(redact(&String::from_utf8_lossy(bytes)).as_bytes());
         };
         match &*self.bar.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(bar) => bar.suspend(write),
@@ -222,8 +227,9 @@ impl Output {
             self.stderr_bytes(bytes);
             return Ok(());
         }
+        let text = String::from_utf8_lossy(bytes);
         let mut stdout = io::stdout().lock();
-        unless_reader_left(stdout.write_all(bytes).and_then(|()| stdout.flush()))
+        unless_reader_left(stdout.write_all(redact(&text).as_bytes()).and_then(|()| stdout.flush()))
     }
 }
 

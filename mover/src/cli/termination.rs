@@ -12,9 +12,11 @@
 
 use super::context::tool;
 use super::output::{Ended, now};
+use chunkstore::redact;
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -157,9 +159,26 @@ fn save(path: &Path, body: Map<String, Value>, what: Written) -> Result<(), Stri
         return Ok(());
     }
     *written = Some(what);
+    let mut body = Value::Object(body);
+    hide(&mut body);
+    let Value::Object(body) = body else { return Ok(()) };
     let saved = overwrite(path, compact(body));
     drop(written);
     saved.map_err(|e| format!("write the termination message {}: {e}", path.display()))
+}
+
+/// Leaves secrets out of all texts, before any is shortened.
+fn hide(value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            if let Cow::Owned(clean) = redact(text) {
+                *text = clean;
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(hide),
+        Value::Object(members) => members.values_mut().for_each(hide),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }
 
 /// Whoever is killed in between leaves the message before or this one: it is written over the other
@@ -252,6 +271,16 @@ mod tests {
         let done = Ended { summary: Some(json!({ "read_bytes": 5 })), error: None };
         let body = parsed(outcome("backup", 0, &done));
         assert_eq!((&body["state"], &body["summary"]["read_bytes"]), (&json!("ok"), &json!(5)));
+    }
+
+    #[test]
+    fn secrets_are_left_out_wherever_they_stand() {
+        chunkstore::remember_secret("a secret of termination");
+        let text = "it said a secret of termination";
+        let mut body = json!({ "message": text, "summary": { "warnings": [text, 5] } });
+        hide(&mut body);
+        let clean = "it said [hidden]";
+        assert_eq!(body, json!({ "message": clean, "summary": { "warnings": [clean, 5] } }));
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod bad_input;
 mod bounds;
 mod check;
 mod copy;
+mod echoes;
 mod embedded;
 mod ends;
 mod failing_devices;

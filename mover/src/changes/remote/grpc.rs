@@ -18,7 +18,7 @@ mod transport;
 use super::{Collector, RetryPolicy, read_token, refused};
 use crate::changes::csi::{BlockMetadataType, CsiStream};
 use crate::changes::{ChangeKind, ChangedBlocks, Origin};
-use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
+use chunkstore::{Error, ErrorKind, Result, SnapshotInfo, redact};
 use status::{Failure, judge};
 use std::path::PathBuf;
 use tonic::{Code, Status};
@@ -294,7 +294,7 @@ fn take(
 /// The service could not be asked, for a reason that only the code of a status tells.
 fn code_error(name: &str, kind: ErrorKind, status: &Status) -> Error {
     const QUOTED_CHARS_MAX: usize = 300;
-    let words: String = status.message().chars().take(QUOTED_CHARS_MAX).collect();
+    let words: String = redact(status.message()).chars().take(QUOTED_CHARS_MAX).collect();
     let code = code_name(status.code());
     refused(kind, name, format!("it answers {code}: {words}"))
 }

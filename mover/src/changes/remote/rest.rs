@@ -11,7 +11,7 @@ mod page;
 
 use super::{Collector, RetryPolicy, refused};
 use crate::changes::{ChangeKind, ChangedBlocks, Origin};
-use chunkstore::{ErrorKind, Result};
+use chunkstore::{ErrorKind, Result, redact};
 use client::{Answer, Client};
 use page::{Block, Page, read_page};
 use std::collections::HashSet;
@@ -109,7 +109,7 @@ async fn enumerate(client: &Client, list: &mut Collector) -> Result<Option<Optio
             take_page(&body, list).map_err(|what| corrupt(format!("page {number}: {what}")))?;
         drop(body);
         if let Some(error) = page.error {
-            let words: String = error.chars().take(QUOTED_CHARS_MAX).collect();
+            let words: String = redact(&error).chars().take(QUOTED_CHARS_MAX).collect();
             let what = format!("it says: {words}");
             return Err(refused(ErrorKind::Unsupported, client.name(), what));
         }
@@ -152,5 +152,6 @@ fn take_page(body: &[u8], list: &mut Collector) -> Result<Page, String> {
         list.add(block.offset..end, block.zero);
         Ok(())
     };
-    read_page(body, &mut each).map_err(|e| e.to_string().chars().take(QUOTED_CHARS_MAX).collect())
+    read_page(body, &mut each)
+        .map_err(|e| redact(&e.to_string()).chars().take(QUOTED_CHARS_MAX).collect())
 }

@@ -7,7 +7,7 @@
 use super::super::{read_ca, read_small};
 use super::status::Failure;
 use super::{SnapshotEndpoint, SnapshotSource};
-use chunkstore::{Error, ErrorKind, Result};
+use chunkstore::{Error, ErrorKind, Result, remember_secret};
 use proto::csi::snapshot_metadata_client::SnapshotMetadataClient as CsiClient;
 use proto::kubernetes::snapshot_metadata_client::SnapshotMetadataClient as KubernetesClient;
 use proto::{csi, kubernetes};
@@ -278,9 +278,11 @@ fn unconnected(name: &str, error: tonic::transport::Error) -> Failure {
 
 fn read_secrets(path: &std::path::Path) -> Result<HashMap<String, String>> {
     let bytes = Zeroizing::new(read_small(path, SECRETS_BYTES_MAX, "secrets")?);
-    serde_json::from_slice(&bytes).map_err(|e| {
+    let secrets: HashMap<String, String> = serde_json::from_slice(&bytes).map_err(|e| {
         // the error's own text may quote a secret
         let what = format!("it is not a JSON object of texts, at line {}", e.line());
         Error::new(ErrorKind::Usage, format!("read secrets {}", path.display()), what)
-    })
+    })?;
+    secrets.values().for_each(|secret| remember_secret(secret));
+    Ok(secrets)
 }
