@@ -11,7 +11,8 @@
 //! - `store/fault.rs` turns the errors of `object_store` into ours, `store/clock.rs` knows whether
 //!   a clock is why.
 //! - `store/lock.rs` locks objects against deletion, where the store can.
-//! - `store/tries.rs` bounds, counts and spaces the tries of a request.
+//! - `store/tries.rs` bounds, counts and spaces the tries of a request, `store/health.rs` those of
+//!   all requests to a server that does not answer.
 //! - `store/pace.rs` limits the rate of transfers.
 //! - `store/leftovers.rs` removes what killed writers leave in a directory.
 //! - `store/place.rs` reads URLs, `store/url.rs` opens them. Such a store has two clients: an
@@ -22,6 +23,7 @@ mod clock;
 mod counts;
 mod create;
 mod fault;
+mod health;
 mod leftovers;
 mod lock;
 mod pace;

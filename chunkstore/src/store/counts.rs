@@ -2,6 +2,7 @@
 
 use super::Store;
 use super::clock::ClockOffset;
+use super::health::Health;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Requests made so far, by kind. A listing counts as one request for each 1000 objects.
@@ -64,6 +65,7 @@ pub(super) struct Counters {
     pub(super) sent_at_once: AtomicU64,
     pub(super) sent_again: AtomicU64,
     pub(super) clock: ClockOffset,
+    pub(super) health: Health,
 }
 
 impl Store {

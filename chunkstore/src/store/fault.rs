@@ -6,6 +6,9 @@
 //! (`status code: 403 Forbidden: <Error><Code>…`). The text itself is not shown as it is: it
 //! repeats itself, holds raw XML, and its URLs may hold a signature.
 
+mod trust;
+
+use super::health::{GivenUp, Row};
 use crate::error::{Error, ErrorKind};
 use crate::secrets::redact;
 use chrono::{DateTime, Utc};
@@ -35,6 +38,8 @@ pub(super) struct Fault {
     /// The answer ended early or is no answer, or the request did not arrive as it was sent: asked
     /// again it may be otherwise.
     pub(super) broke: bool,
+    /// Nobody answers any more (`store/health.rs`): no other try is of any use.
+    pub(super) given_up: bool,
     /// A refusal of which a clock that is off may be the reason.
     pub(super) may_be_clock: bool,
     /// What time it is there, if the answer's body says so.
@@ -60,8 +65,9 @@ impl Fault {
         };
         let unreachable = chain.http == Some(HttpErrorKind::Connect);
         Self {
-            answered: chain.http.is_none(),
-            unreachable,
+            answered: chain.http.is_none() && chain.given_up.is_none(),
+            unreachable: unreachable || chain.given_up.is_some(),
+            given_up: chain.given_up.is_some(),
             locked: chain.locked(),
             broke: chain.broke(),
             may_be_clock: chain.may_be_clock(),
@@ -81,6 +87,7 @@ impl Fault {
             unreachable: false,
             locked: false,
             broke: false,
+            given_up: false,
             may_be_clock: false,
             server_time: None,
         }
@@ -122,17 +129,29 @@ struct Chain<'a> {
     /// Of the whole chain; `object_store` repeats causes in its own text.
     text: String,
     status: Option<u16>,
+    /// After which tries, if no other one is made.
+    given_up: Option<Row>,
 }
 
 impl<'a> Chain<'a> {
     fn of(e: &'a StoreError) -> Self {
         let text = e.to_string();
-        let mut chain =
-            Self { http: None, io: None, root: String::new(), status: status_of(&text), text };
+        let mut chain = Self {
+            http: None,
+            io: None,
+            root: String::new(),
+            status: status_of(&text),
+            text,
+            given_up: None,
+        };
         let mut next: Option<&(dyn StdError + 'static)> = Some(e);
         while let Some(cause) = next {
             if let Some(http) = cause.downcast_ref::<HttpError>() {
                 chain.http = Some(http.kind());
+            }
+            if let Some(GivenUp { row, .. }) = cause.downcast_ref() {
+                // what it wraps says more, or nothing where it was an answer
+                (chain.given_up, chain.http) = (Some(*row), None);
             }
             if let Some(io) = cause.downcast_ref::<io::Error>() {
                 chain.io = Some(io);
@@ -169,12 +188,25 @@ impl<'a> Chain<'a> {
     }
 
     fn broke(&self) -> bool {
+        if self.given_up.is_some() {
+            return false;
+        }
         // what `object_store` has tried again for its 40 s is not begun anew
         let exhausted = self.text.contains(" retries, max_retries: ");
         let transport = self.http.is_some_and(|kind| {
             !matches!(kind, HttpErrorKind::Connect | HttpErrorKind::Timeout) && !exhausted
         });
-        transport || self.mangled() || self.text.contains("invalid list response")
+        transport
+            || self.vanished()
+            || self.mangled()
+            || self.text.contains("invalid list response")
+    }
+
+    /// Whether a file was removed under its temporary name, before it got its own: by a collection
+    /// that took it for one of a killed writer. Nothing was done.
+    fn vanished(&self) -> bool {
+        let gone = self.io.is_some_and(|e| e.kind() == io::ErrorKind::NotFound);
+        gone && self.http.is_none() && self.text.contains("Unable to rename file")
     }
 
     /// Whether the store says that what it got is not what was sent: it compares the body with the
@@ -236,43 +268,6 @@ impl<'a> Chain<'a> {
     fn server_time(&self) -> Option<DateTime<Utc>> {
         let time = between(&self.text, "<ServerTime>", "</ServerTime>")?;
         Some(DateTime::parse_from_rfc3339(time).ok()?.to_utc())
-    }
-
-    /// What is wrong with the token that credentials are got for, by those who take it: AWS's STS
-    /// and EKS, Microsoft Entra, Google.
-    fn of_a_token(&self) -> Option<Fault> {
-        let has = |word: &str| self.text.contains(word);
-        if has("Failed to read token file") || has("Failed to read EKS token file") {
-            return Some(Fault::new(ErrorKind::Denied, quote(&self.root)).hint(
-                "the token that credentials are got for is not there: look at AWS_WEB_IDENTITY_TOKEN_FILE (or \
-                 AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE) and at the volume that projects it",
-            ));
-        }
-        // somebody else writes the next one into the file: worth another try
-        if has("ExpiredTokenException") || has("AADSTS700024") {
-            return Some(Fault::new(ErrorKind::Unavailable, self.said()).hint(
-                "the token file that credentials are got for has run out, and what should renew it (for a pod its node's \
-                 kubelet) has not: run it again, a new pod gets a new token",
-            ));
-        }
-        if has("<Code>InvalidIdentityToken<")
-            || has("<Code>IDPRejectedClaim<")
-            || has("sts:AssumeRole")
-        {
-            return Some(Fault::new(ErrorKind::Denied, self.said()).hint(
-                "the role does not take this token: check AWS_ROLE_ARN, and that the role's trust policy names the token's \
-                 issuer, audience and service account",
-            ));
-        }
-        let said = || Fault::new(ErrorKind::Denied, self.said());
-        if has("AADSTS7000222") {
-            return Some(
-                said().hint("the client secret has run out: set a new AZURE_CLIENT_SECRET"),
-            );
-        }
-        has("\"invalid_grant\"").then(|| {
-            said().hint("the service account's key was revoked or has run out: make a new one")
-        })
     }
 
     /// By the error code that the store wrote into its answer.
@@ -364,30 +359,16 @@ impl<'a> Chain<'a> {
         )
     }
 
-    /// No credentials were configured, and the machine's own metadata service gave none.
-    fn of_credentials(&self) -> Option<Fault> {
-        const ASKED: [&str; 5] = [
-            "169.254.169.254",
-            "169.254.170.2",
-            "metadata.google.internal",
-            "/latest/api/token",
-            "/metadata/identity",
-        ];
-        if !ASKED.iter().any(|place| self.text.contains(place)) {
-            return None;
-        }
-        let detail = "no credentials are set, and this machine's metadata service gives none";
-        Some(Fault::new(ErrorKind::Denied, detail).hint(
-            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, GOOGLE_SERVICE_ACCOUNT, or \
-             AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (profile files are not read)",
-        ))
-    }
-
     /// No answer can be lost on the way from a file system: the outcome is known.
     fn by_io(&self, e: &io::Error) -> Fault {
         use io::ErrorKind as Io;
         // creating an object is a link(2) there; `object_store` calls it a rename
         let linking = self.text.contains("Unable to rename file");
+        if self.vanished() {
+            let detail = "its temporary file was removed before it had its name";
+            let fault = Fault::new(ErrorKind::Unavailable, detail).hint("run it again");
+            return Fault { outcome_unknown: true, ..fault };
+        }
         match e.kind() {
             Io::PermissionDenied | Io::Unsupported if linking => Fault::new(
                 ErrorKind::Denied,
@@ -416,12 +397,16 @@ impl<'a> Chain<'a> {
             return Fault::new(ErrorKind::Usage, "the endpoint is plain http")
                 .hint("set AWS_ALLOW_HTTP=true if that is meant");
         }
+        if let Some(fault) = self.untrusted() {
+            return fault;
+        }
+        let row = self.given_up.map(|row| format!(" ({row})")).unwrap_or_default();
         let (detail, hint) = match self.http {
             Some(HttpErrorKind::Connect) => {
-                (format!("no connection: {}", self.root), "check the endpoint and the network")
+                (format!("no connection: {}{row}", self.root), "check the endpoint and the network")
             }
             Some(HttpErrorKind::Timeout) => {
-                ("no answer in time".to_owned(), "check the network, then run it again")
+                (format!("no answer in time{row}"), "check the network, then run it again")
             }
             Some(_) => (format!("the connection broke: {}", self.root), "run it again"),
             None => (quote(&self.root), "run it again"),
@@ -443,6 +428,9 @@ impl<'a> Chain<'a> {
                 None => self.root.clone(),
             },
         };
+        if let Some(row) = self.given_up {
+            said.push_str(&format!(" ({row})"));
+        }
         if let Some(request) = request {
             said.push_str(&format!(" (request {request})"));
         }

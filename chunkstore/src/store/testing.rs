@@ -41,6 +41,24 @@ pub(crate) enum Fault {
     Locked,
     /// 400: what arrived is not what was signed.
     Mangled,
+    /// The temporary file of a directory is gone before it has its name.
+    Vanished,
+}
+
+/// As `object_store` words it.
+#[derive(Debug)]
+struct NotRenamed(std::io::Error);
+
+impl fmt::Display for NotRenamed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Unable to rename file: {}", self.0)
+    }
+}
+
+impl std::error::Error for NotRenamed {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
 }
 
 type Action = Box<dyn FnOnce(Arc<dyn ObjectStore>) -> BoxFuture<'static, ()> + Send>;
@@ -192,6 +210,10 @@ impl Fault {
                 let source = "Server returned non-2xx status code: 403 Forbidden: <Error><Code>AccessDenied</Code>\
                     <Message>Access Denied because object protected by object lock.</Message></Error>";
                 Error::PermissionDenied { path, source: source.into() }
+            }
+            Self::Vanished => {
+                let gone = std::io::Error::from(std::io::ErrorKind::NotFound);
+                Error::Generic { store: "LocalFileSystem", source: Box::new(NotRenamed(gone)) }
             }
             Self::Mangled => {
                 let source = "Server returned non-2xx status code: 400 Bad Request: <Error>\

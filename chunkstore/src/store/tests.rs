@@ -265,6 +265,22 @@ fn a_directory_without_room_or_rights_says_so() {
     }
 }
 
+/// A collection of somebody else takes the temporary file of a slow writer for one of a dead one.
+#[tokio::test]
+async fn a_temporary_file_that_vanishes_is_written_again() {
+    let (faulty, store) = faulty();
+    faulty.fault("put a/b/leases/x", Fault::Vanished);
+    store.put("leases/x", "lease").await.unwrap();
+    faulty.fault("create a/b/leases/y", Fault::Vanished);
+    assert_eq!(store.create("leases/y", body(1)).await.unwrap(), Created::Now);
+    assert_eq!(store.list("leases").await.unwrap().len(), 2);
+    for _ in 0..20 {
+        faulty.fault("put a/b/leases/z", Fault::Vanished);
+    }
+    let e = store.put("leases/z", "lease").await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Unavailable, "no bucket is missing: {e}");
+}
+
 #[test]
 fn answers_of_servers_are_read() {
     let answer = |status: &str, code: &str| {

@@ -5,16 +5,19 @@
 //! before an answer, with pauses that grow, for at most 40 seconds and [`RETRIES_MAX`] times; it
 //! knows nothing of `Retry-After`, and an answer that breaks in the middle is an error to it. So
 //! its connections are wrapped here: every failed try is counted, and an answer that says when to
-//! come back is handed on only then. And a request that may be repeated is begun anew where its
+//! come back is handed on only then. `store/health.rs` is asked what else a failed try means: an
+//! error of it that says that nobody answers any more is tried by nobody again. And a request that may be repeated is begun anew where its
 //! answer broke, at most [`BREAKS_MAX`] times, and a small one for at most 40 seconds.
 
 use super::fault::Fault;
+use super::health::{Failure, GivenUp, LAST_TRY, Row, SLOW};
 use super::{Counters, Store, add, count, patience};
 use crate::secrets::remember_passing;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, Either, select};
 use object_store::ClientOptions;
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
+    ReqwestConnector,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -33,6 +36,8 @@ pub(super) const RETRY_GROWTH: u32 = 3;
 /// New starts of one request whose answer broke.
 const BREAKS_MAX: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(100);
+/// Longest answer of a store that is given up that is looked at.
+const BODY_BYTES_MAX: usize = 64 << 10;
 /// A store may ask for an hour; then it is asked again nevertheless.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
@@ -41,6 +46,8 @@ const WAIT_MAX: Duration = Duration::from_secs(20);
 pub(super) struct Connector {
     counters: Arc<Counters>,
     seen: SeenOptions,
+    /// Whether anything is made of a server that does not answer.
+    watched: bool,
 }
 
 /// What a client was asked to be like last. A builder does not give back what it took from the
@@ -49,11 +56,16 @@ pub(super) type SeenOptions = Arc<Mutex<Option<ClientOptions>>>;
 
 impl Connector {
     pub(super) fn new(counters: Arc<Counters>) -> Self {
-        Self { counters, seen: SeenOptions::default() }
+        Self { counters, seen: SeenOptions::default(), watched: true }
+    }
+
+    /// For a machine's metadata service, which most machines do not have.
+    pub(super) fn unwatched(counters: Arc<Counters>) -> Self {
+        Self { watched: false, ..Self::new(counters) }
     }
 
     pub(super) fn seen_by(counters: Arc<Counters>, seen: SeenOptions) -> Self {
-        Self { counters, seen }
+        Self { counters, seen, watched: true }
     }
 }
 
@@ -61,7 +73,8 @@ impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let inner = ReqwestConnector::default().connect(options)?;
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(options.clone());
-        Ok(HttpClient::new(Polite { inner, counters: Arc::clone(&self.counters) }))
+        let (counters, watched) = (Arc::clone(&self.counters), self.watched);
+        Ok(HttpClient::new(Polite { inner, counters, watched, begun: Instant::now() }))
     }
 }
 
@@ -69,6 +82,9 @@ impl HttpConnector for Connector {
 struct Polite {
     inner: HttpClient,
     counters: Arc<Counters>,
+    watched: bool,
+    /// What times are counted from.
+    begun: Instant,
 }
 
 impl Polite {
@@ -76,6 +92,81 @@ impl Polite {
         count(&self.counters.failed_tries);
         add(&self.counters.sent_again, body_bytes);
     }
+
+    /// Hands the request on; a server that is known dead has little time for it.
+    async fn send(&self, server: &str, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let (health, begun) = (&self.counters.health, self.begun.elapsed());
+        let sent = std::pin::pin!(self.inner.execute(request));
+        if health.is_dead(server) {
+            return match tokio::time::timeout(LAST_TRY, sent).await {
+                Ok(result) => result,
+                Err(late) => Err(HttpError::new(HttpErrorKind::Timeout, late)),
+            };
+        }
+        if health.has_answered(server) {
+            return sent.await;
+        }
+        let slow = std::pin::pin!(tokio::time::sleep(SLOW));
+        match select(sent, slow).await {
+            Either::Left((result, _)) => result,
+            Either::Right(((), sent)) => {
+                health.is_slow(server, begun);
+                sent.await
+            }
+        }
+    }
+
+    /// Tells of a try how it went; what no other try is to follow comes back as an error.
+    async fn watch(
+        &self,
+        server: &str,
+        begun: Duration,
+        result: Result<HttpResponse, HttpError>,
+    ) -> Result<HttpResponse, HttpError> {
+        let health = &self.counters.health;
+        let now = self.begun.elapsed();
+        match result {
+            Ok(answer) if !is_busy(&answer) => {
+                health.answers(server, now);
+                Ok(answer)
+            }
+            Ok(answer) => {
+                let status = answer.status();
+                let busy = std::io::Error::other(format!("status code: {status}"));
+                let verdict = health.fails(server, [begun, now], Failure::Busy, &busy);
+                let Some((tries, lasted)) = verdict.given_up else { return Ok(answer) };
+                let body = answer.into_body().bytes().await.unwrap_or_default();
+                let body = String::from_utf8_lossy(&body[..body.len().min(BODY_BYTES_MAX)]);
+                let source = format!("status code: {status}: {body}").into();
+                Err(given_up(Row { tries, lasted }, source))
+            }
+            Err(e) => {
+                let Some(failure) = Failure::of(&e) else { return Err(e) };
+                let verdict = health.fails(server, [begun, now], failure, &e);
+                match verdict.given_up {
+                    Some((tries, lasted)) => Err(given_up(Row { tries, lasted }, Box::new(e))),
+                    None => Err(e),
+                }
+            }
+        }
+    }
+}
+
+/// Of a kind that nobody tries again.
+fn given_up(row: Row, source: Box<dyn std::error::Error + Send + Sync>) -> HttpError {
+    HttpError::new(HttpErrorKind::Unknown, GivenUp { row, source })
+}
+
+fn is_busy(answer: &HttpResponse) -> bool {
+    let status = answer.status().as_u16();
+    status == 429 || status >= 500
+}
+
+/// Whom a request goes to.
+fn server_of(request: &HttpRequest) -> String {
+    let uri = request.uri();
+    let host = uri.host().unwrap_or_default();
+    uri.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
 /// What the answer may repeat of the request.
@@ -119,12 +210,17 @@ impl HttpService for Polite {
         Box::pin(async move {
             let body_bytes = request.body().content_length();
             remember_secrets(&request);
-            let result = self.inner.execute(request).await;
+            let result = if self.watched {
+                let (server, begun) = (server_of(&request), self.begun.elapsed());
+                let result = self.send(&server, request).await;
+                self.watch(&server, begun, result).await
+            } else {
+                self.inner.execute(request).await
+            };
             match &result {
                 Ok(answer) => {
                     self.counters.clock.note(answer);
-                    let status = answer.status().as_u16();
-                    if status == 429 || status >= 500 {
+                    if is_busy(answer) {
                         self.failed(body_bytes);
                         let header = answer.headers().get("retry-after");
                         let wait = header.and_then(|value| wait_of(value.to_str().ok()?));

@@ -75,8 +75,13 @@ macro_rules! clients {
         let named = [$($keys::$key),*].iter().any(|key| builder.get_config_value(key).is_some());
         $(remember_setting(builder.get_config_value(&$keys::$secret));)*
         let built = |e| not_built($url, e);
-        let first_retry = if named { retry() } else { retry_metadata() };
-        let first = builder.clone().with_retry(first_retry).build().map_err(built)?;
+        let first = if named {
+            builder.clone().with_retry(retry())
+        } else {
+            let connector = Connector::unwatched(Arc::clone(&counters));
+            builder.clone().with_http_connector(connector).with_retry(retry_metadata())
+        };
+        let first = first.build().map_err(built)?;
         let builder =
             builder.with_credentials(Arc::clone(first.credentials())).with_retry(retry());
         let small = if named { first } else { builder.clone().build().map_err(built)? };

@@ -46,7 +46,7 @@ impl Authority {
     }
 
     /// What a server of these names speaks TLS with.
-    pub(crate) fn server(&self, names: &[&str]) -> Arc<rustls::ServerConfig> {
+    pub fn server(&self, names: &[&str]) -> Arc<rustls::ServerConfig> {
         let (certificate, key) = self.sign(names);
         let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).expect("its PEM");
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("its PEM");

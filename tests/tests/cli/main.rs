@@ -20,6 +20,7 @@ mod secrets;
 mod sources;
 mod stores;
 mod targets;
+mod unreachable;
 
 use std::collections::BTreeMap;
 use std::fs;

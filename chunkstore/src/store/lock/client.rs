@@ -68,6 +68,7 @@ impl LockClient {
                 Ok(_) => {}
                 // nothing was sent: the request cannot be signed
                 Err(e) if Fault::of(e).kind != ErrorKind::Unavailable => return answer,
+                Err(e) if Fault::of(e).given_up => return answer,
                 Err(e) => tracing::debug!(error = %e, "a request about a lock failed"),
             }
             let Some(pause) = tries::pause_before(retries, begun.elapsed()) else { return answer };
