@@ -229,8 +229,15 @@ impl Run<'_> {
         for _ in 0..ROUNDS_MAX {
             let (plan, lost) = self.audited_plan()?;
             let from = self.resume_point(&missing, &lost)?;
-            let done =
-                self.pass(&plan, from.as_ref(), &missing).map_err(|e| self.ended(e, &plan))?;
+            let done = match self.pass(&plan, from.as_ref(), &missing) {
+                Err(e) if e.kind() == ErrorKind::Fenced => {
+                    let anew = unless_stopped(self.cancel, self.writer.begin_anew());
+                    let reason = self.rt.block_on(anew)?;
+                    self.again(reason);
+                    continue;
+                }
+                done => done.map_err(|e| self.ended(e, &plan))?,
+            };
             self.progress.set_phase(Phase::Finishing);
             self.prepared.note_writes();
             let manifest = self.manifest(&plan, &done);
@@ -381,6 +388,7 @@ impl Run<'_> {
         };
         let unusable = dedup::Unusable { packs, entries: self.writer.damaged().clone() };
         let stop = Arc::new(Stop::new(self.cancel, self.meter.clone()));
+        let _watch = stop.fail_when(self.rt, self.writer.taken_for_dead());
         let dedup =
             dedup::Dedup::new(self.repo, self.rt, &stop, segments, options, scratch, unusable);
         let checkpointer =

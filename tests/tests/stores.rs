@@ -148,7 +148,7 @@ fn a_wrong_secret_is_denied_with_a_hint() {
 }
 
 #[test]
-fn a_dead_endpoint_is_one_error_within_about_a_minute() {
+fn a_dead_endpoint_is_one_error_within_half_a_minute() {
     // port 9 of loopback: nothing listens there, connections are refused at once and tried again
     let server = S3Server {
         name: "dead",
@@ -171,6 +171,7 @@ fn a_dead_endpoint_is_one_error_within_about_a_minute() {
         }
         let took = start.elapsed();
         println!("after {took:?}");
-        assert!(took < Duration::from_secs(75), "{took:?}");
+        // 15 seconds, on a machine that is busy
+        assert!(took < Duration::from_secs(30), "{took:?}");
     });
 }

@@ -72,6 +72,8 @@ pub(super) struct LeaseKeeper {
     lease_seconds: u32,
     /// Dropped with the keeper's owner: ends the heartbeat.
     ended: watch::Sender<bool>,
+    /// The lease was found gone, and no other one is in its place.
+    lost: watch::Sender<bool>,
 }
 
 #[derive(Debug)]
@@ -90,7 +92,8 @@ impl LeaseKeeper {
         create(repo, &lease).await?;
         let lease_seconds = lease.lease_seconds;
         let state = Mutex::new(State { lease, ended: false, shared: false });
-        Ok(Self { repo: Arc::clone(repo), state, lease_seconds, ended: watch::Sender::new(false) })
+        let (ended, lost) = (watch::Sender::new(false), watch::Sender::new(false));
+        Ok(Self { repo: Arc::clone(repo), state, lease_seconds, ended, lost })
     }
 
     /// Goes on under a lease that another process made. `None` if it is gone meanwhile.
@@ -102,8 +105,8 @@ impl LeaseKeeper {
         let LeaseOptions { lease_seconds, tool, host } = options.clone();
         let lease = Lease { lease_seconds, tool, host, ..lease };
         let state = Mutex::new(State { lease, ended: false, shared: true });
-        let ended = watch::Sender::new(false);
-        let keeper = Self { repo: Arc::clone(repo), state, lease_seconds, ended };
+        let (ended, lost) = (watch::Sender::new(false), watch::Sender::new(false));
+        let keeper = Self { repo: Arc::clone(repo), state, lease_seconds, ended, lost };
         let there = keeper.beat().await?;
         Ok(there.then_some(keeper))
     }
@@ -139,6 +142,7 @@ impl LeaseKeeper {
         // whoever drops this future does not know the outcome either
         let was_shared = std::mem::replace(&mut state.shared, true);
         let written = rewrite(&self.repo, &mut state.lease).await;
+        self.note(&written);
         let certainly_not = match &written {
             Ok(written) => !written,
             Err(e) => matches!(e.kind(), ErrorKind::Bug | ErrorKind::Usage),
@@ -171,6 +175,7 @@ impl LeaseKeeper {
         create(&self.repo, &lease).await?;
         let old = std::mem::replace(&mut state.lease, lease);
         state.shared = false;
+        self.lost.send_replace(false);
         Ok(remove(&self.repo, &old).await.err())
     }
 
@@ -222,7 +227,26 @@ impl LeaseKeeper {
         if state.ended {
             return Ok(false);
         }
-        rewrite(&self.repo, &mut state.lease).await
+        let written = rewrite(&self.repo, &mut state.lease).await;
+        self.note(&written);
+        written
+    }
+
+    /// Ends when the lease is found gone.
+    pub(super) fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut lost = self.lost.subscribe();
+        async move {
+            if lost.wait_for(|lost| *lost).await.is_err() {
+                // its owner has ended first
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    fn note(&self, written: &Result<bool>) {
+        if matches!(written, Ok(false)) {
+            self.lost.send_replace(true);
+        }
     }
 }
 

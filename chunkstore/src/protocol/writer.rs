@@ -16,7 +16,8 @@
 //! anew. The packs it has uploaded count only if they are absent from the condemned lists read
 //! *under the new lease* and found by a look-up after that; otherwise all of the work is done again
 //! ([`Commit::Restart`]). That, and going on where another process stopped, is in
-//! `writer/resumed.rs`.
+//! `writer/resumed.rs`; a writer that notices before its commit that its lease is gone, in
+//! `writer/lost.rs`.
 //!
 //! A lease that holds a checkpoint stays when the run fails: another process may be at work under
 //! it, or go on with it later. It is removed only when its manifest key is taken, so nobody can
@@ -27,6 +28,7 @@
 //! its packs from being deleted before that.
 
 mod locking;
+mod lost;
 mod resumed;
 
 pub use resumed::{Checkpointer, ResumeBy, Unfinished, find_unfinished};

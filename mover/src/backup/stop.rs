@@ -7,6 +7,7 @@ use crossbeam_channel::{SendTimeoutError, Sender};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
 
 /// How often a stage that waits for another looks whether it should end.
 pub(crate) const STOP_POLL: Duration = Duration::from_millis(100);
@@ -44,6 +45,18 @@ impl Stop {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         first.get_or_insert(error);
         self.failed.store(true, Ordering::Release);
+    }
+
+    /// Keeps the error that `trouble` ends with, if it does before what is given is dropped.
+    pub(crate) fn fail_when(
+        self: &Arc<Self>,
+        runtime: &tokio::runtime::Handle,
+        trouble: impl Future<Output = Error> + Send + 'static,
+    ) -> JoinSet<()> {
+        let stop = Arc::clone(self);
+        let mut watch = JoinSet::new();
+        watch.spawn_on(async move { stop.fail(trouble.await) }, runtime);
+        watch
     }
 
     /// Counts what the run sends, where that is bounded.

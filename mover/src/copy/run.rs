@@ -191,8 +191,14 @@ impl<'a> Run<'a> {
         for _ in 0..ROUNDS_MAX {
             let (plan, lost) = self.plan()?;
             let from = self.resume_point(&missing, &lost)?;
-            let done =
-                self.pass(&plan, from.as_ref(), &missing).map_err(|e| self.ended(e, &plan))?;
+            let done = match self.pass(&plan, from.as_ref(), &missing) {
+                Err(e) if e.kind() == ErrorKind::Fenced => {
+                    let reason = self.at.wait(self.writer.begin_anew())?;
+                    self.again(reason);
+                    continue;
+                }
+                done => done.map_err(|e| self.ended(e, &plan))?,
+            };
             self.progress.set_phase(Phase::Finishing);
             let manifest = self.manifest(&done);
             let reused: Vec<PackId> = done.assembled.reused.iter().copied().collect();
@@ -324,6 +330,7 @@ impl<'a> Run<'a> {
         let unusable = dedup::Unusable { packs, entries: self.writer.damaged().clone() };
         let stop = Arc::new(Stop::new(self.at.cancel, self.meter.clone()));
         let rt = self.at.rt;
+        let _watch = stop.fail_when(rt, self.writer.taken_for_dead());
         let dedup = dedup::Dedup::new(to, rt, &stop, segments, memory, scratch, unusable);
         let checkpointer = rt.block_on(self.writer.checkpoints(self.resume_by.plan));
         let sparing = || Pace::sparing(plan.read_bytes);

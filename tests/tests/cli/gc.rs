@@ -2,6 +2,7 @@
 
 use super::{Stage, expect_error, p};
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
@@ -121,4 +122,38 @@ fn no_repository_is_made_among_other_things() {
     assert_eq!(fs::read_dir(&library).expect("list it").count(), 1);
     fs::rename(library.join("Comics"), library.join("lost+found")).expect("rename it");
     assert_eq!(init(&library).code(), Some(0));
+}
+
+#[test]
+fn who_was_taken_for_dead_says_so_at_once_and_commits_all_the_same() {
+    let stage = Stage::new("gc-comes-back");
+    let image = stage.path("large");
+    fs::write(&image, super::random_bytes(24 << 20)).expect("write an image");
+    let line = ["backup", "--json", "--no-progress", "--volume", "w", "--snapshot", "s"];
+    let pace = ["--limit-read", "4MiB", "--checkpoint-interval", "4MiB"];
+    let line = line.iter().chain(&pace).map(|text| p(text)).chain([image.clone()]);
+    let (packs, mut command) = (stage.objects("packs").len(), stage.mover.command(line));
+    let mut child = command.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start");
+    while stage.objects("packs").len() == packs {
+        assert!(child.try_wait().expect("look at it").is_none(), "it ended without a pack");
+        std::thread::yield_now();
+    }
+    // as a collector leaves it that has waited for ten minutes, and one more is busy
+    stage.objects("leases").iter().for_each(|lease| fs::remove_file(lease).expect("remove it"));
+    let gc = stage.mover.ok(["gc", "--json"]).summary();
+    assert!(gc["deleted_packs"].as_u64() > Some(0), "{gc}");
+    let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
+    let mut said = String::new();
+    while !said.contains("taken for dead") {
+        let read = stderr.read_line(&mut said).expect("UTF-8");
+        assert!(read > 0, "it never said so: {said}");
+    }
+    assert!(child.try_wait().expect("look at it").is_none(), "it goes on");
+    assert_eq!(stage.mover.ok(["gc", "--json"]).summary()["deleted_packs"], 0, "it has a lease");
+    let output = child.wait_with_output().expect("wait for it");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("stored again"), "{text}");
+    let back = stage.path("back");
+    stage.mover.ok([p("restore"), p("w@latest"), back.clone(), p("--verify")]);
+    assert_eq!(tests::first_difference(&image, &back), None);
 }

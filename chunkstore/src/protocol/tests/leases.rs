@@ -92,6 +92,50 @@ async fn a_heartbeat_does_not_bring_back_a_removed_lease_and_follows_a_new_one()
 }
 
 #[tokio::test]
+async fn who_was_taken_for_dead_finds_out_at_its_next_beat_and_begins_anew() {
+    let (repo, _, _) = memory_repository().await;
+    let mut options = options("b", Vec::new());
+    options.lease = short_lease();
+    let mut writer = Writer::begin(&repo, options).await.unwrap();
+    let first = leases(&repo).await[0];
+    let beat = tokio::spawn(writer.heartbeat());
+    let dead = tokio::spawn(writer.taken_for_dead());
+    fence(&repo, &manifest("v", "b", 1)).await;
+    let e = tokio::time::timeout(Duration::from_secs(10), dead).await.unwrap().unwrap();
+    assert_eq!(e.kind(), ErrorKind::Fenced, "{e}");
+
+    let reason = writer.begin_anew().await.unwrap();
+    assert!(reason.contains("taken for dead"), "{reason}");
+    assert_eq!(writer.attempt(), 1);
+    let second = leases(&repo).await[0];
+    assert_ne!(first, second);
+    assert!(writer.taken_for_dead().now_or_never().is_none(), "it has a lease again");
+    let Commit::Done(made) = writer.commit(manifest("v", "b", 1), &[], &[]).await.unwrap() else {
+        panic!("nothing is in its way");
+    };
+    assert_eq!(made.attempt, 1);
+    writer.finish().await;
+    beat.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lease_that_a_fellow_has_removed_after_its_commit_is_no_death() {
+    let (repo, _, _) = memory_repository().await;
+    let mut options = options("b", Vec::new());
+    options.lease = short_lease();
+    let mut writer = Writer::begin(&repo, options).await.unwrap();
+    put_manifest(&repo, &manifest("v", "b", 1)).await;
+    repo.store().delete(&lease_key(&leases(&repo).await[0])).await.unwrap();
+    let beat = tokio::spawn(writer.heartbeat());
+    let dead = tokio::time::timeout(Duration::from_secs(2), writer.taken_for_dead()).await;
+    assert!(dead.is_err(), "{dead:?}");
+    let done = writer.commit(manifest("v", "b", 1), &[], &[]).await.unwrap();
+    assert!(matches!(done, Commit::AlreadyDone(_)), "{done:?}");
+    writer.finish().await;
+    beat.await.unwrap();
+}
+
+#[tokio::test]
 async fn a_writer_needs_no_right_to_delete() {
     let (repo, faulty, _) = memory_repository().await;
     let mut writer = begin(&repo, "b").await;

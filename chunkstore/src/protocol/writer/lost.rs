@@ -1,0 +1,49 @@
+//! A writer that was taken for dead and is not: it finds out at its next beat or checkpoint, not
+//! only at the commit.
+//!
+//! It was suspended, or cut off from the store, for longer than its lease time; a collector has
+//! taken its key and removed its lease. From then on nothing keeps what it stores: each collection
+//! condemns it, waits for nobody, and deletes it. To go on until the commit would be to store all
+//! of it in vain, and to do that again under a new lease. So it takes the new lease now, and begins
+//! anew under it: what the search of the protocol knows as a writer that ends there, and another one
+//! that begins (`docs/protocol.md`). What was stored before counts for nothing but dedup, where the
+//! condemned lists that are read under the new lease leave it.
+
+use super::{Writer, backup_at};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::manifest::ManifestRecord;
+use std::sync::Arc;
+
+impl Writer {
+    /// Ends, with the error of a pass that is to end for it, when the lease is found gone while
+    /// nobody has committed this backup. [`begin_anew`](Self::begin_anew) is next.
+    ///
+    /// Where a fellow under the same lease has committed, it does not end: the commit finds that.
+    pub fn taken_for_dead(&self) -> impl Future<Output = Error> + Send + 'static {
+        let (lost, repo, name) = (self.lease.lost(), Arc::clone(&self.repo), self.name());
+        async move {
+            lost.await;
+            // what cannot be found out now is found out by the commit
+            if !matches!(backup_at(&repo, &name).await, Ok(None)) {
+                std::future::pending::<()>().await;
+            }
+            tracing::warn!(
+                "{name}: this run was taken for dead, as it gave no sign of life for too long"
+            );
+            Error::new(ErrorKind::Fenced, format!("make backup {name}"), "it was taken for dead")
+                .hint("run it again")
+        }
+    }
+
+    /// A new lease, the next attempt where a collector took this one, and steps 2 and 3 under them.
+    /// All of the work is to be done again. Gives the reason.
+    pub async fn begin_anew(&mut self) -> Result<String> {
+        let there = self.repo.read_manifest(&self.name()).await?;
+        let fenced = matches!(there, Some(ManifestRecord::Fence { .. }));
+        self.carried.clear();
+        self.locked = None;
+        let parent_gone = self.resume(fenced, &[]).await?;
+        let reason = "it was taken for dead, so what it had stored may be gone";
+        Ok(parent_gone.unwrap_or_else(|| format!("{}: {reason}", self.name())))
+    }
+}
