@@ -177,6 +177,12 @@ impl ExtentsBuilder {
         self.unsorted
     }
 
+    /// The ranges now, ascending and merged.
+    pub(crate) fn ranges(&mut self) -> &[Range<u64>] {
+        self.compact();
+        &self.ranges
+    }
+
     /// Sorts and merges in place.
     pub(crate) fn compact(&mut self) {
         if !self.unsorted {

@@ -100,6 +100,38 @@ impl Collector {
         }
     }
 
+    /// The first part of `range` that no data range names. In a list that became coarser, what lies
+    /// in a piece with something named counts as named.
+    pub(crate) fn unnamed(&mut self, range: &Range<u64>) -> Option<Range<u64>> {
+        let end = range.end.min(self.volume_bytes);
+        let ranges = self.data.ranges();
+        let mut start = range.start;
+        for named in &ranges[ranges.partition_point(|r| r.end <= start)..] {
+            if named.start > start {
+                break;
+            }
+            start = named.end;
+        }
+        let next = ranges.get(ranges.partition_point(|r| r.start <= start));
+        let end = end.min(next.map_or(end, |r| r.start));
+        Some(start..end).filter(|part| !part.is_empty())
+    }
+
+    /// The first part of `range` that a data range names. In a list that became coarser, only whole
+    /// pieces tell.
+    pub(crate) fn named(&mut self, range: &Range<u64>) -> Option<Range<u64>> {
+        let piece = if self.is_coarse() { self.next_granule_bytes / 2 } else { 1 };
+        let start = range.start.checked_next_multiple_of(piece)?;
+        let end = range.end & !(piece - 1);
+        let ranges = self.data.ranges();
+        let found = ranges.get(ranges.partition_point(|r| r.end <= start))?;
+        Some(start.max(found.start)..end.min(found.end)).filter(|part| !part.is_empty())
+    }
+
+    fn is_coarse(&self) -> bool {
+        self.next_granule_bytes > self.granule_bytes
+    }
+
     /// Keeps what the server said about a block.
     pub(crate) fn add_context(&mut self, range: Range<u64>, zero: bool, context: String) {
         let range = range.start..range.end.min(self.volume_bytes);
@@ -151,7 +183,7 @@ impl Collector {
             return Err(refused(ErrorKind::Corrupt, name, what)
                 .hint("name the snapshot that the device was made from"));
         }
-        if self.next_granule_bytes > self.granule_bytes {
+        if self.is_coarse() {
             notes.push(format!(
                 "{name} names more ranges than memory allows for: pieces of {} KiB are read whole where it names any of them; \
                  a larger --memory reads less",

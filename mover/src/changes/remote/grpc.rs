@@ -5,20 +5,20 @@
 //! protocol is checked as it comes (`changes/csi.rs`), since the sidecar passes a driver's answer
 //! on as it is.
 //!
-//! A call that ends early is repeated from the end of the last range. What comes again then is
-//! dropped: drivers may start the first range before the point that was asked for. A call that ends
-//! *well* is not believed either while its last range ends before the volume does: some drivers end
-//! a list that was cut off with OK, others send one message a call. It is asked for again from the
-//! last end, until a call brings nothing new. Type and capacity must be the same in all calls of
-//! one list.
+//! A call that ends early is gone on with from the end of the last range. A call that ends *well*
+//! is not believed either while its last range ends before the volume does: some drivers end a list
+//! that was cut off with OK, others send one message a call. It is asked for again from the last
+//! end, until a call brings nothing new. What all these calls say must agree (`grpc/said.rs`), and
+//! only one that ended well makes a list complete.
 
+mod said;
 mod status;
 mod transport;
 
 use super::{Collector, RetryPolicy, read_token, refused};
-use crate::changes::csi::{BlockMetadataType, CsiStream};
 use crate::changes::{ChangeKind, ChangedBlocks, Origin};
 use chunkstore::{Error, ErrorKind, Result, SnapshotInfo, redact};
+use said::Said;
 use status::{Failure, judge};
 use std::path::PathBuf;
 use tonic::{Code, Status};
@@ -103,15 +103,14 @@ impl SnapshotSource {
             source: self,
             name: self.name(),
             base_id,
-            list,
             connection,
-            seen: Seen::default(),
+            said: Said::new(list),
             restarted: false,
             token_renewed: false,
         };
         drain.run().await?;
-        let capacity = drain.seen.capacity_bytes;
-        drain.list.finish(&drain.name, Origin::SnapshotMetadata, capacity)
+        let (list, capacity) = drain.said.into_list();
+        list.finish(&drain.name, Origin::SnapshotMetadata, capacity)
     }
 
     fn base_id(&self, base: Option<&SnapshotInfo>) -> Result<String> {
@@ -125,22 +124,12 @@ impl SnapshotSource {
     }
 }
 
-/// What is known of the list from all calls so far.
-#[derive(Debug, Default)]
-struct Seen {
-    /// End of the last range: where the next call starts.
-    end: u64,
-    block_type: Option<BlockMetadataType>,
-    capacity_bytes: Option<u64>,
-}
-
 struct Drain<'a> {
     source: &'a SnapshotSource,
     name: String,
     base_id: Option<String>,
-    list: Collector,
     connection: Connection,
-    seen: Seen,
+    said: Said,
     restarted: bool,
     token_renewed: bool,
 }
@@ -151,23 +140,16 @@ impl Drain<'_> {
         let retry = self.source.retry;
         let mut failures = 0;
         loop {
-            let before = self.seen.end;
-            let ended = self.call().await;
-            // ranges ascend: nothing can follow the one that reaches the volume's end
-            if self.seen.capacity_bytes.is_some_and(|capacity| self.seen.end >= capacity)
-                && !matches!(ended, Err(Failure::Final(_)))
-            {
-                return Ok(());
-            }
-            let failure = match ended {
-                Ok(news) if news == 0 || !self.source.tail_check => return Ok(()),
-                Ok(_) => {
+            let (start, before) = (self.said.next(), self.said.end());
+            let failure = match self.call().await {
+                Ok(true) => return Ok(()),
+                Ok(false) => {
                     failures = 0;
                     continue;
                 }
                 Err(failure) => failure,
             };
-            if self.seen.end > before {
+            if self.said.end() > before {
                 failures = 0;
             }
             let (error, tries_max) = match failure {
@@ -180,14 +162,13 @@ impl Drain<'_> {
                     tokio::time::sleep(retry.wait(1, None)).await;
                     continue;
                 }
-                Failure::OutOfRange(_) if self.seen.end > 0 && !self.restarted => {
+                Failure::OutOfRange(_) if start > 0 && !self.restarted => {
                     tracing::info!(
-                        "{} does not go on from byte {before}: from the start",
+                        "{} does not go on from byte {start}: from the start",
                         self.name
                     );
                     self.restarted = true;
-                    self.list.clear();
-                    self.seen = Seen::default();
+                    self.said.restart();
                     continue;
                 }
                 Failure::Token(error) | Failure::OutOfRange(error) | Failure::Final(error) => {
@@ -198,34 +179,34 @@ impl Drain<'_> {
             if failures >= tries_max {
                 return Err(error.hint(format!("it was asked {failures} times without progress")));
             }
-            let wait = retry.wait(failures, None);
-            let end = self.seen.end;
-            tracing::info!("{error}; going on from byte {end} in {} ms", wait.as_millis());
+            let (wait, next) = (retry.wait(failures, None), self.said.next());
+            tracing::info!("{error}; going on from byte {next} in {} ms", wait.as_millis());
             tokio::time::sleep(wait).await;
         }
     }
 
-    /// How much that was new a call brought which ended well.
-    async fn call(&mut self) -> std::result::Result<u64, Failure> {
+    /// Whether a call that ended well has made the list complete.
+    async fn call(&mut self) -> std::result::Result<bool, Failure> {
         let call = self.request().map_err(Failure::Final)?;
         let idle = self.source.retry.idle();
-        let (connection, seen, list, name) =
-            (&mut self.connection, &mut self.seen, &mut self.list, &self.name);
-        let mut stream = CsiStream::default();
-        let start = seen.end;
-        let mut each = |message: Message| take(message, &mut stream, seen, list);
-        let ended = connection.drain(call, idle, &mut each).await;
+        let mut telling = self.said.begin();
+        let mut each = |message: Message| self.said.take(&mut telling, message);
+        let ended = self.connection.drain(call, idle, &mut each).await;
+        let broken = |what| {
+            Failure::Final(
+                refused(ErrorKind::Corrupt, &self.name, what)
+                    .hint("the tracker broke its protocol: tell whoever maintains its driver"),
+            )
+        };
         if ended.is_err() {
-            connection.close();
+            self.connection.close();
+            self.said.end_badly(&telling);
         }
         match ended {
-            Ok(()) => Ok(seen.end - start),
-            Err(transport::Ended::Status(status)) => Err(judge(name, &status)),
+            Ok(()) => self.said.end_well(&telling, self.source.tail_check).map_err(broken),
+            Err(transport::Ended::Status(status)) => Err(judge(&self.name, &status)),
             Err(transport::Ended::Connect(failure)) => Err(failure),
-            Err(transport::Ended::Broken(what)) => Err(Failure::Final(
-                refused(ErrorKind::Corrupt, name, what)
-                    .hint("the tracker broke its protocol: tell whoever maintains its driver"),
-            )),
+            Err(transport::Ended::Broken(what)) => Err(broken(what)),
         }
     }
 
@@ -237,7 +218,7 @@ impl Drain<'_> {
                 what,
             )
         };
-        let starting_offset = i64::try_from(self.seen.end)
+        let starting_offset = i64::try_from(self.said.next())
             .map_err(|_| past("it is behind what the protocol can say"))?;
         let token = match &self.source.endpoint {
             SnapshotEndpoint::Kubernetes { token_file, .. } => Some(read_token(token_file)?),
@@ -250,44 +231,6 @@ impl Drain<'_> {
             starting_offset,
             max_results: i32::try_from(self.source.page_entries).unwrap_or(i32::MAX),
         })
-    }
-}
-
-/// Checks a message against all before it, and keeps what is new of it.
-fn take(
-    message: Message,
-    stream: &mut CsiStream,
-    seen: &mut Seen,
-    list: &mut Collector,
-) -> std::result::Result<(), String> {
-    let number = |n: i64, what: &str| {
-        u64::try_from(n).map_err(|_| format!("{what} is {n}, which is negative"))
-    };
-    let from = seen.end;
-    for (offset, len) in message.blocks {
-        let (offset, len) = (number(offset, "byte_offset")?, number(len, "size_bytes")?);
-        let range = stream.range(offset, len)?;
-        // what an earlier call brought may come again
-        let new = range.start.max(from)..range.end;
-        if !new.is_empty() {
-            seen.end = new.end;
-            list.add(new, false);
-        }
-    }
-    let block_type = number(i64::from(message.block_type), "block_metadata_type")?;
-    let block_type = BlockMetadataType::from_number(block_type);
-    let capacity = number(message.capacity_bytes, "volume_capacity_bytes")?;
-    stream.end_message(block_type, capacity)?;
-    if *seen.block_type.get_or_insert(block_type.unwrap_or(BlockMetadataType::VariableLength))
-        != block_type.unwrap_or(BlockMetadataType::VariableLength)
-    {
-        return Err("block_metadata_type is another one than in the call before".to_owned());
-    }
-    match *seen.capacity_bytes.get_or_insert(capacity) {
-        before if before != capacity => {
-            Err(format!("volume_capacity_bytes is {capacity}, and was {before} in the call before"))
-        }
-        _ => Ok(()),
     }
 }
 
