@@ -244,6 +244,10 @@ impl<'a> List<'a> {
 
     /// The end of one CSI record.
     fn end_record<E: de::Error>(&mut self, fields: shapes::CsiFields) -> Result<(), E> {
+        if fields.may_miss_ranges() {
+            let what = "block_metadata is missing, and a member that is not known may stand for it";
+            return Err(self.refuse(ErrorKind::Corrupt, HINT_SHAPES, what));
+        }
         let block_type = fields.block_type.flatten();
         let capacity = fields.capacity_bytes.unwrap_or(0);
         self.csi

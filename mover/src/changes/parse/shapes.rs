@@ -1,8 +1,9 @@
 //! The shapes, as visitors that hand each range to the [`List`] as it goes by.
 //!
 //! Members that a tool may add to a range or to a CSI record are skipped: what they could mean
-//! costs at most a needless read. Members of our own object that are not known are refused: they
-//! could hold ranges.
+//! costs at most a needless read. That holds only where nothing is missing that they could stand
+//! for: a range that has no offset, or a record that has no ranges, and a member that is not known
+//! instead, are refused. So are such members of our own object: they could hold ranges.
 
 use super::super::csi::BlockMetadataType;
 use super::fields::{BlockType, Flag, Key, KindName, Num, set};
@@ -17,9 +18,17 @@ pub(super) struct CsiFields {
     pub(super) block_type: Option<Option<BlockMetadataType>>,
     pub(super) capacity_bytes: Option<u64>,
     ranges: Option<()>,
+    /// It has a member that is not known, which may be its ranges under another name.
+    pub(super) unknown: bool,
 }
 
 impl CsiFields {
+    /// Whether it may have ranges that were not seen: a record without changes is written without
+    /// them, and nothing else is in it then.
+    pub(super) fn may_miss_ranges(&self) -> bool {
+        self.ranges.is_none() && self.unknown
+    }
+
     /// Takes the value of one of the members of a record.
     fn take<'de, A: MapAccess<'de>>(
         &mut self,
@@ -139,6 +148,7 @@ fn read_object<'de, A: MapAccess<'de>>(list: &mut List<'_>, mut map: A) -> Resul
             }
         }
     }
+    csi.unknown = unknown;
     match list.shape {
         Some(Shape::Csi) => list.end_record(csi),
         Some(Shape::Mover) if unknown => {
@@ -241,6 +251,7 @@ struct Members {
     data: Option<bool>,
     zero: Option<bool>,
     csi: Option<CsiFields>,
+    unknown: bool,
 }
 
 impl<'de> Visitor<'de> for Fields<'_, '_> {
@@ -268,6 +279,7 @@ impl<'de> Visitor<'de> for Fields<'_, '_> {
                     m.csi.get_or_insert_default().take(&key, self.0, &mut map)?;
                 }
                 _ => {
+                    m.unknown = true;
                     map.next_value::<IgnoredAny>()?;
                 }
             }
@@ -291,7 +303,11 @@ impl Members {
         }
         list.enter(shape)?;
         match (shape, self.data, self.zero) {
-            (Shape::Csi, ..) => list.end_record(self.csi.unwrap_or_default()),
+            (Shape::Csi, ..) => {
+                let named = self.offset.is_some() || self.length.is_some();
+                let unknown = self.unknown || named;
+                list.end_record(CsiFields { unknown, ..self.csi.unwrap_or_default() })
+            }
             // unallocated without a promise to read as zero: reading it is always right
             (Shape::Qemu, Some(_), Some(zero)) => self.add(list, self.start, "start", zero),
             (Shape::Qemu, ..) => Err(missing(list, "data or zero")),
@@ -381,15 +397,20 @@ impl<'de> Visitor<'de> for CsiRange {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(u64, u64), A::Error> {
-        let (mut offset, mut size) = (None, None);
+        let (mut offset, mut size, mut unknown) = (None, None, false);
         while let Some(key) = map.next_key::<Key>()? {
             match key {
                 Key::ByteOffset => set(&mut map, &mut offset, "byte_offset", Num("byte_offset"))?,
                 Key::SizeBytes => set(&mut map, &mut size, "size_bytes", Num("size_bytes"))?,
                 _ => {
+                    unknown = true;
                     map.next_value::<IgnoredAny>()?;
                 }
             }
+        }
+        if offset.is_none() && unknown {
+            let what = "byte_offset is missing, and a member that is not known may stand for it";
+            return Err(de::Error::custom(what));
         }
         Ok((offset.unwrap_or(0), size.unwrap_or(0)))
     }

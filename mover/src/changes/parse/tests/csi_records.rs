@@ -111,3 +111,31 @@ fn csi_streams_that_break_their_promises() {
     corrupt(&csi("5"), &["record 1, range 1", "invalid type: integer `5`"]);
     corrupt(&csi("").replace("[]", "{}"), &["invalid type: map", "block_metadata"]);
 }
+
+/// What a tool of another dialect writes is not a list of which nearly all is zero.
+#[test]
+fn what_may_stand_for_something_that_is_missing_is_refused() {
+    let head = r#""block_metadata_type":2,"volume_capacity_bytes":16777216"#;
+    for (list, what) in [
+        (csi(r#"{"offset":4096,"size_bytes":4096}"#), "byte_offset is missing"),
+        (csi(r#"{"start":4096,"size_bytes":4096}"#), "byte_offset is missing"),
+        (csi(r#"{"byte_offset":null,"size_bytes":4096}"#), "a whole number for byte_offset"),
+        (
+            format!(r#"[{{{head},"blocks":[{{"byte_offset":0,"size_bytes":1}}]}}]"#),
+            "may stand for it",
+        ),
+        (format!(r#"[{{{head},"offset":4096}}]"#), "may stand for it"),
+    ] {
+        assert_refused(&list, ErrorKind::Corrupt, &[what]);
+    }
+    for fine in [
+        csi(r#"{"size_bytes":4096}"#),
+        csi(r#"{"byte_offset":4096,"size_bytes":4096,"zone":"x"}"#),
+        format!("[{{{head}}}]"),
+        format!(r#"{{{head},"block_metadata":[],"node":"x"}}"#),
+        // by its own name: fields of a later protocol may be beside it
+        format!(r#"{{{head},"block_metadata":null,"node":"x"}}"#),
+    ] {
+        parse(&fine);
+    }
+}
