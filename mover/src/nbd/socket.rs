@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// How often a waiting call looks at the time.
 const LOOK_UP: Duration = Duration::from_millis(250);
+/// When a server that has not answered yet is worth a word.
+const SLOW: Duration = Duration::from_secs(2);
 
 /// Whether the run is to stop, as all connections of one export see it. Until it is set once, it is
 /// not.
@@ -36,6 +38,12 @@ impl StopFlag {
     }
 }
 
+fn say_slow(name: &str, said: &AtomicBool, timeout: Duration) {
+    if timeout > SLOW && !said.swap(true, Ordering::Relaxed) {
+        tracing::warn!("{name} has not answered yet: given up after {} s", timeout.as_secs());
+    }
+}
+
 #[derive(Debug)]
 enum Stream {
     Tcp(TcpStream),
@@ -51,6 +59,10 @@ pub(super) struct Socket {
     begun: Instant,
     /// When a byte moved last, in milliseconds since `begun`.
     moved_ms: AtomicU64,
+    /// What to call the server.
+    name: String,
+    /// That it is slow was said.
+    said: AtomicBool,
 }
 
 impl Socket {
@@ -63,10 +75,13 @@ impl Socket {
             // who waited for it may be gone
             let _ = outbox.send(open(&place, until));
         })?;
-        let stream = match inbox.recv_timeout(timeout) {
-            Ok(opened) => opened?,
-            Err(_) => return Err(silent(timeout)),
-        };
+        let said = AtomicBool::new(false);
+        let name = uri.to_string();
+        let opened = inbox.recv_timeout(SLOW.min(timeout)).or_else(|_| {
+            say_slow(&name, &said, timeout);
+            inbox.recv_timeout(timeout.saturating_sub(SLOW))
+        });
+        let stream = opened.map_err(|_| silent(timeout))??;
         match &stream {
             Stream::Tcp(s) => {
                 s.set_nodelay(true)?;
@@ -79,7 +94,7 @@ impl Socket {
             }
         }
         let (begun, moved_ms) = (Instant::now(), AtomicU64::new(0));
-        Ok(Self { stream, stop: stop.clone(), timeout, begun, moved_ms })
+        Ok(Self { stream, stop: stop.clone(), timeout, begun, moved_ms, name, said })
     }
 
     /// Something is waited for from now on.
@@ -119,6 +134,10 @@ impl Socket {
                     }
                     let moved = Duration::from_millis(self.moved_ms.load(Ordering::Relaxed));
                     let idle = self.begun.elapsed().saturating_sub(moved);
+                    // a handshake takes no time, other answers may
+                    if until.is_some() && idle >= SLOW {
+                        say_slow(&self.name, &self.said, self.timeout);
+                    }
                     let over = until.map_or(idle >= self.timeout, |end| Instant::now() >= end);
                     if over {
                         return Err(silent(self.timeout));
