@@ -33,7 +33,10 @@ pub(crate) fn descend<T>(
             Err(error) => error,
         };
         let next = rungs.get(at + 1).map_or(ChangeKind::Whole, |(kind, _)| *kind);
-        let error = may_go_on(error, next, floor)?;
+        let error = may_go_on(error, next, floor).inspect_err(|_| {
+            // what it ends with is the last reason; the others came before it
+            steps.iter().for_each(|step: &String| tracing::warn!("{step}"));
+        })?;
         let step = step(*kind, next, &error);
         tracing::info!("{step}");
         steps.push(step);
