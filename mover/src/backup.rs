@@ -129,7 +129,7 @@ pub fn backup(
 ) -> Result<BackupSummary> {
     let (begun, started) = (Instant::now(), Utc::now());
     progress.set_phase(Phase::Planning);
-    let (prepared, parents) = prepare(rt, repo, options, cancel)?;
+    let (prepared, parents) = prepare(rt, repo, options, cancel, progress)?;
     let pages = (repo.params().page_fanout, prepared.bounds.pack_bytes);
     let meter = Meter::new(options.quota, repo.store(), pages, prepared.bounds.slot_bytes)?;
     let backup_id = options.backup_id.clone().unwrap_or_else(BackupId::random);

@@ -22,7 +22,7 @@ use super::dedup::worth_bytes;
 use super::prepare::{Prepared, prepare};
 use super::{BackupOptions, Bounds, Resumed, audit, parent, resume, units};
 use crate::changes::{BackupPlan, Origin};
-use crate::control::Cancel;
+use crate::control::{Cancel, Progress};
 use chunkstore::{
     ChangeKind, Checkpoint, ChunkNo, DamagedSet, DedupOptions, Geometry, Manifest, Repository,
     Result, Unfinished, VolumeMap, check_frontier, find_unfinished, read_damaged,
@@ -129,9 +129,10 @@ pub fn forecast(
     rt: &tokio::runtime::Handle,
     repo: &Arc<Repository>,
     options: &BackupOptions,
+    progress: &Arc<Progress>,
     cancel: &Arc<Cancel>,
 ) -> Result<Forecast> {
-    let (prepared, parents) = prepare(rt, repo, options, cancel)?;
+    let (prepared, parents) = prepare(rt, repo, options, cancel, progress)?;
     let asking = Asking { rt, repo, cancel };
     let (damaged, notes) = asking.wait(read_damaged(repo))?;
     let resume_by = resume::resume_by(options, &prepared, &parents);

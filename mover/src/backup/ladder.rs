@@ -19,7 +19,7 @@ use crate::changes::{
     ChangeRequest, ChangeSource, ChangedBlocks, ListRequest, ParseOptions, check_floor, descend,
     parse_changed_blocks,
 };
-use crate::control::{Cancel, MemoryBudget};
+use crate::control::{Cancel, MemoryBudget, Progress};
 use crate::device::Source;
 use chunkstore::{
     ChangeKind, ChunkSize, Error, ErrorKind, Manifest, Repository, Result, VolumeName, is_zero,
@@ -52,6 +52,7 @@ pub(super) struct Ladder<'a> {
     pub(super) source: &'a Source,
     pub(super) chunk: ChunkSize,
     pub(super) cancel: &'a Arc<Cancel>,
+    pub(super) progress: &'a Arc<Progress>,
 }
 
 impl Ladder<'_> {
@@ -90,6 +91,7 @@ impl Ladder<'_> {
             granule_bytes: u64::from(self.chunk.bytes()),
             base: base.map(|manifest| &manifest.snapshot),
             device: Some(self.source),
+            progress: Some(self.progress),
         };
         let list = self.rt.block_on(async {
             tokio::select! {

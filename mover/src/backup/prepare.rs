@@ -8,7 +8,7 @@ use crate::changes::{
     BackupPlan, ChangeSource, ChangedBlocks, Changes, Extents, PlanInput, RANGES_MAX_DEFAULT,
     plan_backup,
 };
-use crate::control::{Cancel, MemoryBudget};
+use crate::control::{Cancel, MemoryBudget, Progress};
 use crate::device::{Source, SourceOptions};
 use chunkstore::{
     ChangeKind, DamagedSet, Error, ErrorKind, Geometry, Manifest, ReadLimits, Repository, Result,
@@ -36,6 +36,7 @@ pub(super) fn prepare(
     repo: &Arc<Repository>,
     options: &BackupOptions,
     cancel: &Arc<Cancel>,
+    progress: &Arc<Progress>,
 ) -> Result<(Prepared, Vec<Manifest>)> {
     let source = Source::open(&options.source, SourceOptions { direct: options.direct })?;
     source.io_file().heed(cancel.flag());
@@ -51,7 +52,7 @@ pub(super) fn prepare(
         ));
     }
     let chunk = repo.params().chunk;
-    let ladder = ladder::Ladder { rt, repo, options, source: &source, chunk, cancel };
+    let ladder = ladder::Ladder { rt, repo, options, source: &source, chunk, cancel, progress };
     let chosen = ladder.choose()?;
     let bounds = bounds(repo, options)?;
     let ladder::Choice { list: changes, volume, parents, steps } = chosen;

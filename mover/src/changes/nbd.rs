@@ -55,10 +55,12 @@ impl NbdSource {
                 let what = format!("at offset {at}");
                 Error::new(kind_of(&e), self.context(), what).caused_by(e)
             })?;
+            collector.moved();
             blocks += found.len() as u64;
             if blocks > BLOCKS_MAX {
                 let what = format!("it tells of more than {BLOCKS_MAX} single blocks");
-                return Err(Error::new(ErrorKind::Corrupt, self.context(), what));
+                return Err(Error::new(ErrorKind::Corrupt, self.context(), what)
+                    .hint("back up without its list: its blocks are too small to ask about"));
             }
             for (range, state) in found {
                 at = range.end;

@@ -22,9 +22,11 @@ pub use retry::RetryPolicy;
 
 use super::extents::ExtentsBuilder;
 use super::{BlockContext, ChangeKind, ChangedBlocks, Extents, ListRequest, Origin};
+use crate::control::Progress;
 use chunkstore::{Error, ErrorKind, Result, remember_secret};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// A token of a service account is some hundred bytes to a few KiB.
@@ -41,8 +43,8 @@ pub(crate) struct Collector {
     volume_bytes: u64,
     ranges_max: usize,
     granule_bytes: u64,
-    /// Of the next coarsening; above `granule_bytes` once there was one.
-    next_granule_bytes: u64,
+    /// Pieces that the list was rounded to, once there was need.
+    coarse_bytes: Option<u64>,
     /// A range that starts behind the device's end.
     beyond: Option<Range<u64>>,
     data: ExtentsBuilder,
@@ -50,6 +52,18 @@ pub(crate) struct Collector {
     contexts: Vec<BlockContext>,
     context_bytes: usize,
     contexts_left_out: u64,
+    /// What a list named that was asked for anew before it was complete.
+    before: Option<Before>,
+    progress: Option<Arc<Progress>>,
+}
+
+/// What the beginnings of a list named that was never complete.
+#[derive(Debug, Default)]
+struct Before {
+    data: ExtentsBuilder,
+    zero: ExtentsBuilder,
+    /// Of its coarseness; 1 if it is exact.
+    granule_bytes: u64,
 }
 
 impl Collector {
@@ -60,13 +74,15 @@ impl Collector {
             volume_bytes: request.volume_bytes,
             ranges_max: request.ranges_max.max(2),
             granule_bytes,
-            next_granule_bytes: granule_bytes,
+            coarse_bytes: None,
             beyond: None,
             data: ExtentsBuilder::default(),
             zero: ExtentsBuilder::default(),
             contexts: Vec::new(),
             context_bytes: 0,
             contexts_left_out: 0,
+            before: None,
+            progress: request.progress.cloned(),
         }
     }
 
@@ -74,16 +90,41 @@ impl Collector {
         self.kind
     }
 
-    /// Forgets what came so far.
-    pub(crate) fn clear(&mut self) {
-        *self = Self::new(&ListRequest {
-            kind: self.kind,
-            volume_bytes: self.volume_bytes,
-            ranges_max: self.ranges_max,
-            granule_bytes: self.granule_bytes,
-            base: None,
-            device: None,
-        });
+    /// Counts what comes.
+    pub(crate) fn progress(&self) -> Option<Arc<Progress>> {
+        self.progress.clone()
+    }
+
+    /// A piece of the list has come.
+    pub(crate) fn moved(&self) {
+        self.progress.iter().for_each(|progress| progress.listed.add(1));
+    }
+
+    /// The list is asked for anew, from its start. What it named so far stays named, and has to be
+    /// named again.
+    pub(crate) fn restart(&mut self) {
+        let mut before = self.before.take().unwrap_or_default();
+        before.granule_bytes = before.granule_bytes.max(self.piece_bytes());
+        for (kept, now) in [(&mut before.data, &mut self.data), (&mut before.zero, &mut self.zero)]
+        {
+            now.ranges().iter().for_each(|range| kept.push(range.clone()));
+            *now = ExtentsBuilder::default();
+            kept.compact();
+        }
+        // half of the room is for what comes now
+        while before.data.held() + before.zero.held() > self.ranges_max / 2 {
+            before.granule_bytes = (before.granule_bytes * 2).max(self.granule_bytes);
+            before.zero.round_in(before.granule_bytes, &mut before.data);
+            before.data.round_out(before.granule_bytes);
+        }
+        self.before = Some(before);
+        (self.contexts, self.context_bytes, self.contexts_left_out) = (Vec::new(), 0, 0);
+    }
+
+    /// Bytes that are named so far.
+    pub(crate) fn named_bytes(&mut self) -> u64 {
+        let ranges = self.data.ranges().iter().chain(self.zero.ranges());
+        ranges.map(|range| range.end - range.start).sum()
     }
 
     /// Adds a range. One that starts behind the device's end is an error at the end; one that only
@@ -95,7 +136,7 @@ impl Collector {
         }
         let builder = if zero { &mut self.zero } else { &mut self.data };
         builder.push(range.start..range.end.min(self.volume_bytes));
-        if self.held() > self.ranges_max {
+        if self.held() > self.room() {
             self.make_room();
         }
     }
@@ -120,7 +161,7 @@ impl Collector {
     /// The first part of `range` that a data range names. In a list that became coarser, only whole
     /// pieces tell.
     pub(crate) fn named(&mut self, range: &Range<u64>) -> Option<Range<u64>> {
-        let piece = if self.is_coarse() { self.next_granule_bytes / 2 } else { 1 };
+        let piece = self.piece_bytes();
         let start = range.start.checked_next_multiple_of(piece)?;
         let end = range.end & !(piece - 1);
         let ranges = self.data.ranges();
@@ -128,8 +169,14 @@ impl Collector {
         Some(start.max(found.start)..end.min(found.end)).filter(|part| !part.is_empty())
     }
 
-    fn is_coarse(&self) -> bool {
-        self.next_granule_bytes > self.granule_bytes
+    /// Whether it names more than it was told.
+    pub(crate) fn is_coarse(&self) -> bool {
+        self.coarse_bytes.is_some()
+    }
+
+    /// Size of the pieces that count as named when any of their bytes is.
+    fn piece_bytes(&self) -> u64 {
+        self.coarse_bytes.unwrap_or(1)
     }
 
     /// Keeps what the server said about a block.
@@ -147,24 +194,60 @@ impl Collector {
         self.data.held() + self.zero.held()
     }
 
-    /// Merges, and makes the list coarser until half of the room is free: so rounds are few however
-    /// long the list is.
+    /// Ranges that may be held.
+    fn room(&self) -> usize {
+        let before = self.before.as_ref().map_or(0, |b| b.data.held() + b.zero.held());
+        (self.ranges_max - before.min(self.ranges_max / 2)).max(2)
+    }
+
+    /// Merges, and rounds to pieces until a quarter of the room is free, so that rounds are few
+    /// however long the list is: first to pieces as they are already, since what came in meanwhile
+    /// may merge by that; larger ones only where it does not.
     fn make_room(&mut self) {
         self.data.compact();
         self.zero.compact();
-        while self.held() > self.ranges_max / 2 {
-            let granule_bytes = self.next_granule_bytes;
-            self.zero.round_in(granule_bytes, &mut self.data);
-            self.data.round_out(granule_bytes);
-            self.next_granule_bytes = granule_bytes.saturating_mul(2).min(1 << 62);
+        let enough = self.room() / 4 * 3;
+        let mut piece_bytes = self.coarse_bytes.unwrap_or(self.granule_bytes);
+        while self.held() > enough.max(1) {
+            self.zero.round_in(piece_bytes, &mut self.data);
+            self.data.round_out(piece_bytes);
+            self.coarse_bytes = Some(piece_bytes);
+            piece_bytes = piece_bytes.saturating_mul(2).min(1 << 62);
         }
+    }
+
+    /// What the beginnings of the list named must be named by it as well, and counts.
+    fn join_before(&mut self, name: &str) -> Result<()> {
+        let Some(mut before) = self.before.take() else { return Ok(()) };
+        let granule_bytes = before.granule_bytes.max(self.piece_bytes());
+        let named = |data: &mut ExtentsBuilder, zero: &mut ExtentsBuilder| {
+            let mut all = ExtentsBuilder::default();
+            data.ranges().iter().chain(zero.ranges()).for_each(|range| all.push(range.clone()));
+            all.round_out(granule_bytes);
+            all.finish()
+        };
+        let was = named(&mut before.data, &mut before.zero);
+        let is = named(&mut self.data, &mut self.zero);
+        if let Some(lost) = was.subtract(&is).iter().next() {
+            let what = format!(
+                "asked for anew, it leaves out bytes {} to {}, which it named before",
+                lost.start, lost.end
+            );
+            return Err(refused(ErrorKind::Corrupt, name, what)
+                .hint("the tracker contradicts itself: tell whoever maintains its server"));
+        }
+        before.data.ranges().iter().for_each(|range| self.data.push(range.clone()));
+        if granule_bytes > 1 {
+            self.coarse_bytes = Some(granule_bytes);
+        }
+        Ok(())
     }
 
     /// The list. `capacity_bytes` is the size that the server stated: a device may be larger than
     /// its snapshot (what lies behind is read), never smaller; the last range may end behind the
     /// capacity.
     pub(crate) fn finish(
-        self,
+        mut self,
         name: &str,
         origin: Origin,
         capacity_bytes: Option<u64>,
@@ -183,11 +266,12 @@ impl Collector {
             return Err(refused(ErrorKind::Corrupt, name, what)
                 .hint("name the snapshot that the device was made from"));
         }
-        if self.is_coarse() {
+        self.join_before(name)?;
+        if let Some(bytes) = self.coarse_bytes {
             notes.push(format!(
                 "{name} names more ranges than memory allows for: pieces of {} KiB are read whole where it names any of them; \
                  a larger --memory reads less",
-                (self.next_granule_bytes / 2).div_ceil(1024)
+                bytes.div_ceil(1024)
             ));
         }
         if self.contexts_left_out > 0 {
@@ -237,9 +321,18 @@ fn read_token(path: &Path) -> Result<Zeroizing<String>> {
     Ok(Zeroizing::new(text.to_owned()))
 }
 
-/// Certificates to trust, as PEM.
-fn read_ca(path: &Path) -> Result<Vec<u8>> {
-    read_small(path, CA_BYTES_MAX, "CA file")
+/// Certificates to trust: as PEM, and each by itself.
+fn read_ca(path: &Path) -> Result<(Vec<u8>, Vec<reqwest::Certificate>)> {
+    let bad = |what: &str| {
+        Error::new(ErrorKind::Usage, format!("use CA file {}", path.display()), what)
+            .hint("it holds certificates in PEM, from -----BEGIN CERTIFICATE----- on")
+    };
+    let pem = read_small(path, CA_BYTES_MAX, "CA file")?;
+    let found = reqwest::Certificate::from_pem_bundle(&pem).map_err(|e| bad("").caused_by(e))?;
+    if found.is_empty() {
+        return Err(bad("it has no certificate"));
+    }
+    Ok((pem, found))
 }
 
 fn read_small(path: &Path, bytes_max: u64, what: &str) -> Result<Vec<u8>> {

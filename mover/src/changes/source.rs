@@ -9,9 +9,11 @@ use super::allocation::filesystem_list;
 use super::nbd::NbdSource;
 use super::remote::{Collector, RestSource, SnapshotSource};
 use super::{ChangeKind, ChangedBlocks};
+use crate::control::Progress;
 use crate::device::Source;
 use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// A source of changed-block lists.
 #[derive(Debug, Clone)]
@@ -68,6 +70,8 @@ pub struct ListRequest<'a> {
     pub base: Option<&'a SnapshotInfo>,
     /// The volume, where it is open: what it tells about itself is read through it.
     pub device: Option<&'a Source>,
+    /// Counts what comes of the list.
+    pub progress: Option<&'a Arc<Progress>>,
 }
 
 impl ChangeSource {

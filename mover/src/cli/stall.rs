@@ -1,7 +1,7 @@
 //! Ends a run in which nothing moves any more: a device or a store that neither answers nor fails.
 //!
 //! One thread looks at the counters of the operation every so often. What counts as movement is any
-//! change of them, of the phase, or of the requests to the store, but not those that a lease's
+//! change of them, of the phase, of what has come of a changed-block list, or of the requests to the store, but not those that a lease's
 //! heartbeat makes by itself. When nothing has changed for the given time, it asks the operation to
 //! stop, as SIGTERM does, so that a checkpoint is kept; the error that the run ends with then is
 //! this one, which is worth another try. What does not even stop is ended by force. The thread
@@ -24,7 +24,7 @@ const LOOKS: u32 = 20;
 /// What was seen of an operation at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
-    counters: [u64; 10],
+    counters: [u64; 11],
     phase: u8,
     requests: u64,
 }
@@ -45,6 +45,8 @@ impl Seen {
             &p.stored_bytes,
             &p.uploaded_bytes,
             &p.written_bytes,
+            // what is endless there has an end of its own
+            &p.listed,
         ];
         let RequestCounts { gets, creates, lists, deletes, .. } = requests;
         Self {
@@ -179,6 +181,8 @@ mod tests {
         progress.read_bytes.add(1);
         assert_eq!(still(&mut stillness, 8, counts), 0);
         progress.set_phase(crate::control::Phase::Finishing);
+        assert_eq!(still(&mut stillness, 9, counts), 0);
+        progress.listed.add(1);
         assert_eq!(still(&mut stillness, 9, counts), 0);
         // a heartbeat is no movement
         let beat = RequestCounts { heads: 3, puts: 2, ..counts };

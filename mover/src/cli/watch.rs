@@ -30,7 +30,12 @@ impl Watch {
 
     /// Of one that is only seen by its requests.
     pub(crate) fn requests(ctx: &Context, store: &Store) -> Self {
-        Self { _view: None, _stall: watch(ctx, &Progress::new(), Reads::Store, store) }
+        Self::unseen(ctx, &Progress::new(), store)
+    }
+
+    /// The same of one that counts its progress as well, and shows none.
+    pub(crate) fn unseen(ctx: &Context, progress: &Arc<Progress>, store: &Store) -> Self {
+        Self { _view: None, _stall: watch(ctx, progress, Reads::Store, store) }
     }
 }
 

@@ -14,14 +14,15 @@
 mod said;
 mod status;
 mod transport;
+mod wire;
 
+use super::retry::Patience;
 use super::{Collector, RetryPolicy, read_token, refused};
 use crate::changes::{ChangeKind, ChangedBlocks, Origin};
-use chunkstore::{Error, ErrorKind, Result, SnapshotInfo, redact};
+use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
 use said::Said;
-use status::{Failure, judge};
+use status::{Class, Failure, broken, judge};
 use std::path::PathBuf;
-use tonic::{Code, Status};
 use transport::{Call, Connection, Message};
 
 /// Where the service is.
@@ -105,8 +106,10 @@ impl SnapshotSource {
             base_id,
             connection,
             said: Said::new(list),
+            patience: Patience::new(self.retry, self.name()),
             restarted: false,
             token_renewed: false,
+            parts: 0,
         };
         drain.run().await?;
         let (list, capacity) = drain.said.into_list();
@@ -130,39 +133,47 @@ struct Drain<'a> {
     base_id: Option<String>,
     connection: Connection,
     said: Said,
+    patience: Patience,
     restarted: bool,
     token_renewed: bool,
+    /// Calls that ended well and brought something new.
+    parts: u32,
 }
 
 impl Drain<'_> {
     /// Call by call, until the list is complete.
     async fn run(&mut self) -> Result<()> {
         let retry = self.source.retry;
-        let mut failures = 0;
         loop {
             let (start, before) = (self.said.next(), self.said.end());
-            let failure = match self.call().await {
+            let ended = self.call().await;
+            if self.connection.is_made() {
+                self.patience.reached();
+            }
+            if self.said.end() > before {
+                self.patience.progress();
+                self.token_renewed = false;
+            }
+            let Failure { class, error } = match ended {
                 Ok(true) => return Ok(()),
                 Ok(false) => {
-                    failures = 0;
+                    self.patience.progress();
+                    self.parts += u32::from(self.said.end() > before);
                     continue;
                 }
                 Err(failure) => failure,
             };
-            if self.said.end() > before {
-                failures = 0;
-            }
-            let (error, tries_max) = match failure {
-                Failure::Passing(error) => (error, retry.tries_max),
-                Failure::Internal(error) => (error, retry.internal_tries_max),
-                Failure::Token(_) if !self.token_renewed => {
+            let tries_max = match class {
+                Class::Passing => retry.tries_max,
+                Class::Internal => retry.internal_tries_max,
+                Class::Token if !self.token_renewed => {
                     // whoever issues it may have renewed it since
                     self.token_renewed = true;
                     tracing::info!("{} refuses the token: reading it again", self.name);
                     tokio::time::sleep(retry.wait(1, None)).await;
                     continue;
                 }
-                Failure::OutOfRange(_) if start > 0 && !self.restarted => {
+                Class::OutOfRange if start > 0 && !self.restarted => {
                     tracing::info!(
                         "{} does not go on from byte {start}: from the start",
                         self.name
@@ -171,42 +182,46 @@ impl Drain<'_> {
                     self.said.restart();
                     continue;
                 }
-                Failure::Token(error) | Failure::OutOfRange(error) | Failure::Final(error) => {
-                    return Err(error);
-                }
+                Class::Token | Class::OutOfRange | Class::Final => 0,
             };
-            failures += 1;
-            if failures >= tries_max {
-                return Err(error.hint(format!("it was asked {failures} times without progress")));
-            }
-            let (wait, next) = (retry.wait(failures, None), self.said.next());
-            tracing::info!("{error}; going on from byte {next} in {} ms", wait.as_millis());
+            let wait = self.patience.after(error, tries_max, None);
+            let wait = wait.map_err(|error| self.name_way_out(error))?;
+            tracing::info!("{} is asked from byte {}", self.name, self.said.next());
             tokio::time::sleep(wait).await;
         }
     }
 
+    /// A driver that gives whole lists, but refuses to be asked for what follows, can be used
+    /// without the check of the end. One that gives its lists in parts must not be.
+    fn name_way_out(&self, error: Error) -> Error {
+        const WAY_OUT: &str =
+            "if this driver always gives a whole list at once, use --changes-no-tail-check";
+        if self.parts != 1 || error.kind() != ErrorKind::Unsupported {
+            return error;
+        }
+        let hint = match error.hint_text() {
+            Some(hint) => format!("{hint}; {WAY_OUT}"),
+            None => WAY_OUT.to_owned(),
+        };
+        error.hint(hint)
+    }
+
     /// Whether a call that ended well has made the list complete.
     async fn call(&mut self) -> std::result::Result<bool, Failure> {
-        let call = self.request().map_err(Failure::Final)?;
+        let call = self.request().map_err(|e| Failure::of(Class::Final, e))?;
         let idle = self.source.retry.idle();
         let mut telling = self.said.begin();
         let mut each = |message: Message| self.said.take(&mut telling, message);
-        let ended = self.connection.drain(call, idle, &mut each).await;
-        let broken = |what| {
-            Failure::Final(
-                refused(ErrorKind::Corrupt, &self.name, what)
-                    .hint("the tracker broke its protocol: tell whoever maintains its driver"),
-            )
-        };
-        if ended.is_err() {
-            self.connection.close();
-            self.said.end_badly(&telling);
-        }
-        match ended {
-            Ok(()) => self.said.end_well(&telling, self.source.tail_check).map_err(broken),
-            Err(transport::Ended::Status(status)) => Err(judge(&self.name, &status)),
-            Err(transport::Ended::Connect(failure)) => Err(failure),
-            Err(transport::Ended::Broken(what)) => Err(broken(what)),
+        match self.connection.drain(call, idle, &mut each).await {
+            Ok(()) => {
+                let ended = self.said.end_well(&telling, self.source.tail_check);
+                ended.map_err(|what| broken(&self.name, what))
+            }
+            Err(ended) => {
+                self.connection.close();
+                self.said.end_badly(&telling);
+                Err(judge(&self.name, &self.source.endpoint, ended))
+            }
         }
     }
 
@@ -231,36 +246,5 @@ impl Drain<'_> {
             starting_offset,
             max_results: i32::try_from(self.source.page_entries).unwrap_or(i32::MAX),
         })
-    }
-}
-
-/// The service could not be asked, for a reason that only the code of a status tells.
-fn code_error(name: &str, kind: ErrorKind, status: &Status) -> Error {
-    const QUOTED_CHARS_MAX: usize = 300;
-    let words: String = redact(status.message()).chars().take(QUOTED_CHARS_MAX).collect();
-    let code = code_name(status.code());
-    refused(kind, name, format!("it answers {code}: {words}"))
-}
-
-/// As the protocol spells it.
-fn code_name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
     }
 }

@@ -2,9 +2,17 @@
 //!
 //! A try that brought something new starts the count anew: a list of any length gets through a
 //! server that ends each stream early. Without progress the number of tries is small, since what
-//! looks like a passing failure may be permanent.
+//! looks like a passing failure may be permanent. It is smaller still for a server that nobody has
+//! reached yet: an address that is wrong is far more likely then than a server that is away. The
+//! first failure is said at once, and those that follow are counted aloud.
 
-use std::time::Duration;
+use chunkstore::Error;
+use std::time::{Duration, Instant};
+
+/// A server that was never reached is given up after this time.
+const START: Duration = Duration::from_secs(15);
+/// Longest wait while a server was never reached.
+const START_WAIT: Duration = Duration::from_secs(3);
 
 /// Bounds on asking again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +58,99 @@ impl RetryPolicy {
     }
 }
 
+/// How patient a list still is with its server.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    policy: RetryPolicy,
+    /// What to call the server.
+    name: String,
+    since: Instant,
+    reached: bool,
+    /// Since something new came.
+    failures: u32,
+    /// Something new came since the last failure.
+    fresh: bool,
+    /// What failed was said since.
+    said: bool,
+}
+
+impl Patience {
+    pub(crate) fn new(policy: RetryPolicy, name: String) -> Self {
+        let (since, reached, failures) = (Instant::now(), false, 0);
+        Self { policy, name, since, reached, failures, fresh: false, said: false }
+    }
+
+    /// The server is there.
+    pub(crate) fn reached(&mut self) {
+        self.reached = true;
+    }
+
+    /// Whether it was never reached, and has not failed yet.
+    pub(crate) fn is_at_start(&self) -> bool {
+        !self.reached && self.failures == 0
+    }
+
+    /// Something new came.
+    pub(crate) fn progress(&mut self) {
+        (self.reached, self.failures, self.fresh, self.said) = (true, 0, true, false);
+    }
+
+    /// How long to wait behind a failure before asking again, or the error that ends it. `asked` is
+    /// what the server wants.
+    pub(crate) fn after(
+        &mut self,
+        error: Error,
+        tries_max: u32,
+        asked: Option<Duration>,
+    ) -> Result<Duration, Error> {
+        self.after_at(self.since.elapsed(), error, tries_max, asked)
+    }
+
+    fn after_at(
+        &mut self,
+        elapsed: Duration,
+        error: Error,
+        tries_max: u32,
+        asked: Option<Duration>,
+    ) -> Result<Duration, Error> {
+        if tries_max == 0 {
+            return Err(error);
+        }
+        self.failures += 1;
+        let mut wait = self.policy.wait(self.failures, asked);
+        let mut over = self.failures >= tries_max;
+        if !self.reached {
+            wait = wait.min(START_WAIT);
+            over |= elapsed + wait > START;
+        }
+        if over {
+            return Err(self.counted(error));
+        }
+        let next = self.failures + 1;
+        match (std::mem::take(&mut self.fresh), self.said) {
+            // servers end long lists early as a matter of course
+            (true, _) => tracing::info!("{error}; asked again"),
+            (false, false) => {
+                self.said = true;
+                tracing::warn!("{error}; asked again, {tries_max} times in all");
+            }
+            (false, true) => tracing::warn!("{}: try {next} of {tries_max}", self.name),
+        }
+        Ok(wait)
+    }
+
+    fn counted(&self, error: Error) -> Error {
+        let times = format!("it was asked {} times without progress", self.failures);
+        match error.hint_text() {
+            Some(hint) => {
+                let hint = format!("{times}; {hint}");
+                error.hint(hint)
+            }
+            None => error.hint(times),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,5 +166,36 @@ mod tests {
         assert_eq!(ms(1, Some(Duration::from_secs(7))), 7000);
         assert_eq!(ms(1, Some(Duration::from_secs(3600))), 30_000);
         assert_eq!(ms(3, Some(Duration::ZERO)), 500);
+    }
+
+    #[test]
+    fn a_server_that_was_never_reached_is_given_up_sooner() {
+        let error = || Error::new(chunkstore::ErrorKind::Unavailable, "ask", "no").hint("look");
+        let policy = RetryPolicy { tries_max: 1000, ..RetryPolicy::default() };
+        let tries = |reached: bool| {
+            let mut patience = Patience::new(policy, "x".into());
+            if reached {
+                patience.reached();
+            }
+            let mut elapsed = Duration::ZERO;
+            for tries in 1.. {
+                match patience.after_at(elapsed, error(), policy.tries_max, None) {
+                    Ok(wait) => elapsed += wait,
+                    Err(error) => return (tries, elapsed, error.to_string()),
+                }
+            }
+            unreachable!("it ends")
+        };
+        let (count, elapsed, words) = tries(false);
+        assert!((5..10).contains(&count) && elapsed <= START, "{count} in {elapsed:?}");
+        assert_eq!(words, format!("ask: no; it was asked {count} times without progress; look"));
+        assert_eq!(tries(true).0, 1000);
+        let mut patience = Patience::new(policy, "x".into());
+        patience.progress();
+        assert!(patience.after_at(START * 2, error(), 2, None).is_ok(), "its list goes on");
+        assert!(patience.after_at(START * 2, error(), 2, None).is_err());
+        patience.progress();
+        assert!(patience.after_at(START * 2, error(), 2, None).is_ok(), "counted anew");
+        assert!(patience.after_at(START, error(), 0, None).is_err(), "of no use");
     }
 }

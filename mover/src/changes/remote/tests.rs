@@ -12,6 +12,7 @@ fn request(kind: ChangeKind, ranges_max: usize) -> ListRequest<'static> {
         granule_bytes: 4096,
         base: None,
         device: None,
+        progress: None,
     }
 }
 
@@ -85,4 +86,84 @@ fn tokens_are_read_whole_and_bounded() {
     for bad in [&b""[..], b" \n", b"a b", b"\xff", &[b'x'; 70_000]] {
         assert_eq!(read(bad).unwrap_err().kind(), ErrorKind::Usage);
     }
+}
+
+/// 5.24 million ranges whose pieces of 64 KiB touch: however often the room was filled again, they
+/// stay pieces of 64 KiB.
+#[test]
+fn a_list_becomes_coarser_only_where_that_helps() {
+    const RANGES: u64 = 5 << 20;
+    let wanted = ListRequest {
+        kind: ChangeKind::Delta,
+        volume_bytes: RANGES << 13,
+        ranges_max: 1 << 18,
+        granule_bytes: 64 << 10,
+        base: None,
+        device: None,
+        progress: None,
+    };
+    let mut list = Collector::new(&wanted);
+    (0..RANGES).for_each(|n| list.add(n << 13..(n << 13) + 4096, false));
+    let list = list.finish("x", Origin::Rest, None).unwrap();
+    let pieces = Geometry::new(RANGES << 13, ChunkSize::new(64 << 10).unwrap()).unwrap();
+    assert_eq!(list.data.to_chunks(pieces), [0..pieces.chunks()]);
+    assert!(list.data.count() < 1 << 18 && list.data.end() <= RANGES << 13);
+    assert!(list.notes[0].contains("pieces of 64 KiB"), "{:?}", list.notes);
+}
+
+proptest! {
+    /// However a list begins and is asked for anew: what its beginnings named is in it, or it is
+    /// refused, and it is refused for nothing else.
+    #[test]
+    fn beginnings_of_a_list_count(
+        truth in prop::collection::vec((0..60u64, any::<bool>()), 0..40),
+        begun in prop::collection::vec((0..40usize, prop::option::of(0..60u64)), 1..4),
+        ranges_max in prop_oneof![Just(1000usize), 4..20usize],
+    ) {
+        let cell = |n: u64| n * 8192..n * 8192 + 4096;
+        let mut list = Collector::new(&request(ChangeKind::Delta, ranges_max));
+        let mut named: Vec<u64> = Vec::new();
+        for (count, other) in &begun {
+            for (n, zero) in truth.iter().take(*count) {
+                list.add(cell(*n), *zero);
+                named.push(*n);
+            }
+            if let Some(n) = other {
+                list.add(cell(*n), false);
+                named.push(*n);
+            }
+            list.restart();
+        }
+        truth.iter().for_each(|(n, zero)| list.add(cell(*n), *zero));
+        let lost = named.iter().any(|n| truth.iter().all(|(m, _)| m != n));
+        match list.finish("x", Origin::Rest, Some(VOLUME)) {
+            Ok(list) => {
+                prop_assert!(!lost || ranges_max < 1000, "{named:?} {truth:?}");
+                let all = list.data.union(&list.zero);
+                let is = |n: &u64| all.covers(&cell(*n));
+                prop_assert!(named.iter().all(is) && truth.iter().all(|(n, _)| is(n)));
+                let data = |n: u64| truth.iter().any(|(m, zero)| *m == n && !zero);
+                prop_assert!((0..60).filter(|n| data(*n)).all(|n| list.data.covers(&cell(n))));
+            }
+            Err(error) => prop_assert!(lost && error.to_string().contains("leaves out"), "{error}"),
+        }
+    }
+}
+
+#[test]
+fn what_is_named_can_be_asked() {
+    let mut list = Collector::new(&request(ChangeKind::Delta, 100));
+    for range in [10..20, 20..30, 50..60] {
+        list.add(range, false);
+    }
+    assert_eq!(list.unnamed(&(10..30)), None);
+    assert_eq!(list.unnamed(&(12..12)), None);
+    assert_eq!(list.unnamed(&(12..55)), Some(30..50));
+    assert_eq!(list.unnamed(&(0..5)), Some(0..5));
+    assert_eq!(list.unnamed(&(55..70)), Some(60..70));
+    assert_eq!(list.named(&(30..50)), None);
+    assert_eq!(list.named(&(0..11)), Some(10..11));
+    assert_eq!(list.named(&(29..60)), Some(29..30));
+    assert_eq!(list.named(&(60..VOLUME)), None);
+    assert_eq!(list.named_bytes(), 30);
 }

@@ -94,7 +94,8 @@ pub(crate) struct ChangesServerArgs {
     /// Most ranges that the server is to send at a time; 0 leaves it to the server
     #[arg(long, env = "MOVER_CHANGES_PAGE", value_name = "N", default_value_t = 10_000)]
     pub(crate) changes_page: u32,
-    /// Name of the query parameter for the next page [default: startOffset]
+    /// Name of the query parameter for the next page [default: startOffset, or nextOffset or
+    /// NextOffset where the server understands that one]
     #[arg(long, env = "MOVER_CHANGES_OFFSET_PARAMETER", value_name = "NAME")]
     pub(crate) changes_offset_parameter: Option<String>,
     /// Name of the query parameter for the ranges of a page [default: maxEntries]

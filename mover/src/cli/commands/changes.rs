@@ -109,6 +109,9 @@ impl Asking<'_> {
         }
         let down = descend(sources, *require, |kind, source| self.ask(kind, source))?;
         let Some(list) = down.found else {
+            // the error is the last reason; those before it are as good
+            let before = down.steps.split_last().map_or(&[][..], |(_, before)| before);
+            before.iter().for_each(|step| self.ctx.output.warn(step));
             return Err(down.last.unwrap_or_else(|| {
                 Error::new(ErrorKind::Usage, "look at a changed-block list", "none is named")
                     .hint("give one with --changed-blocks, or ask for one with --changes-url, --changes-server, --nbd-bitmap or --allocated-from")
@@ -127,6 +130,7 @@ impl Asking<'_> {
             granule_bytes: GRANULE_BYTES,
             base: Some(self.base),
             device: self.device,
+            progress: None,
         };
         self.ctx.block_on(source.fetch(&request))
     }

@@ -8,6 +8,7 @@ use super::super::sizes::{show_bytes, show_duration};
 use super::super::table::Page;
 use super::super::watch::Watch;
 use crate::backup::{BackupOptions, Forecast, RequestForecast, Spread, TimeForecast, forecast};
+use crate::control::Progress;
 use crate::price::{Cost, PRICE_FILE_BYTES_MAX, PriceList, Usage};
 use chunkstore::{Error, ErrorKind, Result};
 use serde::Serialize;
@@ -42,8 +43,9 @@ pub(super) fn plan(ctx: &Context, options: &BackupOptions, price: Option<&Path>)
     let url = repository.store().url();
     let priced = prices.as_ref().map(|list| list.of(url).map(|prices| (list, prices)));
     let priced = priced.transpose()?;
-    let watch = Watch::requests(ctx, repository.store());
-    let found = forecast(ctx.runtime()?, &repository, options, &ctx.cancel)?;
+    let progress = Progress::new();
+    let watch = Watch::unseen(ctx, &progress, repository.store());
+    let found = forecast(ctx.runtime()?, &repository, options, &progress, &ctx.cancel)?;
     drop(watch);
     for warning in found.warnings.iter().chain(&found.degraded) {
         ctx.output.warn(warning);

@@ -72,6 +72,7 @@ impl Said {
         let number = |n: i64, what: &str| {
             u64::try_from(n).map_err(|_| format!("{what} is {n}, which is negative"))
         };
+        self.list.moved();
         let capacity = number(message.capacity_bytes, "volume_capacity_bytes")?;
         for (offset, len) in message.blocks {
             let (offset, len) = (number(offset, "byte_offset")?, number(len, "size_bytes")?);

@@ -5,7 +5,7 @@
 //! messages instead.
 
 use super::super::{read_ca, read_small};
-use super::status::Failure;
+use super::wire::{Followed, MESSAGE_BYTES_MAX, Seen, Watch};
 use super::{SnapshotEndpoint, SnapshotSource};
 use chunkstore::{Error, ErrorKind, Result, remember_secret};
 use proto::csi::snapshot_metadata_client::SnapshotMetadataClient as CsiClient;
@@ -13,15 +13,18 @@ use proto::kubernetes::snapshot_metadata_client::SnapshotMetadataClient as Kuber
 use proto::{csi, kubernetes};
 use std::collections::HashMap;
 use std::error::Error as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Response, Status, Streaming};
 use zeroize::Zeroizing;
 
-/// Largest message that is taken: half a million ranges.
-const MESSAGE_BYTES_MAX: usize = 16 << 20;
 const SECRETS_BYTES_MAX: u64 = 1 << 20;
-const CONNECT: Duration = Duration::from_secs(20);
+/// All of connecting: the name, the socket, TLS. Less where less silence is allowed.
+const CONNECT: Duration = Duration::from_secs(15);
+/// When a connection that is not there yet is worth a word.
+const SLOW: Duration = Duration::from_secs(2);
+/// Messages without a range may come for so many times the longest silence.
+const EMPTY_FOR: u32 = 10;
 const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
 
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, reason = "generated")]
@@ -72,21 +75,46 @@ messages!(
 );
 
 /// Why a call did not end well.
+#[derive(Debug)]
 pub(super) enum Ended {
-    Connect(Failure),
+    /// Its certificate is not trusted, for this reason.
+    Untrusted(String),
+    /// There is no connection.
+    Unconnected(String),
+    /// The connection failed, or the server fell silent, or its stream ended without a status.
+    Interrupted(String),
+    /// The server gave this status.
     Status(Status),
+    /// Its stream misses something, and says that it ended well.
+    Damaged(String),
+    /// One message is larger than is taken.
+    TooLarge(usize),
     /// The messages break the protocol.
     Broken(String),
+    /// Messages come, and nothing is in them.
+    Endless(String),
 }
 
 /// What takes the messages.
-type Each<'a> = &'a mut (dyn FnMut(Message) -> std::result::Result<(), String> + Send);
+type Take<'a> = &'a mut (dyn FnMut(Message) -> std::result::Result<(), String> + Send);
+
+/// One answer while it comes.
+struct Each<'a> {
+    idle: Duration,
+    watch: Watch,
+    take: Take<'a>,
+    /// When the last range came.
+    news: Instant,
+}
 
 /// A connection, made when it is needed.
 pub(super) struct Connection {
     name: String,
     endpoint: Endpoint,
     channel: Option<Channel>,
+    made: bool,
+    /// Of all of connecting.
+    connect: Duration,
     service: Service,
 }
 
@@ -97,11 +125,11 @@ enum Service {
 
 impl Connection {
     pub(super) fn new(source: &SnapshotSource) -> Result<Self> {
-        let name = source.name();
+        let (name, connect) = (source.name(), CONNECT.min(source.retry.idle()));
         let (endpoint, service) = match &source.endpoint {
             SnapshotEndpoint::Kubernetes { address, server_name, ca_file, namespace, .. } => {
                 let server_name = server_name.as_deref();
-                let endpoint = tls_endpoint(address, server_name, &read_ca(ca_file)?)?;
+                let endpoint = tls_endpoint(address, server_name, &read_ca(ca_file)?.0)?;
                 (endpoint, Service::Kubernetes { namespace: namespace.clone() })
             }
             SnapshotEndpoint::Csi { socket, secrets_file } => {
@@ -114,8 +142,13 @@ impl Connection {
                 (endpoint, Service::Csi { secrets: secrets.unwrap_or_default() })
             }
         };
-        let endpoint = endpoint.connect_timeout(CONNECT).tcp_keepalive(Some(TCP_KEEPALIVE));
-        Ok(Self { name, endpoint, channel: None, service })
+        let endpoint = endpoint.connect_timeout(connect).tcp_keepalive(Some(TCP_KEEPALIVE));
+        Ok(Self { name, endpoint, channel: None, made: false, connect, service })
+    }
+
+    /// Whether one was ever made.
+    pub(super) fn is_made(&self) -> bool {
+        self.made
     }
 
     /// The next call makes a new connection.
@@ -127,9 +160,23 @@ impl Connection {
         if let Some(channel) = &self.channel {
             return Ok(channel.clone());
         }
-        let made = self.endpoint.connect().await;
-        let channel = made.map_err(|e| Ended::Connect(unconnected(&self.name, e)))?;
-        self.channel = Some(channel.clone());
+        let mut connecting = std::pin::pin!(self.endpoint.connect());
+        let made = match tokio::time::timeout(SLOW.min(self.connect), &mut connecting).await {
+            Ok(made) => made,
+            Err(_) => {
+                let left = self.connect.saturating_sub(SLOW);
+                if !left.is_zero() && !self.made {
+                    let left = left.as_secs();
+                    tracing::warn!("no connection to {} yet: given up in {left} s", self.name);
+                }
+                tokio::time::timeout(left, connecting).await.map_err(|_| {
+                    let within = self.connect.as_millis();
+                    Ended::Unconnected(format!("no connection: no answer within {within} ms"))
+                })?
+            }
+        };
+        let channel = made.map_err(unconnected)?;
+        (self.channel, self.made) = (Some(channel.clone()), true);
         Ok(channel)
     }
 
@@ -139,9 +186,11 @@ impl Connection {
         &mut self,
         call: Call,
         idle: Duration,
-        each: Each<'_>,
+        take: Take<'_>,
     ) -> std::result::Result<(), Ended> {
-        let channel = self.channel().await?;
+        let (channel, watch) = (self.channel().await?, Watch::default());
+        let channel = Followed::new(channel, watch.clone());
+        let mut each = Each { idle, watch, take, news: Instant::now() };
         match &self.service {
             Service::Kubernetes { namespace } => {
                 let mut client =
@@ -159,7 +208,7 @@ impl Connection {
                             starting_offset,
                             max_results,
                         };
-                        consume(client.get_metadata_delta(request), idle, each).await
+                        consume(client.get_metadata_delta(request), &mut each).await
                     }
                     None => {
                         let request = kubernetes::GetMetadataAllocatedRequest {
@@ -169,7 +218,7 @@ impl Connection {
                             starting_offset,
                             max_results,
                         };
-                        consume(client.get_metadata_allocated(request), idle, each).await
+                        consume(client.get_metadata_allocated(request), &mut each).await
                     }
                 }
             }
@@ -187,7 +236,7 @@ impl Connection {
                             max_results,
                             secrets,
                         };
-                        consume(client.get_metadata_delta(request), idle, each).await
+                        consume(client.get_metadata_delta(request), &mut each).await
                     }
                     None => {
                         let request = csi::GetMetadataAllocatedRequest {
@@ -196,7 +245,7 @@ impl Connection {
                             max_results,
                             secrets,
                         };
-                        consume(client.get_metadata_allocated(request), idle, each).await
+                        consume(client.get_metadata_allocated(request), &mut each).await
                     }
                 }
             }
@@ -206,42 +255,77 @@ impl Connection {
 
 async fn consume<T: Into<Message>>(
     call: impl Future<Output = std::result::Result<Response<Streaming<T>>, Status>>,
-    idle: Duration,
-    each: Each<'_>,
+    each: &mut Each<'_>,
 ) -> std::result::Result<(), Ended> {
-    let silent = |_| {
-        let what = format!("nothing came for {} ms", idle.as_millis());
-        Ended::Status(Status::unavailable(what))
-    };
-    let answer = tokio::time::timeout(idle, call).await.map_err(silent)?;
-    let mut stream = answer.map_err(Ended::Status)?.into_inner();
-    let mut messages = 0u64;
-    loop {
-        let message = tokio::time::timeout(idle, stream.message()).await.map_err(silent)?;
-        match message.map_err(Ended::Status)? {
-            Some(message) => each(message.into()).map_err(Ended::Broken)?,
-            None => break,
-        }
-        messages += 1;
+    let answer = each.wait(call).await?;
+    let mut stream = answer.into_inner();
+    // only a status is a clean end; that there is one has been seen to
+    while let Some(message) = each.wait(stream.message()).await? {
+        each.take(message.into())?;
     }
-    // only a status is a clean end; a server without messages may have sent it before the stream
-    // began
-    let trailers = tokio::time::timeout(idle, stream.trailers()).await.map_err(silent)?;
-    match trailers.map_err(Ended::Status)? {
-        None if messages > 0 => {
-            Err(Ended::Status(Status::unavailable("the stream ended without a status")))
+    Ok(())
+}
+
+impl Each<'_> {
+    /// `idle` bounds each wait.
+    async fn wait<T>(
+        &self,
+        next: impl Future<Output = std::result::Result<T, Status>>,
+    ) -> std::result::Result<T, Ended> {
+        match tokio::time::timeout(self.idle, next).await {
+            Ok(Ok(next)) => Ok(next),
+            Ok(Err(status)) => Err(ended(&self.watch, status)),
+            Err(_) => {
+                let what = format!("nothing came for {} ms", self.idle.as_millis());
+                Err(Ended::Interrupted(what))
+            }
         }
-        _ => Ok(()),
+    }
+
+    fn take(&mut self, message: Message) -> std::result::Result<(), Ended> {
+        let now = Instant::now();
+        if !message.blocks.is_empty() {
+            self.news = now;
+        } else if now.duration_since(self.news) > self.idle.saturating_mul(EMPTY_FOR) {
+            let seconds = now.duration_since(self.news).as_secs();
+            return Err(Ended::Endless(format!(
+                "for {seconds} s nothing came but messages without a range"
+            )));
+        }
+        (self.take)(message).map_err(Ended::Broken)
+    }
+}
+
+/// The generated client says everything by a status. What was seen on the wire tells whose it is.
+fn ended(watch: &Watch, status: Status) -> Ended {
+    match watch.seen() {
+        Seen::Status => Ended::Status(status),
+        Seen::Damaged(what) => Ended::Damaged(what),
+        Seen::TooLarge(bytes) => Ended::TooLarge(bytes),
+        Seen::Cut => Ended::Interrupted("the stream ended without a status".to_owned()),
+        // the connection's own failure has a cause
+        Seen::Open if status.source().is_some() => {
+            Ended::Interrupted(format!("the connection failed: {}", status.message()))
+        }
+        Seen::Open => Ended::Broken(format!("it cannot be understood: {}", status.message())),
     }
 }
 
 fn tls_endpoint(address: &str, server_name: Option<&str>, ca: &[u8]) -> Result<Endpoint> {
-    let bad = |e: tonic::transport::Error| {
+    let bad = |what: &str| {
         let context = format!("use {address} as the address of a list");
-        Error::new(ErrorKind::Usage, context, "").caused_by(e).hint("write it like host:port")
+        Error::new(ErrorKind::Usage, context, what).hint("write it like host:port")
     };
-    let endpoint = Endpoint::from_shared(format!("https://{address}")).map_err(bad)?;
-    let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca));
+    if address.contains("://") {
+        return Err(bad("it has a scheme"));
+    }
+    let endpoint =
+        Endpoint::from_shared(format!("https://{address}")).map_err(|e| bad("").caused_by(e))?;
+    if endpoint.uri().port_u16().is_none() {
+        return Err(bad("it has no port"));
+    }
+    let ca = Certificate::from_pem(ca);
+    let mut tls = ClientTlsConfig::new().ca_certificate(ca).timeout(CONNECT);
     if let Some(name) = server_name {
         tls = tls.domain_name(name);
     }
@@ -252,28 +336,17 @@ fn tls_endpoint(address: &str, server_name: Option<&str>, ca: &[u8]) -> Result<E
     })
 }
 
-fn unconnected(name: &str, error: tonic::transport::Error) -> Failure {
+fn unconnected(error: tonic::transport::Error) -> Ended {
     let mut cause = error.source();
     let mut words = error.to_string();
     while let Some(e) = cause {
         words = e.to_string();
         if words.contains("certificate") {
-            return Failure::Final(
-                super::refused(
-                    ErrorKind::Denied,
-                    name,
-                    format!("its certificate is not trusted: {words}"),
-                )
-                .hint("give the CA file that signed it, and with --changes-server-name the name that stands in it"),
-            );
+            return Ended::Untrusted(words);
         }
         cause = e.source();
     }
-    Failure::Passing(super::refused(
-        ErrorKind::Unavailable,
-        name,
-        format!("no connection: {words}"),
-    ))
+    Ended::Unconnected(format!("no connection: {words}"))
 }
 
 fn read_secrets(path: &std::path::Path) -> Result<HashMap<String, String>> {

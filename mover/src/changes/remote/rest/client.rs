@@ -2,18 +2,24 @@
 //!
 //! Redirects are not followed: the token is for the address that the user named.
 
+use super::super::retry::Patience;
 use super::super::{RetryPolicy, read_ca, read_token, refused};
 use super::RestSource;
+use crate::control::Progress;
 use chunkstore::{Error, ErrorKind, Result};
 use reqwest::header::{ACCEPT, AUTHORIZATION, DATE, HeaderValue, RETRY_AFTER};
-use reqwest::{Certificate, Response, StatusCode, Url};
+use reqwest::{Response, StatusCode, Url};
 use std::error::Error as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Most bytes of one page: a page of ten thousand blocks has about one MiB.
 const PAGE_BYTES_MAX: usize = 16 << 20;
-const CONNECT: Duration = Duration::from_secs(20);
+/// All of connecting: the name, the socket, TLS.
+const CONNECT: Duration = Duration::from_secs(15);
+/// When an answer that is not there yet is worth a word.
+const SLOW: Duration = Duration::from_secs(2);
 /// Whole of one request, however steadily its bytes drip.
 const REQUEST: Duration = Duration::from_secs(600);
 
@@ -26,12 +32,18 @@ pub(super) enum Answer {
     },
     /// The result is no longer there.
     Expired,
+    /// The server does not take this request.
+    BadRequest(Error),
 }
 
 /// A failed try.
 enum Failure {
     /// It may pass; the server may have said when.
     Passing(Error, Option<Duration>),
+    /// It rarely passes: ask again a few times.
+    Internal(Error),
+    /// The token is not good: read it again, once.
+    Token(Error),
     Final(Error),
 }
 
@@ -39,44 +51,55 @@ pub(super) struct Client {
     http: reqwest::Client,
     url: Url,
     name: String,
+    /// What may carry `nextOffset`, and what does.
+    offset_parameters: Vec<String>,
     offset_parameter: String,
     token_file: Option<PathBuf>,
     retry: RetryPolicy,
+    patience: Patience,
+    /// A token was refused, and is read again.
+    token_renewed: bool,
+    /// Counts what comes.
+    progress: Option<Arc<Progress>>,
 }
 
 impl Client {
-    pub(super) fn new(source: &RestSource, url: &str) -> Result<Self> {
+    pub(super) fn new(
+        source: &RestSource,
+        url: &str,
+        progress: Option<Arc<Progress>>,
+    ) -> Result<Self> {
         let url = parse_url(source, url)?;
         let name = without_query(url.as_str()).to_owned();
         let mut http = reqwest::Client::builder()
-            .connect_timeout(CONNECT)
+            .connect_timeout(CONNECT.min(source.retry.idle()))
             .read_timeout(source.retry.idle())
             .timeout(REQUEST)
             .redirect(reqwest::redirect::Policy::none())
             .retry(reqwest::retry::never())
             .user_agent(concat!("mover/", env!("CARGO_PKG_VERSION")));
         if let Some(path) = &source.ca_file {
-            let bad = |e: reqwest::Error| {
-                let what = format!("use CA file {}", path.display());
-                Error::new(ErrorKind::Usage, what, "").caused_by(e)
-            };
-            let certificates = Certificate::from_pem_bundle(&read_ca(path)?).map_err(bad)?;
-            if certificates.is_empty() {
-                let what = format!("use CA file {}", path.display());
-                return Err(Error::new(ErrorKind::Usage, what, "it has no certificate"));
-            }
+            let (_, certificates) = read_ca(path)?;
             http = http.tls_certs_only(certificates);
         }
         let http = http.build().map_err(|e| {
             Error::new(ErrorKind::Unavailable, format!("prepare to ask {name}"), "").caused_by(e)
         })?;
+        let offset_parameters = match &source.offset_parameter {
+            Some(own) => vec![own.clone()],
+            None => RestSource::OFFSET_PARAMETERS.map(str::to_owned).to_vec(),
+        };
         Ok(Self {
             http,
             url,
+            patience: Patience::new(source.retry, name.clone()),
             name,
-            offset_parameter: parameter(&source.offset_parameter, RestSource::OFFSET_PARAMETER),
+            offset_parameter: offset_parameters.first().cloned().unwrap_or_default(),
+            offset_parameters,
             token_file: source.token_file.clone(),
             retry: source.retry,
+            token_renewed: false,
+            progress,
         })
     }
 
@@ -84,28 +107,65 @@ impl Client {
         &self.name
     }
 
+    pub(super) fn idle(&self) -> Duration {
+        self.retry.idle()
+    }
+
+    /// Names that may carry `nextOffset`; the one that has worked, once one has.
+    pub(super) fn offset_parameters(&self) -> Vec<String> {
+        self.offset_parameters.clone()
+    }
+
+    /// From now on this one carries `nextOffset`.
+    pub(super) fn use_parameter(&mut self, name: String) {
+        self.offset_parameter = name;
+    }
+
+    /// It works.
+    pub(super) fn keep_parameter(&mut self) {
+        self.offset_parameters = vec![self.offset_parameter.clone()];
+    }
+
     /// The page at `next`, or the first. Failures that may pass are tried again.
-    pub(super) async fn get(&self, next: Option<&str>) -> Result<Answer> {
+    pub(super) async fn get(&mut self, next: Option<&str>) -> Result<Answer> {
         let mut url = self.url.clone();
         if let Some(next) = next {
             url.query_pairs_mut().append_pair(&self.offset_parameter, next);
         }
-        let mut failures = 0;
         loop {
-            match self.attempt(url.clone()).await {
-                Ok(answer) => return Ok(answer),
-                Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::Passing(error, asked)) => {
-                    failures += 1;
-                    if failures >= self.retry.tries_max {
-                        return Err(error.hint(format!("it was asked {failures} times")));
-                    }
-                    let wait = self.retry.wait(failures, asked);
-                    tracing::info!("{error}; asking again in {} ms", wait.as_millis());
-                    tokio::time::sleep(wait).await;
+            let (error, tries_max, asked) = match self.attempt_aloud(url.clone()).await {
+                Ok(answer) => {
+                    self.patience.progress();
+                    self.token_renewed = false;
+                    return Ok(answer);
                 }
-            }
+                Err(Failure::Token(_)) if self.token_file.is_some() && !self.token_renewed => {
+                    // whoever issues it may have renewed it since
+                    self.token_renewed = true;
+                    tracing::info!("{} refuses the token: reading it again", self.name);
+                    tokio::time::sleep(self.retry.wait(1, None)).await;
+                    continue;
+                }
+                Err(Failure::Final(error) | Failure::Token(error)) => return Err(error),
+                Err(Failure::Internal(error)) => (error, self.retry.internal_tries_max, None),
+                Err(Failure::Passing(error, asked)) => (error, self.retry.tries_max, asked),
+            };
+            let wait = self.patience.after(error, tries_max, asked)?;
+            tokio::time::sleep(wait).await;
         }
+    }
+
+    /// Says when a server that was never reached does not answer at once.
+    async fn attempt_aloud(&mut self, url: Url) -> Result<Answer, Failure> {
+        if !self.patience.is_at_start() {
+            return self.attempt(url).await;
+        }
+        let mut attempt = std::pin::pin!(self.attempt(url));
+        if let Ok(answer) = tokio::time::timeout(SLOW, &mut attempt).await {
+            return answer;
+        }
+        tracing::warn!("no answer from {} yet", self.name);
+        attempt.await
     }
 
     async fn attempt(&self, url: Url) -> Result<Answer, Failure> {
@@ -121,7 +181,11 @@ impl Client {
             request = request.header(AUTHORIZATION, value);
         }
         let response = request.send().await.map_err(|e| self.transport(e))?;
-        match self.judge(&response) {
+        let judged = self.judge(&response);
+        match judged {
+            Some(Failure::Final(error)) if response.status() == StatusCode::BAD_REQUEST => {
+                Ok(Answer::BadRequest(error))
+            }
             Some(failure) => Err(failure),
             None if response.status() == StatusCode::GONE => Ok(Answer::Expired),
             None => {
@@ -144,16 +208,33 @@ impl Client {
             | StatusCode::GATEWAY_TIMEOUT => {
                 Failure::Passing(error(ErrorKind::Unavailable), retry_after(response))
             }
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Failure::Final(
+            StatusCode::INTERNAL_SERVER_ERROR => Failure::Internal(
+                error(ErrorKind::Unavailable).hint("look into the log of the server"),
+            ),
+            StatusCode::UNAUTHORIZED => {
+                let hint = match self.token_file {
+                    Some(_) => "check the token file, and that the token has not expired",
+                    None => "it wants a token: give one with --changes-token-file",
+                };
+                Failure::Token(error(ErrorKind::Denied).hint(hint))
+            }
+            StatusCode::FORBIDDEN => Failure::Final(
                 error(ErrorKind::Denied).hint("check the token file, and what its owner may do"),
             ),
-            StatusCode::NOT_FOUND => Failure::Final(
-                error(ErrorKind::NotFound).hint("ask the storage system for the list again"),
-            ),
+            StatusCode::NOT_FOUND => Failure::Final(error(ErrorKind::NotFound).hint(
+                "check the address, and ask the storage system for the list again if it has been given up",
+            )),
+            StatusCode::BAD_REQUEST => Failure::Final(error(ErrorKind::Unsupported).hint(
+                "check the address, and the names in --changes-offset-parameter and --changes-entries-parameter",
+            )),
             status if status.is_redirection() => Failure::Final(
-                error(ErrorKind::Usage).hint("redirects are not followed: name the last address"),
+                error(ErrorKind::Unsupported)
+                    .hint("redirects are not followed: name the last address"),
             ),
-            _ => Failure::Final(error(ErrorKind::Unsupported)),
+            _ => Failure::Final(
+                error(ErrorKind::Unsupported)
+                    .hint("check the address, and look into the log of the server"),
+            ),
         })
     }
 
@@ -164,10 +245,11 @@ impl Client {
                 let what = format!("a page has more than {} MiB", PAGE_BYTES_MAX >> 20);
                 return Err(Failure::Final(
                     refused(ErrorKind::Unsupported, &self.name, what)
-                        .hint("ask for fewer blocks in a page"),
+                        .hint("ask for fewer blocks in a page, with --changes-page"),
                 ));
             }
             body.extend_from_slice(&piece);
+            self.progress.iter().for_each(|progress| progress.listed.add(1));
         }
         Ok(body)
     }
@@ -185,11 +267,12 @@ impl Client {
             return Failure::Final(
                 refused(ErrorKind::Denied, &self.name, "its certificate is not trusted")
                     .caused_by(error)
-                    .hint("give the CA file that signed it, and the name that stands in it"),
+                    .hint("give the CA file that signed it with --changes-ca-file, and the name that stands in it"),
             );
         }
         let error = refused(ErrorKind::Unavailable, &self.name, "").caused_by(error);
-        Failure::Passing(error, None)
+        let hint = "check the address, and that the server runs";
+        Failure::Passing(error.hint(hint), None)
     }
 }
 

@@ -3,7 +3,12 @@
 //! Keys are matched without regard to case, `_` and `-`, as Go's decoder does for structures
 //! without tags; a number may be a string of digits, as protocol-buffer JSON writes it. The same
 //! meaning twice in one object is an error: one of the two would be lost. What is not known is
-//! skipped.
+//! skipped, unless its name says that it may matter (`page/unknown.rs`). What would make a short
+//! list out of a page that was not understood is refused: a page without its list, an offset that
+//! is missing for any reason but that Go leaves out a 0, a list that is `null` although there is
+//! more to say of it.
+
+mod unknown;
 
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::fmt;
@@ -21,6 +26,10 @@ pub(super) struct Page {
     pub(super) expiry: Option<u64>,
     pub(super) error: Option<String>,
     pub(super) blocks: u64,
+    /// Blocks of the whole list, as the server states them.
+    pub(super) total: Option<u64>,
+    /// Pages of the whole list, as the server states them.
+    pub(super) total_pages: Option<u64>,
 }
 
 /// A block of a page.
@@ -31,6 +40,8 @@ pub(super) struct Block {
     pub(super) zero: bool,
     /// Base64 text, as it came.
     pub(super) context: Option<String>,
+    /// It has no offset, which stands for 0.
+    pub(super) implied: bool,
 }
 
 /// Reads a page and hands on each block as it goes by; the error of `each` ends it.
@@ -44,8 +55,8 @@ pub(super) fn read_page(
     Ok(page)
 }
 
-/// A name without case, `_` and `-`.
-struct Name(String);
+/// A name without case, `_` and `-`, and as it was.
+struct Name(String, String);
 
 impl<'de> de::Deserialize<'de> for Name {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
@@ -59,7 +70,7 @@ impl<'de> de::Deserialize<'de> for Name {
 
             fn visit_str<E: de::Error>(self, name: &str) -> Result<Name, E> {
                 let plain = name.chars().filter(|c| !matches!(c, '_' | '-'));
-                Ok(Name(plain.map(|c| c.to_ascii_lowercase()).collect()))
+                Ok(Name(plain.map(|c| c.to_ascii_lowercase()).collect(), name.to_owned()))
             }
         }
         d.deserialize_identifier(Plain)
@@ -92,38 +103,83 @@ impl<'de> Visitor<'de> for PageSeed<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Page, A::Error> {
-        let (mut next, mut volume, mut expiry, mut error, mut blocks) =
-            (None, None, None, None, None);
-        while let Some(Name(name)) = map.next_key()? {
-            match name.as_str() {
+        let mut m = Members::default();
+        while let Some(name) = map.next_key::<Name>()? {
+            match name.0.as_str() {
                 "changeblocklist" | "changedblocklist" | "changedblocks" => {
                     let count = map.next_value_seed(Blocks(&mut *self.0))?;
-                    once(&mut blocks, "the list of blocks", count)?;
+                    once(&mut m.blocks, "the list of blocks", count)?;
                 }
-                "nextoffset" => once(&mut next, "nextOffset", map.next_value_seed(Token)?)?,
+                "nextoffset" => once(&mut m.next, "nextOffset", map.next_value_seed(Token)?)?,
                 "volumesize" | "volumesizebytes" => {
-                    once(&mut volume, "volumeSize", map.next_value_seed(Num("volumeSize"))?)?;
+                    once(&mut m.volume, "volumeSize", map.next_value_seed(Num("volumeSize"))?)?;
                 }
-                "timeout" => once(&mut expiry, "timeout", map.next_value_seed(Num("timeout"))?)?,
-                "error" => once(&mut error, "error", map.next_value_seed(Token)?)?,
-                _ => {
-                    map.next_value::<IgnoredAny>()?;
+                "timeout" => once(&mut m.expiry, "timeout", map.next_value_seed(Num("timeout"))?)?,
+                "error" => once(&mut m.error, "error", map.next_value_seed(Token)?)?,
+                "total" | "totalcount" | "totalblocks" | "totalentries" | "totalitems" => {
+                    once(&mut m.total, "total", map.next_value_seed(Num("total"))?)?;
                 }
+                "totalpages" | "pagecount" => {
+                    once(&mut m.pages, "totalPages", map.next_value_seed(Num("totalPages"))?)?;
+                }
+                _ => m.note(&name, map.next_value_seed(unknown::Other)?)?,
             }
         }
-        let error = error.flatten();
-        // a page of another protocol has none of the members, and must not pass for an empty list
-        if error.is_none() && blocks.is_none() && volume.is_none() && next.is_none() {
-            return Err(de::Error::custom("it has none of the members of a page"));
+        m.page()
+    }
+}
+
+/// Members of a page as they come.
+#[derive(Default)]
+struct Members {
+    next: Option<Option<String>>,
+    volume: Option<Option<u64>>,
+    expiry: Option<Option<u64>>,
+    error: Option<Option<String>>,
+    /// Inside: how many, or `null`.
+    blocks: Option<Option<u64>>,
+    total: Option<Option<u64>>,
+    pages: Option<Option<u64>>,
+    /// It says how the making of the list stands.
+    state: bool,
+}
+
+impl Members {
+    fn note<E: de::Error>(&mut self, name: &Name, value: unknown::Value) -> Result<(), E> {
+        let Name(plain, given) = name;
+        match value.matters(plain, given) {
+            Some(what) => Err(E::custom(what)),
+            None => {
+                self.state |= unknown::is_state(plain) && !value.is_empty();
+                Ok(())
+            }
         }
+    }
+
+    fn page<E: de::Error>(self) -> Result<Page, E> {
         // 0 is what a decoder makes of a number that was not set
         let set = |n: Option<Option<u64>>| n.flatten().filter(|n| *n > 0);
+        let (error, expiry) = (self.error.flatten(), set(self.expiry));
+        let blocks = match self.blocks {
+            _ if error.is_some() => 0,
+            // what was not understood must not pass for an empty list
+            None => return Err(E::custom("it has no list of blocks")),
+            Some(Some(count)) => count,
+            Some(None) if expiry.is_some() || self.state => {
+                return Err(E::custom(
+                    "its list of blocks is null beside a timeout or a state, so it may still be made",
+                ));
+            }
+            Some(None) => 0,
+        };
         Ok(Page {
-            next: next.flatten(),
-            volume_bytes: set(volume),
-            expiry: set(expiry),
+            next: self.next.flatten(),
+            volume_bytes: set(self.volume),
+            expiry,
             error,
-            blocks: blocks.unwrap_or(0),
+            blocks,
+            total: self.total.flatten(),
+            total_pages: set(self.pages),
         })
     }
 }
@@ -131,32 +187,32 @@ impl<'de> Visitor<'de> for PageSeed<'_> {
 struct Blocks<'a>(&'a mut dyn FnMut(Block) -> Result<(), String>);
 
 impl<'de> DeserializeSeed<'de> for Blocks<'_> {
-    type Value = u64;
+    type Value = Option<u64>;
 
-    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<u64, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<Option<u64>, D::Error> {
         d.deserialize_any(self)
     }
 }
 
 impl<'de> Visitor<'de> for Blocks<'_> {
-    type Value = u64;
+    type Value = Option<u64>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an array of blocks")
     }
 
     /// A nil slice.
-    fn visit_unit<E: de::Error>(self) -> Result<u64, E> {
-        Ok(0)
+    fn visit_unit<E: de::Error>(self) -> Result<Option<u64>, E> {
+        Ok(None)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<u64, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Option<u64>, A::Error> {
         let mut count = 0;
         while let Some(block) = seq.next_element_seed(BlockSeed)? {
             count += 1;
             (self.0)(block).map_err(|what| de::Error::custom(format!("block {count}: {what}")))?;
         }
-        Ok(count)
+        Ok(Some(count))
     }
 }
 
@@ -179,7 +235,8 @@ impl<'de> Visitor<'de> for BlockSeed {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Block, A::Error> {
         let (mut offset, mut len, mut zero, mut context) = (None, None, None, None);
-        while let Some(Name(name)) = map.next_key()? {
+        let mut unknown = None;
+        while let Some(Name(name, given)) = map.next_key()? {
             match name.as_str() {
                 "offset" | "byteoffset" => {
                     once(&mut offset, "offset", map.next_value_seed(Num("offset"))?)?;
@@ -189,6 +246,7 @@ impl<'de> Visitor<'de> for BlockSeed {
                 "context" => once(&mut context, "context", map.next_value_seed(Token)?)?,
                 _ => {
                     map.next_value::<IgnoredAny>()?;
+                    unknown.get_or_insert(given);
                 }
             }
         }
@@ -196,12 +254,22 @@ impl<'de> Visitor<'de> for BlockSeed {
         if context.as_ref().is_some_and(|text| !is_base64(text)) {
             return Err(de::Error::custom("context is not base64"));
         }
-        // a Go structure with omitempty leaves an offset of 0 out
-        let offset = offset.flatten().unwrap_or(0);
         let Some(len) = len.flatten() else {
             return Err(de::Error::custom("a block has no size"));
         };
-        Ok(Block { offset, len, zero: zero.flatten().unwrap_or(false), context })
+        let implied = offset.is_none();
+        let offset = match (offset, unknown) {
+            (Some(Some(offset)), _) => offset,
+            (Some(None), _) => return Err(de::Error::custom("the offset of a block is null")),
+            // a Go structure with omitempty leaves an offset of 0 out
+            (None, None) => 0,
+            (None, Some(other)) => {
+                let other: String = other.chars().take(unknown::QUOTED_CHARS_MAX).collect();
+                let what = format!("a block has no offset, but {other:?}, which is not known");
+                return Err(de::Error::custom(what));
+            }
+        };
+        Ok(Block { offset, len, zero: zero.flatten().unwrap_or(false), context, implied })
     }
 }
 
@@ -282,88 +350,4 @@ impl Visitor<'_> for Num {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(json: &str) -> Result<(Page, Vec<Block>), String> {
-        let mut blocks = Vec::new();
-        let mut each = |b| {
-            blocks.push(b);
-            Ok(())
-        };
-        let page = read_page(json.as_bytes(), &mut each).map_err(|e| e.to_string())?;
-        Ok((page, blocks))
-    }
-
-    #[test]
-    fn spellings_and_number_forms_are_one() {
-        let plain = r#"{"changeBlockList":[{"offset":4096,"size":512,"zeroOut":true,"context":"AQ=="}],
-            "nextOffset":"7","volumeSize":8192,"timeout":9}"#;
-        let block = Block { offset: 4096, len: 512, zero: true, context: Some("AQ==".into()) };
-        let page = Page {
-            next: Some("7".into()),
-            volume_bytes: Some(8192),
-            expiry: Some(9),
-            error: None,
-            blocks: 1,
-        };
-        for json in [
-            plain.to_owned(),
-            plain.replace("changeBlockList", "ChangeBlockList").replace("offset", "Offset"),
-            plain.replace("changeBlockList", "changed_blocks").replace("\"7\"", "7"),
-            plain
-                .replace("8192", "\"8192\"")
-                .replace("4096", "\"4096\"")
-                .replace("size", "sizeBytes"),
-            plain.replace("nextOffset", "nextOffSet").replace("volumeSize", "volume_size_bytes"),
-            plain.replace("zeroOut", "zero-out").replace("\"offset", "\"byte_offset"),
-            plain.replace("\"timeout\"", "\"more\":[{}],\"Timeout\""),
-        ] {
-            assert_eq!(read(&json), Ok((page_of(&page), vec![block.clone()])), "{json}");
-        }
-    }
-
-    fn page_of(p: &Page) -> Page {
-        Page { next: p.next.clone(), error: p.error.clone(), ..*p }
-    }
-
-    #[test]
-    fn the_end_is_a_next_offset_that_is_absent_null_or_empty() {
-        for json in [
-            r#"{"changedBlockList":null}"#,
-            r#"{"changedBlockList":[],"nextOffset":null}"#,
-            r#"{"changedBlockList":[],"NextOffset":"","timeout":0,"volumeSize":0}"#,
-        ] {
-            assert_eq!(read(json), Ok((Page::default(), vec![])), "{json}");
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_understood_is_refused() {
-        for (json, what) in [
-            ("[]", "invalid type"),
-            ("{}", "none of the members"),
-            (r#"{"items":[]}"#, "none of the members"),
-            (r#"{"changedBlocks":[],"changed_blocks":[]}"#, "twice"),
-            (r#"{"changedBlocks":[{"size":1,"Size":1}]}"#, "size is given twice"),
-            (r#"{"changedBlocks":[{"offset":1}]}"#, "has no size"),
-            (r#"{"changedBlocks":[{"offset":-1,"size":1}]}"#, "invalid type"),
-            (r#"{"changedBlocks":[{"offset":"1e3","size":1}]}"#, "\"1e3\""),
-            (r#"{"changedBlocks":[{"offset":1.5,"size":1}]}"#, "invalid type"),
-            (r#"{"changedBlocks":[{"offset":1,"size":1,"context":"%"}]}"#, "base64"),
-            (r#"{"changedBlocks":[]"#, "EOF"),
-            (r#"{"changedBlocks":[]} x"#, "trailing"),
-        ] {
-            let error = read(json).expect_err(json);
-            assert!(error.contains(what), "{json}: {error}");
-        }
-        let stop = read_page(br#"{"changedBlocks":[{"size":1}]}"#, &mut |_| Err("no".into()));
-        assert!(stop.unwrap_err().to_string().contains("block 1: no"));
-    }
-
-    #[test]
-    fn an_error_in_the_body_is_kept() {
-        let (page, _) = read(r#"{"error":"the snapshot is gone"}"#).unwrap();
-        assert_eq!(page.error.as_deref(), Some("the snapshot is gone"));
-    }
-}
+mod tests;

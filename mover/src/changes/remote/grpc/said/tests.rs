@@ -14,6 +14,7 @@ fn collector(ranges_max: usize) -> Collector {
         granule_bytes: 2 * CELL,
         base: None,
         device: None,
+        progress: None,
     })
 }
 
