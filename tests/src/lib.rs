@@ -58,7 +58,7 @@ pub use relay::{
 pub use servers::{S3Bucket, S3Server, S3Version};
 pub use skip::{is_root, skip};
 pub use trackers::{
-    Authority, Block, Blocks, Code, GrpcCall, GrpcQuirks, GrpcServer, RestQuirks, RestRequest,
-    RestServer, RestSpelling,
+    Authority, Block, Blocks, Code, GrpcCall, GrpcQuirks, GrpcScript, GrpcServer, RawAnswer,
+    RawServer, RestQuirks, RestRequest, RestServer, RestSpelling,
 };
 pub use vault::{Vault, VaultParams, VaultRun};

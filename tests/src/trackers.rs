@@ -9,7 +9,7 @@ mod grpc;
 mod rest;
 
 pub use authority::Authority;
-pub use grpc::{Code, GrpcCall, GrpcQuirks, GrpcServer};
+pub use grpc::{Code, GrpcCall, GrpcQuirks, GrpcScript, GrpcServer, RawAnswer, RawServer};
 pub use rest::{RestQuirks, RestRequest, RestServer, RestSpelling};
 
 use std::path::Path;

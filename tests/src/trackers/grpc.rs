@@ -4,13 +4,16 @@
 //! Both stream [`Blocks`] in messages as a driver would, unless a quirk is switched on. Each call
 //! of a test is remembered.
 
+mod raw;
 mod stream;
+
+pub use raw::{RawAnswer, RawServer};
 
 use super::{Authority, Block, Blocks};
 use proto::csi::snapshot_metadata_server as csi_server;
 use proto::kubernetes::snapshot_metadata_server as kubernetes_server;
 use proto::{csi, kubernetes};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -45,6 +48,10 @@ pub struct GrpcQuirks {
     pub fail_after: Option<(u64, Code, u32)>,
     /// Each call ends with OK behind so many ranges, so often: cut off, and nobody says so.
     pub cut_after: Option<(u64, u32)>,
+    /// Behind so many ranges a call sends empty messages, and never ends.
+    pub empty_after: Option<u64>,
+    /// Milliseconds between two messages.
+    pub pace_ms: u64,
     /// A call sends nothing any more behind so many ranges, so often.
     pub silent_after: Option<(u64, u32)>,
     /// A call that goes on starts one range too early.
@@ -78,6 +85,19 @@ pub struct GrpcQuirks {
     pub renews: Option<PathBuf>,
     /// Secrets that the driver needs.
     pub secrets: HashMap<String, String>,
+    /// How the first calls go, one each, beside all that is above.
+    pub scripts: VecDeque<GrpcScript>,
+}
+
+/// How one call goes.
+#[derive(Debug, Clone, Default)]
+pub struct GrpcScript {
+    /// Ranges before the first one that it was asked for which it sends as well.
+    pub early: u64,
+    /// Offsets of ranges that it leaves out.
+    pub without: Vec<u64>,
+    /// It ends behind so many ranges, with this status or with OK.
+    pub stop: Option<(u64, Option<Code>)>,
 }
 
 /// What a client asked.
@@ -280,13 +300,20 @@ impl Shared {
             }
             _ => {}
         }
+        let script = quirks.scripts.pop_front().unwrap_or_default();
+        let blocks = match script.without.as_slice() {
+            [] => blocks,
+            out => Vec::from_iter(blocks.iter().filter(|b| !out.contains(&b.offset))).into(),
+        };
+        let fail = script.stop.and_then(|(at, code)| code.map(|code| (at, code)));
+        let cut = script.stop.filter(|(_, code)| code.is_none()).map(|(at, _)| at);
         let stream = Stream {
-            from: first_range(&quirks, &blocks, start),
+            from: first_range(&quirks, &blocks, start).saturating_sub(script.early),
             volume_bytes,
             blocks,
             first,
-            fail: take(&mut quirks.fail_after),
-            cut: take_plain(&mut quirks.cut_after),
+            fail: fail.or_else(|| take(&mut quirks.fail_after)),
+            cut: cut.or_else(|| take_plain(&mut quirks.cut_after)),
             silent: take_plain(&mut quirks.silent_after),
             per_message: quirks
                 .per_message

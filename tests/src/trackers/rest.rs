@@ -4,10 +4,11 @@
 //! as plainly as the draft would have it, unless a quirk is switched on.
 
 use super::{Authority, Block, Blocks};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -69,6 +70,18 @@ pub struct RestQuirks {
     pub context: Option<String>,
     /// Clients must send this token.
     pub token: Option<String>,
+    /// With this token the answer is 401, and the good one is written here, as a kubelet would.
+    pub stale: Option<(String, PathBuf)>,
+    /// `nextOffset` is taken from this parameter, and from no other.
+    pub parameter: Option<String>,
+    /// A parameter that is not known is answered with 400.
+    pub strict: bool,
+    /// Each page is the first one, with a `nextOffset` that never came before.
+    pub endless: bool,
+    /// After a 410 the list is this one.
+    pub after_gone: Option<Blocks>,
+    /// The bodies of the answers, whatever was asked; the last one stays.
+    pub bodies: VecDeque<String>,
 }
 
 /// What a client asked.
@@ -277,6 +290,13 @@ fn reply(shared: &Shared, request: &RestRequest) -> Reply {
     let mut resources = lock(&shared.resources);
     let Some(resource) = resources.get_mut(&request.path) else { return answer(404, vec![]) };
     let quirks = &mut resource.quirks;
+    if let Some((stale, file)) = &quirks.stale
+        && request.authorization.as_ref() == Some(&format!("Bearer {stale}"))
+    {
+        let good = quirks.token.as_ref().expect("a token is good");
+        std::fs::write(file, good).expect("renew the token");
+        return answer(401, vec![]);
+    }
     if let Some(token) = &quirks.token
         && request.authorization.as_ref() != Some(&format!("Bearer {token}"))
     {
@@ -288,13 +308,29 @@ fn reply(shared: &Shared, request: &RestRequest) -> Reply {
     }
     let asked = request.query.get("maxEntries").and_then(|n| n.parse().ok());
     let per_page = quirks.page_blocks.or(asked.filter(|n| *n > 0)).unwrap_or(1000);
-    let from = request.query.get("startOffset").map_or("0", String::as_str);
+    let parameter = quirks.parameter.clone().unwrap_or_else(|| "startOffset".to_owned());
+    let known = |name: &String| *name == "maxEntries" || *name == parameter;
+    if quirks.strict && !request.query.keys().all(known) {
+        return answer(400, vec![]);
+    }
+    let headers = vec!["Content-Type: application/json".to_owned()];
+    if let Some(body) = match quirks.bodies.len() {
+        0 | 1 => quirks.bodies.front().cloned(),
+        _ => quirks.bodies.pop_front(),
+    } {
+        return Reply::Answer { status: 200, headers, body, cut: false };
+    }
+    let from = request.query.get(&parameter).map_or("0", String::as_str);
+    let from = if quirks.endless { "0" } else { from };
     let from: u64 = from.trim_start_matches("at ").parse().expect("a nextOffset of ours");
     let page = from / per_page + 1;
     if quirks.silent_at == Some(page) {
         return Reply::Silence;
     }
     if take(&mut quirks.gone_at, page) {
+        if let Some(blocks) = quirks.after_gone.take() {
+            resource.blocks = blocks;
+        }
         return answer(410, vec![]);
     }
     if let Some((at, status, times)) = &mut quirks.status_at
@@ -307,8 +343,12 @@ fn reply(shared: &Shared, request: &RestRequest) -> Reply {
     }
     let expired = take(&mut quirks.expired_at, page);
     let cut = take(&mut quirks.cut_at, page);
-    let body = body(resource, from, per_page, page, expired);
-    Reply::Answer { status: 200, headers: vec!["Content-Type: application/json".into()], body, cut }
+    let fresh = lock(&shared.requests).len();
+    let mut body = body(resource, from, per_page, page, expired);
+    if resource.quirks.endless {
+        body = body.replace("\"at ", &format!("\"fresh {fresh} at "));
+    }
+    Reply::Answer { status: 200, headers, body, cut }
 }
 
 fn body(resource: &Resource, from: u64, per_page: u64, page: u64, expired: bool) -> String {

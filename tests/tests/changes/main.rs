@@ -3,9 +3,12 @@
 
 #![allow(clippy::print_stdout, reason = "tests print what they measure")]
 
+mod calls;
 mod command;
+mod dialects;
 mod grpc;
 mod ladder;
+mod reaching;
 mod rest;
 mod world;
 
@@ -37,6 +40,7 @@ pub(crate) fn fetch(
         granule_bytes: 4096,
         base: None,
         device: None,
+        progress: None,
     }))
 }
 

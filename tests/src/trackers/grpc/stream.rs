@@ -1,6 +1,7 @@
 //! Messages of one answer, and their quirks.
 
 use super::{Block, Blocks, Code, GrpcQuirks, Message, Status, mpsc};
+use std::time::Duration;
 
 /// One answer on its way, with all that is wrong with it.
 pub(super) struct Stream {
@@ -21,7 +22,8 @@ impl Stream {
         let end = self.blocks.count();
         let mut next = self.from;
         while next < end {
-            let stop = [self.fail.map(|(at, _)| at), self.cut, self.silent];
+            let stop =
+                [self.fail.map(|(at, _)| at), self.cut, self.silent, self.quirks.empty_after];
             let left = stop.into_iter().flatten().min().unwrap_or(u64::MAX).saturating_sub(sent);
             let count = (self.per_message as u64).min(end - next).min(left);
             if count == 0 {
@@ -33,6 +35,9 @@ impl Stream {
                     return;
                 }
             }
+            if self.quirks.pace_ms > 0 {
+                tokio::time::sleep(Duration::from_millis(self.quirks.pace_ms)).await;
+            }
             let blocks = (next..next + count).flat_map(|n| self.ranges(n, sent + n - next, end));
             let message = self.message(sent, blocks.collect());
             if sender.send(Ok(message.into())).await.is_err() {
@@ -40,6 +45,12 @@ impl Stream {
             }
             next += count;
             sent += count;
+        }
+        while self.quirks.empty_after.is_some_and(|at| sent >= at) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            if sender.send(Ok(self.message(sent, Vec::new()).into())).await.is_err() {
+                return;
+            }
         }
         if self.silent.is_some_and(|at| sent >= at) && next < end {
             // until the client goes away
