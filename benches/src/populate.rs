@@ -17,7 +17,7 @@ use crate::{failed, note, say};
 use chunkstore::{
     BackupId, BackupStats, ChangeKind, ChunkNo, ChunkRef, ChunkSize, Commit, Compression,
     Credential, Encryption, Error, ErrorKind, Geometry, Inherit, InitOptions, KdfCost,
-    LeaseOptions, Manifest, MapBuilder, MapRoot, PackId, PageSink, Repository, Result,
+    LeaseOptions, Manifest, MapBuilder, MapRoot, NewestSeen, PackId, PageSink, Repository, Result,
     SegmentRecord, SnapshotInfo, SourceInfo, StoreOptions, VolumeName, Writer, WriterOptions,
     open_url, random_bytes,
 };
@@ -206,6 +206,7 @@ impl<'a> Maker<'a> {
             volume: volume.clone(),
             backup_id: backup_id.clone(),
             parents: Vec::new(),
+            after: NewestSeen::default(),
             lease,
         };
         let mut writer = Writer::begin(&self.repository, options).await?;
@@ -224,9 +225,12 @@ impl<'a> Maker<'a> {
                 origin: "made up".into(),
                 listed_bytes: size_bytes,
                 listed_extents: 1,
+                identity: None,
             },
             started: now,
             finished: now,
+            ordered: now,
+            clock_offset_ms: None,
             stats: BackupStats::default(),
             tool: TOOL.into(),
             labels: BTreeMap::new(),

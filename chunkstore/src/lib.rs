@@ -78,12 +78,12 @@ pub use protocol::{
     SegmentInfo, Unfinished, Waiting, Writer, WriterOptions, collect, find_unfinished,
     preview_collection, read_damaged,
 };
-pub use repository::{BackupEntry, CreateOnce, InitOptions, Repository};
+pub use repository::{BackupEntry, CreateOnce, InitOptions, NewestSeen, Recent, Repository};
 pub use seal::{Compression, Opener, SealedEntry, Sealer};
 pub use secrets::{redact, remember_secret};
 pub use store::{
     Created, Inherited, Listed, ObjectLock, Pace, RequestCounts, RetainMode, RetainPolicy,
     Retention, SentBytes, Store, StoreOptions, TransferLimits, directory_of, open_url,
-    open_url_with,
+    open_url_with, time_span,
 };
 pub use units::{ChunkNo, ChunkRef, ChunkSize, Geometry, Location, PageRef, map_depth, page_span};

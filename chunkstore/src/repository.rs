@@ -17,7 +17,8 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use backups::BackupEntry;
+pub(crate) use backups::before;
+pub use backups::{BackupEntry, NewestSeen, Recent};
 pub use init::InitOptions;
 
 use crate::error::{Error, ErrorKind, Result};

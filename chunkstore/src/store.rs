@@ -37,6 +37,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
+pub use clock::time_span;
 pub use counts::{RequestCounts, SentBytes};
 pub use create::Created;
 pub(crate) use create::Probe;

@@ -47,7 +47,6 @@ use crate::io::EngineChoice;
 use crate::quota::{Meter, Quota};
 use crate::scratch::ScratchDir;
 use checkpoint::Pace;
-use chrono::{DateTime, Utc};
 use chunkstore::{
     BackupId, BackupStats, Checkpoint, Commit, DedupOptions, Error, ErrorKind, LeaseOptions,
     PackId, Repository, Result, ResumeBy, Retention, Scratch, SnapshotInfo, VolumeMap, VolumeName,
@@ -127,9 +126,9 @@ pub fn backup(
     progress: &Arc<Progress>,
     cancel: &Arc<Cancel>,
 ) -> Result<BackupSummary> {
-    let (begun, started) = (Instant::now(), Utc::now());
+    let begun = Instant::now();
     progress.set_phase(Phase::Planning);
-    let (prepared, parents) = prepare(rt, repo, options, cancel, progress)?;
+    let (prepared, known) = prepare(rt, repo, options, cancel, progress)?;
     let pages = (repo.params().page_fanout, prepared.bounds.pack_bytes);
     let meter = Meter::new(options.quota, repo.store(), pages, prepared.bounds.slot_bytes)?;
     let backup_id = options.backup_id.clone().unwrap_or_else(BackupId::random);
@@ -138,9 +137,9 @@ pub fn backup(
         tool: options.tool.clone(),
         host: options.host.clone(),
     };
-    let resume_by = resume::resume_by(options, &prepared, &parents);
-    let volume = prepared.volume.clone();
-    let wanted = WriterOptions { volume, backup_id, parents, lease };
+    let resume_by = resume::resume_by(options, &prepared, &known.parents);
+    let (volume, after) = (prepared.volume.clone(), known.recent.newest_seen());
+    let wanted = WriterOptions { volume, backup_id, parents: known.parents, after, lease };
     let mut writer = rt.block_on(async {
         match resume_by {
             Some(by) => Writer::begin_or_resume(repo, wanted, by).await,
@@ -166,7 +165,6 @@ pub fn backup(
         cancel,
         meter,
         begun,
-        started,
         resumed: None,
         audited: None,
         last_stats: None,
@@ -213,7 +211,6 @@ struct Run<'a> {
     cancel: &'a Arc<Cancel>,
     meter: Option<Arc<Meter>>,
     begun: Instant,
-    started: DateTime<Utc>,
     /// Where the last pass began, if not at the start.
     resumed: Option<Resumed>,
     /// What the audit found; `None` before it.

@@ -1,14 +1,20 @@
 //! Which backups a policy keeps, and why: a pure decision over a listing.
 //!
-//! Each volume is decided about by itself. Its backups are walked from the newest to the oldest,
-//! and every rule of the policy says whether it keeps the one at hand: the first `last` of them,
+//! Each volume is decided about by itself. Its backups are walked from the newest to the oldest, by
+//! their one order (`Manifest::order`), and every rule of the policy says whether it keeps the one at hand: the first `last` of them,
 //! the newest of each of the first so many hours, days, weeks, months and years that have a backup,
 //! those that finished within a span before the newest one, and those with a label. What no rule
 //! keeps is to be forgotten.
 //!
-//! - Times are those of the manifests, in UTC. No clock is asked: `within` counts from the volume's
-//!   newest backup, so a policy that runs after backups have stopped forgets nothing more than it
-//!   did before.
+//! - Which backup is the newest is a matter of their order, never of times. Times only say in which
+//!   hour or day one falls, and whether it is within a span. They are those of the manifests, in UTC,
+//!   which are by the store's clock.
+//! - `within` counts from the volume's newest backup, so a policy that runs after backups have
+//!   stopped forgets nothing more than it did before.
+//! - A store's clock may have jumped. Times then do not fall with the order, so each rule remembers
+//!   all periods that it has counted. A time that is yet to come is not counted from, and such a
+//!   backup is as old as the next newer one: for this alone the caller says what time it is. Where
+//!   only the caller's clock is off, a policy keeps as much as it does otherwise, or more.
 //! - A policy without a rule decides nothing and is refused ([`Policy::check`]); a rule that counts
 //!   to zero is none.
 //! - A volume of which the rules keep nothing keeps its newest backup, unless the policy says that
@@ -16,7 +22,7 @@
 
 use chrono::{DateTime, Datelike, Months, TimeDelta, Utc};
 use chunkstore::{BackupEntry, Error, ErrorKind, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// What to keep. A rule that is 0, `None` or empty is none.
@@ -131,7 +137,12 @@ impl Policy {
 }
 
 /// What becomes of each of these backups, by volume and then from the oldest to the newest.
-pub fn plan_forget<'a>(policy: &Policy, backups: &'a [BackupEntry]) -> Result<Vec<Decision<'a>>> {
+/// `now` is only looked at to tell times that are yet to come.
+pub fn plan_forget<'a>(
+    policy: &Policy,
+    backups: &'a [BackupEntry],
+    now: DateTime<Utc>,
+) -> Result<Vec<Decision<'a>>> {
     policy.check()?;
     let mut volumes: BTreeMap<_, Vec<&BackupEntry>> = BTreeMap::new();
     for backup in backups {
@@ -139,11 +150,8 @@ pub fn plan_forget<'a>(policy: &Policy, backups: &'a [BackupEntry]) -> Result<Ve
     }
     let mut decisions = Vec::with_capacity(backups.len());
     for mut of_volume in volumes.into_values() {
-        of_volume.sort_by_cached_key(|b| {
-            let m = &b.manifest;
-            std::cmp::Reverse((b.time(), m.finished, m.backup_id.clone(), m.attempt))
-        });
-        let mut decided = decide(policy, &of_volume);
+        of_volume.sort_by(|a, b| b.manifest.order().cmp(&a.manifest.order()));
+        let mut decided = decide(policy, &of_volume, now);
         decided.reverse();
         decisions.append(&mut decided);
     }
@@ -151,29 +159,34 @@ pub fn plan_forget<'a>(policy: &Policy, backups: &'a [BackupEntry]) -> Result<Ve
 }
 
 /// Of one volume, the newest first.
-fn decide<'a>(policy: &Policy, backups: &[&'a BackupEntry]) -> Vec<Decision<'a>> {
+fn decide<'a>(
+    policy: &Policy,
+    backups: &[&'a BackupEntry],
+    now: DateTime<Utc>,
+) -> Vec<Decision<'a>> {
+    let mut age = backups.iter().map(|b| b.time()).find(|time| *time <= now);
     let oldest_within = policy
         .within
         .filter(|span| *span != Span::default())
-        .and_then(|span| Some((span, span.before(backups.first()?.time()))));
-    let mut counted = policy.periods().map(|(period, most)| (period, most, None::<String>));
+        .map(|span| (span, age.and_then(|newest| span.before(newest))));
+    let mut counted = policy.periods().map(|(period, most)| (period, most, BTreeSet::new()));
     let mut decisions: Vec<Decision<'a>> = Vec::with_capacity(backups.len());
     for (backup, number) in backups.iter().zip(1..) {
-        let finished = backup.time();
+        let time = backup.time();
+        age = if time <= now { Some(time) } else { age };
         let mut reasons = Vec::new();
         if number <= policy.last {
             reasons.push(Reason::Last(number));
         }
         for (period, left, seen) in &mut counted {
-            let name = period.of(&finished);
-            if *left > 0 && seen.as_ref() != Some(&name) {
+            let name = period.of(&time);
+            if *left > 0 && seen.insert(name.clone()) {
                 *left -= 1;
-                reasons.push(Reason::Period(*period, name.clone()));
-                *seen = Some(name);
+                reasons.push(Reason::Period(*period, name));
             }
         }
         if let Some((span, oldest)) = oldest_within
-            && oldest.is_none_or(|oldest| finished >= oldest)
+            && oldest.is_none_or(|oldest| age.is_none_or(|time| time >= oldest))
         {
             reasons.push(Reason::Within(span));
         }

@@ -38,10 +38,15 @@ pub struct Manifest {
     pub snapshot: SnapshotInfo,
     /// What was read.
     pub source: SourceInfo,
-    /// Start of the run.
+    /// Start of the run, by the store's clock if the machine's was off.
     pub started: DateTime<Utc>,
-    /// When the manifest was made.
+    /// When the manifest was made, by the store's clock if the machine's was off.
     pub finished: DateTime<Utc>,
+    /// Its place among the backups of its volume: see [`Manifest::order`].
+    pub ordered: DateTime<Utc>,
+    /// How far the machine's clock was ahead of the store's; negative: behind. `None`: by nothing
+    /// worth a word.
+    pub clock_offset_ms: Option<i64>,
     /// Figures of the run.
     pub stats: BackupStats,
     /// Program and version.
@@ -86,6 +91,16 @@ pub struct ParentRef {
     pub backup_id: BackupId,
     /// Its attempt.
     pub attempt: u32,
+}
+
+/// Where a backup stands among those of its volume: the larger, the newer. What makes it up stands in
+/// its own manifest, so it is the same wherever a copy of that manifest lies, in whatever order
+/// copies were written, and whatever else was forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BackupOrder<'a> {
+    ordered: DateTime<Utc>,
+    backup_id: &'a BackupId,
+    attempt: u32,
 }
 
 /// What is known of the CSI snapshot; texts of the driver.
@@ -150,6 +165,10 @@ pub struct SourceInfo {
     /// Extents in it.
     #[serde(deserialize_with = "int63")]
     pub listed_extents: u64,
+    /// What names the disk or the file system on it, such as `ext:` and its UUID; `None` where
+    /// nothing known does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
 }
 
 /// Figures of a run.
@@ -213,6 +232,9 @@ struct Body {
     source: SourceInfo,
     started: DateTime<Utc>,
     finished: DateTime<Utc>,
+    ordered: DateTime<Utc>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    clock_offset_ms: Option<i64>,
     stats: BackupStats,
     tool: String,
     labels: BTreeMap<String, String>,
@@ -271,6 +293,20 @@ impl Manifest {
         ParentRef { backup_id: self.backup_id.clone(), attempt: self.attempt }
     }
 
+    /// The one order of the backups of a volume, for whoever sorts them or asks for the newest.
+    ///
+    /// `ordered` is set at the commit (`docs/format.md`, section 9): the store's time, but after all
+    /// backups of the volume that the run had seen, its parent among them. So a child comes after its
+    /// parent whatever any clock says, and goes on doing so when the parent, or any backup between
+    /// two others, is forgotten. Of two that have seen nothing of each other the store's time
+    /// decides, then the id: any order of those is right, but it has to be the same for all.
+    ///
+    /// A copy has the place of its original. Its own parent is only where its data lies, and says
+    /// nothing about the order.
+    pub fn order(&self) -> BackupOrder<'_> {
+        BackupOrder { ordered: self.ordered, backup_id: &self.backup_id, attempt: self.attempt }
+    }
+
     /// Size and chunks of its volume; refuses a map whose depth is not that of this size.
     pub fn geometry(&self, params: &RepositoryParams) -> Result<Geometry> {
         let what = self.object_key();
@@ -307,6 +343,8 @@ impl Manifest {
             source: self.source.clone(),
             started: self.started,
             finished: self.finished,
+            ordered: self.ordered,
+            clock_offset_ms: self.clock_offset_ms,
             stats: self.stats,
             tool: self.tool.clone(),
             labels: self.labels.clone(),
@@ -334,6 +372,8 @@ impl Manifest {
             source: body.source,
             started: body.started,
             finished: body.finished,
+            ordered: body.ordered,
+            clock_offset_ms: body.clock_offset_ms,
             stats: body.stats,
             tool: body.tool,
             labels: body.labels,

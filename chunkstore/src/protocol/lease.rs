@@ -1,9 +1,10 @@
 //! One lease: made, kept alive, replaced, removed.
 //!
 //! A lease is an object that says who is at work. It lives as long as its object is young *by the
-//! store's own clock*, so the heartbeat only has to rewrite it from time to time; no clock of this
-//! machine is ever compared with another. A beat that fails is tried again and never ends the run:
-//! at worst a collector takes this writer for dead and fences it, which costs work and not data.
+//! store's own clock*, so the heartbeat only has to rewrite it from time to time. This machine's
+//! clock is noted beside it, for whoever tells the user how far it is off; it decides nothing. A
+//! beat that fails is tried again and never ends the run: at worst a collector takes this writer
+//! for dead and fences it, which costs work and not data.
 //!
 //! The heartbeat and the rest of the run share the state under an async mutex, held across one
 //! request: a beat can neither overlap the removal (and bring the lease back) nor a replacement.
@@ -16,7 +17,7 @@ use crate::ids::LeaseId;
 use crate::repository::Repository;
 use crate::store::Created;
 use bytes::Bytes;
-use chrono::Utc;
+use chrono::{DateTime, Utc};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, watch};
@@ -84,14 +85,27 @@ struct State {
     /// A checkpoint is, or was, or may be in the store: another process may be at work under this
     /// lease.
     shared: bool,
+    /// This machine's clock before and after the last write; `None`: it may not have arrived.
+    written: Option<[DateTime<Utc>; 2]>,
+}
+
+/// A lease as it lies in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// When it was written, by the store's clock.
+    pub(super) stored: DateTime<Utc>,
+    /// This machine's clock before and after it wrote it last, where that is known.
+    pub(super) written: Option<[DateTime<Utc>; 2]>,
+    /// Another process may have written it since.
+    pub(super) shared: bool,
 }
 
 impl LeaseKeeper {
     /// Creates the lease. When this returns, it is in the store.
     pub(super) async fn create(repo: &Arc<Repository>, lease: Lease) -> Result<Self> {
-        create(repo, &lease).await?;
+        let written = Some(create(repo, &lease).await?);
         let lease_seconds = lease.lease_seconds;
-        let state = Mutex::new(State { lease, ended: false, shared: false });
+        let state = Mutex::new(State { lease, ended: false, shared: false, written });
         let (ended, lost) = (watch::Sender::new(false), watch::Sender::new(false));
         Ok(Self { repo: Arc::clone(repo), state, lease_seconds, ended, lost })
     }
@@ -104,7 +118,7 @@ impl LeaseKeeper {
     ) -> Result<Option<Self>> {
         let LeaseOptions { lease_seconds, tool, host } = options.clone();
         let lease = Lease { lease_seconds, tool, host, ..lease };
-        let state = Mutex::new(State { lease, ended: false, shared: true });
+        let state = Mutex::new(State { lease, ended: false, shared: true, written: None });
         let (ended, lost) = (watch::Sender::new(false), watch::Sender::new(false));
         let keeper = Self { repo: Arc::clone(repo), state, lease_seconds, ended, lost };
         let there = keeper.beat().await?;
@@ -127,7 +141,7 @@ impl LeaseKeeper {
         if state.ended || state.lease.checkpoint.take().is_none() {
             return Ok(());
         }
-        rewrite(&self.repo, &mut state.lease).await.map(|_| ())
+        rewrite(&self.repo, &mut state).await.map(|_| ())
     }
 
     /// Writes down how far the work is, as an extra beat. False, and nothing is written, if the
@@ -141,7 +155,7 @@ impl LeaseKeeper {
         let before = state.lease.checkpoint.replace(checkpoint);
         // whoever drops this future does not know the outcome either
         let was_shared = std::mem::replace(&mut state.shared, true);
-        let written = rewrite(&self.repo, &mut state.lease).await;
+        let written = rewrite(&self.repo, &mut state).await;
         self.note(&written);
         let certainly_not = match &written {
             Ok(written) => !written,
@@ -159,20 +173,29 @@ impl LeaseKeeper {
         let mut state = self.state.lock().await;
         state.lease.role = role;
         state.lease.beat += 1;
-        write(&self.repo, &state.lease).await
+        write(&self.repo, &mut state).await
     }
 
-    /// Whether the lease is still in the store.
-    pub(super) async fn is_present(&self) -> Result<bool> {
+    /// Looks at the lease in the store. `None`: it is gone.
+    pub(super) async fn look(&self) -> Result<Option<Seen>> {
         let state = self.state.lock().await;
-        Ok(self.repo.store().head(&lease_key(&state.lease.lease_id)).await?.is_some())
+        look(&self.repo, &state).await
+    }
+
+    /// As [`look`](Self::look), right after a beat.
+    pub(super) async fn beat_and_look(&self) -> Result<Option<Seen>> {
+        let mut state = self.state.lock().await;
+        if state.ended || !rewrite(&self.repo, &mut state).await? {
+            return Ok(None);
+        }
+        look(&self.repo, &state).await
     }
 
     /// Puts another lease in the place of this one: first the new one, then the old one goes. The
     /// old one staying behind harms nobody; the error says so.
     pub(super) async fn replace(&self, lease: Lease) -> Result<Option<Error>> {
         let mut state = self.state.lock().await;
-        create(&self.repo, &lease).await?;
+        state.written = Some(create(&self.repo, &lease).await?);
         let old = std::mem::replace(&mut state.lease, lease);
         state.shared = false;
         self.lost.send_replace(false);
@@ -227,7 +250,7 @@ impl LeaseKeeper {
         if state.ended {
             return Ok(false);
         }
-        let written = rewrite(&self.repo, &mut state.lease).await;
+        let written = rewrite(&self.repo, &mut state).await;
         self.note(&written);
         written
     }
@@ -252,21 +275,29 @@ impl LeaseKeeper {
 
 /// One beat. False if the lease is gone: it was fenced, or a fellow has ended it. It is not brought
 /// back, it would only keep collectors waiting.
-async fn rewrite(repo: &Repository, lease: &mut Lease) -> Result<bool> {
-    let key = lease_key(&lease.lease_id);
+async fn rewrite(repo: &Repository, state: &mut State) -> Result<bool> {
+    let key = lease_key(&state.lease.lease_id);
     if repo.store().head(&key).await?.is_none() {
         tracing::debug!(key, "the lease is gone");
         return Ok(false);
     }
-    lease.beat += 1;
-    write(repo, lease).await?;
+    state.lease.beat += 1;
+    write(repo, state).await?;
     Ok(true)
 }
 
-async fn create(repo: &Repository, lease: &Lease) -> Result<()> {
+async fn look(repo: &Repository, state: &State) -> Result<Option<Seen>> {
+    let found = repo.store().head(&lease_key(&state.lease.lease_id)).await?;
+    let State { written, shared, .. } = *state;
+    Ok(found.map(|meta| Seen { stored: meta.last_modified, written, shared }))
+}
+
+/// Gives this machine's clock before and after it.
+async fn create(repo: &Repository, lease: &Lease) -> Result<[DateTime<Utc>; 2]> {
     let key = lease_key(&lease.lease_id);
+    let before = Utc::now();
     match repo.store().create(&key, encode(repo, lease, &key)?).await? {
-        Created::Now | Created::Ours => Ok(()),
+        Created::Now | Created::Ours => Ok([before, Utc::now()]),
         Created::Taken(_) => Err(Error::new(
             ErrorKind::Bug,
             format!("create {key} in {}", repo.store().url()),
@@ -275,9 +306,15 @@ async fn create(repo: &Repository, lease: &Lease) -> Result<()> {
     }
 }
 
-async fn write(repo: &Repository, lease: &Lease) -> Result<()> {
-    let key = lease_key(&lease.lease_id);
-    repo.store().put(&key, encode(repo, lease, &key)?).await
+async fn write(repo: &Repository, state: &mut State) -> Result<()> {
+    let key = lease_key(&state.lease.lease_id);
+    let bytes = encode(repo, &state.lease, &key)?;
+    let before = Utc::now();
+    // one that fails may still arrive
+    state.written = None;
+    repo.store().put(&key, bytes).await?;
+    state.written = Some([before, Utc::now()]);
+    Ok(())
 }
 
 async fn remove(repo: &Repository, lease: &Lease) -> Result<()> {

@@ -13,8 +13,8 @@ use crate::format::gc::{Condemned, CondemnedList};
 use crate::format::manifest::Manifest;
 use crate::format::names::{condemned_key, lease_key, pack_key, parse_lease_key};
 use crate::ids::{GenerationId, LeaseId, PackId};
-use crate::repository::Repository;
 use crate::repository::testing::*;
+use crate::repository::{NewestSeen, Repository};
 use crate::store::testing::{Fault, FaultyStore};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,7 +24,16 @@ fn lease_options() -> LeaseOptions {
 }
 
 fn options(id: &str, parents: Vec<Manifest>) -> WriterOptions {
-    WriterOptions { volume: volume("v"), backup_id: backup_id(id), parents, lease: lease_options() }
+    let (volume, backup_id, after) = (volume("v"), backup_id(id), NewestSeen::default());
+    WriterOptions { volume, backup_id, parents, after, lease: lease_options() }
+}
+
+/// That it ended with this manifest, but for the place that a commit gives it.
+#[track_caller]
+fn expect_done(commit: Commit, made: &Manifest) -> Manifest {
+    let Commit::Done(done) = commit else { panic!("not committed: {commit:?}") };
+    assert_eq!(Manifest { ordered: made.ordered, ..*done.clone() }, *made);
+    *done
 }
 
 async fn begin(repo: &Arc<Repository>, id: &str) -> Writer {

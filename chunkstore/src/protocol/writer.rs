@@ -30,6 +30,7 @@
 mod locking;
 mod lost;
 mod resumed;
+mod timing;
 
 pub use resumed::{Checkpointer, ResumeBy, Unfinished, find_unfinished};
 
@@ -42,7 +43,7 @@ use crate::format::manifest::{Manifest, ManifestRecord};
 use crate::format::names::{AttemptName, DEDUP_PREFIX, forgotten_of, manifests_of, pack_key};
 use crate::format::names::{parse_manifest_key, parse_segment_key};
 use crate::ids::{BackupId, PackId, SegmentId, VolumeName};
-use crate::repository::Repository;
+use crate::repository::{NewestSeen, Repository};
 use crate::store::Created;
 use futures::{StreamExt, TryStreamExt, stream};
 use std::collections::{HashSet, VecDeque};
@@ -62,6 +63,8 @@ pub struct WriterOptions {
     pub backup_id: BackupId,
     /// Backups of this volume that it may inherit from, the best first.
     pub parents: Vec<Manifest>,
+    /// The newest backup that was seen of this volume: the new one comes after it.
+    pub after: NewestSeen,
     /// What the lease says.
     pub lease: LeaseOptions,
 }
@@ -116,6 +119,7 @@ pub struct Writer {
     /// confirmed.
     carried: Vec<PackId>,
     warnings: Vec<String>,
+    timing: timing::Timing,
     /// What was locked already.
     locked: locking::LockedMap,
     /// A manifest may still come to be.
@@ -127,6 +131,7 @@ pub struct Writer {
 impl Writer {
     /// Steps 1 to 3. `Forgotten` if this backup id was used for a backup that was forgotten.
     pub async fn begin(repo: &Arc<Repository>, options: WriterOptions) -> Result<Self> {
+        let timing = timing::Timing::of(&options);
         let WriterOptions { volume, backup_id, parents, lease, .. } = options;
         let (attempt, existing) = next_attempt(repo, &volume, &backup_id).await?;
         let candidates = VecDeque::from(parents);
@@ -148,6 +153,7 @@ impl Writer {
             damaged: DamagedSet::default(),
             carried: Vec::new(),
             warnings: Vec::new(),
+            timing,
             locked: None,
             in_doubt: false,
         };
@@ -265,7 +271,7 @@ impl Writer {
     }
 
     /// Steps 6 and 7. All of `own_packs` and the segment must be stored. `manifest` gets the
-    /// attempt filled in.
+    /// attempt filled in, its place in the order and, if the clock is off, right times.
     ///
     /// Errors: `Forgotten`; `AlreadyExists` if this backup id was used for other content; `Usage`
     /// if the manifest is not of this writer's volume and id or not of its parent; whatever the
@@ -306,9 +312,10 @@ impl Writer {
             manifest.attempt = self.attempt;
             // A fence comes before the removal of a lease. One that vanished otherwise protects as
             // little.
-            let protected = self.lease.is_present().await?
-                && self.lock_needs(&manifest, own_packs, reused_packs).await?;
-            let fenced = if protected {
+            let fenced = if let Some(seen) = self.lease.look().await?
+                && self.lock_needs(&manifest, own_packs, reused_packs).await?
+            {
+                let manifest = self.timed(&manifest, seen).await?;
                 match self.create_manifest(&manifest).await? {
                     // 7
                     Outcome::Ended(commit) => return Ok(commit),
@@ -412,7 +419,7 @@ impl Writer {
             (false, false) => Removal::UnlessShared,
         };
         let stays = self.lease.end(removal).await;
-        self.warnings.extend(stays.map(stays_behind));
+        self.warnings.extend(stays.map(stays_behind).into_iter().chain(self.timing.warning));
         if self.in_doubt {
             self.warnings.push(
                 "the lease stays until it runs out: the outcome of the commit is not known".into(),

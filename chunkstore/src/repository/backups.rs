@@ -4,6 +4,10 @@
 //! Listing cost follows what is asked for: one volume's backups, or all. Manifests are read many at
 //! a time, and one that cannot be read never hides the others; where it could be the one that was
 //! asked for, it is an error.
+//!
+//! The order of backups is [`Manifest::order`] and nothing else. The times at which manifests were
+//! stored are no part of it, as objects that are copied are dated anew. They only tell which
+//! manifests to read first, and where reading more would change nothing.
 
 use super::{RECORD_OVERHEAD, Repository};
 use crate::error::{Error, ErrorKind, Result};
@@ -16,7 +20,7 @@ use crate::format::names::{
 use crate::ids::{BackupId, VolumeName};
 use crate::limits::{MANIFEST_BYTES_MAX, SMALL_RECORD_BYTES_MAX};
 use crate::store::Created;
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use futures::{StreamExt, stream};
 use std::collections::HashSet;
 
@@ -26,6 +30,8 @@ const IN_FLIGHT: usize = 32;
 const STEP: usize = 8;
 /// Candidates named in an error.
 const NAMED_MAX: usize = 10;
+/// A store dates what comes later with at most so much less.
+pub(crate) const STORE_CLOCK_GRAIN: TimeDelta = TimeDelta::seconds(5);
 /// 2020-01-01: no backup is older than the program.
 const CLOCK_SET: DateTime<Utc> = DateTime::from_timestamp_nanos(1_577_836_800_000_000_000);
 const MANIFEST_OBJECT_BYTES_MAX: u64 = MANIFEST_BYTES_MAX as u64 + RECORD_OVERHEAD;
@@ -35,18 +41,37 @@ const MANIFEST_OBJECT_BYTES_MAX: u64 = MANIFEST_BYTES_MAX as u64 + RECORD_OVERHE
 pub struct BackupEntry {
     /// Its manifest.
     pub manifest: Manifest,
-    /// When the manifest was stored, by the store's clock.
+    /// When this object was stored, by the store's clock: for a copy, when it was copied.
     pub stored: DateTime<Utc>,
 }
 
 impl BackupEntry {
-    /// When it was made, as far as two clocks agree: it cannot have finished after it was stored,
-    /// so a machine whose clock is ahead does not make its backups the newest for ever. A copied
-    /// repository was stored later than its backups finished. A clock that was never set says 1970.
+    /// When it was made, by the clock of the store that it was made for. A clock that was never set
+    /// says 1970: then it was made after the backup that it comes after in the order.
     pub fn time(&self) -> DateTime<Utc> {
-        let finished = self.manifest.finished;
-        if finished < CLOCK_SET { self.stored } else { finished.min(self.stored) }
+        let Manifest { finished, ordered, .. } = self.manifest;
+        if finished < CLOCK_SET { finished.max(ordered) } else { finished }
     }
+}
+
+/// What [`Repository::recent`] found of a volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Recent {
+    /// Its newest backup.
+    pub newest: Option<Manifest>,
+    /// The newest one that was made of the snapshot that was asked for.
+    pub of_snapshot: Option<Manifest>,
+    /// All of its backups were looked at.
+    pub complete: bool,
+}
+
+/// The newest backup of a volume that a run has seen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NewestSeen {
+    /// Its place: what [`Manifest::order`] goes by first.
+    pub ordered: Option<DateTime<Utc>>,
+    /// It saw all of them, so there was no newer one.
+    pub certain: bool,
 }
 
 /// An attempt that was listed and is not forgotten; it may still be a fence.
@@ -57,7 +82,7 @@ struct Attempt {
 }
 
 impl Repository {
-    /// Backups of one volume or of all, by volume and then by time; forgotten and fenced ones are
+    /// Backups of one volume or of all, by volume and then from the oldest to the newest; forgotten and fenced ones are
     /// left out. What could not be read is in the second list.
     pub async fn list_backups(
         &self,
@@ -65,8 +90,10 @@ impl Repository {
     ) -> Result<(Vec<BackupEntry>, Vec<Error>)> {
         let attempts = self.list_attempts(volume).await?;
         let (mut backups, problems) = self.read_attempts(attempts).await?;
-        let order = |b: &BackupEntry| (b.manifest.volume.clone(), b.time(), b.manifest.finished);
-        backups.sort_by_cached_key(order);
+        backups.sort_by(|a, b| {
+            let (a, b) = (&a.manifest, &b.manifest);
+            (&a.volume, a.order()).cmp(&(&b.volume, b.order()))
+        });
         Ok((backups, problems.into_iter().map(|(_, e)| e).collect()))
     }
 
@@ -78,35 +105,55 @@ impl Repository {
             None => (None, spec),
         };
         match &volume {
-            Some(volume) if id == "latest" => self.latest_finished(spec, volume).await,
+            Some(volume) if id == "latest" => self.latest(spec, volume).await,
             _ => self.find_by_id(spec, volume.as_ref(), id).await,
         }
     }
 
-    /// The newest backup of a volume by the time its manifest was stored: reads as few manifests as
-    /// it can. Unreadable ones are passed over with a warning.
+    /// The newest backup of a volume, for one that wants to build upon it: reads as few manifests
+    /// as it can. Unreadable ones are passed over with a warning.
     pub async fn latest_backup_of(&self, volume: &VolumeName) -> Result<Option<Manifest>> {
-        Ok(self.recent_backups_of(volume, 1).await?.into_iter().next())
+        Ok(self.recent(volume, None).await?.newest)
     }
 
-    /// Up to `count` newest backups of a volume, the newest first: the parents that a new backup
-    /// may have.
-    pub async fn recent_backups_of(
-        &self,
-        volume: &VolumeName,
-        count: usize,
-    ) -> Result<Vec<Manifest>> {
-        self.newest_first(volume, count, |_| true).await
+    /// The newest backup of a volume, and the newest that was made of this CSI snapshot: for one
+    /// that wants to build upon them.
+    ///
+    /// Reads the manifests from the one stored last, and no more than it must. No place in the order
+    /// is ahead of the time at which its manifest was stored, nor of that of a later copy; so the
+    /// search ends where all that is left was stored before the newest that was found. That is not
+    /// certain of a store whose clock went back, and need not be: what is found here is built upon,
+    /// and the commit looks at all manifests where the store's clock is not well past it.
+    pub async fn recent(&self, volume: &VolumeName, snapshot: Option<&str>) -> Result<Recent> {
+        let mut attempts = self.list_attempts(Some(volume)).await?;
+        attempts.sort_by(|a, b| b.stored.cmp(&a.stored).then_with(|| b.name.cmp(&a.name)));
+        let mut recent = Recent::default();
+        let mut step = 1;
+        while let Some(next) = attempts.first()
+            && !recent.is_final(next.stored, snapshot)
+        {
+            let rest = attempts.split_off(step.min(attempts.len()));
+            let (backups, problems) = self.read_attempts(attempts).await?;
+            for (_, problem) in problems {
+                tracing::warn!("{problem}");
+            }
+            for BackupEntry { manifest, .. } in backups {
+                recent.take(manifest, snapshot);
+            }
+            attempts = rest;
+            step = STEP;
+        }
+        recent.complete = attempts.is_empty();
+        Ok(recent)
     }
 
-    /// The newest backup of a volume that was made of this CSI snapshot.
-    pub async fn backup_of_snapshot(
-        &self,
-        volume: &VolumeName,
-        snapshot_id: &str,
-    ) -> Result<Option<Manifest>> {
-        let fits = |m: &Manifest| m.snapshot.id.as_deref() == Some(snapshot_id);
-        Ok(self.newest_first(volume, 1, fits).await?.into_iter().next())
+    /// The place in the order of the newest backup of a volume, whatever the store's clock says.
+    pub(crate) async fn newest_place(&self, volume: &VolumeName) -> Result<Option<DateTime<Utc>>> {
+        let (backups, problems) = self.list_backups(Some(volume)).await?;
+        for problem in problems {
+            tracing::warn!("{problem}");
+        }
+        Ok(backups.last().map(|b| b.manifest.ordered))
     }
 
     /// The backup that is to be forgotten: as [`find_backup`](Self::find_backup), or, named in full
@@ -231,38 +278,16 @@ impl Repository {
         Ok((backups, problems))
     }
 
-    async fn newest_first(
-        &self,
-        volume: &VolumeName,
-        count: usize,
-        fits: impl Fn(&Manifest) -> bool,
-    ) -> Result<Vec<Manifest>> {
-        let mut attempts = self.list_attempts(Some(volume)).await?;
-        attempts.sort_by(|a, b| b.stored.cmp(&a.stored).then_with(|| b.name.cmp(&a.name)));
-        let mut found = Vec::new();
-        let mut step = count.clamp(1, IN_FLIGHT);
-        while found.len() < count && !attempts.is_empty() {
-            let rest = attempts.split_off(step.min(attempts.len()));
-            let (backups, problems) = self.read_attempts(attempts).await?;
-            for (_, problem) in problems {
-                tracing::warn!("{problem}");
-            }
-            found.extend(backups.into_iter().map(|b| b.manifest).filter(&fits));
-            attempts = rest;
-            step = STEP;
-        }
-        found.truncate(count);
-        Ok(found)
-    }
-
-    async fn latest_finished(&self, spec: &str, volume: &VolumeName) -> Result<Manifest> {
+    async fn latest(&self, spec: &str, volume: &VolumeName) -> Result<Manifest> {
         let attempts = self.list_attempts(Some(volume)).await?;
         let (backups, problems) = self.read_attempts(attempts).await?;
-        let latest = backups.into_iter().max_by_key(|b| (b.time(), b.manifest.finished));
+        let latest = backups.into_iter().max_by(|a, b| a.manifest.order().cmp(&b.manifest.order()));
         // one that cannot be read and was stored later may be the one that is meant
-        let stored = latest.as_ref().map(|b| b.stored);
-        let newer =
-            problems.into_iter().find(|(attempt, _)| stored.is_none_or(|s| attempt.stored >= s));
+        let newer = problems.into_iter().find(|(attempt, _)| {
+            latest
+                .as_ref()
+                .is_none_or(|b| !before(attempt.stored, b.manifest.ordered.min(b.stored)))
+        });
         match (newer, latest) {
             (Some((attempt, e)), _) => {
                 Err(e.within(format!("find the latest backup of {volume}")).hint(format!(
@@ -306,6 +331,37 @@ impl Repository {
             ([], None) => Err(self.no_such_backup(spec)),
         }
     }
+}
+
+impl Recent {
+    /// For the writer that builds upon it.
+    pub fn newest_seen(&self) -> NewestSeen {
+        let ordered = self.newest.as_ref().map(|m| m.ordered);
+        NewestSeen { ordered, certain: self.complete }
+    }
+
+    /// Whether what was stored then, or earlier, can change nothing of it.
+    fn is_final(&self, stored: DateTime<Utc>, snapshot: Option<&str>) -> bool {
+        (snapshot.is_none() || self.of_snapshot.is_some())
+            && self.newest.as_ref().is_some_and(|m| before(stored, m.ordered))
+    }
+
+    fn take(&mut self, manifest: Manifest, snapshot: Option<&str>) {
+        let newer =
+            |than: &Option<Manifest>| than.as_ref().is_none_or(|m| m.order() < manifest.order());
+        let fits = snapshot.is_some() && manifest.snapshot.id.as_deref() == snapshot;
+        if fits && newer(&self.of_snapshot) {
+            self.of_snapshot = Some(manifest.clone());
+        }
+        if newer(&self.newest) {
+            self.newest = Some(manifest);
+        }
+    }
+}
+
+/// Whether a store stored one thing before another, beyond what its clock may be coarse or uneven.
+pub(crate) fn before(a: DateTime<Utc>, b: DateTime<Utc>) -> bool {
+    b.signed_duration_since(a) > STORE_CLOCK_GRAIN
 }
 
 /// Bad bytes, a version or a permission of one object; not a store that is away.

@@ -1,5 +1,6 @@
 use super::testing::*;
 use super::*;
+use crate::Manifest;
 use crate::ids::PackId;
 use crate::keys::KdfCost;
 use crate::store::testing::Fault;
@@ -191,7 +192,8 @@ async fn an_unreadable_manifest_does_not_hide_the_others() {
     assert_eq!(repo.find_backup("old").await.unwrap().backup_id, backup_id("old"));
     assert_eq!(repo.latest_backup_of(&volume("v")).await.unwrap().unwrap().finished, minute(1));
 
-    put_manifest(&repo, &manifest("v", "new", 2)).await;
+    let ordered = chrono::Utc::now() + chrono::TimeDelta::minutes(1);
+    put_manifest(&repo, &Manifest { ordered, ..manifest("v", "new", 2) }).await;
     assert_eq!(repo.find_backup("v@latest").await.unwrap().backup_id, backup_id("new"));
 }
 
@@ -238,17 +240,21 @@ async fn backups_are_found_by_name_beginning_and_volume() {
 #[tokio::test]
 async fn the_backup_of_a_snapshot_is_found_among_many() {
     let (repo, _, _) = memory_repository().await;
+    let now = chrono::Utc::now();
     for i in 0..30 {
         let mut m = manifest("v", &format!("b{i}"), i);
+        m.ordered = now + chrono::TimeDelta::minutes(i.into());
         m.snapshot.id = Some(format!("snap-{}", i % 10));
         put_manifest(&repo, &m).await;
     }
     let before = repo.store().counts();
-    let found = repo.backup_of_snapshot(&volume("v"), "snap-7").await.unwrap().unwrap();
-    assert_eq!(found.finished, minute(27));
+    let found = repo.recent(&volume("v"), Some("snap-7")).await.unwrap();
+    let finished = |found: Option<Manifest>| found.unwrap().finished;
+    assert_eq!(finished(found.of_snapshot), minute(27));
+    assert_eq!(finished(found.newest), minute(29));
     let gets = repo.store().counts().gets - before.gets;
     assert!(gets <= 9, "{gets} manifests read");
-    assert_eq!(repo.backup_of_snapshot(&volume("v"), "snap-x").await.unwrap(), None);
+    assert_eq!(repo.recent(&volume("v"), Some("snap-x")).await.unwrap().of_snapshot, None);
 
     let before = repo.store().counts();
     let latest = repo.latest_backup_of(&volume("v")).await.unwrap().unwrap();

@@ -71,14 +71,15 @@ fn hint_of(offset_seconds: i64) -> Option<String> {
     Some(format!(
         "this machine's clock is {} {side} the store's: set the one that is wrong (a pod has its node's), then run the same \
          command again",
-        span(off)
+        time_span(off)
     ))
 }
 
-/// To about a hundredth.
-fn span(seconds: u64) -> String {
+/// A span of time for people, to about a hundredth.
+pub fn time_span(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
     match days {
+        0 if minutes < 2 => format!("{seconds} s"),
         0 if hours < 2 => format!("{minutes} min"),
         0 => format!("{hours} h {} min", minutes % 60),
         1 => format!("{hours} h"),
@@ -99,9 +100,15 @@ mod tests {
         let hint = hint_of(3 * 3600 + 125).unwrap();
         assert!(hint.contains("clock is 3 h 2 min behind the store's"), "{hint}");
         assert!(hint_of(i64::MIN).is_some());
-        for (seconds, text) in [(7199, "119 min"), (7200, "2 h 0 min"), (90_000, "25 h")] {
-            assert_eq!(span(seconds), text);
+        for (seconds, text) in [
+            (119, "119 s"),
+            (120, "2 min"),
+            (7199, "119 min"),
+            (7200, "2 h 0 min"),
+            (90_000, "25 h"),
+        ] {
+            assert_eq!(time_span(seconds), text);
         }
-        assert_eq!(span(400 * 86400), "400 days");
+        assert_eq!(time_span(400 * 86400), "400 days");
     }
 }

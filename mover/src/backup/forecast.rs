@@ -132,10 +132,10 @@ pub fn forecast(
     progress: &Arc<Progress>,
     cancel: &Arc<Cancel>,
 ) -> Result<Forecast> {
-    let (prepared, parents) = prepare(rt, repo, options, cancel, progress)?;
+    let (prepared, known) = prepare(rt, repo, options, cancel, progress)?;
     let asking = Asking { rt, repo, cancel };
     let (damaged, notes) = asking.wait(read_damaged(repo))?;
-    let resume_by = resume::resume_by(options, &prepared, &parents);
+    let resume_by = resume::resume_by(options, &prepared, &known.parents);
     let unfinished = match resume_by {
         None => None,
         Some(by) => {
@@ -145,7 +145,7 @@ pub fn forecast(
     };
     let (parent, checkpoint) = match unfinished {
         Some(Unfinished { checkpoint, parent }) => (parent, Some(checkpoint)),
-        None => (parents.into_iter().next(), None),
+        None => (known.parents.into_iter().next(), None),
     };
     prepared.check_parent(options, parent.is_some())?;
     let (plan, lost) = prepared.plan(rt, repo, parent.as_ref(), &damaged)?;

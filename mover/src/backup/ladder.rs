@@ -14,7 +14,8 @@
 //! A delta is asked for only when its parent is known: the backup of exactly the snapshot that the
 //! delta starts from, of the same volume. So a base that nobody backed up is one step down as well.
 
-use super::{BackupOptions, HEAD_BYTES, parent, ranges_max, stdin};
+use super::parent::{self, Known};
+use super::{BackupOptions, HEAD_BYTES, ranges_max, stdin};
 use crate::changes::{
     ChangeRequest, ChangeSource, ChangedBlocks, ListRequest, ParseOptions, check_floor, descend,
     parse_changed_blocks,
@@ -22,7 +23,7 @@ use crate::changes::{
 use crate::control::{Cancel, MemoryBudget, Progress};
 use crate::device::Source;
 use chunkstore::{
-    ChangeKind, ChunkSize, Error, ErrorKind, Manifest, Repository, Result, VolumeName, is_zero,
+    ChangeKind, ChunkSize, Error, ErrorKind, Repository, Result, VolumeName, is_zero,
 };
 use std::fs::File;
 use std::sync::Arc;
@@ -32,8 +33,7 @@ pub(super) struct Choice {
     /// `None`: the whole volume is read.
     pub(super) list: Option<ChangedBlocks>,
     pub(super) volume: VolumeName,
-    /// Backups that may serve as parent, best first.
-    pub(super) parents: Vec<Manifest>,
+    pub(super) known: Known,
     /// Each step down, and why.
     pub(super) steps: Vec<String>,
 }
@@ -82,8 +82,8 @@ impl Ladder<'_> {
     /// One rung: the parent first, since a list without one would be drained in vain.
     fn attempt(&self, kind: ChangeKind, source: &ChangeSource) -> Result<Choice> {
         let volume = self.volume(kind)?;
-        let parents = self.parents(&volume, kind)?;
-        let base = parents.first().filter(|_| kind == ChangeKind::Delta);
+        let known = self.known(&volume, kind)?;
+        let base = known.parents.first().filter(|_| kind == ChangeKind::Delta);
         let request = ListRequest {
             kind,
             volume_bytes: self.source.size_bytes(),
@@ -100,7 +100,7 @@ impl Ladder<'_> {
             }
         })?;
         check_empty(&list, self.source)?;
-        Ok(Choice { list: Some(list), volume, parents, steps: Vec::new() })
+        Ok(Choice { list: Some(list), volume, known, steps: Vec::new() })
     }
 
     /// A list that was given is what it is: one of allocated blocks knows nothing of a base.
@@ -117,13 +117,13 @@ impl Ladder<'_> {
     fn with_parents(&self, list: Option<ChangedBlocks>, steps: Vec<String>) -> Result<Choice> {
         let kind = list.as_ref().map_or(ChangeKind::Whole, |list| list.kind);
         let volume = self.volume(kind)?;
-        let parents = self.parents(&volume, kind)?;
-        Ok(Choice { list, volume, parents, steps })
+        let known = self.known(&volume, kind)?;
+        Ok(Choice { list, volume, known, steps })
     }
 
-    fn parents(&self, volume: &VolumeName, kind: ChangeKind) -> Result<Vec<Manifest>> {
+    fn known(&self, volume: &VolumeName, kind: ChangeKind) -> Result<Known> {
         let delta = kind == ChangeKind::Delta;
-        parent::candidates(self.rt, self.repo, self.options, volume, delta)
+        parent::known(self.rt, self.repo, self.options, volume, delta)
     }
 
     fn volume(&self, kind: ChangeKind) -> Result<VolumeName> {

@@ -3,8 +3,8 @@
 use super::BackupOptions;
 use crate::changes::Origin;
 use chunkstore::{
-    Checkpoint, DamagedSet, Error, ErrorKind, Manifest, ReadLimits, Repository, Result, VolumeMap,
-    VolumeName, Writer, damaged_chunks,
+    Checkpoint, DamagedSet, Error, ErrorKind, Manifest, ReadLimits, Recent, Repository, Result,
+    VolumeMap, VolumeName, Writer, damaged_chunks,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,6 +21,16 @@ pub enum ParentChoice {
     Id(String),
 }
 
+/// What there is of a volume before a run.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Known {
+    /// Backups that may serve as parent, best first. For a delta each of them was made of the very
+    /// snapshot it starts from.
+    pub(super) parents: Vec<Manifest>,
+    /// Its newest backup, whatever is built upon.
+    pub(super) recent: Recent,
+}
+
 /// The backup that this very run made before: same id, same volume, same snapshot. Without a
 /// snapshot's name only the content can tell, so the run goes on and the commit compares.
 pub(super) fn already_done(options: &BackupOptions, writer: &Writer) -> Option<Manifest> {
@@ -28,13 +38,26 @@ pub(super) fn already_done(options: &BackupOptions, writer: &Writer) -> Option<M
     writer.existing().filter(|m| m.snapshot.id == options.snapshot.id).cloned()
 }
 
-/// Backups that may serve as parent, best first. For a delta each of them was made of the very
-/// snapshot it starts from.
-pub(super) fn candidates(
+/// Looks for what may be built upon.
+pub(super) fn known(
     rt: &tokio::runtime::Handle,
     repo: &Arc<Repository>,
     options: &BackupOptions,
     volume: &VolumeName,
+    delta: bool,
+) -> Result<Known> {
+    let base = options.base_snapshot.as_deref().filter(|_| delta);
+    let recent = rt.block_on(repo.recent(volume, base))?;
+    let parents = candidates(rt, repo, options, volume, &recent, delta)?;
+    Ok(Known { parents, recent })
+}
+
+fn candidates(
+    rt: &tokio::runtime::Handle,
+    repo: &Arc<Repository>,
+    options: &BackupOptions,
+    volume: &VolumeName,
+    recent: &Recent,
     delta: bool,
 ) -> Result<Vec<Manifest>> {
     match (&options.parent, delta) {
@@ -57,19 +80,17 @@ pub(super) fn candidates(
             }
             Ok(vec![parent])
         }
-        (ParentChoice::Auto, false) => {
-            Ok(rt.block_on(repo.latest_backup_of(volume))?.into_iter().collect())
-        }
+        (ParentChoice::Auto, false) => Ok(recent.newest.iter().cloned().collect()),
         (ParentChoice::Auto, true) => {
             let Some(base) = &options.base_snapshot else {
                 return Err(refused(volume, "the snapshot that it starts from is not named")
                     .hint("give --base-snapshot ID, or choose the parent yourself with --parent"));
             };
-            match rt.block_on(repo.backup_of_snapshot(volume, base))? {
+            match &recent.of_snapshot {
                 Some(parent) => {
-                    check_volume(options, volume, &parent)?;
-                    check_complete(volume, &parent)?;
-                    Ok(vec![parent])
+                    check_volume(options, volume, parent)?;
+                    check_complete(volume, parent)?;
+                    Ok(vec![parent.clone()])
                 }
                 None => {
                     Err(absent(volume, format!("no backup was made of base snapshot {base:?}"))

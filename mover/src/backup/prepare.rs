@@ -3,7 +3,8 @@
 //!
 //! Nothing here writes to the repository, and nothing needs a lease.
 
-use super::{BackupOptions, Bounds, ladder, parent};
+use super::parent::{self, Known};
+use super::{BackupOptions, Bounds, ladder};
 use crate::changes::{
     BackupPlan, ChangeSource, ChangedBlocks, Changes, Extents, PlanInput, RANGES_MAX_DEFAULT,
     plan_backup,
@@ -37,7 +38,7 @@ pub(super) fn prepare(
     options: &BackupOptions,
     cancel: &Arc<Cancel>,
     progress: &Arc<Progress>,
-) -> Result<(Prepared, Vec<Manifest>)> {
+) -> Result<(Prepared, Known)> {
     let source = Source::open(&options.source, SourceOptions { direct: options.direct })?;
     source.io_file().heed(cancel.flag());
     let geometry = Geometry::new(source.size_bytes(), repo.params().chunk)
@@ -55,12 +56,12 @@ pub(super) fn prepare(
     let ladder = ladder::Ladder { rt, repo, options, source: &source, chunk, cancel, progress };
     let chosen = ladder.choose()?;
     let bounds = bounds(repo, options)?;
-    let ladder::Choice { list: changes, volume, parents, steps } = chosen;
+    let ladder::Choice { list: changes, volume, known, steps } = chosen;
     degraded.extend(steps);
     let warnings = changes.as_ref().map_or_else(Vec::new, |list| list.notes.clone());
     let prepared =
         Prepared { source, written, volume, geometry, changes, bounds, warnings, degraded };
-    Ok((prepared, parents))
+    Ok((prepared, known))
 }
 
 fn bounds(repo: &Repository, options: &BackupOptions) -> Result<Bounds> {

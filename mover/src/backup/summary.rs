@@ -159,8 +159,8 @@ impl BackupSummary {
 }
 
 impl Run<'_> {
-    /// The manifest of what the pass made. Attempt, parent and times are final; nothing of it is
-    /// filled in later.
+    /// The manifest of what the pass made. The commit gives it its attempt and its place in the order,
+    /// and right times where the clock is off.
     pub(super) fn manifest(&self, plan: &BackupPlan, done: &PassDone) -> Manifest {
         let p = &self.prepared;
         let listed = p.changes.as_ref().map(|c| {
@@ -171,6 +171,9 @@ impl Run<'_> {
         });
         let kind = p.changes.as_ref().map_or(ChangeKind::Whole, |c| c.kind);
         let (listed_bytes, listed_extents) = listed.unwrap_or((p.geometry.size_bytes(), 1));
+        let finished = chrono::Utc::now();
+        // a clock may have been set meanwhile
+        let ran = chrono::TimeDelta::from_std(self.begun.elapsed()).unwrap_or_default();
         Manifest {
             backup_id: self.writer.backup_id().clone(),
             volume: p.volume.clone(),
@@ -192,9 +195,12 @@ impl Run<'_> {
                 origin: p.changes.as_ref().map_or("device", |c| c.origin.as_str()).to_owned(),
                 listed_bytes,
                 listed_extents,
+                identity: None,
             },
-            started: self.started,
-            finished: chrono::Utc::now(),
+            started: finished.checked_sub_signed(ran).unwrap_or(finished),
+            finished,
+            ordered: finished,
+            clock_offset_ms: None,
             stats: Self::stats(plan, done),
             tool: self.options.tool.clone(),
             labels: self.options.labels.clone(),

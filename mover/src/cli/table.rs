@@ -3,9 +3,9 @@
 
 use super::output::one_line;
 use super::sizes::show_bytes;
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use chunkstore::{
-    BackupStats, CopiedFrom, Encryption, KeyInfo, Manifest, SnapshotInfo, SourceInfo,
+    BackupStats, CopiedFrom, Encryption, KeyInfo, Manifest, SnapshotInfo, SourceInfo, time_span,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -21,6 +21,9 @@ pub(crate) struct BackupView<'a> {
     size_bytes: u64,
     started: String,
     finished: String,
+    ordered: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    clock_offset_ms: Option<i64>,
     map_root: Option<String>,
     parent: Option<&'a str>,
     snapshot: &'a SnapshotInfo,
@@ -43,6 +46,8 @@ impl<'a> BackupView<'a> {
             size_bytes: m.size_bytes,
             started: machine_time(&m.started),
             finished: machine_time(&m.finished),
+            ordered: machine_time(&m.ordered),
+            clock_offset_ms: m.clock_offset_ms,
             map_root: m.map.root.as_ref().map(|root| root.id.to_hex()),
             parent: m.parent.as_ref().map(|p| p.backup_id.as_str()),
             snapshot: &m.snapshot,
@@ -172,8 +177,16 @@ pub(crate) fn backup_page(m: &Manifest) -> String {
     page.line("size", &exact(m.size_bytes));
     page.line("started", &human_time(&m.started));
     page.line("finished", &human_time(&m.finished));
+    for (name, value) in [("ordered", ordered(m)), ("clock", clock(m))] {
+        if let Some(value) = value {
+            page.line(name, &value);
+        }
+    }
     page.line("parent", m.parent.as_ref().map_or("none", |p| p.backup_id.as_str()));
     page.line("source", &m.source.path);
+    if let Some(identity) = &m.source.identity {
+        page.line("identity", identity);
+    }
     page.line(
         "list",
         &format!(
@@ -217,6 +230,21 @@ pub(crate) fn backup_page(m: &Manifest) -> String {
         page.line("degraded", why);
     }
     page.0
+}
+
+/// Its place, where that is another than its time tells.
+fn ordered(m: &Manifest) -> Option<String> {
+    let behind = m.ordered.signed_duration_since(m.finished);
+    (behind >= TimeDelta::seconds(5))
+        .then(|| format!("after the backup before it, {}", human_time(&m.ordered)))
+}
+
+/// That the clock of the machine was off.
+fn clock(m: &Manifest) -> Option<String> {
+    let ms = m.clock_offset_ms?;
+    let side = if ms < 0 { "behind" } else { "ahead of" };
+    let span = time_span(ms.unsigned_abs() / 1000);
+    Some(format!("the machine's was {span} {side} the store's; the times are by the store's"))
 }
 
 fn exact(bytes: u64) -> String {

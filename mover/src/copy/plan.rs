@@ -89,10 +89,10 @@ pub fn base_of(
             Standing::Absent | Standing::Taken(_) => None,
         })
         .collect();
-    both.sort_by_key(|(b, _)| (b.time(), b.manifest.finished));
+    both.sort_by(|(a, _), (b, _)| a.manifest.order().cmp(&b.manifest.order()));
     let is_parent = |m: &Manifest| backup.parent.as_ref() == Some(&m.as_parent());
     let parent = both.iter().find(|(b, _)| is_parent(&b.manifest));
-    let before = || both.iter().rfind(|(b, _)| b.manifest.finished <= backup.finished);
+    let before = || both.iter().rfind(|(b, _)| b.manifest.order() <= backup.order());
     let (original, copy) = parent.or_else(before).or_else(|| both.first())?;
     Some(Base { original: original.manifest.clone(), copy: (*copy).clone() })
 }
@@ -124,9 +124,12 @@ mod tests {
                 origin: "device".into(),
                 listed_bytes: 0,
                 listed_extents: 0,
+                identity: None,
             },
             started: time,
             finished: time,
+            ordered: time,
+            clock_offset_ms: None,
             stats: BackupStats::default(),
             tool: "test".into(),
             labels: [].into(),

@@ -29,8 +29,8 @@ use crate::restore::{cores, limits::Limits, plan::PlanScope, summary::get};
 use crate::scratch::ScratchDir;
 use chrono::Utc;
 use chunkstore::{
-    Checkpoint, Commit, CopiedFrom, DedupOptions, Error, ErrorKind, Geometry, Manifest, PackId,
-    ReadLimits, Repository, Result, ResumeBy, Scratch, VolumeMap, Writer, WriterOptions,
+    Checkpoint, Commit, CopiedFrom, DedupOptions, Error, ErrorKind, Geometry, Manifest, NewestSeen,
+    PackId, ReadLimits, Repository, Result, ResumeBy, Scratch, VolumeMap, Writer, WriterOptions,
     check_frontier,
 };
 use std::collections::HashSet;
@@ -145,6 +145,7 @@ impl<'a> Run<'a> {
             volume: backup.volume.clone(),
             backup_id: backup.backup_id.clone(),
             parents,
+            after: NewestSeen::default(), // it has the place of its original
             lease: Ends::lease(options),
         };
         let writer = at.wait(Writer::begin_or_resume(at.to, wanted, resume_by))?;

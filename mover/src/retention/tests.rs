@@ -9,6 +9,10 @@ fn at(text: &str) -> DateTime<Utc> {
     DateTime::parse_from_rfc3339(text).unwrap().to_utc()
 }
 
+fn now() -> DateTime<Utc> {
+    at("2026-02-01T00:00:00Z")
+}
+
 fn backup(volume: &str, id: &str, finished: DateTime<Utc>, labels: &[(&str, &str)]) -> BackupEntry {
     let manifest = Manifest {
         volume: VolumeName::new(volume).unwrap(),
@@ -24,9 +28,12 @@ fn backup(volume: &str, id: &str, finished: DateTime<Utc>, labels: &[(&str, &str
             origin: "test".into(),
             listed_bytes: 0,
             listed_extents: 0,
+            identity: None,
         },
         started: finished,
         finished,
+        ordered: finished,
+        clock_offset_ms: None,
         stats: BackupStats::default(),
         tool: "test".into(),
         labels: labels.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect(),
@@ -37,7 +44,7 @@ fn backup(volume: &str, id: &str, finished: DateTime<Utc>, labels: &[(&str, &str
 }
 
 fn kept(policy: &Policy, backups: &[BackupEntry]) -> Vec<(String, String)> {
-    let decisions = plan_forget(policy, backups).unwrap();
+    let decisions = plan_forget(policy, backups, now()).unwrap();
     assert_eq!(decisions.len(), backups.len());
     let why = |d: &Decision<'_>| d.reasons.iter().map(ToString::to_string).collect::<Vec<_>>();
     let kept = decisions.iter().filter(|d| d.keep());
@@ -113,7 +120,7 @@ fn rules_add_up_and_volumes_are_apart() {
 fn a_policy_without_a_rule_is_refused_with_a_hint() {
     let nothing = Span::default();
     for policy in [Policy::default(), Policy { within: Some(nothing), ..Policy::default() }] {
-        let e = plan_forget(&policy, &[]).expect_err("no rule");
+        let e = plan_forget(&policy, &[], now()).expect_err("no rule");
         assert_eq!(e.kind(), ErrorKind::Usage);
         assert!(e.hint_text().is_some_and(|hint| hint.contains("--keep-")), "{e}");
     }
@@ -192,7 +199,7 @@ proptest! {
             })
             .collect();
         prop_assume!(policy.check().is_ok());
-        let decisions = plan_forget(&policy, &backups).unwrap();
+        let decisions = plan_forget(&policy, &backups, now()).unwrap();
         let kept: BTreeSet<_> = decisions
             .iter()
             .filter(|d| d.keep())
@@ -203,27 +210,109 @@ proptest! {
         prop_assert!(backups.is_empty() || decisions.last().unwrap().keep());
         // what was kept once is kept again: running a policy twice forgets no more
         let left: Vec<_> = decisions.iter().filter(|d| d.keep()).map(|d| d.backup.clone()).collect();
-        prop_assert!(plan_forget(&policy, &left).unwrap().iter().all(Decision::keep));
+        prop_assert!(plan_forget(&policy, &left, now()).unwrap().iter().all(Decision::keep));
     }
 }
 
+/// With another place in the order than its time has.
+fn placed(backup: BackupEntry, ordered: &str) -> BackupEntry {
+    let manifest = Manifest { ordered: at(ordered), ..backup.manifest };
+    BackupEntry { manifest, ..backup }
+}
+
+fn ids(policy: &Policy, backups: &[BackupEntry]) -> Vec<String> {
+    kept(policy, backups).into_iter().map(|(id, _)| id).collect()
+}
+
 #[test]
-fn a_machine_with_a_wrong_clock_does_not_rule_the_others() {
-    let stored = |mut backup: BackupEntry, text| {
-        backup.stored = at(text);
-        backup
-    };
-    let backups = [
-        backup("v", "a", at("2026-01-01T10:00:00Z"), &[]),
-        stored(backup("v", "ahead", at("2099-01-01T00:00:00Z"), &[]), "2026-01-02T10:00:00Z"),
-        backup("v", "b", at("2026-01-03T10:00:00Z"), &[]),
-        stored(backup("v", "unset", at("1970-01-01T00:10:00Z"), &[]), "2026-01-04T10:00:00Z"),
-        // of a repository that was copied later
-        stored(backup("v", "copied", at("2026-01-03T09:00:00Z"), &[]), "2027-01-01T10:00:00Z"),
+fn the_newest_is_the_last_in_the_order_and_not_by_any_time() {
+    let mut backups = [
+        backup("v", "parent", at("2026-01-01T10:01:30Z"), &[]),
+        placed(backup("v", "child", at("2026-01-01T10:00:10Z"), &[]), "2026-01-01T10:01:30.001Z"),
     ];
-    let last = Policy { last: 2, ..Policy::default() };
-    assert_eq!(kept(&last, &backups), pairs(&[("b", "last 2"), ("unset", "last 1")]));
-    let within = Policy { within: Some(Span::parse("30h").unwrap()), ..Policy::default() };
-    let names: Vec<String> = kept(&within, &backups).into_iter().map(|(id, _)| id).collect();
-    assert_eq!(names, ["copied", "b", "unset"]);
+    let last = Policy { last: 1, ..Policy::default() };
+    assert_eq!(kept(&last, &backups), pairs(&[("child", "last 1")]));
+    let daily = Policy { daily: 5, ..Policy::default() };
+    assert_eq!(kept(&daily, &backups), pairs(&[("child", "daily 2026-01-01")]));
+    // copied to another store, in another order
+    backups[0].stored = at("2027-01-01T00:00:02Z");
+    backups[1].stored = at("2027-01-01T00:00:01Z");
+    assert_eq!(kept(&last, &backups), pairs(&[("child", "last 1")]));
+    let tags = Policy { tags: vec![Tag::parse("gold").unwrap()], ..Policy::default() };
+    assert_eq!(ids(&tags, &backups), ["child"]);
+}
+
+/// One backup a day; of the fourth the store's clock was years ahead, and all that came after it
+/// have their place behind it.
+fn after_a_jump() -> Vec<BackupEntry> {
+    let day = |n: i64| at("2026-01-01T10:00:00Z") + TimeDelta::days(n);
+    let mut backups: Vec<_> = (0..8).map(|n| backup("v", &format!("d{n}"), day(n), &[])).collect();
+    backups[3] = backup("v", "d3", at("2099-01-01T00:00:00Z"), &[]);
+    for n in 4..8 {
+        let ordered = at("2099-01-01T00:00:00Z") + TimeDelta::milliseconds(n - 3);
+        backups[usize::try_from(n).unwrap()].manifest.ordered = ordered;
+    }
+    backups
+}
+
+#[test]
+fn a_stores_clock_that_jumped_ahead_takes_no_day_from_the_others() {
+    let backups = after_a_jump();
+    let daily = |daily| Policy { daily, ..Policy::default() };
+    assert_eq!(ids(&daily(8), &backups).len(), 8, "each has a day of its own");
+    assert_eq!(ids(&daily(3), &backups), ["d5", "d6", "d7"]);
+    assert_eq!(ids(&Policy { last: 1, ..Policy::default() }, &backups), ["d7"]);
+    let within = |span| Policy { within: Some(Span::parse(span).unwrap()), ..Policy::default() };
+    assert_eq!(ids(&within("1d"), &backups), ["d6", "d7"]);
+    // as old as the next newer one, so that it goes some day
+    assert_eq!(ids(&within("3d"), &backups), ["d3", "d4", "d5", "d6", "d7"]);
+    assert_eq!(ids(&within("5d"), &backups), ["d2", "d3", "d4", "d5", "d6", "d7"]);
+    // while it is the newest, a span is counted from the one before it
+    assert_eq!(ids(&within("1d"), &backups[..4]), ["d1", "d2", "d3"]);
+    assert_eq!(ids(&daily(2), &backups[..4]), ["d2", "d3"]);
+}
+
+#[test]
+fn a_clock_that_was_never_set_takes_the_time_of_the_one_before() {
+    let mut backups = after_a_jump()[..3].to_vec();
+    let unset = backup("v", "unset", at("1970-01-01T00:10:00Z"), &[]);
+    backups.push(placed(unset, "2026-01-03T10:00:00.001Z"));
+    backups.push(backup("v", "last", at("2026-01-04T09:00:00Z"), &[]));
+    let within = Policy { within: Some(Span::parse("1d").unwrap()), ..Policy::default() };
+    assert_eq!(ids(&within, &backups), ["d2", "unset", "last"]);
+}
+
+proptest! {
+    /// Whoever forgets may have any clock, and so may the store have had at any time: the newest
+    /// stays. Where the store's clock was right, a wrong `now` only makes a policy keep more.
+    #[test]
+    fn no_clock_makes_a_policy_lose_the_newest(
+        mut times in prop::collection::vec(0i64..40_000, 1..20),
+        store_was_right in any::<bool>(),
+        days in prop::array::uniform2(0i64..40_000),
+        last in 0u32..3, daily in 0u32..4, span in 1u32..100_000,
+    ) {
+        if store_was_right {
+            times.sort_unstable();
+        }
+        let day = |day: i64| DateTime::UNIX_EPOCH + TimeDelta::days(day);
+        let of = |(n, time): (usize, &i64)| {
+            let backup = backup("v", &format!("{n:02}"), day(*time), &[]);
+            let ordered = day(50_000) + TimeDelta::milliseconds(i64::try_from(n).unwrap());
+            BackupEntry { manifest: Manifest { ordered, ..backup.manifest }, ..backup }
+        };
+        let backups: Vec<_> = times.iter().enumerate().map(of).collect();
+        let within = Some(Span { months: 0, hours: span });
+        let policy = Policy { last, daily, within, ..Policy::default() };
+        let kept = |now: i64| -> BTreeSet<String> {
+            let decisions = plan_forget(&policy, &backups, day(now)).unwrap();
+            let kept = decisions.iter().filter(|d| d.keep());
+            kept.map(|d| d.backup.manifest.backup_id.to_string()).collect()
+        };
+        let newest = format!("{:02}", backups.len() - 1);
+        let [early, late] = [days[0].min(days[1]), days[0].max(days[1])];
+        prop_assert!(kept(late).contains(&newest), "late");
+        prop_assert!(kept(early).contains(&newest), "early");
+        prop_assert!(!store_was_right || kept(early).is_superset(&kept(late)));
+    }
 }

@@ -36,9 +36,12 @@ fn manifest() -> Manifest {
             origin: "csi".into(),
             listed_bytes: 1 << 20,
             listed_extents: 7,
+            identity: Some("ext:3b0bd5b8-8a0c-4a24-9d8e-2d7f1b6f3c11".into()),
         },
         started: time(1_700_000_000),
         finished: time(1_700_000_100),
+        ordered: time(1_700_000_101),
+        clock_offset_ms: Some(-90_000),
         stats: BackupStats { read_bytes: 1 << 20, new_bytes: 5, ..BackupStats::default() },
         tool: "mover 0.1.0".into(),
         labels: [("app".to_owned(), "db".to_owned())].into(),
@@ -168,6 +171,9 @@ fn json_is_strict_where_it_matters_and_tolerant_elsewhere() {
     assert_eq!(with(r#""kind":"delta""#, r#""kind":"guess""#), corrupt);
     assert_eq!(with(r#""app":"#, r#""":"#), corrupt);
     assert_eq!(with("2023-11-14", "2023-13-14"), corrupt);
+    assert_eq!(with(r#""ordered":"#, r#""orderly":"#), corrupt);
+    assert_eq!(with(r#""clock_offset_ms":-90000,"#, ""), None);
+    assert_eq!(with(r#""clock_offset_ms":-90000"#, r#""clock_offset_ms":0.5"#), corrupt);
     assert_eq!(kind_of(&format!("{json} {{}}")), corrupt);
     assert_eq!(kind_of("[]"), corrupt);
     assert_eq!(kind_of(r#"{"type":"fence","format":1}"#), corrupt);
@@ -244,7 +250,7 @@ fn any_manifest() -> impl Strategy<Value = Manifest> {
     let parent = proptest::option::of((id(), any::<u32>()))
         .prop_map(|p| p.map(|(backup_id, attempt)| ParentRef { backup_id, attempt }));
     let identity = ("\\PC{1,60}", id(), any::<u32>(), 1u64..=VOLUME_BYTES_MAX, 1u8..=MAP_DEPTH_MAX);
-    let source = (text, kind, text, number.clone(), number.clone());
+    let source = (text, kind, text, number.clone(), number.clone(), proptest::option::of(text));
     let rest = (
         proptest::collection::btree_map("[a-z.é]{1,20}", ".{0,60}", 0..5),
         proptest::collection::vec(text, 0..4),
@@ -257,14 +263,14 @@ fn any_manifest() -> impl Strategy<Value = Manifest> {
         parent,
         snapshot,
         source,
-        (moment.clone(), moment),
+        (moment.clone(), moment.clone(), moment, proptest::option::of(any::<i64>())),
         rest,
     )
         .prop_filter_map(
             "the name is too long",
             |(identity, root, parent, snapshot, source, times, rest)| {
                 let (volume, backup_id, attempt, size_bytes, depth) = identity;
-                let (path, kind, origin, listed_bytes, listed_extents) = source;
+                let (path, kind, origin, listed_bytes, listed_extents, identity) = source;
                 let (labels, degraded, n, tool) = rest;
                 Some(Manifest {
                     volume: VolumeName::new(volume).ok()?,
@@ -274,9 +280,18 @@ fn any_manifest() -> impl Strategy<Value = Manifest> {
                     map: MapRoot { depth, root },
                     parent,
                     snapshot,
-                    source: SourceInfo { path, kind, origin, listed_bytes, listed_extents },
+                    source: SourceInfo {
+                        path,
+                        kind,
+                        origin,
+                        listed_bytes,
+                        listed_extents,
+                        identity,
+                    },
                     started: times.0,
                     finished: times.1,
+                    ordered: times.2,
+                    clock_offset_ms: times.3,
                     stats: BackupStats {
                         read_bytes: n[0],
                         zero_bytes: n[1],

@@ -231,12 +231,12 @@ async fn a_lease_is_never_removed_behind_the_back_of_a_checkpoint() {
         let end = keeper.end(Removal::UnlessShared);
         let record = keeper.record(None, checkpoint.clone());
         let (present, end_failed, recorded) = if ends_first {
-            futures::join!(keeper.is_present(), end, record)
+            futures::join!(keeper.look(), end, record)
         } else {
-            let (present, recorded, end_failed) = futures::join!(keeper.is_present(), record, end);
+            let (present, recorded, end_failed) = futures::join!(keeper.look(), record, end);
             (present, end_failed, recorded)
         };
-        assert!(present.unwrap() && end_failed.is_none());
+        assert!(present.unwrap().is_some() && end_failed.is_none());
         let stays = !leases(&repo).await.is_empty();
         // who finds the checkpoint finds a lease that nobody takes away any more
         assert_eq!((recorded.unwrap(), stays), (!ends_first, !ends_first));

@@ -16,10 +16,7 @@ async fn a_writer_takes_its_steps_in_order_with_few_requests() {
     assert_eq!(writer.list_segments().await.unwrap(), []);
     let own = put_pack(&repo, 2).await;
     let made = with_parent(manifest("v", "b", 2), &parent);
-    let Commit::Done(done) = writer.commit(made.clone(), &[own], &[old, old]).await.unwrap() else {
-        panic!("not committed")
-    };
-    assert_eq!(*done, made);
+    expect_done(writer.commit(made.clone(), &[own], &[old, old]).await.unwrap(), &made);
     assert!(writer.finish().await.is_empty());
 
     let short = |line: &String| line.split_inclusive('/').take(2).collect::<String>();
@@ -96,7 +93,7 @@ async fn condemned_and_missing_packs_are_stored_again() {
     let commit = writer.commit(made.clone(), &[], &[good, gone, dead]).await.unwrap();
     assert_eq!(commit, Commit::StoreAgain { missing: vec![dead, gone] });
     let commit = writer.commit(made.clone(), &[], &[good]).await.unwrap();
-    assert_eq!(commit, Commit::Done(Box::new(made)));
+    expect_done(commit, &made);
 }
 
 #[tokio::test]
@@ -153,8 +150,7 @@ async fn the_same_backup_twice_is_one() {
     let made = manifest("v", "b", 1);
     let mut first = begin(&repo, "b").await;
     let mut second = begin(&repo, "b").await;
-    let done = Commit::Done(Box::new(made.clone()));
-    assert_eq!(first.commit(made.clone(), &[], &[]).await.unwrap(), done);
+    let made = expect_done(first.commit(made.clone(), &[], &[]).await.unwrap(), &made);
     let mut late = made.clone();
     late.finished = minute(77);
     let already = Commit::AlreadyDone(Box::new(made.clone()));
@@ -251,7 +247,7 @@ async fn a_lost_answer_to_the_commit_is_found_out() {
         let result = writer.commit(made.clone(), &[], &[]).await;
         assert_eq!(result.is_ok(), expected, "{fault:?}: {result:?}");
         if let Ok(commit) = result {
-            assert_eq!(commit, Commit::Done(Box::new(made)), "{fault:?}");
+            expect_done(commit, &made);
         }
     }
 }

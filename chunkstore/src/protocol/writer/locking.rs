@@ -51,7 +51,7 @@ impl Writer {
                 self.locked = Some(root);
                 Ok(true)
             }
-            Err(e) if e.kind() == ErrorKind::Missing && !self.lease.is_present().await? => {
+            Err(e) if e.kind() == ErrorKind::Missing && self.lease.look().await?.is_none() => {
                 tracing::info!("not locked, and the lease is gone: {e}");
                 Ok(false)
             }
@@ -111,6 +111,7 @@ mod tests {
     use super::*;
     use crate::format::names::pack_key;
     use crate::protocol::{Commit, LeaseOptions, WriterOptions};
+    use crate::repository::NewestSeen;
     use crate::repository::testing::*;
     use crate::store::{RetainMode, Retention};
     use chrono::{DateTime, Utc};
@@ -123,7 +124,8 @@ mod tests {
     async fn begin(repo: &Arc<Repository>) -> Writer {
         let lease = LeaseOptions { lease_seconds: 600, tool: "test".into(), host: "here".into() };
         let (volume, backup_id) = (volume("v"), backup_id("b"));
-        let options = WriterOptions { volume, backup_id, parents: Vec::new(), lease };
+        let (parents, after) = (Vec::new(), NewestSeen::default());
+        let options = WriterOptions { volume, backup_id, parents, after, lease };
         Writer::begin(repo, options).await.unwrap()
     }
 

@@ -32,6 +32,7 @@ use crate::limits::{CHECKPOINT_PACKS_MAX, LEASE_BYTES_MAX};
 use crate::protocol::condemned::DamagedSet;
 use crate::protocol::lease::LeaseKeeper;
 use crate::protocol::reader::{backup_at, stays_behind};
+use crate::protocol::writer::timing::Timing;
 use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::units::ChunkNo;
 use chrono::Utc;
@@ -166,6 +167,7 @@ impl Writer {
                 damaged: DamagedSet::default(),
                 carried: Vec::new(),
                 warnings: Vec::new(),
+                timing: Timing::of(options),
                 locked: None,
                 in_doubt: false,
             };

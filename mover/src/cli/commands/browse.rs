@@ -12,7 +12,7 @@ pub(crate) fn list(ctx: &Context, args: &ListArgs) -> Result<()> {
     let repository = repository::open(ctx)?;
     let (entries, problems) = ctx.block_on(repository.list_backups(volume.as_ref()))?;
     let mut backups: Vec<&Manifest> = entries.iter().map(|entry| &entry.manifest).collect();
-    backups.sort_by(|a, b| (a.finished, &a.backup_id).cmp(&(b.finished, &b.backup_id)));
+    backups.sort_by(|a, b| a.order().cmp(&b.order()));
     if ctx.settings.output.json {
         for manifest in backups {
             ctx.output.result_json(&BackupView::of(manifest))?;

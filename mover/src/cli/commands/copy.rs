@@ -181,7 +181,8 @@ fn select(ctx: &Context, args: &CopyArgs, policy: &Policy, ends: &Ends) -> Resul
         return Ok(all().cloned().collect());
     }
     if args.backups.is_empty() {
-        let kept = plan_forget(policy, &ends.source)?.into_iter().filter(|d| d.keep());
+        let kept =
+            plan_forget(policy, &ends.source, chrono::Utc::now())?.into_iter().filter(|d| d.keep());
         return Ok(kept.map(|d| d.backup.manifest.clone()).collect());
     }
     let mut named = Vec::new();
