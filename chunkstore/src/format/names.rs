@@ -26,8 +26,11 @@ pub const GC_PREFIX: &str = "gc/";
 pub const FORGOTTEN_PREFIX: &str = "forgotten/";
 /// Prefix of damage records.
 pub const DAMAGED_PREFIX: &str = "damaged/";
+/// Prefix of removals of keys that are under way.
+pub const REMOVALS_PREFIX: &str = "removals/";
+
 /// All prefixes of a repository: nothing of it but [`FORMAT_KEY`] is elsewhere.
-pub const PREFIXES: [&str; 9] = [
+pub const PREFIXES: [&str; 10] = [
     KEYS_PREFIX,
     PACKS_PREFIX,
     BACKUPS_PREFIX,
@@ -37,6 +40,7 @@ pub const PREFIXES: [&str; 9] = [
     GC_PREFIX,
     FORGOTTEN_PREFIX,
     DAMAGED_PREFIX,
+    REMOVALS_PREFIX,
 ];
 
 /// Whether a repository can have an object of this key.
@@ -51,6 +55,7 @@ pub fn is_key(key: &str) -> bool {
         || parse_gc_key(key).is_ok()
         || parse_forgotten_key(key).is_ok()
         || parse_damaged_key(key).is_ok()
+        || parse_removal_key(key).is_ok()
 }
 
 /// One attempt at one backup of one volume: what a manifest key names.
@@ -184,6 +189,25 @@ by_id! {
     "lease", LeaseId, LEASES_PREFIX, lease_key, parse_lease_key;
     "forwarding stub", PackId, MOVED_PREFIX, moved_key, parse_moved_key;
     "damage record", DamageId, DAMAGED_PREFIX, damaged_key, parse_damaged_key;
+}
+
+/// Prefix of the removals of one wrapping.
+pub fn removals_of(key: &KeyId) -> String {
+    format!("{REMOVALS_PREFIX}{key}/")
+}
+
+/// Key of one removal of a wrapping. The object is empty: its name says all.
+pub fn removal_key(key: &KeyId, removal: &KeyId) -> String {
+    format!("{}{removal}", removals_of(key))
+}
+
+/// Inverse of [`removal_key`].
+pub fn parse_removal_key(key: &str) -> Result<(KeyId, KeyId)> {
+    let bad = || not_a_key("removal of a wrapping", key);
+    let names = tail("removal of a wrapping", key, REMOVALS_PREFIX)?;
+    let (of, removal) = names.split_once('/').ok_or_else(bad)?;
+    let id = |hex| KeyId::from_hex(hex).map_err(|_| bad());
+    Ok((id(of)?, id(removal)?))
 }
 
 /// One object of a collection.

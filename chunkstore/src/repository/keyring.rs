@@ -2,13 +2,34 @@
 //!
 //! Removing one keeps its credential from opening the repository from now on. It takes back nothing
 //! from somebody who has opened it before: the master key stays what it is.
+//!
+//! # Removing a key while others remove keys
+//!
+//! A removal must never delete the last key, and two that run at once must not delete each other's.
+//! Nothing here waits for anybody, and any process may die after any step. The steps:
+//!
+//! 1. Say which key goes: create `removals/<that key>/<random>`.
+//! 2. List the removals of the key that this process opened the repository with. Is there one, end.
+//! 3. Look that this key is still there. Is it not, end.
+//! 4. Delete the key that goes.
+//! 5. Delete all removals of it: whosever they are, what they were for is done.
+//!
+//! Why a key is left: say that of a removal X the own key is deleted too, by Y. It was there in step
+//! 3 of X, so Y deleted it later, and until then Y had its step 1 in the store. X has not seen that
+//! in step 2, so Y made it after that, and Y's step 2 came later than X's. Of all removals that came
+//! to step 4 one has the last step 2; so nobody has deleted its own key. `keyring/tests.rs` goes
+//! through the interleavings, with a death after every step.
+//!
+//! A removal that ends at step 2 or 3 takes back its own step 1. One that died, or that does not
+//! know whether its deletion arrives, leaves it, and then it keeps the holder of that key from
+//! removing others until somebody finishes it.
 
 use super::{RECORD_OVERHEAD, Repository};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::key::{
     KeyInfo, KeyKind, Wrapping, read_key_info, unwrap_master_key, wrap_master_key,
 };
-use crate::format::names::{KEYS_PREFIX, key_key, parse_key_key};
+use crate::format::names::{KEYS_PREFIX, key_key, parse_key_key, removal_key, removals_of};
 use crate::ids::{KeyId, RepositoryId};
 use crate::keys::{Credential, Encryption, KdfCost, MasterKey};
 use crate::limits::SMALL_RECORD_BYTES_MAX;
@@ -129,7 +150,9 @@ impl Repository {
     }
 
     /// Removes a wrapping. The one that this repository was opened with is refused: so there is
-    /// always one left that is known to open it.
+    /// always one left that is known to open it, also when several remove keys at once.
+    ///
+    /// Errors: `Unavailable` if the removal of the own key is under way.
     pub async fn remove_key(&self, id: &KeyId) -> Result<()> {
         self.refuse_without_encryption("remove a key of")?;
         let context = || format!("remove key {id} of {}", self.store.url());
@@ -144,7 +167,44 @@ impl Repository {
             )
             .hint("add another key, then remove this one while using the other: so nobody is locked out"));
         }
-        self.store.delete(&key_key(id)).await
+        let removal = removal_key(id, &KeyId::random());
+        self.store.put(&removal, Bytes::new()).await?; // 1
+        if let Err(e) = self.confirm_own_key().await {
+            self.take_back(&removal).await;
+            return Err(e.within(context()));
+        }
+        self.store.delete(&key_key(id)).await?; // 4
+        let done = self.store.list(&removals_of(id)).await?;
+        self.store.delete_all(done.into_iter().map(|l| l.key).collect()).await // 5
+    }
+
+    /// Steps 2 and 3, in this order.
+    async fn confirm_own_key(&self) -> Result<()> {
+        let Some(own) = self.opened_with else {
+            return Err(Error::new(ErrorKind::Bug, "look for the own key", "there is none"));
+        };
+        if let Some(removal) = self.store.list(&removals_of(&own)).await?.first() {
+            let detail = format!(
+                "{own}, which the repository was opened with, is being removed itself, since {}",
+                removal.last_modified
+            );
+            return Err(Error::new(ErrorKind::Unavailable, "confirm the own key", detail).hint(
+                format!("wait and open it anew; if whoever did that is no more, finish it with another key (`key remove {own}`) or delete {}", removal.key),
+            ));
+        }
+        if self.store.head(&key_key(&own)).await?.is_none() {
+            let detail = format!("{own}, which the repository was opened with, was removed since");
+            return Err(Error::new(ErrorKind::Unavailable, "confirm the own key", detail)
+                .hint("run it again: with another key, if this one does not open it any more"));
+        }
+        Ok(())
+    }
+
+    /// Nothing was deleted for it. Staying behind it harms nobody's data.
+    async fn take_back(&self, removal: &str) {
+        if let Err(e) = self.store.delete(removal).await {
+            tracing::warn!("{removal} stays behind: {e}");
+        }
     }
 
     /// What the key objects say of themselves, oldest first. One that cannot be read is left out,
@@ -172,3 +232,6 @@ impl Repository {
         Err(Error::new(ErrorKind::Usage, context, "this repository is not encrypted"))
     }
 }
+
+#[cfg(test)]
+mod tests;
