@@ -190,7 +190,14 @@ pub(crate) fn init(
             let label = options.label.clone();
             let repository = make(ctx, store, options)?;
             for credential in credentials {
-                ctx.block_on(repository.add_key(&credential, &label, KdfCost::default()))?;
+                let id =
+                    ctx.block_on(repository.add_key(&credential, &label, KdfCost::default()))?;
+                // it may come from a variable that nobody has in mind
+                ctx.output.announce(&format!(
+                    "a second key, {} {id}, opens it too: a flag or a variable (such as MOVER_KEY_FILE) gave it; `mover key \
+                     remove` takes it away",
+                    credential.kind()
+                ));
             }
             Ok(repository)
         }

@@ -108,6 +108,27 @@ fn keys_come_and_go() {
     assert_eq!(mover.ok(["key", "list", "--json"]).json_lines().len(), 2);
 }
 
+/// A variable that is left over from another repository gives its key to a new one: that is said.
+#[test]
+fn init_says_which_keys_it_adds_besides() {
+    let (stage, directory) = (Stage::new("init-keys"), work_dir("init-keys"));
+    let repository = file_url(&directory.path().join("repository"));
+    let new = directory.path().join("new.key");
+    let mover = Mover::new().env("MOVER_REPO", &repository).env("MOVER_KEY_FILE", stage.key());
+    let made = mover.ok([p("init"), p("--new-key-file"), new.clone()]);
+    let keys = mover.ok(["key", "list", "--json"]).json_lines();
+    assert_eq!(keys.len(), 2);
+    let second = keys[1]["key_id"].as_str().expect("an id");
+    for words in ["opens it too", "MOVER_KEY_FILE", second] {
+        assert!(made.stderr.contains(words), "{words} in {}", made.stderr);
+    }
+    // the very same file is no second key
+    let other = file_url(&directory.path().join("other"));
+    let mover = Mover::new().env("MOVER_REPO", &other).env("MOVER_KEY_FILE", &new);
+    let made = mover.ok([p("init"), p("--new-key-file"), new]);
+    assert!(!made.stderr.contains("opens it too"), "{}", made.stderr);
+}
+
 #[test]
 fn secrets_are_in_no_output() {
     let stage = Stage::new("secrets");
