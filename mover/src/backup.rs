@@ -19,6 +19,7 @@ mod prepare;
 pub(crate) mod read;
 pub(crate) mod resume;
 pub(crate) mod run;
+mod same;
 mod seal;
 mod stdin;
 pub(crate) mod stop;
@@ -52,6 +53,7 @@ use chunkstore::{
     PackId, Repository, Result, ResumeBy, Retention, Scratch, SnapshotInfo, VolumeMap, VolumeName,
     Writer, WriterOptions, check_frontier,
 };
+use parent::Known;
 use prepare::{Prepared, prepare};
 use std::collections::{BTreeMap, HashSet};
 use std::num::NonZeroU64;
@@ -87,6 +89,8 @@ pub struct BackupOptions {
     pub base_snapshot: Option<String>,
     /// The snapshot that the source shows.
     pub snapshot: SnapshotInfo,
+    /// The user says that another disk, or a snapshot made anew, has the name on purpose.
+    pub volume_changed: bool,
     /// Codec of new chunks.
     pub compression: CompressionChoice,
     /// Kept in the manifest.
@@ -139,7 +143,7 @@ pub fn backup(
     };
     let resume_by = resume::resume_by(options, &prepared, &known.parents);
     let (volume, after) = (prepared.volume.clone(), known.recent.newest_seen());
-    let wanted = WriterOptions { volume, backup_id, parents: known.parents, after, lease };
+    let wanted = WriterOptions { volume, backup_id, parents: known.parents.clone(), after, lease };
     let mut writer = rt.block_on(async {
         match resume_by {
             Some(by) => Writer::begin_or_resume(repo, wanted, by).await,
@@ -159,6 +163,7 @@ pub fn backup(
         repo,
         options,
         prepared,
+        known,
         resume_by,
         writer,
         progress,
@@ -205,6 +210,7 @@ struct Run<'a> {
     repo: &'a Arc<Repository>,
     options: &'a BackupOptions,
     prepared: Prepared,
+    known: Known,
     resume_by: Option<ResumeBy>,
     writer: Writer,
     progress: &'a Arc<Progress>,
@@ -238,6 +244,7 @@ impl Run<'_> {
             self.progress.set_phase(Phase::Finishing);
             self.prepared.note_writes();
             let manifest = self.manifest(&plan, &done);
+            same::check_content(self.options, &manifest, &self.known)?;
             self.last_stats = Some(manifest.stats);
             let reused: Vec<PackId> = done.assembled.reused.iter().copied().collect();
             let own = done.own_packs.clone();

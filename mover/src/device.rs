@@ -9,6 +9,7 @@
 //! Owns: the descriptors. Must not: read or write volume data other than superblocks and zeros.
 
 mod geometry;
+mod identity;
 mod lock;
 mod mounts;
 mod open;

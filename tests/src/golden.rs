@@ -209,6 +209,7 @@ impl Library {
             parent: ParentChoice::Auto,
             base_snapshot: None,
             snapshot: chunkstore::SnapshotInfo::default(),
+            volume_changed: false,
             compression: Compression::Zstd(3).into(),
             labels: BTreeMap::new(),
             memory: MemoryBudget { total_bytes: 256 << 20 },

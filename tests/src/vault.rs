@@ -139,6 +139,7 @@ impl Vault {
             parent: ParentChoice::Auto,
             base_snapshot: list.map(|(base, _)| base.to_owned()),
             snapshot: SnapshotInfo { id: Some(id.to_owned()), ..SnapshotInfo::default() },
+            volume_changed: true, // states of any size
             compression: Compression::Zstd(1).into(),
             labels: BTreeMap::new(),
             memory: MEMORY,

@@ -62,6 +62,7 @@ impl Place {
             parent: ParentChoice::None,
             base_snapshot: None,
             snapshot: SnapshotInfo::default(),
+            volume_changed: false,
             compression: Compression::Zstd(1).into(),
             labels: BTreeMap::new(),
             memory: MemoryBudget { total_bytes: 256 * MIB },

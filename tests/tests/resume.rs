@@ -141,6 +141,7 @@ fn what_does_not_change_the_result_may_differ() {
     let scene = Scene::new("other-ways", 16 * MIB);
     let memory = scene.killed(&scene.options());
     let other = BackupOptions {
+        volume_changed: false,
         compression: CompressionChoice::Fixed(Compression::None),
         threads: Some(1),
         checkpoint_bytes: None,

@@ -169,6 +169,7 @@ impl Request {
                 base_id: base,
                 ..SnapshotInfo::default()
             },
+            volume_changed: false,
             compression: parse_compression(&self.compression)?,
             labels: BTreeMap::new(),
             memory: MemoryBudget { total_bytes: self.memory_bytes },

@@ -54,14 +54,12 @@ impl BackupEntry {
     }
 }
 
-/// What [`Repository::recent`] found of a volume.
+/// What [`Repository::recent`] has looked at.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recent {
-    /// Its newest backup.
-    pub newest: Option<Manifest>,
-    /// The newest one that was made of the snapshot that was asked for.
-    pub of_snapshot: Option<Manifest>,
-    /// All of its backups were looked at.
+    /// Backups of the volume, the newest first.
+    pub backups: Vec<Manifest>,
+    /// These are all that it has and that can be read.
     pub complete: bool,
 }
 
@@ -113,33 +111,37 @@ impl Repository {
     /// The newest backup of a volume, for one that wants to build upon it: reads as few manifests
     /// as it can. Unreadable ones are passed over with a warning.
     pub async fn latest_backup_of(&self, volume: &VolumeName) -> Result<Option<Manifest>> {
-        Ok(self.recent(volume, None).await?.newest)
+        Ok(self.recent(volume, None, 1).await?.backups.into_iter().next())
     }
 
-    /// The newest backup of a volume, and the newest that was made of this CSI snapshot: for one
-    /// that wants to build upon them.
+    /// The newest backups of a volume, for one that wants to build upon them: at least so many, and
+    /// on until one of them was made of this CSI snapshot, if one is named.
     ///
     /// Reads the manifests from the one stored last, and no more than it must. No place in the order
     /// is ahead of the time at which its manifest was stored, nor of that of a later copy; so the
     /// search ends where all that is left was stored before the newest that was found. That is not
     /// certain of a store whose clock went back, and need not be: what is found here is built upon,
     /// and the commit looks at all manifests where the store's clock is not well past it.
-    pub async fn recent(&self, volume: &VolumeName, snapshot: Option<&str>) -> Result<Recent> {
+    pub async fn recent(
+        &self,
+        volume: &VolumeName,
+        snapshot: Option<&str>,
+        at_least: usize,
+    ) -> Result<Recent> {
         let mut attempts = self.list_attempts(Some(volume)).await?;
         attempts.sort_by(|a, b| b.stored.cmp(&a.stored).then_with(|| b.name.cmp(&a.name)));
         let mut recent = Recent::default();
-        let mut step = 1;
+        let mut step = at_least.clamp(1, IN_FLIGHT);
         while let Some(next) = attempts.first()
-            && !recent.is_final(next.stored, snapshot)
+            && !recent.is_enough(next.stored, snapshot, at_least)
         {
             let rest = attempts.split_off(step.min(attempts.len()));
             let (backups, problems) = self.read_attempts(attempts).await?;
             for (_, problem) in problems {
                 tracing::warn!("{problem}");
             }
-            for BackupEntry { manifest, .. } in backups {
-                recent.take(manifest, snapshot);
-            }
+            recent.backups.extend(backups.into_iter().map(|b| b.manifest));
+            recent.backups.sort_by(|a, b| b.order().cmp(&a.order()));
             attempts = rest;
             step = STEP;
         }
@@ -283,10 +285,10 @@ impl Repository {
         let (backups, problems) = self.read_attempts(attempts).await?;
         let latest = backups.into_iter().max_by(|a, b| a.manifest.order().cmp(&b.manifest.order()));
         // one that cannot be read and was stored later may be the one that is meant
-        let newer = problems.into_iter().find(|(attempt, _)| {
+        let newer = problems.into_iter().find(|(Attempt { stored, .. }, _)| {
             latest
                 .as_ref()
-                .is_none_or(|b| !before(attempt.stored, b.manifest.ordered.min(b.stored)))
+                .is_none_or(|b| *stored >= b.stored || !before(*stored, b.manifest.ordered))
         });
         match (newer, latest) {
             (Some((attempt, e)), _) => {
@@ -336,26 +338,20 @@ impl Repository {
 impl Recent {
     /// For the writer that builds upon it.
     pub fn newest_seen(&self) -> NewestSeen {
-        let ordered = self.newest.as_ref().map(|m| m.ordered);
+        let ordered = self.backups.first().map(|m| m.ordered);
         NewestSeen { ordered, certain: self.complete }
     }
 
-    /// Whether what was stored then, or earlier, can change nothing of it.
-    fn is_final(&self, stored: DateTime<Utc>, snapshot: Option<&str>) -> bool {
-        (snapshot.is_none() || self.of_snapshot.is_some())
-            && self.newest.as_ref().is_some_and(|m| before(stored, m.ordered))
+    /// The newest that was made of this CSI snapshot.
+    pub fn of_snapshot(&self, id: &str) -> Option<&Manifest> {
+        self.backups.iter().find(|m| m.snapshot.id.as_deref() == Some(id))
     }
 
-    fn take(&mut self, manifest: Manifest, snapshot: Option<&str>) {
-        let newer =
-            |than: &Option<Manifest>| than.as_ref().is_none_or(|m| m.order() < manifest.order());
-        let fits = snapshot.is_some() && manifest.snapshot.id.as_deref() == snapshot;
-        if fits && newer(&self.of_snapshot) {
-            self.of_snapshot = Some(manifest.clone());
-        }
-        if newer(&self.newest) {
-            self.newest = Some(manifest);
-        }
+    /// Whether what was stored then, or earlier, need not be read.
+    fn is_enough(&self, stored: DateTime<Utc>, snapshot: Option<&str>, at_least: usize) -> bool {
+        self.backups.len() >= at_least
+            && snapshot.is_none_or(|id| self.of_snapshot(id).is_some())
+            && self.backups.first().is_some_and(|m| before(stored, m.ordered))
     }
 }
 

@@ -248,13 +248,16 @@ async fn the_backup_of_a_snapshot_is_found_among_many() {
         put_manifest(&repo, &m).await;
     }
     let before = repo.store().counts();
-    let found = repo.recent(&volume("v"), Some("snap-7")).await.unwrap();
-    let finished = |found: Option<Manifest>| found.unwrap().finished;
-    assert_eq!(finished(found.of_snapshot), minute(27));
-    assert_eq!(finished(found.newest), minute(29));
+    let found = repo.recent(&volume("v"), Some("snap-7"), 1).await.unwrap();
+    assert_eq!(found.of_snapshot("snap-7").unwrap().finished, minute(27));
+    assert_eq!(found.backups[0].finished, minute(29));
     let gets = repo.store().counts().gets - before.gets;
     assert!(gets <= 9, "{gets} manifests read");
-    assert_eq!(repo.recent(&volume("v"), Some("snap-x")).await.unwrap().of_snapshot, None);
+    let found = repo.recent(&volume("v"), Some("snap-x"), 1).await.unwrap();
+    assert_eq!((found.of_snapshot("snap-x"), found.backups.len()), (None, 30));
+    assert!(found.complete);
+    let found = repo.recent(&volume("v"), None, 5).await.unwrap();
+    assert_eq!((found.backups.len(), found.complete), (5, false));
 
     let before = repo.store().counts();
     let latest = repo.latest_backup_of(&volume("v")).await.unwrap().unwrap();

@@ -1,6 +1,7 @@
 //! Which backup to build on, and whether there is anything to do at all.
 
 use super::BackupOptions;
+use super::same::SNAPSHOTS_LOOKED_AT;
 use crate::changes::Origin;
 use chunkstore::{
     Checkpoint, DamagedSet, Error, ErrorKind, Manifest, ReadLimits, Recent, Repository, Result,
@@ -27,7 +28,7 @@ pub(super) struct Known {
     /// Backups that may serve as parent, best first. For a delta each of them was made of the very
     /// snapshot it starts from.
     pub(super) parents: Vec<Manifest>,
-    /// Its newest backup, whatever is built upon.
+    /// Its newest backups, whatever is built upon.
     pub(super) recent: Recent,
 }
 
@@ -47,7 +48,8 @@ pub(super) fn known(
     delta: bool,
 ) -> Result<Known> {
     let base = options.base_snapshot.as_deref().filter(|_| delta);
-    let recent = rt.block_on(repo.recent(volume, base))?;
+    let at_least = if options.snapshot.id.is_some() { SNAPSHOTS_LOOKED_AT } else { 1 };
+    let recent = rt.block_on(repo.recent(volume, base, at_least))?;
     let parents = candidates(rt, repo, options, volume, &recent, delta)?;
     Ok(Known { parents, recent })
 }
@@ -80,13 +82,13 @@ fn candidates(
             }
             Ok(vec![parent])
         }
-        (ParentChoice::Auto, false) => Ok(recent.newest.iter().cloned().collect()),
+        (ParentChoice::Auto, false) => Ok(recent.backups.first().cloned().into_iter().collect()),
         (ParentChoice::Auto, true) => {
             let Some(base) = &options.base_snapshot else {
                 return Err(refused(volume, "the snapshot that it starts from is not named")
                     .hint("give --base-snapshot ID, or choose the parent yourself with --parent"));
             };
-            match &recent.of_snapshot {
+            match recent.of_snapshot(base) {
                 Some(parent) => {
                     check_volume(options, volume, parent)?;
                     check_complete(volume, parent)?;

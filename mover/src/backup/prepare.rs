@@ -4,7 +4,7 @@
 //! Nothing here writes to the repository, and nothing needs a lease.
 
 use super::parent::{self, Known};
-use super::{BackupOptions, Bounds, ladder};
+use super::{BackupOptions, Bounds, ladder, same};
 use crate::changes::{
     BackupPlan, ChangeSource, ChangedBlocks, Changes, Extents, PlanInput, RANGES_MAX_DEFAULT,
     plan_backup,
@@ -21,6 +21,8 @@ use std::sync::Arc;
 /// What is decided before a writer begins.
 pub(super) struct Prepared {
     pub(super) source: Source,
+    /// What names the disk or the file system on it.
+    pub(super) identity: Option<String>,
     /// What tells whether it is written to meanwhile.
     pub(super) written: Option<String>,
     pub(super) volume: VolumeName,
@@ -39,6 +41,7 @@ pub(super) fn prepare(
     cancel: &Arc<Cancel>,
     progress: &Arc<Progress>,
 ) -> Result<(Prepared, Known)> {
+    same::check_names(options)?;
     let source = Source::open(&options.source, SourceOptions { direct: options.direct })?;
     source.io_file().heed(cancel.flag());
     let geometry = Geometry::new(source.size_bytes(), repo.params().chunk)
@@ -57,10 +60,21 @@ pub(super) fn prepare(
     let chosen = ladder.choose()?;
     let bounds = bounds(repo, options)?;
     let ladder::Choice { list: changes, volume, known, steps } = chosen;
+    let identity = source.identity()?;
+    same::check_source(options, &volume, geometry.size_bytes(), identity.as_deref(), &known)?;
     degraded.extend(steps);
     let warnings = changes.as_ref().map_or_else(Vec::new, |list| list.notes.clone());
-    let prepared =
-        Prepared { source, written, volume, geometry, changes, bounds, warnings, degraded };
+    let prepared = Prepared {
+        source,
+        identity,
+        written,
+        volume,
+        geometry,
+        changes,
+        bounds,
+        warnings,
+        degraded,
+    };
     Ok((prepared, known))
 }
 

@@ -195,7 +195,7 @@ impl Run<'_> {
                 origin: p.changes.as_ref().map_or("device", |c| c.origin.as_str()).to_owned(),
                 listed_bytes,
                 listed_extents,
-                identity: None,
+                identity: p.identity.clone(),
             },
             started: finished.checked_sub_signed(ran).unwrap_or(finished),
             finished,

@@ -265,6 +265,10 @@ pub(crate) struct BackupArgs {
     /// as 1%, all, or off. Both ends of the volume are always looked at [default: 32]
     #[arg(long, env = "MOVER_AUDIT", value_name = "AMOUNT")]
     pub(crate) audit: Option<String>,
+    /// The source is another disk than before on purpose, or the snapshot was made anew under its
+    /// name: formatted anew, made smaller
+    #[arg(long, env = "MOVER_VOLUME_CHANGED", value_parser = FalseyValueParser::new())]
+    pub(crate) volume_changed: bool,
     /// Exit with code 5 when the backup is good, but was not made as asked
     #[arg(long, env = "MOVER_FAIL_ON_DEGRADED", value_parser = FalseyValueParser::new())]
     pub(crate) fail_on_degraded: bool,

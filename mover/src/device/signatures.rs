@@ -134,7 +134,7 @@ pub(crate) fn besides(head: &[u8], tail: &[u8], known: &[&str]) -> Option<&'stat
 }
 
 /// Its magic is only two bytes, so a block size and a revision that exist are asked for too.
-fn is_ext(head: &[u8]) -> bool {
+pub(super) fn is_ext(head: &[u8]) -> bool {
     let Some(sb) = head.get(1024..1024 + 256) else { return false };
     let word = |at: usize| sb.get(at..at + 4).map(|b| [b[0], b[1], b[2], b[3]]);
     let small = |at: usize, most: u32| word(at).is_some_and(|w| u32::from_le_bytes(w) <= most);
@@ -207,7 +207,7 @@ pub(super) fn filesystem_uuid(head: &[u8]) -> Option<String> {
 }
 
 /// `None` for all zeros: a file system that was given no UUID.
-fn format_uuid(bytes: &[u8]) -> Option<String> {
+pub(super) fn format_uuid(bytes: &[u8]) -> Option<String> {
     if bytes.iter().all(|b| *b == 0) {
         return None;
     }

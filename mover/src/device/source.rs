@@ -4,8 +4,8 @@ use super::geometry::{DeviceKind, Facts};
 use super::mounts::InUse;
 use super::open::{Access, DirectIo, Opened};
 use super::open::{is_claimed, open_buffered, open_export, with_direct};
-use super::signatures;
 use super::state;
+use super::{identity, signatures};
 use crate::io::{Direction, IoFile, transfer_error};
 use crate::nbd::{BASE_ALLOCATION, Export, STATE_ZERO, is_nbd};
 use chunkstore::{Error, ErrorKind, Result, VolumeName};
@@ -181,6 +181,11 @@ impl Source {
         }
         let name = self.path().file_name().unwrap_or(self.path().as_os_str()).to_string_lossy();
         VolumeName::new(name)
+    }
+
+    /// What names the disk or the file system on it, if anything known does.
+    pub fn identity(&self) -> Result<Option<String>> {
+        Ok(identity::identity(&signatures::read_head(&self.io, self.facts.size_bytes)?))
     }
 
     /// Where a file system on this volume is mounted for writing, if it is: what is read then

@@ -1,6 +1,7 @@
 //! The program as its users meet it: help, settings, keys, output, signals, and what it says to bad
 //! input.
 
+mod another_disk;
 mod bad_input;
 mod bounds;
 mod check;

@@ -117,8 +117,17 @@ impl SnapshotSource {
     }
 
     fn base_id(&self, base: Option<&SnapshotInfo>) -> Result<String> {
-        let recorded = || base.and_then(|base| base.snapshot_handle.clone());
-        self.base_id.clone().or_else(recorded).ok_or_else(|| {
+        let recorded = base.and_then(|base| base.snapshot_handle.clone());
+        if let (Some(given), Some(recorded)) = (&self.base_id, &recorded)
+            && given != recorded
+        {
+            let what = format!(
+                "--changes-base-id is {given:?}, but the backup of the base snapshot has recorded {recorded:?}"
+            );
+            return Err(refused(ErrorKind::Usage, &self.name(), what)
+                .hint("leave --changes-base-id out: what is recorded is used, or name the right --base-snapshot"));
+        }
+        self.base_id.clone().or(recorded).ok_or_else(|| {
             let what = "the driver's handle of the base snapshot is not known";
             refused(ErrorKind::NotFound, &self.name(), what).hint(
                 "give it with --changes-base-id, or record it with --snapshot-handle at each backup",

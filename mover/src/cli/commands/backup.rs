@@ -194,6 +194,7 @@ fn options(ctx: &Context, args: BackupArgs) -> Result<BackupOptions> {
         },
         base_snapshot: some(args.changes.base_snapshot.clone()),
         snapshot,
+        volume_changed: args.volume_changed,
         compression: parse_compression(&args.storing.compression)?,
         labels: parse_labels(&args.label)?,
         memory: resources.memory,
