@@ -243,7 +243,7 @@ fn ordered(m: &Manifest) -> Option<String> {
 fn clock(m: &Manifest) -> Option<String> {
     let ms = m.clock_offset_ms?;
     let side = if ms < 0 { "behind" } else { "ahead of" };
-    let span = time_span(ms.unsigned_abs() / 1000);
+    let span = time_span(ms.unsigned_abs().saturating_add(500) / 1000);
     Some(format!("the machine's was {span} {side} the store's; the times are by the store's"))
 }
 

@@ -270,6 +270,7 @@ impl Builder {
         let (listed_bytes, listed_extents) = listed;
         let origin = "mover".into();
         let snapshot = SnapshotInfo { id: Some(backup_id.to_uppercase()), ..Default::default() };
+        let (started, finished) = (self.time(), self.time());
         let manifest = Manifest {
             volume: VolumeName::new(volume).expect("a volume name"),
             backup_id: BackupId::new(backup_id).expect("a backup id"),
@@ -279,9 +280,9 @@ impl Builder {
             parent,
             snapshot,
             source: SourceInfo { path, kind, origin, listed_bytes, listed_extents, identity: None },
-            started: self.time(),
-            finished: self.time(),
-            ordered: self.time(),
+            started,
+            finished,
+            ordered: finished,
             clock_offset_ms: None,
             stats: BackupStats { read_bytes: size_bytes, ..BackupStats::default() },
             tool: TOOL.into(),

@@ -31,12 +31,12 @@ impl Scene {
 
     fn line(&self, disk: &[u8], more: &[&str]) -> Vec<PathBuf> {
         fs::write(&self.image, disk).expect("write the disk");
-        let line = [p("backup"), self.image.clone(), p("--volume"), p("disk"), p("--json")];
+        let line = [p("backup"), self.image.clone(), p("--volume"), p("disk")];
         line.into_iter().chain(more.iter().map(|text| p(text))).collect()
     }
 
     fn good(&self, disk: &[u8], more: &[&str]) -> serde_json::Value {
-        self.stage.mover.ok(self.line(disk, more)).summary()
+        self.stage.mover.ok(self.line(disk, &[more, &["--json"]].concat())).summary()
     }
 
     fn refused(&self, disk: &[u8], more: &[&str], words: &str) {
@@ -92,5 +92,7 @@ fn a_snapshot_is_not_its_own_base() {
     let scene = Scene::new("own-base");
     let first = disk(None, MIB, 1);
     scene.good(&first, &["--snapshot", "s1"]);
-    scene.refused(&first, &["--snapshot", "s1", "--base-snapshot", "s1"], "its own base");
+    let list = ["--changes-url", "http://127.0.0.1:1/s1", "--changes-http"];
+    let line = [&["--snapshot", "s1", "--base-snapshot", "s1"][..], &list].concat();
+    scene.refused(&first, &line, "its own base");
 }

@@ -52,10 +52,13 @@ impl Writer {
         if manifest.copied_from.is_some() {
             return Ok(manifest);
         }
-        if off(&seen).is_none()
-            && let Some(again) = self.lease.beat_and_look().await?
-        {
-            seen = again;
+        if off(&seen).is_none() {
+            match self.lease.beat_and_look().await {
+                Ok(Some(again)) => seen = again,
+                Ok(None) => {}
+                // as any beat: it never ends the run
+                Err(e) => tracing::warn!("this machine's clock is not compared: {e}"),
+            }
         }
         let parent = self.parent.as_ref().map(|m| m.ordered);
         let NewestSeen { ordered, certain } = self.timing.after;
@@ -96,7 +99,7 @@ fn later(time: DateTime<Utc>, by: TimeDelta) -> DateTime<Utc> {
 
 fn warning(off: TimeDelta) -> String {
     let side = if off > TimeDelta::zero() { "ahead of" } else { "behind" };
-    let span = time_span(off.num_seconds().unsigned_abs());
+    let span = time_span(off.num_milliseconds().unsigned_abs().saturating_add(500) / 1000);
     format!(
         "this machine's clock is {span} {side} the store's: set the one that is wrong (a pod has its \
          node's); the times of this backup are by the store's clock"
