@@ -30,6 +30,8 @@ pub(super) const LAST_TRY: Duration = Duration::from_secs(3);
 /// Refusals for the moment, and connections that break, are everyday: only so long a row of them is
 /// worth a line.
 const ROW: Duration = Duration::from_secs(2);
+/// Of a server that comes and goes no more than a line in so long is said.
+const QUIET: Duration = Duration::from_secs(60);
 
 /// Why a try failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +85,8 @@ struct Server {
     /// When it gave a good answer last.
     answered: Option<Duration>,
     outage: Option<Outage>,
+    /// When that it gives none was said last.
+    said: Option<Duration>,
 }
 
 /// Since the last good answer.
@@ -119,8 +123,10 @@ impl Server {
         outage.dead |= lasted >= time;
         // what is given up already is an error, which says it
         let worth_it = failure != Failure::Busy || lasted >= ROW;
-        let say = (worth_it && !outage.said && !outage.dead).then_some(time);
+        let quiet = self.said.is_some_and(|said| now.saturating_sub(said) < QUIET);
+        let say = (worth_it && !quiet && !outage.said && !outage.dead).then_some(time);
         outage.said |= say.is_some();
+        self.said = say.map(|_| now).or(self.said);
         let given_up = outage.dead.then_some((outage.tries, lasted));
         Verdict { say, given_up }
     }
@@ -293,6 +299,20 @@ mod tests {
         server.answers(at(0));
         let found = fails(&mut server, Failure::Busy, &EVERY_SECOND);
         assert_eq!(found, (vec![20], Some(400)));
+    }
+
+    #[test]
+    fn of_a_server_that_comes_and_goes_a_line_a_minute_is_said() {
+        let mut server = Server::default();
+        server.answers(at(0));
+        let (mut said, mut back) = (Vec::new(), Vec::new());
+        for second in 0..130 {
+            let now = at(10 * second);
+            let say = server.fails(now, now, Failure::NoConnection).say;
+            said.extend(say.map(|_| second));
+            back.extend(server.answers(at(10 * second + 5)).map(|_| second));
+        }
+        assert_eq!((said, back), (vec![0, 60, 120], vec![0, 60, 120]));
     }
 
     #[test]
