@@ -231,6 +231,7 @@ fn any_root() -> impl Strategy<Value = PageRef> {
     )
 }
 
+#[allow(clippy::too_many_lines)] // each member once
 fn any_manifest() -> impl Strategy<Value = Manifest> {
     let text = ".{0,40}";
     let number = 0u64..1 << 63;
