@@ -150,7 +150,7 @@ pub(super) fn with_direct(
         let what = format!("open {} for direct I/O", path.display());
         return Err(Error::new(ErrorKind::Unsupported, what, "")
             .caused_by(why)
-            .hint("leave the choice to the program: --direct auto"));
+            .hint("leave the choice to the program: --direct-io auto"));
     }
     Ok(Opened { io: Arc::new(IoFile::buffered(path, buffered)), facts })
 }
