@@ -49,7 +49,8 @@ use context::Context;
 use output::{Output, one_line, reader_left};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use settings::{
-    Environment, Resources, Settings, limits_line, limits_warning, output_settings, termination_log,
+    Environment, Resources, Settings, explain_memory, limits_line, limits_warning, output_settings,
+    termination_log,
 };
 use signals::SignalWatch;
 use std::ffi::OsStr;
@@ -74,7 +75,7 @@ pub fn main() -> ExitCode {
     log::install(&output);
     if args.command.is_job() {
         let place = termination_log(report.termination_log.clone(), &env);
-        termination::begin(place, args.command.name());
+        termination::begin(place, args.command.name(), &env.cgroup);
     }
     if let Err(e) = hidden {
         tracing::debug!("the process could not be made non-dumpable: {e}");
@@ -105,6 +106,7 @@ fn run(args: Args, env: Environment, output: &Arc<Output>) -> u8 {
     let done = signals::explain(done, &ctx.cancel);
     let done = ctx.stalled.explain(done, ctx.settings.report.stall_timeout);
     let done = deadline::explain(done, &ctx.cancel);
+    let done = explain_memory(done, &ctx.settings.resources.cgroup);
     let code = ended(output, done);
     if is_job {
         ctx.report_end(code, server.as_ref());
@@ -238,7 +240,8 @@ fn end_unparsed(error: &Error, shown: bool) -> u8 {
         Output::new(settings::json_only(&env)).error(error);
     }
     // which command was meant is not known, but a Job's manifest may be wrong
-    termination::begin(termination_log(env.termination_log.clone(), &env), "unknown");
+    let place = termination_log(env.termination_log.clone(), &env);
+    termination::begin(place, "unknown", &env.cgroup);
     termination::refused(exit::USAGE, "usage", &error.to_string());
     exit::USAGE
 }

@@ -6,7 +6,7 @@
 
 use super::level::{CompressionChoice, STRONG_THREAD_BYTES, seal_thread_bytes};
 use crate::control::MemoryBudget;
-use chunkstore::{ChunkSize, Error, ErrorKind, Result};
+use chunkstore::{ChunkSize, Result};
 use serde::Serialize;
 use std::num::NonZeroU64;
 
@@ -71,12 +71,8 @@ impl Bounds {
     ) -> Result<Self> {
         let memory_bytes = memory.total_bytes;
         if memory_bytes < MEMORY_BYTES_MIN {
-            return Err(Error::new(
-                ErrorKind::Usage,
-                "derive the memory bounds",
-                format!("{memory_bytes} bytes are too little for a backup"),
-            )
-            .hint(format!("give --memory at least {} MiB", MEMORY_BYTES_MIN / MIB)));
+            let context = "derive the memory bounds";
+            return Err(memory.too_little(context, "a backup", MEMORY_BYTES_MIN));
         }
         let spare = memory_bytes - FIXED_BYTES;
         let thread_bytes = match compression {
@@ -150,6 +146,7 @@ impl Bounds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use chunkstore::ErrorKind;
 
     const AUTO: CompressionChoice = CompressionChoice::Auto;
 

@@ -5,7 +5,9 @@
 
 mod reporting;
 
-pub(crate) use reporting::{ReportSettings, limits_line, limits_warning, termination_log};
+pub(crate) use reporting::{
+    ReportSettings, explain_memory, limits_line, limits_warning, termination_log,
+};
 
 use super::args::{
     ColorWhen, DirectArg, EngineArg, GlobalArgs, LogLevel, OutputArgs, ResourceArgs,

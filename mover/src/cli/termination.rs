@@ -12,6 +12,8 @@
 
 use super::context::tool;
 use super::output::{Ended, now};
+use super::sizes::show_bytes;
+use crate::cgroup::CgroupLimits;
 use chunkstore::redact;
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
@@ -44,18 +46,36 @@ enum Written {
 }
 
 /// From now on `path` says that `command` was killed, unless [`end`] is called.
-pub(crate) fn begin(path: Option<PathBuf>, command: &'static str) {
+pub(crate) fn begin(path: Option<PathBuf>, command: &'static str, limits: &CgroupLimits) {
     let Some(path) = path else { return };
     let (path, command) = PLACE.get_or_init(|| (path, command));
-    let mut body = head("killed", command);
-    body.insert(
-        "message".into(),
-        "it was ended from outside before it could say more: out of memory, evicted, or its node failed".into(),
-    );
-    body.insert("hint".into(), "run the same command again".into());
+    let body = killed(command, limits);
     if let Err(why) = save(path, body, Written::Begun) {
         tracing::warn!("{why}");
     }
+}
+
+/// Of a process that could not say more: the kernel says OOMKilled to the kubelet only.
+fn killed(command: &str, limits: &CgroupLimits) -> Map<String, Value> {
+    let mut body = head("killed", command);
+    let (limit, hint) = match limits.memory_bytes.map(show_bytes) {
+        Some(limit) => (
+            format!(" (the memory limit of this pod or control group is {limit})"),
+            format!(
+                "where the container's reason is OOMKilled, raise its memory limit of {limit} first; then run the same command again"
+            ),
+        ),
+        None => (String::new(), "run the same command again".to_owned()),
+    };
+    body.insert(
+        "message".into(),
+        format!(
+            "it was ended from outside before it could say more: out of memory{limit}, evicted, or its node failed"
+        )
+        .into(),
+    );
+    body.insert("hint".into(), hint.into());
+    body
 }
 
 /// From now on it says that a stop was asked for, unless [`end`] is called: a second signal, or the
@@ -256,6 +276,16 @@ mod tests {
         let bytes = compact(body);
         assert!(bytes.len() <= BYTES_MAX, "{}", bytes.len());
         serde_json::from_slice(&bytes).unwrap()
+    }
+
+    #[test]
+    fn who_was_killed_names_the_limit() {
+        let limits = |memory_bytes| CgroupLimits { memory_bytes, cpu_millis: None };
+        let body = parsed(killed("backup", &limits(Some(320 << 20))));
+        assert!(body["message"].as_str().unwrap().contains("is 320 MiB)"), "{body}");
+        let hint = body["hint"].as_str().unwrap();
+        assert!(hint.contains("OOMKilled") && hint.contains("320 MiB"), "{hint}");
+        assert_eq!(parsed(killed("backup", &limits(None)))["hint"], "run the same command again");
     }
 
     #[test]

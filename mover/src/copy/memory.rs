@@ -4,7 +4,7 @@
 use crate::backup::{Bounds, CompressionChoice};
 use crate::control::MemoryBudget;
 use crate::restore::limits::{Limits, Output};
-use chunkstore::{Error, ErrorKind, RepositoryParams, Result};
+use chunkstore::{RepositoryParams, Result};
 
 const MIB: u64 = 1 << 20;
 /// In fifths of the budget: entries in flight and opened ahead take less than packs being filled
@@ -22,11 +22,9 @@ pub(super) fn divide(
     compression: CompressionChoice,
 ) -> Result<(Limits, Bounds)> {
     try_divide(memory, from, to, threads, compression).map_err(|e| {
-        let short = format!("{} MiB are too little for a copy", memory.total_bytes / MIB);
-        let error = Error::new(ErrorKind::Usage, "divide the memory budget", short).caused_by(e);
         match least_mib(from, to, compression) {
-            Some(mib) => error.hint(format!("use --memory {mib}MiB or more")),
-            None => error,
+            Some(mib) => memory.too_little("divide the memory budget", "a copy", mib * MIB),
+            None => e,
         }
     })
 }
@@ -62,7 +60,7 @@ fn try_divide(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use chunkstore::{ChunkSize, Encryption, RepositoryId};
+    use chunkstore::{ChunkSize, Encryption, ErrorKind, RepositoryId};
 
     fn params(chunk_bytes: u32, entry_chunks: u16) -> RepositoryParams {
         RepositoryParams {

@@ -5,7 +5,7 @@
 
 use crate::control::MemoryBudget;
 use chunkstore::limits::{ENTRY_HEADER_BYTES, TAG_BYTES};
-use chunkstore::{Error, ErrorKind, ReadLimits, RepositoryParams, Result};
+use chunkstore::{ReadLimits, RepositoryParams, Result};
 
 /// Writes, or reads, of a device in flight. Deeper was not faster on any device measured (design: 4
 /// to 16).
@@ -130,13 +130,8 @@ impl Limits {
             Needs::of(params, output);
         let total = budget.total_bytes;
         if total < least {
-            let need = least.div_ceil(1 << 20);
-            return Err(Error::new(
-                ErrorKind::Usage,
-                "divide the memory budget",
-                format!("{} MiB are too little for this repository's entries", total >> 20),
-            )
-            .hint(format!("use --memory {need}MiB or more")));
+            let context = "divide the memory budget";
+            return Err(budget.too_little(context, "this repository's entries", least));
         }
         let allocator_bytes = total / ALLOCATOR_SHARE;
         let mut spare = (total - allocator_bytes).saturating_sub(fixed);
@@ -209,7 +204,7 @@ fn to_u32(n: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use chunkstore::{ChunkSize, Encryption};
+    use chunkstore::{ChunkSize, Encryption, ErrorKind};
 
     fn params(chunk_bytes: u32, entry_chunks: u16, page_fanout: u16) -> RepositoryParams {
         RepositoryParams {

@@ -160,6 +160,11 @@ fn limits_are_kept_to() {
         "{}",
         refused.stderr
     );
+    // and the next step is the pod's limit, as no flag makes room in it
+    let raise = "raise the memory limit of this pod or control group, which is 48.0 MiB, to 64.0 MiB or more";
+    let hint = &pod.termination()["hint"];
+    assert_eq!(hint, raise);
+    assert!(refused.stderr.contains(raise), "{}", refused.stderr);
 }
 
 #[test]

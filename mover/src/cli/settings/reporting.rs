@@ -6,7 +6,7 @@ use super::super::sizes::{parse_size, parse_time, show_bytes};
 use super::Environment;
 use crate::backup::MEMORY_BYTES_MIN;
 use crate::cgroup::CgroupLimits;
-use crate::control::MemoryBudget;
+use crate::control::{MemoryBudget, TooLittleMemory};
 use chunkstore::{Error, ErrorKind, Result};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -98,6 +98,38 @@ pub(crate) fn limits_line(limits: &CgroupLimits, memory: MemoryBudget, threads: 
     format!("memory: {limit}, {budget} are used; processor: {cpu}, {threads} threads")
 }
 
+/// Where a budget was too little because a limit leaves no more, the limit is what is to be changed.
+pub(crate) fn explain_memory(done: Result<()>, limits: &CgroupLimits) -> Result<()> {
+    done.map_err(|e| {
+        let (Some(needed), Some(limit)) = (TooLittleMemory::cause_of(&e), limits.memory_bytes)
+        else {
+            return e;
+        };
+        let least = limit_for(needed.least_bytes);
+        if limit >= least {
+            return e;
+        }
+        let (limit, least) = (show_bytes(limit), show_bytes(least));
+        let raise = format!(
+            "raise the memory limit of this pod or control group, which is {limit}, to {least} or more"
+        );
+        // by itself the program takes no more than that
+        if needed.least_bytes <= MEMORY_BYTES_DEFAULT {
+            return e.hint(raise);
+        }
+        e.hint(format!("{raise}, and use --memory {}MiB", needed.least_mib()))
+    })
+}
+
+/// The least limit that leaves so much for a budget, in whole MiB.
+fn limit_for(budget_bytes: u64) -> u64 {
+    if budget_bytes <= MEMORY_BYTES_MIN {
+        return MEMORY_BYTES_MIN;
+    }
+    let with_share = budget_bytes.div_ceil(KERNEL_SHARE - 1).saturating_mul(KERNEL_SHARE);
+    with_share.checked_next_multiple_of(1 << 20).unwrap_or(with_share)
+}
+
 /// That the limit and what the process was told to use do not go together.
 pub(crate) fn limits_warning(limits: &CgroupLimits, memory: MemoryBudget) -> Option<String> {
     let limit = limits.memory_bytes?;
@@ -122,6 +154,30 @@ mod tests {
 
     fn limits(memory_mib: Option<u64>) -> CgroupLimits {
         CgroupLimits { memory_bytes: memory_mib.map(|n| n * MIB), cpu_millis: None }
+    }
+
+    #[test]
+    fn too_little_names_the_limit_where_that_is_why() {
+        let hint = |needed_mib: u64, limit_mib| {
+            let budget = memory("auto", &limits(limit_mib)).unwrap();
+            let e = budget.too_little("do it", "it", needed_mib * MIB);
+            let e = explain_memory(Err(e), &limits(limit_mib)).unwrap_err();
+            e.hint_text().unwrap().to_owned()
+        };
+        assert_eq!(hint(300, None), "use --memory 300MiB or more");
+        assert_eq!(hint(300, Some(4096)), "use --memory 300MiB or more");
+        let raised = hint(64, Some(48));
+        assert!(raised.contains("which is 48.0 MiB, to 64.0 MiB or more"), "{raised}");
+        let raised = hint(300, Some(128));
+        assert!(raised.ends_with("to 343 MiB or more, and use --memory 300MiB"), "{raised}");
+        for mib in [64, 65, 100, 224, 256] {
+            let enough = limit_for(mib * MIB);
+            let budget = memory("auto", &limits(Some(enough / MIB))).unwrap();
+            assert!(budget.total_bytes >= mib * MIB, "{mib}");
+        }
+        let other = Error::new(ErrorKind::Usage, "a", "b").hint("c");
+        let other = explain_memory(Err(other), &limits(Some(48))).unwrap_err();
+        assert_eq!(other.hint_text(), Some("c"));
     }
 
     #[test]
