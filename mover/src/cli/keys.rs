@@ -6,6 +6,7 @@
 
 use super::settings::KeySources;
 use chunkstore::{Credential, Error, ErrorKind, Result, random_bytes};
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use std::ffi::OsString;
@@ -174,46 +175,77 @@ fn ask_without_echo(question: &str) -> io::Result<String> {
     answer
 }
 
-/// Whether a key file was there or has been made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum KeyFile {
-    Found,
-    Made,
+/// A key file that this process has made. It is locked as long as this is there, and whoever finds
+/// the file waits for that: so it can be taken back as long as nothing uses it.
+#[derive(Debug)]
+pub(crate) struct MadeKeyFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl MadeKeyFile {
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes it: what it was made for has failed, and left nothing that it opens.
+    pub(crate) fn take_back(self) -> io::Result<()> {
+        // where locks are unknown, another may have found it and use it
+        flock(&self.file, FlockOperation::NonBlockingLockExclusive)?;
+        if !is_still_at(&self.file, &self.path)? {
+            return Err(io::Error::other("another file has taken its place"));
+        }
+        std::fs::remove_file(&self.path)?;
+        File::open(directory_of(&self.path))?.sync_all()
+    }
 }
 
 /// The key in `path`; where there is no such file, one with a random key is made. Two processes
 /// that do this at once get the same. `Denied` if there is one of another user: he knows it.
-pub(crate) fn read_or_make_key_file(path: &Path) -> Result<(Credential, KeyFile)> {
-    match read_key_file(path) {
-        Err(e) if e.kind() == ErrorKind::NotFound => {}
-        found => {
-            let found = found?;
-            refuse_key_of_another(path)?;
-            return Ok((found, KeyFile::Found));
+pub(crate) fn read_or_make_key_file(path: &Path) -> Result<(Credential, Option<MadeKeyFile>)> {
+    loop {
+        match read_settled_key_file(path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            found => return Ok((found?, None)),
         }
+        let made = make_key_file(path).map_err(|e| {
+            let kind = match e.kind() {
+                io::ErrorKind::NotFound => ErrorKind::NotFound,
+                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                    ErrorKind::Denied
+                }
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
+                _ => ErrorKind::Device,
+            };
+            Error::new(kind, format!("make key file {}", path.display()), "").caused_by(e)
+        })?;
+        let Some((file, key)) = made else { continue };
+        let made = MadeKeyFile { path: path.to_owned(), file };
+        return Ok((Credential::KeyFile(key), Some(made)));
     }
-    let what = || format!("make key file {}", path.display());
-    let made = make_key_file(path).map_err(|e| {
-        let kind = match e.kind() {
-            io::ErrorKind::NotFound => ErrorKind::NotFound,
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                ErrorKind::Denied
-            }
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
-            _ => ErrorKind::Device,
-        };
-        Error::new(kind, what(), "").caused_by(e)
-    })?;
-    let key = read_key_file(path)?;
-    refuse_key_of_another(path)?;
-    Ok((key, made))
+}
+
+/// As [`read_key_file`], once nobody can take the file back any more.
+fn read_settled_key_file(path: &Path) -> Result<Credential> {
+    let what = || format!("read key file {}", path.display());
+    let bytes = loop {
+        let file = File::open(path).map_err(|e| read_failed(what(), e))?;
+        // a file system without locks has none that is held
+        let _ = flock(&file, FlockOperation::LockShared);
+        if is_still_at(&file, path).map_err(|e| read_failed(what(), e))? {
+            refuse_key_of_another(path, &file)?;
+            break secret_from(file).map_err(|e| read_failed(what(), e))?;
+        }
+    };
+    Credential::from_key_file_bytes(&bytes).map_err(|e| e.within(what()))
 }
 
 /// Where a new key is asked for, one that is there already may have been planted.
-fn refuse_key_of_another(path: &Path) -> Result<()> {
+fn refuse_key_of_another(path: &Path, file: &File) -> Result<()> {
     let what = || format!("use key file {}", path.display());
-    let meta = std::fs::metadata(path)
-        .map_err(|e| Error::new(ErrorKind::Denied, what(), "").caused_by(e))?;
+    let meta =
+        file.metadata().map_err(|e| Error::new(ErrorKind::Denied, what(), "").caused_by(e))?;
     if [0, geteuid().as_raw()].contains(&meta.uid()) {
         return Ok(());
     }
@@ -222,38 +254,57 @@ fn refuse_key_of_another(path: &Path) -> Result<()> {
         .hint("name another file for the new key; or name this one with --key-file, if that user may know it"))
 }
 
-/// Writes the key under another name, then links it to its own: nobody ever sees half of it,
-/// nothing is overwritten.
-fn make_key_file(path: &Path) -> io::Result<KeyFile> {
-    let directory = match path.parent() {
+fn is_still_at(file: &File, path: &Path) -> io::Result<bool> {
+    let opened = file.metadata()?;
+    match std::fs::metadata(path) {
+        Ok(there) => Ok((there.dev(), there.ino()) == (opened.dev(), opened.ino())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
-    };
+    }
+}
+
+/// Writes the key under another name, then links it to its own: nobody ever sees half of it,
+/// nothing is overwritten. `None` where another was quicker.
+fn make_key_file(path: &Path) -> io::Result<Option<(File, Zeroizing<[u8; 32]>)>> {
+    let directory = directory_of(path);
     let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidFilename))?;
     let mut draft_name = OsString::from(".");
     draft_name.push(name);
     draft_name.push(format!(".{}", hex::encode(random_bytes::<8>())));
     let draft = directory.join(draft_name);
     let key = Zeroizing::new(random_bytes::<32>());
-    let linked = write_key(&draft, &key).and_then(|()| std::fs::hard_link(&draft, path));
+    let linked = write_key(&draft, &key).and_then(|file| {
+        std::fs::hard_link(&draft, path)?;
+        Ok(file)
+    });
     // whether it was linked or not, the draft has done its work
     let _ = std::fs::remove_file(&draft);
     let made = match linked {
-        Ok(()) => KeyFile::Made,
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => KeyFile::Found,
+        Ok(file) => Some((file, key)),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => None,
         Err(e) => return Err(e),
     };
     File::open(directory)?.sync_all()?;
     Ok(made)
 }
 
-fn write_key(path: &Path, key: &[u8; 32]) -> io::Result<()> {
+fn write_key(path: &Path, key: &[u8; 32]) -> io::Result<File> {
     let mut line = Zeroizing::new([0_u8; 65]);
     hex::encode_to_slice(key, &mut line[..64]).map_err(io::Error::other)?;
     line[64] = b'\n';
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(&*line)?;
-    file.sync_all()
+    file.sync_all()?;
+    // a file system without locks: then it is never taken back
+    let _ = flock(&file, FlockOperation::LockExclusive);
+    Ok(file)
 }
 
 #[cfg(test)]
@@ -324,11 +375,11 @@ mod tests {
     fn a_key_file_is_made_once_and_for_its_owner_only() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
-        assert_eq!(read_or_make_key_file(&path).unwrap().1, KeyFile::Made);
+        assert!(read_or_make_key_file(&path).unwrap().1.is_some());
         let text = std::fs::read(&path).unwrap();
         assert_eq!(text.len(), 65);
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(read_or_make_key_file(&path).unwrap().1, KeyFile::Found);
+        assert!(read_or_make_key_file(&path).unwrap().1.is_none());
         assert_eq!(std::fs::read(&path).unwrap(), text);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no draft stays");
     }
@@ -354,11 +405,37 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         let made = std::thread::scope(|s| {
-            let threads: Vec<_> =
-                (0..8).map(|_| s.spawn(|| read_or_make_key_file(&path).unwrap().1)).collect();
-            threads.into_iter().map(|t| t.join().unwrap()).filter(|m| *m == KeyFile::Made).count()
+            let threads: Vec<_> = (0..8)
+                .map(|_| s.spawn(|| read_or_make_key_file(&path).unwrap().1.is_some()))
+                .collect();
+            threads.into_iter().map(|t| t.join().unwrap()).filter(|made| *made).count()
         });
         assert_eq!(made, 1);
+    }
+
+    /// Who finds a key file that may yet be taken back waits, and makes one if it was.
+    #[test]
+    fn a_key_file_is_taken_back_from_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        let (first, made) = read_or_make_key_file(&path).unwrap();
+        let second = std::thread::scope(|s| {
+            let other = s.spawn(|| read_or_make_key_file(&path).unwrap());
+            made.unwrap().take_back().unwrap();
+            other.join().unwrap()
+        });
+        assert!(second.1.is_some(), "it has made its own");
+        let bytes = |credential: &Credential| match credential {
+            Credential::KeyFile(key) => key.to_vec(),
+            Credential::Passphrase(_) => panic!("a passphrase"),
+        };
+        assert_ne!(bytes(&first), bytes(&second.0));
+        assert_eq!(bytes(&read_key_file(&path).unwrap()), bytes(&second.0));
+        // whose place another file has taken is not removed
+        std::fs::rename(&path, dir.path().join("away")).unwrap();
+        std::fs::write(&path, "another's").unwrap();
+        assert!(second.1.unwrap().take_back().is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"another's");
     }
 
     #[test]

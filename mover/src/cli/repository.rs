@@ -2,7 +2,7 @@
 //! is made on first use.
 
 use super::context::{Context, host, tool};
-use super::keys::{self, KeyFile};
+use super::keys::{self, MadeKeyFile};
 use super::settings::{KeySources, RepositoryPlace};
 use chunkstore::{
     ChunkSize, CreateOnce, Credential, Encryption, Error, ErrorKind, InitOptions, KdfCost,
@@ -169,39 +169,49 @@ pub(crate) fn init(
                 refuse_keys_without_encryption(new_key_file, &credentials)?;
                 return make(ctx, store, new.options(None));
             }
+            let mut made = None;
             if let Some(path) = new_key_file {
                 // before a key file is made in vain
                 ctx.block_on(Repository::refuse_used_place(&store))?;
-                credentials.insert(0, new_key(ctx, path)?);
+                let (credential, file) = keys::read_or_make_key_file(path)?;
+                credentials.insert(0, credential);
+                made = file;
             }
             if credentials.is_empty() && ctx.settings.keys.can_ask {
                 credentials.push(keys::ask_new_password()?);
             }
-            let mut credentials = credentials.into_iter();
-            let first = credentials.next().ok_or_else(|| {
-                Error::new(
-                    ErrorKind::Usage,
-                    format!("make a repository at {url}"),
-                    "no key was given",
-                )
-                .hint("use --new-key-file FILE, --password-file FILE, or --encryption none")
-            })?;
-            let options = new.options(Some(first));
-            let label = options.label.clone();
-            let repository = make(ctx, store, options)?;
-            for credential in credentials {
-                let id =
-                    ctx.block_on(repository.add_key(&credential, &label, KdfCost::default()))?;
-                // it may come from a variable that nobody has in mind
-                ctx.output.announce(&format!(
-                    "a second key, {} {id}, opens it too: a flag or a variable (such as MOVER_KEY_FILE) gave it; `mover key \
-                     remove` takes it away",
-                    credential.kind()
-                ));
-            }
-            Ok(repository)
+            let done = make_with_keys(ctx, &store, new, credentials);
+            settle_key_file(ctx, made, done, || is_unused_place(ctx, &store))
         }
     }
+}
+
+/// Makes a repository that the first of the keys opens, and adds the others.
+fn make_with_keys(
+    ctx: &Context,
+    store: &Store,
+    new: NewRepository,
+    credentials: Vec<Credential>,
+) -> Result<Arc<Repository>> {
+    let mut credentials = credentials.into_iter();
+    let first = credentials.next().ok_or_else(|| {
+        let what = format!("make a repository at {}", store.url());
+        Error::new(ErrorKind::Usage, what, "no key was given")
+            .hint("use --new-key-file FILE, --password-file FILE, or --encryption none")
+    })?;
+    let options = new.options(Some(first));
+    let label = options.label.clone();
+    let repository = make(ctx, store.clone(), options)?;
+    for credential in credentials {
+        let id = ctx.block_on(repository.add_key(&credential, &label, KdfCost::default()))?;
+        // it may come from a variable that nobody has in mind
+        ctx.output.announce(&format!(
+            "a second key, {} {id}, opens it too: a flag or a variable (such as MOVER_KEY_FILE) gave it; `mover key \
+             remove` takes it away",
+            credential.kind()
+        ));
+    }
+    Ok(repository)
 }
 
 fn refuse_keys_without_encryption(new_key_file: Option<&Path>, given: &[Credential]) -> Result<()> {
@@ -216,16 +226,32 @@ fn refuse_keys_without_encryption(new_key_file: Option<&Path>, given: &[Credenti
     .hint("leave one of the two out"))
 }
 
-/// The key of `path`, made where there is none; says so.
-pub(crate) fn new_key(ctx: &Context, path: &Path) -> Result<Credential> {
-    let (credential, found) = keys::read_or_make_key_file(path)?;
-    if found == KeyFile::Made {
-        ctx.output.announce(&format!(
-            "made key file {}: copy it to a safe place, without it nothing can be restored",
-            path.display()
-        ));
-    }
-    Ok(credential)
+/// Says that a key file was made. Where what it was made for has failed, it is taken back instead, if
+/// it is certain that nothing uses it: a key too many is better than one too few.
+pub(crate) fn settle_key_file<T>(
+    ctx: &Context,
+    made: Option<MadeKeyFile>,
+    done: Result<T>,
+    is_unused: impl FnOnce() -> bool,
+) -> Result<T> {
+    let Some(made) = made else { return done };
+    let path = made.path().to_owned();
+    let said = match &done {
+        Ok(_) => "copy it to a safe place, without it nothing can be restored".to_owned(),
+        Err(_) if !is_unused() => "it stays, as it may be in use already".to_owned(),
+        Err(_) => match made.take_back() {
+            Ok(()) => return done,
+            Err(e) => format!("it stays, as it cannot be removed: {e}"),
+        },
+    };
+    ctx.output.announce(&format!("made key file {}: {said}", path.display()));
+    done
+}
+
+/// Whether there is certainly no repository.
+fn is_unused_place(ctx: &Context, store: &Store) -> bool {
+    let opened = ctx.block_on(Repository::open(store.clone(), &[]));
+    opened.is_err_and(|e| e.kind() == ErrorKind::NotFound)
 }
 
 /// For `-v`: which repository, and what opened it.
@@ -300,8 +326,16 @@ fn init_embedded(
     ctx.block_on(Repository::refuse_used_place(&store))?;
     // the key before the repository: a crash in between leaves a key too many, never a repository
     // without its key
-    let credential = if encrypted { Some(keys::read_or_make_key_file(key_file)?.0) } else { None };
-    let repository = make(ctx, store, new.options(credential))?;
+    let (credential, made) = if encrypted {
+        let (credential, made) = keys::read_or_make_key_file(key_file)?;
+        (Some(credential), made)
+    } else {
+        (None, None)
+    };
+    let done = make(ctx, store, new.options(credential));
+    // said below, in one line with the repository
+    let made = made.filter(|_| done.is_err());
+    let repository = settle_key_file(ctx, made, done, || !is_repository(directory))?;
     ctx.output.announce(&if encrypted {
         format!(
             "made the embedded repository {url} and its key {}: copy the key elsewhere, without it nothing can be restored",
@@ -391,7 +425,7 @@ fn nowhere() -> Error {
     Error::new(
         ErrorKind::Usage,
         "find the repository",
-        "no place was named, and there is no home directory",
+        "no place was named, and HOME or XDG_DATA_HOME names no directory that is there",
     )
-    .hint("name it with --repo or MOVER_REPO")
+    .hint("name it with --repo or MOVER_REPO, or set HOME (or XDG_DATA_HOME) to a directory that is there")
 }

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Stdio;
-use tests::{Mover, work_dir};
+use tests::{Mount, Mover, run_ok, work_dir};
 
 const PASSPHRASE: &str = "correct horse battery staple";
 
@@ -175,4 +175,45 @@ fn a_key_that_opens_it_already_is_not_added_again() {
     let digits = fs::read_to_string(stage.path("second")).expect("a key");
     fs::write(stage.path("crlf"), format!("{}\r\n", digits.trim_end())).expect("write it");
     stage.mover.ok([p("list"), p("--key-file"), stage.path("crlf")]);
+}
+
+/// A store that lets nothing be written, once the key file is made.
+#[test]
+fn a_key_file_does_not_outlive_the_failure_that_it_was_made_for() {
+    tests::require_root!();
+    let point = work_dir("key-taken-back");
+    let _mount = Mount::new("none".as_ref(), point.path(), "tmpfs", "size=16m");
+    let keys = work_dir("key-taken-back-keys");
+    let [first, second] = ["first", "second"].map(|name| keys.path().join(name));
+    let repository = point.path().join("repository");
+    fs::create_dir(&repository).expect("make its directory");
+    let remount = |how: &str| {
+        let options = format!("remount,{how}");
+        run_ok("mount", ["-o", &options, point.path().to_str().expect("UTF-8")]);
+    };
+    let mover = Mover::new().env("MOVER_REPO", file_url(&repository));
+    let init = [p("init"), p("--new-key-file"), first.clone()];
+    let add =
+        [p("key"), p("add"), p("--key-file"), first.clone(), p("--new-key-file"), second.clone()];
+    let here = || fs::read_dir(keys.path()).expect("the keys' directory").count();
+
+    remount("ro");
+    let refused = mover.run(&init);
+    assert!(!matches!(refused.code(), Some(0) | None), "{}", refused.stderr);
+    assert!(!refused.stderr.contains("copy it to a safe place"), "{}", refused.stderr);
+    assert_eq!(here(), 0, "nothing uses the key: {}", refused.stderr);
+    remount("rw");
+    mover.ok(&init);
+    remount("ro");
+    let refused = mover.run(&add);
+    assert!(!matches!(refused.code(), Some(0) | None), "{}", refused.stderr);
+    assert!(first.exists() && here() == 1, "only the new one is taken back: {}", refused.stderr);
+    // one that was there before is nobody's to remove
+    fs::write(&second, "a".repeat(64)).expect("write a key");
+    let _ = mover.run(&add);
+    assert!(second.exists());
+    fs::remove_file(&second).expect("remove it");
+    remount("rw");
+    assert!(mover.ok(&add).stderr.contains("copy it to a safe place"));
+    mover.ok([p("list"), p("--key-file"), second]);
 }

@@ -30,13 +30,18 @@ pub(crate) fn add(ctx: &Context, args: &KeyAddArgs) -> Result<()> {
         let what = format!("add a key to {}", repository.store().url());
         return Err(Error::new(ErrorKind::Usage, what, "this repository is not encrypted"));
     }
-    let credential = match (&key_file, &password_file) {
-        (Some(path), _) => repository::new_key(ctx, path)?,
-        (None, Some(path)) => keys::read_password_file(path)?,
-        (None, None) => keys::ask_new_password()?,
+    let (credential, made) = match (&key_file, &password_file) {
+        (Some(path), _) => keys::read_or_make_key_file(path)?,
+        (None, Some(path)) => (keys::read_password_file(path)?, None),
+        (None, None) => (keys::ask_new_password()?, None),
     };
     let label = args.key_label.clone().unwrap_or_else(host);
-    let id = ctx.block_on(repository.add_key(&credential, &label, KdfCost::default()))?;
+    let added = ctx.block_on(repository.add_key(&credential, &label, KdfCost::default()));
+    let id = repository::settle_key_file(ctx, made, added, || {
+        let opened =
+            Repository::open(repository.store().clone(), std::slice::from_ref(&credential));
+        ctx.block_on(opened).is_err_and(|e| e.kind() == ErrorKind::WrongKey)
+    })?;
     let view = json!({ "key_id": id.to_hex(), "kind": credential.kind(), "label": label });
     ctx.output.summary(&format!("added {} {id}\n", credential.kind()), &view)
 }
