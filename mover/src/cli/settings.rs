@@ -22,7 +22,7 @@ use chunkstore::{Compression, Error, ErrorKind, Result, TransferLimits, check_la
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 /// Most threads that seal; beyond it the device or the store has long been the limit.
@@ -62,10 +62,13 @@ impl Environment {
         let dir = |name: &str| set(name).map(PathBuf::from).filter(|p| p.is_absolute());
         let dumb = set("TERM").is_some_and(|term| term == "dumb");
         let secret = |text: OsString| text.into_string().map(|t| Secret(Zeroizing::new(t)));
+        let data_home = dir("XDG_DATA_HOME");
+        // a place that is not there is not made: the next one who looks would look elsewhere
+        let usable = data_home.as_deref().is_none_or(may_be_made);
         Self {
-            home: dir("HOME"),
-            data_home: dir("XDG_DATA_HOME"),
-            cache_home: dir("XDG_CACHE_HOME"),
+            home: dir("HOME").filter(|home| usable && home.is_dir()),
+            data_home: data_home.filter(|_| usable),
+            cache_home: dir("XDG_CACHE_HOME").filter(|cache| may_be_made(cache)),
             password: set("MOVER_PASSWORD").map(|text| secret(text).map_err(|_| NotText)),
             to_password: set("MOVER_TO_PASSWORD").map(|text| secret(text).map_err(|_| NotText)),
             to_store: target_store(std::env::vars_os()),
@@ -80,6 +83,11 @@ impl Environment {
             online: std::thread::available_parallelism().map_or(1, usize::from),
         }
     }
+}
+
+/// Whether a directory is there, or is all that is missing of its path.
+fn may_be_made(directory: &Path) -> bool {
+    directory.is_dir() || directory.parent().is_some_and(Path::is_dir)
 }
 
 /// The variables of object stores with `MOVER_TO_` before their names, as `object_store` calls

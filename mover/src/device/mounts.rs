@@ -93,9 +93,9 @@ impl System {
         let text = |name: &str| {
             std::fs::read(self.proc.join(name)).map_err(|e| {
                 let what = format!("read {}", self.proc.join(name).display());
-                Error::new(ErrorKind::Unsupported, what, "")
-                    .caused_by(e)
-                    .hint("what is mounted must be known before a device is written: mount /proc")
+                Error::new(ErrorKind::Unsupported, what, "").caused_by(e).hint(
+                    "mount /proc: what is mounted must be known before a volume is read or written",
+                )
             })
         };
         let mounts = parse_mountinfo(&text("self/mountinfo")?);

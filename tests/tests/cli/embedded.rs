@@ -93,6 +93,30 @@ fn nothing_but_a_backup_or_init_makes_it() {
 }
 
 #[test]
+fn a_home_that_is_not_there_is_not_made() {
+    let directory = work_dir("homeless");
+    let image = directory.path().join("image");
+    fs::write(&image, random_bytes(IMAGE_BYTES)).expect("write the image");
+    let absent = directory.path().join("absent");
+    let homeless = || Mover::new().env("HOME", &absent);
+    for line in [[p("backup"), image.clone()], [p("init"), p("--quiet")]] {
+        expect_error(homeless().run(&line), 2, "set HOME");
+        expect_error(Mover::new().env("XDG_DATA_HOME", absent.join("data")).run(&line), 2, "HOME");
+    }
+    assert!(!absent.exists(), "neither the repository nor the scratch directory has made it");
+    // with a repository named it needs none
+    let repository = directory.path().join("repository");
+    let mover = homeless().env("MOVER_REPO", &repository);
+    mover.ok(["init", "--encryption", "none"]);
+    mover.ok([p("backup"), image]);
+    assert!(!absent.exists());
+    // the last part of a data home is made, as ever
+    let data = directory.path().join("data");
+    Mover::new().env("XDG_DATA_HOME", &data).ok(["init", "--quiet"]);
+    assert!(data.join("mover/repository/format").exists());
+}
+
+#[test]
 fn a_lost_key_is_named_and_not_replaced() {
     let mover = Mover::new();
     mover.ok(["init", "--quiet"]);

@@ -164,4 +164,6 @@ fn without_proc_nothing_is_assumed_free() {
     std::fs::remove_file(machine.system.proc.join("self/mountinfo")).unwrap();
     let e = machine.system.users_of(block("8:0")).unwrap_err();
     assert!(e.to_string().contains("mount /proc"), "{e}");
+    // a backup asks as well
+    assert!(e.to_string().contains("before a volume is read"), "{e}");
 }
