@@ -67,8 +67,8 @@ pub(crate) struct ChangesServerArgs {
     /// Namespace of the VolumeSnapshot
     #[arg(long, env = "MOVER_CHANGES_NAMESPACE", value_name = "NAME")]
     pub(crate) changes_namespace: Option<String>,
-    /// The snapshot to ask about: name of the VolumeSnapshot [default: --snapshot], or the CSI
-    /// driver's handle [default: --snapshot-handle]
+    /// The snapshot to ask about: name of the VolumeSnapshot [default of `backup`: --snapshot],
+    /// or the CSI driver's handle [default of `backup`: --snapshot-handle]
     #[arg(long, env = "MOVER_CHANGES_TARGET", value_name = "ID")]
     pub(crate) changes_target: Option<String>,
     /// What the driver calls the snapshot that the delta starts from [default: the
