@@ -112,10 +112,12 @@ impl Collector {
             kept.compact();
         }
         // half of the room is for what comes now
+        let mut piece_bytes = before.granule_bytes.max(self.granule_bytes);
         while before.data.held() + before.zero.held() > self.ranges_max / 2 {
-            before.granule_bytes = (before.granule_bytes * 2).max(self.granule_bytes);
-            before.zero.round_in(before.granule_bytes, &mut before.data);
-            before.data.round_out(before.granule_bytes);
+            before.granule_bytes = piece_bytes;
+            before.zero.round_in(piece_bytes, &mut before.data);
+            before.data.round_out(piece_bytes);
+            piece_bytes = piece_bytes.saturating_mul(2).min(1 << 62);
         }
         self.before = Some(before);
         (self.contexts, self.context_bytes, self.contexts_left_out) = (Vec::new(), 0, 0);
@@ -236,7 +238,11 @@ impl Collector {
             return Err(refused(ErrorKind::Corrupt, name, what)
                 .hint("the tracker contradicts itself: tell whoever maintains its server"));
         }
-        before.data.ranges().iter().for_each(|range| self.data.push(range.clone()));
+        // also what was zero: where pieces hide that it is not named again, reading it is right
+        let hidden = if granule_bytes > 1 { before.zero.ranges() } else { &[] };
+        for range in before.data.ranges().iter().chain(hidden) {
+            self.data.push(range.clone());
+        }
         if granule_bytes > 1 {
             self.coarse_bytes = Some(granule_bytes);
         }

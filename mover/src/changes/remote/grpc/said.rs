@@ -12,6 +12,7 @@
 
 use super::super::Collector;
 use super::transport::Message;
+use crate::changes::ChangeKind;
 use crate::changes::csi::{BlockMetadataType, CsiStream};
 use std::ops::Range;
 
@@ -135,6 +136,10 @@ impl Said {
     /// nothing. Without `tail_check` its word is enough.
     pub(super) fn end_well(&mut self, telling: &Telling, tail_check: bool) -> Result<bool, String> {
         self.check_passed_over(telling.at..telling.before)?;
+        // of a delta that is true of snapshots without changes; here it would make all of it zero
+        if self.list.kind() == ChangeKind::Allocated && self.capacity_bytes.is_none() {
+            return Err("it ends without a message, so nothing says of which volume it is".into());
+        }
         self.next = self.end;
         let to_the_end = self.capacity_bytes.is_some_and(|capacity| self.end >= capacity);
         let asked_behind = telling.asked == telling.before && self.end == telling.before;

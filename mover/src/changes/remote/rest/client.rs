@@ -7,11 +7,12 @@ use super::super::{RetryPolicy, read_ca, read_token, refused};
 use super::RestSource;
 use crate::control::Progress;
 use chunkstore::{Error, ErrorKind, Result};
-use reqwest::header::{ACCEPT, AUTHORIZATION, DATE, HeaderValue, RETRY_AFTER};
+use reqwest::header::{ACCEPT, AUTHORIZATION, DATE, HeaderValue, LINK, RETRY_AFTER};
 use reqwest::{Response, StatusCode, Url};
 use std::error::Error as _;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Most bytes of one page: a page of ten thousand blocks has about one MiB.
@@ -57,6 +58,8 @@ pub(super) struct Client {
     token_file: Option<PathBuf>,
     retry: RetryPolicy,
     patience: Patience,
+    /// An answer came, whatever it says: the address is that of a server.
+    answered: AtomicBool,
     /// A token was refused, and is read again.
     token_renewed: bool,
     /// Counts what comes.
@@ -98,6 +101,7 @@ impl Client {
             offset_parameters,
             token_file: source.token_file.clone(),
             retry: source.retry,
+            answered: AtomicBool::new(false),
             token_renewed: false,
             progress,
         })
@@ -133,7 +137,11 @@ impl Client {
             url.query_pairs_mut().append_pair(&self.offset_parameter, next);
         }
         loop {
-            let (error, tries_max, asked) = match self.attempt_aloud(url.clone()).await {
+            let answer = self.attempt_aloud(url.clone()).await;
+            if self.answered.load(Ordering::Relaxed) {
+                self.patience.reached();
+            }
+            let (error, tries_max, asked) = match answer {
                 Ok(answer) => {
                     self.patience.progress();
                     self.token_renewed = false;
@@ -181,9 +189,10 @@ impl Client {
             request = request.header(AUTHORIZATION, value);
         }
         let response = request.send().await.map_err(|e| self.transport(e))?;
+        self.answered.store(true, Ordering::Relaxed);
         let judged = self.judge(&response);
         match judged {
-            Some(Failure::Final(error)) if response.status() == StatusCode::BAD_REQUEST => {
+            Some(Failure::Final(error)) if is_bad_request(response.status()) => {
                 Ok(Answer::BadRequest(error))
             }
             Some(failure) => Err(failure),
@@ -201,6 +210,12 @@ impl Client {
         let status = response.status();
         let error = |kind| refused(kind, &self.name, format!("it answers {status}"));
         Some(match status {
+            StatusCode::OK if links_to_next(response) => {
+                let what = "it answers with a link to a next page, which is not understood";
+                Failure::Final(refused(ErrorKind::Unsupported, &self.name, what).hint(
+                    "docs/changed-blocks.md shows how pages follow each other: tell whoever maintains its server",
+                ))
+            }
             StatusCode::OK | StatusCode::GONE => return None,
             StatusCode::TOO_MANY_REQUESTS
             | StatusCode::BAD_GATEWAY
@@ -274,6 +289,24 @@ impl Client {
         let hint = "check the address, and that the server runs";
         Failure::Passing(error.hint(hint), None)
     }
+}
+
+/// What servers say of a parameter that they do not know.
+fn is_bad_request(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::UNPROCESSABLE_ENTITY
+    )
+}
+
+/// Pages that follow each other by the `Link` header (RFC 8288).
+fn links_to_next(response: &Response) -> bool {
+    let links = response.headers().get_all(LINK).iter().filter_map(|value| value.to_str().ok());
+    links.flat_map(|text| text.split(';')).any(|part| {
+        let part: String = part.chars().filter(|c| !matches!(c, '"' | ' ' | '\'')).collect();
+        let relation = part.to_ascii_lowercase();
+        relation.split(',').next().is_some_and(|first| first == "rel=next")
+    })
 }
 
 /// By the `Date` header.

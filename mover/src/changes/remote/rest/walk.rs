@@ -116,7 +116,8 @@ impl<'a> Walk<'a> {
             match self.client.get(Some(token)).await? {
                 Answer::Page { body, .. } if self.is_first_again(&body, token) => {}
                 Answer::BadRequest(error) => refusal = Some(error),
-                answer => {
+                Answer::Expired => return Ok(Answer::Expired),
+                answer @ Answer::Page { .. } => {
                     self.client.keep_parameter();
                     return Ok(answer);
                 }

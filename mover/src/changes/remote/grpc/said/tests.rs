@@ -9,8 +9,12 @@ const CELLS: u64 = 48;
 const CELL: u64 = 4096;
 
 fn collector(ranges_max: usize) -> Collector {
+    collector_of(ChangeKind::Delta, ranges_max)
+}
+
+fn collector_of(kind: ChangeKind, ranges_max: usize) -> Collector {
     Collector::new(&ListRequest {
-        kind: ChangeKind::Delta,
+        kind,
         volume_bytes: CELLS * CELL,
         ranges_max,
         granule_bytes: 2 * CELL,
@@ -176,4 +180,13 @@ fn a_gap_of_one_call_stays_a_gap_in_the_next() {
     let mut telling = said.begin();
     let error = said.take(&mut telling, message(&[(20, 20 + 4), (30, 31)]));
     assert_eq!(error, Ok(()), "what goes on from before the point is as good");
+}
+
+#[test]
+fn an_end_without_a_message_is_an_empty_delta_and_no_list_of_allocated_blocks() {
+    for (kind, done) in [(ChangeKind::Delta, true), (ChangeKind::Allocated, false)] {
+        let mut said = Said::new(collector_of(kind, 100));
+        let telling = said.begin();
+        assert_eq!(said.end_well(&telling, true).is_ok(), done, "{kind:?}");
+    }
 }

@@ -30,7 +30,7 @@ fn spellings_and_number_forms_are_one() {
         plain.replace("8192", "\"8192\"").replace("4096", "\"4096\"").replace("size", "sizeBytes"),
         plain.replace("nextOffset", "nextOffSet").replace("volumeSize", "volume_size_bytes"),
         plain.replace("zeroOut", "zero-out").replace("\"offset", "\"byte_offset"),
-        plain.replace("\"timeout\"", "\"more\":[{}],\"Timeout\""),
+        plain.replace("\"timeout\"", "\"extra\":[{}],\"Timeout\""),
     ] {
         assert_eq!(read(&json), Ok((page_of(&page), vec![block.clone()])), "{json}");
     }
@@ -102,6 +102,17 @@ fn answers_of_another_dialect_are_refused() {
         (r#"{"changedBlocks":[],"links":{"self":"a","next":"b"}}"#, "\"next\" is \"b\""),
         (r#"{"changedBlocks":[],"isTruncated":true}"#, "\"isTruncated\" is true"),
         (r#"{"changedBlocks":[],"total":"x"}"#, "total is \"x\""),
+        (r#"{"changedBlocks":[],"@odata.nextLink":"x"}"#, "\"@odata.nextLink\" is \"x\""),
+        (r#"{"changedBlocks":[],"links":[{"rel":"next","href":"x"}]}"#, "a link to a next page"),
+        (r#"{"changedBlocks":[],"pages":[{"more":true}]}"#, "\"more\" is true"),
+        (r#"{"changedBlocks":[],"moreBlocks":true}"#, "\"moreBlocks\" is true"),
+        (r#"{"changedBlocks":[],"complete":false}"#, "\"complete\" is false"),
+        (r#"{"changedBlocks":null,"isLast":false}"#, "\"isLast\" is false"),
+        (r#"{"changedBlocks":[],"success":"false"}"#, "\"success\" is \"false\""),
+        (r#"{"changedBlocks":[],"failed":true}"#, "\"failed\" is true"),
+        (r#"{"changedBlocks":[],"phase":"Pending"}"#, "\"phase\" is \"Pending\""),
+        (r#"{"changedBlocks":[],"jobStatus":"Running"}"#, "\"jobStatus\" is \"Running\""),
+        (r#"{"changedBlocks":[],"discarded":[{"offset":0,"size":8}]}"#, "ranges in a list"),
     ] {
         let error = read(json).expect_err(json);
         assert!(error.contains(what), "{json}: {error}");
@@ -115,6 +126,8 @@ fn what_go_writes_of_an_empty_structure_is_an_empty_list() {
         r#"{"changedBlocks":[],"Timeout":9,"State":"Success","errors":[],"nextPage":null}"#,
         r#"{"changedBlocks":[],"status":200,"errorMessage":"","continue":"","state":""}"#,
         r#"{"changedBlocks":[],"metadata":{"continue":"","name":"x"},"hasMore":false}"#,
+        r#"{"changedBlocks":[],"kind":"X","tags":["a"],"context":"y","phase":"Completed"}"#,
+        r#"{"changedBlocks":[],"links":[{"rel":"self","href":"x"}],"complete":true,"last":true}"#,
     ] {
         let (page, blocks) = read(json).expect(json);
         assert!(page.next.is_none() && page.blocks == 0 && blocks.is_empty(), "{json}");
