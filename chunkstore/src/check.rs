@@ -4,7 +4,7 @@
 //! | file | |
 //! |---|---|
 //! | `inventory` | what there is: manifests, packs, segments, and every small record opened |
-//! | `refs` | two bits for each chunk that is referred to, and sums that compare references with directories |
+//! | `refs` | some bits for each chunk that is referred to, and sums that compare references with directories |
 //! | `mark` | a walk over all maps, each page once |
 //! | `stubs` | what packs that are gone were moved to |
 //! | `pack` | one pack: its directory against the references; its bytes by hash, tag and id |
@@ -123,8 +123,6 @@ struct Findings {
     kept: Vec<Finding>,
     count: u64,
     notes: Vec<String>,
-    /// The first that may be of a newer version, and not damaged at all.
-    unknown: Option<String>,
 }
 
 impl Findings {
@@ -132,13 +130,6 @@ impl Findings {
         self.count += 1;
         if self.kept.len() < FINDINGS_MAX {
             self.kept.push(Finding { kind, object: object.into(), detail: detail.into() });
-        }
-    }
-
-    /// Takes notice of what a finding is about, if it may be of a newer version.
-    fn see(&mut self, e: &Error) {
-        if e.kind() == ErrorKind::Unsupported && self.unknown.is_none() {
-            self.unknown = Some(e.to_string());
         }
     }
 
@@ -151,14 +142,9 @@ impl Findings {
 }
 
 /// Whether an error says that stored data cannot be had, and not that the store could not be asked.
-/// What says that it is of a newer version is among it: its version may be what is damaged. Nothing
-/// is put into the place of that, see [`Check::may_repair`].
+/// What a newer version has written is not among it: it is whole, and who cannot read it can say
+/// nothing of it, and must not put anything in its place. That ends a check.
 fn is_damage(e: &Error) -> bool {
-    is_lost(e) || e.kind() == ErrorKind::Unsupported
-}
-
-/// The same, but not what may be of a newer version.
-fn is_lost(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Missing)
 }
 
@@ -211,7 +197,7 @@ impl Check {
         let mut check = Self {
             repo: Arc::clone(repo),
             limits,
-            refs: Refs::new(repo.params().entry_chunks),
+            refs: Refs::new(repo.params().entry_chunks, repo.params().chunk.bytes()),
             inventory,
             damage: Damage::default(),
             findings,
@@ -286,17 +272,6 @@ impl Check {
         (&self.findings.kept, self.findings.count)
     }
 
-    /// Refuses where something was found that a newer version may have written: who cannot read it
-    /// must not record it as lost, and least of all put anything in its place.
-    pub fn may_repair(&self) -> Result<()> {
-        let Some(what) = &self.findings.unknown else { return Ok(()) };
-        let context = format!("repair {}", self.repo.store().url());
-        Err(Error::new(ErrorKind::Unsupported, context, what.clone()).hint(
-            "repair with the newest version of mover; if that does not know it either, its version is what is damaged: move that \
-             object away, and repair again",
-        ))
-    }
-
     /// What is odd and no damage.
     pub fn notes(&self) -> &[String] {
         &self.findings.notes
@@ -313,13 +288,8 @@ impl Check {
         let mut next = Self::begin(&self.repo, self.limits).await?;
         let (damage, findings) =
             (std::mem::take(&mut self.damage), std::mem::take(&mut self.findings));
-        for (pack, entry) in damage.entries.iter() {
-            if next.inventory.packs.contains_key(&pack) {
-                next.damage.entries.insert(pack, entry);
-            }
-        }
-        let there = |(pack, ..): &(PackId, u32, u16)| next.inventory.packs.contains_key(pack);
-        next.damage.places.extend(damage.places.into_iter().filter(there));
+        let packs = &next.inventory.packs;
+        next.damage.inherit(damage, |pack| packs.contains_key(pack));
         for finding in findings.kept {
             if finding.kind == FindingKind::Pack && !next.findings.kept.contains(&finding) {
                 next.findings.add(finding.kind, finding.object, finding.detail);
@@ -337,9 +307,8 @@ impl Check {
             return;
         }
         self.damage.entries.insert(pack, Some(entry));
-        self.findings.see(why);
         // a page that the mark could not read was named by then
-        if !self.damage.places.contains(&(pack, entry, 0)) {
+        if !self.damage.pages.contains(&(pack, entry)) {
             self.findings.add(FindingKind::Pack, pack_key(&pack), format!("entry {entry}: {why}"));
         }
     }

@@ -111,13 +111,14 @@ pub fn filter(bytes: &[u8], id: &ChunkId) -> Result<(usize, bool)> {
 pub fn record(keys: &Keys, bytes: &[u8], clear: bool) -> Result<(Vec<u8>, Vec<u8>)> {
     let kind = RecordKind { name: "record", magic: MAGIC_RECORD, body_bytes_max: 1024, clear };
     let view = view_record(&kind, "fuzz", bytes)?;
+    view.check_known("record")?;
     let repository = RepositoryId::from_bytes([0; 16]);
     let place = RecordPlace { repository: &repository, object_key: "fuzz" };
     // an encrypted one would have other bytes for its body
     let with = RecordSeal { key: keys.metadata(), seal: Encryption::None };
     let mut sealed = seal_record(&kind, place, with, &view.salt, view.clear, view.body)?;
     let body = open_record(&kind, place, with, &sealed)?;
-    sealed[10] = view.seal.seal_byte();
+    sealed[10] = view.seal().map_or(0, Encryption::seal_byte);
     sealed.truncate(sealed.len() - TAG_BYTES as usize);
     Ok((sealed, body))
 }

@@ -9,6 +9,7 @@
 //! | `walk` | [`MapWalk`]: all of a map in windows of bounded memory, skipping Zero subtrees |
 //! | `diff` | [`diff`]: which chunks differ between two maps |
 //! | `reach` | [`reach()`]: everything that many maps reach, each page once |
+//! | `open` | opens a page and holds it against the reference that led to it |
 //! | `live` | [`LiveSet`]: which stored chunks and pages something refers to, in a bit or two each |
 //! | `lost` | [`damaged_chunks`]: which chunks of a map lead into what is damaged |
 //! | `builder` | [`MapBuilder`]: the map of a new backup, in one ascending pass, at the cost of the changed paths |
@@ -22,6 +23,7 @@ mod builder;
 mod diff;
 mod live;
 mod lost;
+mod open;
 mod pages;
 mod reach;
 mod reader;
@@ -33,6 +35,7 @@ pub use builder::{Inherit, MapBuilder, check_frontier};
 pub use diff::diff;
 pub use live::{LivePack, LiveSet};
 pub use lost::damaged_chunks;
+pub(crate) use open::{PageKey, Visited};
 pub use pages::PageSet;
 pub use reach::{PageAt, Reached, Visitor, reach};
 pub use reader::{LostPage, MapReader, ReadLimits};

@@ -21,7 +21,7 @@ pub use layout::{
 };
 
 pub(crate) use allocator::Reservation;
-pub(crate) use layout::{Entry, encode_directory, seal_entry, split_entry};
+pub(crate) use layout::{Entry, encode_directory, entry_parts, seal_entry, split_entry};
 
 use crate::ids::PackId;
 

@@ -83,8 +83,10 @@ impl Repository {
             Some(master) => (master.clone(), None),
             None => {
                 let id = found.unverified().repository_id;
-                let (master, key) = keyring::unlock(&store, &id, credentials).await?;
-                (master, Some(key))
+                match keyring::unlock(&store, &id, credentials).await {
+                    Ok((master, key)) => (master, Some(key)),
+                    Err(e) => return Err(found.into_unknown().map_or(e, within)),
+                }
             }
         };
         let keys = Keys::derive(&master, found.unverified().encryption);

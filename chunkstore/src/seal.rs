@@ -15,7 +15,8 @@ use crate::keys::{Encryption, Keys, PackKey};
 use crate::limits::{ENTRY_CHUNKS_MAX, ENTRY_PLAIN_BYTES_MAX, PAGE_PLAIN_BYTES_MAX};
 use crate::pack::{
     ClosedPack, Codec, DirectoryEntry, Entry, EntryHeader, EntryKind, PackAllocator, PackHeader,
-    PackKind, PackTrailer, Place, Reservation, decode_directory, seal_entry, split_entry,
+    PackKind, PackTrailer, Place, Reservation, decode_directory, entry_parts, seal_entry,
+    split_entry,
 };
 use crate::units::Location;
 use bytes::Bytes;
@@ -264,7 +265,7 @@ impl Opener {
         out: &mut Vec<u8>,
     ) -> Result<EntryHeader> {
         let what = name(pack, offset);
-        let entry = split_entry(&what, kind, pack, offset, stored)?;
+        let entry = self.split(&what, kind, pack, offset, stored)?;
         let len = entry.header.plain_len as usize;
         match entry.header.codec {
             Codec::Raw => {
@@ -293,7 +294,7 @@ impl Opener {
         out: &mut [u8],
     ) -> Result<EntryHeader> {
         let what = name(pack, offset);
-        let entry = split_entry(&what, kind, pack, offset, stored)?;
+        let entry = self.split(&what, kind, pack, offset, stored)?;
         let len = entry.header.plain_len as usize;
         if len != out.len() {
             return Err(corrupt(what, format!("it has {len} bytes instead of {}", out.len())));
@@ -321,6 +322,30 @@ impl Opener {
         self.open_entry(EntryKind::Directory, pack, offset, stored, &mut plain)?;
         decode_directory(&plain, header.kind, trailer)
             .map_err(|e| e.within(format!("read pack {pack}")))
+    }
+
+    /// Takes an entry apart. What its header names and is unknown here is damage, unless its tag
+    /// vouches for it.
+    fn split<'s>(
+        &mut self,
+        what: &str,
+        kind: EntryKind,
+        pack: &PackId,
+        offset: u32,
+        stored: &'s [u8],
+    ) -> Result<Entry<'s>> {
+        match split_entry(what, kind, pack, offset, stored) {
+            Err(e) if e.kind() == ErrorKind::Unsupported => {
+                let (associated, payload, tag) = entry_parts(what, pack, offset, stored)?;
+                let key = self.key_of(pack);
+                let key = key.seal_key();
+                self.packed.resize(payload.len(), 0);
+                let packed = self.packed.as_mut_slice();
+                let opened = key.open_into(u64::from(offset), &associated, payload, &tag, packed);
+                Err(if opened.is_ok() { e } else { bad_tag(what) })
+            }
+            split => split,
+        }
     }
 
     fn open_raw(

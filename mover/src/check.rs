@@ -235,7 +235,6 @@ impl Run<'_> {
         read: &HashSet<PackId>,
         repaired: &mut Repaired,
     ) -> Result<()> {
-        check.may_repair()?;
         for _ in 0..REPAIRS_MAX {
             if !self.wait(check.repair_stubs(repaired))? {
                 break;

@@ -16,6 +16,7 @@ use mover::device::DirectIo;
 use mover::io::EngineChoice;
 use mover::quota::Quota;
 use mover::restore::{RestoreOptions, RestoreSummary, RestoreTarget, restore};
+use mover::verify::{VerifyOptions, VerifySummary, verify};
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, path::Path as StorePath};
 use std::collections::BTreeMap;
@@ -266,6 +267,21 @@ impl Vault {
         let lease = Some(lease());
         let options = CheckOptions { read_data, repair, lease, memory: MEMORY, threads: Some(2) };
         check(self.rt.handle(), &repo, &options, &Progress::new(), &Cancel::new())
+    }
+
+    /// Verifies backup `id`: reads and checks all that a restore would.
+    pub fn verify(&self, objects: Arc<dyn ObjectStore>, id: &str) -> Result<VerifySummary> {
+        let repo = self.open(objects)?;
+        let options = VerifyOptions {
+            backup: format!("v@{id}"),
+            device: None,
+            lease: None,
+            memory: MEMORY,
+            engine: EngineChoice::Blocking,
+            direct: DirectIo::Never,
+            threads: Some(2),
+        };
+        verify(self.rt.handle(), &repo, options, &Progress::new(), &Cancel::new())
     }
 
     /// What backup `id` restores to, onto a file that is not there yet.

@@ -115,9 +115,10 @@ fn what_is_whole_only_sometimes_stays_recorded_as_damaged() {
     assert!(unsteady > 0 && cleared > 0);
 }
 
+/// A version that nothing vouches for is a flipped byte: damage, and put right where it can be.
 #[test]
-fn what_may_be_of_a_newer_version_is_named_and_stays() {
-    let vault = world("check-newer");
+fn a_version_that_was_flipped_is_damage() {
+    let vault = world("check-flipped");
     for prefix in ["dedup", "backups", "packs"] {
         let store = fork(&vault);
         let repo = vault.open(Arc::clone(&store)).unwrap();
@@ -128,12 +129,33 @@ fn what_may_be_of_a_newer_version_is_named_and_stays() {
             bytes[8] ^= 0x10;
             repo.store().put(&key, bytes).await.unwrap();
         });
-        let before = objects(&vault, &store);
         let report = vault.check(Arc::clone(&store), ReadData::Nothing, true).expect(prefix);
         assert!(report.findings.iter().any(|f| f.object == key), "{:?}", report.findings);
-        let why = report.unrepaired.expect("the repair is refused");
-        assert_eq!(why.kind(), ErrorKind::Unsupported, "{prefix}: {why}");
-        assert_eq!(objects(&vault, &store), before, "{prefix}");
+        assert!(report.unrepaired.is_none(), "{prefix}: {:?}", report.unrepaired);
+        let e = report.to_result(&repo).expect_err("damaged");
+        assert_eq!(e.kind(), ErrorKind::Corrupt, "{prefix}: {e}");
+    }
+}
+
+/// What a newer version has written is whole: who cannot read it neither judges it nor repairs
+/// around it.
+#[test]
+fn what_is_of_a_newer_version_ends_a_check_and_stays() {
+    let vault = world("check-newer");
+    let store = fork(&vault);
+    let repo = vault.open(Arc::clone(&store)).unwrap();
+    let key = keys_of(&vault, &store, "packs")[0].clone();
+    vault.block_on(async {
+        let mut bytes = repo.store().get(&key).await.unwrap().to_vec();
+        bytes[8] = 2;
+        chunkstore::fuzzing::rehash_pack(&mut bytes);
+        repo.store().put(&key, bytes).await.unwrap();
+    });
+    let before = objects(&vault, &store);
+    for repair in [false, true] {
+        let e = vault.check(Arc::clone(&store), ReadData::Nothing, repair).expect_err("newer");
+        assert_eq!(e.kind(), ErrorKind::Unsupported, "{e}");
+        assert_eq!(objects(&vault, &store), before);
     }
 }
 

@@ -2,7 +2,8 @@
 //! does not open is a finding.
 
 use super::{FindingKind, Findings, is_damage, twice};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::format::corrupt;
 use crate::format::damaged::Damaged;
 use crate::format::forgotten::Forgotten;
 use crate::format::gc::{Blockers, Condemned, Verdict};
@@ -105,7 +106,6 @@ impl Inventory {
                 // a fence; or a collection has removed it, as it was forgotten
                 Ok(Some(ManifestRecord::Fence { .. }) | None) => {}
                 Err(e) if is_damage(&e) => {
-                    findings.see(&e);
                     findings.add(FindingKind::Manifest, name.manifest_key(), e.to_string());
                     self.unreadable.push(name);
                 }
@@ -124,7 +124,14 @@ impl Inventory {
         let small = u64::from(SMALL_RECORD_BYTES_MAX) + RECORD_OVERHEAD;
         let large = u64::from(GC_BYTES_MAX) + RECORD_OVERHEAD;
         let (keys, id) = (Arc::clone(repo.keys()), *repo.id());
-        let open = |key: &str, bytes: &[u8]| read_key_info(key, bytes).map(drop);
+        // without its credential nobody can tell a newer one from a damaged one
+        let unknown = |key: &str, e: Error| match e.kind() {
+            ErrorKind::Unsupported => corrupt(key, e.to_string()),
+            _ => e,
+        };
+        let open = |key: &str, bytes: &[u8]| {
+            read_key_info(key, bytes).map(drop).map_err(|e| unknown(key, e))
+        };
         self.open_all(repo, findings, KEYS_PREFIX, &parses(parse_key_key), small, open).await?;
         let open = |key: &str, bytes: &[u8]| Lease::decode(&keys, &id, key, bytes).map(drop);
         let bytes_max = u64::from(LEASE_BYTES_MAX) + RECORD_OVERHEAD;
@@ -225,7 +232,6 @@ impl Inventory {
             match seen {
                 Ok(there) => self.records += u64::from(there),
                 Err(e) if is_damage(&e) => {
-                    findings.see(&e);
                     findings.add(kind, key, e.to_string());
                 }
                 Err(e) => return Err(e),
@@ -255,7 +261,6 @@ impl Inventory {
                 // a collection has replaced it
                 Ok(None) => {}
                 Err(e) if is_damage(&e) => {
-                    findings.see(&e);
                     findings.add(FindingKind::Segment, listed.key.as_str(), e.to_string());
                     self.broken_segments.push(listed.key);
                 }

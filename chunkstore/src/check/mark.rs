@@ -4,9 +4,11 @@ use super::refs::Refs;
 use super::{Check, FindingKind, Findings, is_damage};
 use crate::check::damage::Damage;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fetch::EntryAddr;
 use crate::format::names::pack_key;
-use crate::map::{PageAt, Visitor, VolumeMap, reach};
-use crate::units::{ChunkRef, Location};
+use crate::map::{PageAt, Visited, Visitor, VolumeMap, reach};
+use crate::repository::Repository;
+use crate::units::{ChunkNo, ChunkRef, Location};
 
 impl Check {
     pub(super) async fn mark(&mut self) -> Result<()> {
@@ -20,7 +22,6 @@ impl Check {
                 }
                 Err(e) if is_damage(&e) => {
                     let name = manifest.name();
-                    self.findings.see(&e);
                     self.findings.add(FindingKind::Manifest, name.manifest_key(), e.to_string());
                     self.inventory.unreadable.push(name);
                 }
@@ -28,42 +29,44 @@ impl Check {
             }
         }
         self.inventory.backups = kept;
+        let (repo, pages) = (&self.repo, Visited::default());
         let (refs, damage, findings) = (&mut self.refs, &mut self.damage, &mut self.findings);
-        let mut marker = Marker { refs, damage, findings };
-        self.pages = reach(&self.repo, &maps, self.limits, &mut marker).await?.pages;
+        let mut marker = Marker { repo, maps: &maps, pages, refs, damage, findings };
+        self.pages = reach(repo, &maps, self.limits, &mut marker).await?.pages;
         Ok(())
     }
 }
 
 struct Marker<'a> {
+    repo: &'a Repository,
+    maps: &'a [VolumeMap],
+    /// Pages that were met. What is shared by maps of other sizes may be right in one of them only.
+    pages: Visited,
     refs: &'a mut Refs,
     damage: &'a mut Damage,
     findings: &'a mut Findings,
 }
 
-impl Marker<'_> {
-    /// True: this is the first reference to it, and it leads somewhere.
-    fn meet(&mut self, at: &Location, id: &[u8; 32]) -> bool {
-        match self.refs.name(at, id) {
-            Ok(fresh) => fresh,
-            Err(e) => {
-                // a page that was authentic and says what cannot be
-                if self.damage.places.insert((at.pack, at.entry, at.index)) {
-                    self.findings.add(FindingKind::Pack, pack_key(&at.pack), e.to_string());
-                }
-                false
-            }
-        }
-    }
-}
-
 impl Visitor for Marker<'_> {
     fn page(&mut self, at: &PageAt) -> Result<bool> {
-        Ok(self.meet(&at.page.location, at.page.id.as_bytes()))
+        // what is impossible is not read either: `unreadable` says so
+        let _ = self.refs.name_page(&at.page.location, at.page.id.as_bytes());
+        Ok(self.pages.insert(at.key(self.maps)))
     }
 
-    fn chunk(&mut self, _: &PageAt, _: u64, chunk: &ChunkRef) -> Result<()> {
-        self.meet(&chunk.location, chunk.id.as_bytes());
+    fn chunk(&mut self, leaf: &PageAt, number: u64, chunk: &ChunkRef) -> Result<()> {
+        let ChunkRef { id, location: at } = chunk;
+        let params = self.repo.params();
+        let len = self.maps[leaf.map as usize].geometry().len(ChunkNo(number));
+        let named = EntryAddr::from(at)
+            .check_chunk(at.index, params.chunk, params.entry_chunks)
+            .and_then(|()| self.refs.name_chunk(at, id.as_bytes(), len));
+        // a page that was authentic and says what cannot be
+        if let Err(e) = named
+            && self.damage.add_wrong(at, id.as_bytes())
+        {
+            self.findings.add(FindingKind::Pack, pack_key(&at.pack), e.to_string());
+        }
         Ok(())
     }
 
@@ -71,10 +74,9 @@ impl Visitor for Marker<'_> {
         if !is_damage(&error) {
             return Err(error);
         }
-        self.findings.see(&error);
-        let Location { pack, entry, index, .. } = at.page.location;
+        let Location { pack, entry, .. } = at.page.location;
         // where it is damaged may be behind a stub: what is lost is what this reference names
-        let fresh = self.damage.places.insert((pack, entry, index));
+        let fresh = self.damage.pages.insert((pack, entry));
         // of a pack that is gone the stubs, or that there is none, say more
         if fresh && error.kind() != ErrorKind::Missing {
             self.findings.add(

@@ -12,7 +12,7 @@ use crate::format::corrupt;
 use crate::format::names::pack_key;
 use crate::format::page::Page;
 use crate::ids::{ChunkId, PackId, PageId};
-use crate::pack::{DirectoryEntry, EntryKind, PACK_END_BYTES, PackHasher};
+use crate::pack::{DirectoryEntry, EntryHeader, EntryKind, PACK_END_BYTES, PackHasher};
 use crate::repository::Repository;
 use crate::seal::Opener;
 use futures::{StreamExt, stream};
@@ -45,11 +45,39 @@ enum Trouble {
     Gone,
     /// It was bad when it was looked at first, and not the second time.
     Once,
-    /// It does not say, or not rightly, what is in it.
+    /// It does not say what is in it.
     Frame(Error),
-    /// Entries, or places of entries, that are bad; and whether the rest of the bytes is not as it
-    /// was stored.
-    Data { entries: Vec<(u32, Error)>, places: Vec<(u32, u16)>, hash: bool },
+    /// It says what is in it, and that, or what it holds, is not right.
+    Content(Content),
+}
+
+/// What is not right with the content of a pack.
+#[derive(Debug, Default)]
+struct Content {
+    /// Its directory does not list what is referred to, or not as what is there.
+    misfit: bool,
+    /// Entries that are bad.
+    entries: Vec<(u32, Error)>,
+    /// Places of entries that are bad.
+    places: Vec<(u32, u16)>,
+    /// Chunks that have another length than somebody expects, with theirs.
+    lens: Vec<(u32, u16, u32)>,
+    /// Whether the bytes are not those that were stored.
+    hash: bool,
+}
+
+impl Content {
+    fn is_right(&self) -> bool {
+        let Self { misfit, entries, places, lens, hash } = self;
+        !misfit && !hash && entries.is_empty() && places.is_empty() && lens.is_empty()
+    }
+
+    /// What the directory says wrongly is no proof against what is referred to.
+    fn leave_out(&mut self, referred: impl Fn(u32) -> bool) {
+        self.entries.retain(|(entry, _)| !referred(*entry));
+        self.places.retain(|(entry, _)| !referred(*entry));
+        self.lens.clear();
+    }
 }
 
 impl Check {
@@ -80,7 +108,6 @@ impl Check {
                 self.unsteady.insert(pack);
             }
             Trouble::Frame(e) => {
-                self.findings.see(&e);
                 if self.suspects.insert(pack) {
                     self.findings.add(FindingKind::Pack, pack_key(&pack), e.to_string());
                 }
@@ -91,22 +118,47 @@ impl Check {
                     self.suspects.remove(&pack);
                 }
             }
-            Trouble::Data { entries, places, hash } => {
-                if entries.is_empty() && places.is_empty() && hash {
-                    let what = "its hash is not that of its content; all its entries are whole";
-                    self.findings.add(FindingKind::Pack, pack_key(&pack), what);
-                }
-                for (entry, e) in entries {
-                    self.lose_entry(pack, entry, &e);
-                }
-                for (entry, index) in places {
-                    let what = format!("chunk {index} of entry {entry} does not have its id");
-                    self.findings.add(FindingKind::Pack, pack_key(&pack), what);
-                    self.damage.places.insert((pack, entry, index));
-                }
-            }
+            Trouble::Content(content) => self.absorb_content(pack, content),
         }
     }
+
+    fn absorb_content(&mut self, pack: PackId, mut content: Content) {
+        let key = pack_key(&pack);
+        if content.misfit {
+            if self.suspects.insert(pack) {
+                let what = "its directory does not list what backups refer to";
+                self.findings.add(FindingKind::Pack, key.clone(), what);
+            }
+            content.leave_out(|entry| self.refs.has_entry(&pack, entry));
+        }
+        let Content { entries, places, lens, hash, .. } = content;
+        if entries.is_empty() && places.is_empty() && hash {
+            let what = "its hash is not that of its content; all its entries are whole";
+            self.findings.add(FindingKind::Pack, key.clone(), what);
+        }
+        for (entry, e) in entries {
+            self.lose_entry(pack, entry, &e);
+        }
+        for (entry, index) in places {
+            let what = format!("chunk {index} of entry {entry} does not have its id");
+            self.findings.add(FindingKind::Pack, key.clone(), what);
+            self.damage.places.insert((pack, entry, index));
+        }
+        for (entry, index, is) in lens {
+            let what = format!(
+                "chunk {index} of entry {entry} has {is} bytes, and a backup refers to it where its volume has {}",
+                wanted(self.refs.expected(&(pack, entry, index)), is)
+            );
+            self.findings.add(FindingKind::Pack, key.clone(), what);
+            self.damage.lens.insert((pack, entry, index), is);
+        }
+    }
+}
+
+/// The lengths that were expected in vain.
+fn wanted(expected: &[u32], is: u32) -> String {
+    let others = expected.iter().filter(|len| **len != is).map(u32::to_string);
+    others.collect::<Vec<_>>().join(" or ")
 }
 
 impl PackChecker<'_> {
@@ -141,20 +193,18 @@ impl PackChecker<'_> {
             Err(e) if is_damage(&e) => return report(Trouble::Frame(e)),
             Err(e) => return Err(e),
         };
-        if !self.refs.fit(pack, &frame.directory) {
-            let what = "its directory does not list what backups refer to";
-            return report(Trouble::Frame(corrupt(format!("pack {pack}"), what)));
+        let mut content = Content::default();
+        let kind = frame.header.kind.entries();
+        content.misfit = !self.refs.fit(pack, kind, &frame.directory);
+        if data {
+            match self.check_data(pack, size_bytes, &frame, &mut content, read).await {
+                Ok(()) => {}
+                Err(e) if e.kind() == ErrorKind::NotFound => return report(Trouble::Gone),
+                Err(e) if is_damage(&e) => return report(Trouble::Frame(e)),
+                Err(e) => return Err(e),
+            }
         }
-        if !data {
-            return Ok(None);
-        }
-        match self.check_data(pack, size_bytes, &frame, read).await {
-            Ok(None) => Ok(None),
-            Ok(Some(trouble)) => report(trouble),
-            Err(e) if e.kind() == ErrorKind::NotFound => report(Trouble::Gone),
-            Err(e) if is_damage(&e) => report(Trouble::Frame(e)),
-            Err(e) => Err(e),
-        }
+        if content.is_right() { Ok(None) } else { report(Trouble::Content(content)) }
     }
 
     async fn check_data(
@@ -162,8 +212,9 @@ impl PackChecker<'_> {
         pack: &PackId,
         size_bytes: u64,
         frame: &PackFrame,
+        content: &mut Content,
         read: &(dyn Fn(u64) + Sync),
-    ) -> Result<Option<Trouble>> {
+    ) -> Result<()> {
         let (repo, key) = (Arc::clone(&self.repo), pack_key(pack));
         let end = size_bytes.saturating_sub(PACK_END_BYTES as u64);
         let mut steps = stream::iter(steps(end))
@@ -171,9 +222,10 @@ impl PackChecker<'_> {
             .buffered(STEPS_AHEAD);
         let mut hasher = PackHasher::new();
         let (mut held, mut held_at) = (Vec::new(), 0);
+        let referred = self.refs.places(pack);
+        let mut referred = referred.as_slice();
         let mut ahead = (0_u32..).zip(&frame.directory);
         let mut next = ahead.next();
-        let (mut entries, mut places) = (Vec::new(), Vec::new());
         while let Some(bytes) = steps.next().await {
             let bytes = bytes?;
             read(bytes.len() as u64);
@@ -181,10 +233,13 @@ impl PackChecker<'_> {
             held.extend_from_slice(&bytes);
             while let Some((number, entry)) = next {
                 let Some(stored) = cut(&held, held_at, entry) else { break };
+                let (of_entry, rest) =
+                    referred.split_at(referred.partition_point(|place| place.0 <= number));
+                referred = rest;
                 let kind = frame.header.kind.entries();
-                match self.entries.check(kind, pack, entry.offset, stored, &entry.ids) {
-                    Ok(bad) => places.extend(bad.into_iter().map(|index| (number, index))),
-                    Err(e) if is_damage(&e) => entries.push((number, e)),
+                match self.entries.check(kind, pack, entry, stored) {
+                    Ok(checked) => self.take(pack, number, &checked, of_entry, content)?,
+                    Err(e) if is_damage(&e) => content.entries.push((number, e)),
                     Err(e) => return Err(e),
                 }
                 next = ahead.next();
@@ -196,9 +251,40 @@ impl PackChecker<'_> {
             held.drain(..used);
             held_at += used as u64;
         }
-        let hash = hasher.finish() != frame.trailer.hash;
-        let clean = entries.is_empty() && places.is_empty() && !hash;
-        Ok((!clean).then_some(Trouble::Data { entries, places, hash }))
+        content.hash = hasher.finish() != frame.trailer.hash;
+        Ok(())
+    }
+
+    /// What came of an entry: by its directory, and by those who refer to it.
+    fn take(
+        &self,
+        pack: &PackId,
+        number: u32,
+        checked: &Checked,
+        referred: &[(u32, u16)],
+        content: &mut Content,
+    ) -> Result<()> {
+        let Checked { header, bad } = checked;
+        let Some(bad) = bad else {
+            // whether it has what is referred to is to be seen there
+            content.misfit = true;
+            let what = "it does not have as many chunks as are listed";
+            content.entries.push((number, corrupt(format!("pack {pack}"), what)));
+            return Ok(());
+        };
+        content.places.extend(bad.iter().map(|index| (number, *index)));
+        if header.kind != EntryKind::Chunks {
+            return Ok(());
+        }
+        let chunk = self.repo.params().chunk;
+        for (_, index) in referred {
+            let expected = self.refs.expected(&(*pack, number, *index));
+            if expected.iter().any(|len| header.expect(*index, chunk, *len).is_err()) {
+                let is = header.chunk(*index, chunk)?.len();
+                content.lens.push((number, *index, u32::try_from(is).unwrap_or(u32::MAX)));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -210,65 +296,92 @@ pub(super) struct EntryChecker {
     plain: Vec<u8>,
 }
 
+/// An entry that was opened, held against the directory of its pack.
+struct Checked {
+    header: EntryHeader,
+    /// The indexes that do not have their ids; `None`: it has not as many as are listed.
+    bad: Option<Vec<u16>>,
+}
+
+/// What a reference expects at a place of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) index: u16,
+    pub(super) id: [u8; 32],
+    /// Of a chunk.
+    pub(super) len: u32,
+}
+
+/// What a reference finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    Right,
+    /// Something else, or nothing.
+    Other,
+    /// A chunk of this length.
+    Len(u32),
+}
+
 impl EntryChecker {
     pub(super) fn new(repo: &Arc<Repository>) -> Result<Self> {
         let opener = Opener::new(Arc::clone(repo.keys()))?;
         Ok(Self { repo: Arc::clone(repo), opener, plain: Vec::new() })
     }
 
-    /// Checks a whole entry against all ids that it must have. Gives the indexes of those that it
-    /// does not.
-    pub(super) fn check(
+    /// Checks a whole entry against all ids that its pack lists.
+    fn check(
         &mut self,
         kind: EntryKind,
         pack: &PackId,
-        offset: u32,
+        listed: &DirectoryEntry,
         stored: &[u8],
-        ids: &[[u8; 32]],
-    ) -> Result<Vec<u16>> {
-        let header = self.opener.open_entry(kind, pack, offset, stored, &mut self.plain)?;
-        if usize::from(header.count) != ids.len() {
-            let what = format!("it has {} chunks, {} are listed", header.count, ids.len());
-            return Err(corrupt(format!("pack {pack}"), what));
+    ) -> Result<Checked> {
+        let header = self.opener.open_entry(kind, pack, listed.offset, stored, &mut self.plain)?;
+        if usize::from(header.count) != listed.ids.len() {
+            return Ok(Checked { header, bad: None });
         }
-        let wanted = (0..header.count).zip(ids);
-        self.check_opened(kind, header, wanted)
+        let mut bad = Vec::new();
+        for (index, id) in (0..header.count).zip(&listed.ids) {
+            if !self.has(header, index, id)? {
+                bad.push(index);
+            }
+        }
+        Ok(Checked { header, bad: Some(bad) })
     }
 
-    /// Checks some places of an entry against the ids that references say.
+    /// Checks some places of an entry against what references say; in their order.
     pub(super) fn check_some(
         &mut self,
         kind: EntryKind,
         pack: &PackId,
         offset: u32,
         stored: &[u8],
-        wanted: &[(u16, [u8; 32])],
-    ) -> Result<Vec<u16>> {
+        wanted: &[Wanted],
+    ) -> Result<Vec<Found>> {
         let header = self.opener.open_entry(kind, pack, offset, stored, &mut self.plain)?;
-        self.check_opened(kind, header, wanted.iter().map(|(index, id)| (*index, id)))
+        let chunk = self.repo.params().chunk;
+        let look = |Wanted { index, id, len }: &Wanted| {
+            if *index >= header.count {
+                return Ok(Found::Other);
+            }
+            if kind == EntryKind::Chunks && header.expect(*index, chunk, *len).is_err() {
+                let is = header.chunk(*index, chunk)?.len();
+                return Ok(Found::Len(u32::try_from(is).unwrap_or(u32::MAX)));
+            }
+            Ok(if self.has(header, *index, id)? { Found::Right } else { Found::Other })
+        };
+        wanted.iter().map(look).collect()
     }
 
-    fn check_opened<'i>(
-        &self,
-        kind: EntryKind,
-        header: crate::pack::EntryHeader,
-        wanted: impl Iterator<Item = (u16, &'i [u8; 32])>,
-    ) -> Result<Vec<u16>> {
+    /// Whether what was opened last has this chunk, or is this page.
+    fn has(&self, header: EntryHeader, index: u16, id: &[u8; 32]) -> Result<bool> {
         let (keys, params) = (self.repo.keys(), self.repo.params());
-        let mut bad = Vec::new();
-        for (index, id) in wanted {
-            let good = if kind == EntryKind::Page {
-                let page = Page::decode(&self.plain, params.page_fanout)?;
-                index == 0 && page.id(keys) == PageId::from_bytes(*id)
-            } else {
-                let range = header.chunk(index, params.chunk)?;
-                keys.chunk_id(&self.plain[range]) == ChunkId::from_bytes(*id)
-            };
-            if !good {
-                bad.push(index);
-            }
+        if header.kind == EntryKind::Page {
+            let page = Page::decode(&self.plain, params.page_fanout)?;
+            return Ok(index == 0 && page.id(keys) == PageId::from_bytes(*id));
         }
-        Ok(bad)
+        let range = header.chunk(index, params.chunk)?;
+        Ok(keys.chunk_id(&self.plain[range]) == ChunkId::from_bytes(*id))
     }
 }
 

@@ -12,9 +12,9 @@
 //! Nothing but segments and stubs that cannot be read is deleted or written over, and records of
 //! damage that is none any more.
 
-use super::pack::EntryChecker;
+use super::pack::{EntryChecker, Found, Wanted};
 use super::suspects::Reference;
-use super::{Check, is_lost, twice};
+use super::{Check, is_damage, twice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fetch::{PackFrame, read_frame};
 use crate::format::moved::{Moved, OldPlace};
@@ -88,7 +88,7 @@ impl Check {
         for _ in 0..STUB_TRIES {
             let mut all: BTreeMap<OldPlace, Location> = places.iter().copied().collect();
             let old = match twice(|| self.repo.read_stub(&pack)).await {
-                Err(e) if is_lost(&e) => None,
+                Err(e) if is_damage(&e) => None,
                 read => Some(read?),
             };
             if let Some(Some(old)) = &old {
@@ -167,16 +167,16 @@ impl Check {
         for (reference, to) in candidates {
             let key = crate::format::names::pack_key(&to.pack);
             let range = u64::from(to.offset)..u64::from(to.offset) + u64::from(to.stored_len);
-            let wanted = [(to.index, reference.id)];
+            let wanted = [Wanted { index: to.index, ..reference.wanted() }];
             let kind: EntryKind = reference.kind();
             let checked = match self.repo.store().get_range(&key, range).await {
                 Ok(stored) => checker.check_some(kind, &to.pack, to.offset, &stored, &wanted),
                 Err(e) => Err(e),
             };
             match checked {
-                Ok(bad) if bad.is_empty() => good.push((reference, to)),
+                Ok(found) if found == [Found::Right] => good.push((reference, to)),
                 Ok(_) => {}
-                Err(e) if is_lost(&e) || e.kind() == ErrorKind::NotFound => {}
+                Err(e) if is_damage(&e) || e.kind() == ErrorKind::NotFound => {}
                 Err(e) => return Err(e),
             }
         }
@@ -198,7 +198,7 @@ impl Check {
         while let Some(answer) = frames.next().await {
             match answer? {
                 (pack, Ok(frame)) => take(&pack, frame)?,
-                (_, Err(e)) if is_lost(&e) || e.kind() == ErrorKind::NotFound => {}
+                (_, Err(e)) if is_damage(&e) || e.kind() == ErrorKind::NotFound => {}
                 (_, Err(e)) => return Err(e),
             }
         }
@@ -322,7 +322,11 @@ async fn read_blocks(
         size_bytes.checked_sub(u64::from(SEGMENT_TRAILER_BYTES)).ok_or_else(too_short)?;
     let head = store.get_range(&key, 0..u64::from(SEGMENT_HEADER_BYTES)).await?;
     let trailer = store.get_range(&key, trailer_at..size_bytes).await?;
-    opener.check_header(&head, repo.id())?;
+    let header = match opener.check_header(&head, repo.id()) {
+        // newer, and not damaged, only if the hash vouches for it
+        Err(e) if e.kind() == ErrorKind::Unsupported => Err(e),
+        header => Ok(header?),
+    };
     let layout = SegmentLayout::decode(what, size_bytes, &trailer)?;
     let sealed_index = store.get_range(&key, layout.index()).await?;
     let plain_index = opener.open_index(&layout, &sealed_index)?;
@@ -354,5 +358,6 @@ async fn read_blocks(
     if hasher.finalize().as_bytes().as_slice() != hash {
         return Err(crate::format::corrupt(what, "its hash does not fit: it was damaged"));
     }
+    header?;
     Ok(index.packs().collect())
 }

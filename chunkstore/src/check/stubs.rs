@@ -52,7 +52,6 @@ impl Check {
                 return Ok(Vec::new());
             }
             Err(e) if is_damage(&e) => {
-                self.findings.see(&e);
                 self.lose_pack(pack, format!("it does not exist, and its stub is damaged: {e}"));
                 return Ok(Vec::new());
             }
@@ -60,13 +59,12 @@ impl Check {
         };
         self.rewritten.insert(pack);
         let mut absent = Vec::new();
-        let places: Vec<_> = self.refs.places(&pack).collect();
-        for (entry, index) in places {
+        for (entry, index) in self.refs.places(&pack) {
             let Some(to) = stub.find(entry, index) else {
                 self.lose_place(pack, entry, index);
                 continue;
             };
-            match self.refs.reach_through_stub(to) {
+            match self.refs.reach_through_stub((pack, entry, index), to) {
                 Ok(false) => {}
                 Ok(true) if self.inventory.packs.contains_key(&to.pack) => {
                     self.again.insert(to.pack);
@@ -104,12 +102,12 @@ impl Check {
             return Ok(());
         }
         for _ in 0..MOVED_HOPS_MAX {
-            let before = self.damage.places.len();
+            let before = self.damage.size();
             for pack in self.rewritten.clone() {
                 let Some(stub) = self.repo.read_stub(&pack).await? else { continue };
                 self.carry_back_through(&stub);
             }
-            if self.damage.places.len() == before {
+            if self.damage.size() == before {
                 break;
             }
         }
@@ -119,9 +117,8 @@ impl Check {
     fn carry_back_through(&mut self, stub: &Moved) {
         let pack = *stub.pack();
         for ((entry, index), to) in stub.relocations() {
-            let bad = self.damage.contains(to) && self.refs.contains(&pack, *entry, *index);
-            if bad && !self.damage.entries.contains(&pack, *entry) {
-                self.damage.places.insert((pack, *entry, *index));
+            if self.refs.contains(&pack, *entry, *index) {
+                self.damage.carry_back((pack, *entry, *index), to);
             }
         }
     }

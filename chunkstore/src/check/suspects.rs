@@ -1,21 +1,24 @@
 //! Packs that do not say rightly what is in them: what refers to them is collected by another walk,
 //! and read by it.
 //!
-//! Memory: some [`REFS_MAX`] references of about 100 bytes at a time, or those of one pack; two
-//! bits for each page; and stubs that lead into such packs.
+//! Memory: some [`REFS_MAX`] references of about 100 bytes at a time, or those of one pack; some 30
+//! bytes for each page; and stubs that lead into such packs.
 
-use super::pack::EntryChecker;
+use super::pack::{EntryChecker, Found, Wanted};
+use super::refs::place;
 use super::{Check, is_damage};
 use crate::error::{Error, Result};
 use crate::fetch::{EntryAddr, Fetched, RangeRead, plan_reads, read_range};
 use crate::format::moved::Moved;
+use crate::format::repository::RepositoryParams;
 use crate::ids::PackId;
-use crate::limits::{ENTRY_PLAIN_BYTES_MAX, MOVED_HOPS_MAX};
-use crate::map::{LiveSet, PageAt, Visitor, VolumeMap, reach};
+use crate::limits::{MOVED_HOPS_MAX, PAGE_PLAIN_BYTES_MAX};
+use crate::map::{PageAt, Visited, Visitor, VolumeMap, reach};
 use crate::pack::EntryKind;
-use crate::units::{ChunkRef, Location};
+use crate::units::{ChunkNo, ChunkRef, Location};
 use futures::{StreamExt, stream};
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 /// References that are collected at a time.
 pub(super) const REFS_MAX: u64 = 1 << 18;
@@ -26,16 +29,42 @@ const READ_BYTES_MAX: u32 = 2 << 20;
 const READS_IN_FLIGHT: usize = 4;
 
 /// A reference into one of the packs that are wanted, with what it must find.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Reference {
     pub(super) at: Location,
     pub(super) id: [u8; 32],
     pub(super) is_page: bool,
+    /// Bytes of the chunk where it is referred to.
+    pub(super) len: u32,
+}
+
+/// What is wrong with what a reference leads to.
+#[derive(Debug, Clone)]
+pub(super) enum Wrong {
+    /// The whole entry.
+    Entry(Arc<Error>),
+    /// What stands at the place is something else.
+    Other,
+    /// It has another length: this.
+    Len(u32),
 }
 
 impl Reference {
     pub(super) fn kind(&self) -> EntryKind {
         if self.is_page { EntryKind::Page } else { EntryKind::Chunks }
+    }
+
+    pub(super) fn wanted(&self) -> Wanted {
+        Wanted { index: self.at.index, id: self.id, len: self.len }
+    }
+
+    /// Whether it leads to what a reader would go for at all.
+    fn check(&self, params: &RepositoryParams) -> Result<()> {
+        let addr = EntryAddr::from(&self.at);
+        if self.is_page {
+            return addr.check(PAGE_PLAIN_BYTES_MAX);
+        }
+        addr.check_chunk(self.at.index, params.chunk, params.entry_chunks)
     }
 }
 
@@ -45,15 +74,38 @@ impl Check {
         let suspects = std::mem::take(&mut self.suspects);
         for group in self.groups(&suspects) {
             let references = self.references(&group).await?;
-            for bad in self.unreadable(&references).await? {
-                let Reference { at, .. } = bad.0;
-                match bad.1 {
-                    Some(e) => self.lose_entry(at.pack, at.entry, &e),
-                    None => drop(self.damage.places.insert((at.pack, at.entry, at.index))),
-                }
-            }
+            let bad = self.unreadable(&references).await?;
+            self.lose_references(&references, bad);
         }
         Ok(())
+    }
+
+    /// What `bad` of these references lead to is lost for them; and for all who refer to it, if
+    /// none of them finds it right.
+    fn lose_references(&mut self, references: &[Reference], bad: Vec<(Reference, Wrong)>) {
+        let all_bad: HashSet<Reference> = bad.iter().map(|(reference, _)| *reference).collect();
+        let right = references.iter().filter(|reference| !all_bad.contains(reference));
+        let (mut entries, mut places) = (HashSet::new(), HashSet::new());
+        for Reference { at, .. } in right {
+            entries.insert((at.pack, at.entry));
+            places.insert(place(at));
+        }
+        for (Reference { at, id, is_page, .. }, why) in bad {
+            if is_page {
+                self.damage.pages.insert((at.pack, at.entry));
+            }
+            match why {
+                Wrong::Entry(e) if !entries.contains(&(at.pack, at.entry)) => {
+                    self.lose_entry(at.pack, at.entry, &e);
+                }
+                Wrong::Other if !places.contains(&place(&at)) => {
+                    self.damage.places.insert(place(&at));
+                }
+                Wrong::Len(is) => drop(self.damage.lens.insert(place(&at), is)),
+                Wrong::Entry(_) | Wrong::Other if is_page => {}
+                Wrong::Entry(_) | Wrong::Other => drop(self.damage.add_wrong(&at, &id)),
+            }
+        }
     }
 
     /// Packs in groups whose references fit into memory.
@@ -79,9 +131,9 @@ impl Check {
     pub(super) async fn references(&self, packs: &HashSet<PackId>) -> Result<Vec<Reference>> {
         let via = self.stubs_into(packs).await?;
         let maps = self.maps()?;
-        let pages = LiveSet::new(self.repo.params().entry_chunks);
-        let found = Vec::new();
-        let mut collector = Collector { packs, via, pages, found, found_max: FOUND_MAX };
+        let (pages, found) = (Visited::default(), Vec::new());
+        let found_max = FOUND_MAX;
+        let mut collector = Collector { packs, maps: &maps, via, pages, found, found_max };
         reach(&self.repo, &maps, self.limits, &mut collector).await?;
         collector.compact();
         Ok(collector.found)
@@ -115,12 +167,8 @@ impl Check {
         Ok(via)
     }
 
-    /// Reads what references lead to; gives those that find it damaged, with why if it is the whole
-    /// entry.
-    pub(super) async fn unreadable(
-        &self,
-        references: &[Reference],
-    ) -> Result<Vec<(Reference, Option<Error>)>> {
+    /// Reads what references lead to; gives those that do not find it right, with why.
+    async fn unreadable(&self, references: &[Reference]) -> Result<Vec<(Reference, Wrong)>> {
         let bad = self.look_at(references).await?;
         if bad.is_empty() {
             return Ok(bad);
@@ -132,17 +180,18 @@ impl Check {
         self.look_at(&again).await
     }
 
-    async fn look_at(&self, references: &[Reference]) -> Result<Vec<(Reference, Option<Error>)>> {
+    async fn look_at(&self, references: &[Reference]) -> Result<Vec<(Reference, Wrong)>> {
         let mut checker = EntryChecker::new(&self.repo)?;
         let mut bad = Vec::new();
-        let mut addrs = Vec::new();
+        let mut possible = Vec::new();
         for reference in references {
-            let addr = EntryAddr::from(&reference.at);
-            match addr.check(ENTRY_PLAIN_BYTES_MAX) {
-                Ok(()) => addrs.push(addr),
-                Err(e) => bad.push((*reference, Some(e))),
+            match reference.check(self.repo.params()) {
+                Ok(()) => possible.push(*reference),
+                Err(e) => bad.push((*reference, Wrong::Entry(Arc::new(e)))),
             }
         }
+        let references = possible.as_slice();
+        let addrs = references.iter().map(|reference| EntryAddr::from(&reference.at)).collect();
         let mut reads = plan_reads(addrs, GAP_BYTES, READ_BYTES_MAX);
         while !reads.is_empty() {
             let mut alone = Vec::new();
@@ -166,8 +215,9 @@ impl Check {
                         alone.extend(one_by_one(&read));
                     }
                     Err(e) if is_damage(&e) => {
-                        let of_entry = of_entry(references, &read.entries[0]);
-                        bad.extend(of_entry.first().map(|reference| (*reference, Some(e))));
+                        let e = Arc::new(e);
+                        let of_entry = of_entry(references, &read.entries[0]).iter();
+                        bad.extend(of_entry.map(|r| (*r, Wrong::Entry(Arc::clone(&e)))));
                     }
                     Err(e) => return Err(e),
                 }
@@ -193,18 +243,29 @@ fn check_entry(
     addr: &EntryAddr,
     stored: &[u8],
     references: &[Reference],
-    bad: &mut Vec<(Reference, Option<Error>)>,
+    bad: &mut Vec<(Reference, Wrong)>,
 ) -> Result<()> {
     let of_entry = of_entry(references, addr);
-    let Some(first) = of_entry.first() else { return Ok(()) };
-    let wanted: Vec<_> = of_entry.iter().map(|r| (r.at.index, r.id)).collect();
-    match checker.check_some(first.kind(), &addr.pack, addr.offset, stored, &wanted) {
-        Ok(indexes) => {
-            let hit = of_entry.iter().filter(|r| indexes.contains(&r.at.index));
-            bad.extend(hit.map(|r| (*r, None)));
+    for is_page in [false, true] {
+        let of_kind: Vec<_> = of_entry.iter().filter(|r| r.is_page == is_page).collect();
+        let Some(first) = of_kind.first() else { continue };
+        let wanted: Vec<_> = of_kind.iter().map(|r| r.wanted()).collect();
+        match checker.check_some(first.kind(), &addr.pack, addr.offset, stored, &wanted) {
+            Ok(found) => {
+                for (reference, found) in of_kind.into_iter().zip(found) {
+                    match found {
+                        Found::Right => {}
+                        Found::Other => bad.push((*reference, Wrong::Other)),
+                        Found::Len(is) => bad.push((*reference, Wrong::Len(is))),
+                    }
+                }
+            }
+            Err(e) if is_damage(&e) => {
+                let e = Arc::new(e);
+                bad.extend(of_kind.into_iter().map(|r| (*r, Wrong::Entry(Arc::clone(&e)))));
+            }
+            Err(e) => return Err(e),
         }
-        Err(e) if is_damage(&e) => bad.push((*first, Some(e))),
-        Err(e) => return Err(e),
     }
     Ok(())
 }
@@ -220,9 +281,10 @@ fn one_by_one(read: &RangeRead) -> impl Iterator<Item = RangeRead> + '_ {
 
 struct Collector<'a> {
     packs: &'a HashSet<PackId>,
+    maps: &'a [VolumeMap],
     via: HashMap<PackId, Moved>,
     /// Pages that were met.
-    pages: LiveSet,
+    pages: Visited,
     found: Vec<Reference>,
     /// When those that name one place are put together: many may name it, and there are only so
     /// many places.
@@ -236,11 +298,11 @@ impl Collector<'_> {
         self.found_max = FOUND_MAX.max(2 * self.found.len());
     }
 
-    fn meet(&mut self, at: &Location, id: &[u8; 32], is_page: bool) {
-        let mut at = *at;
-        for _ in 0..MOVED_HOPS_MAX {
+    fn meet(&mut self, reference: Reference) {
+        let mut at = reference.at;
+        for _ in 0..=MOVED_HOPS_MAX {
             if self.packs.contains(&at.pack) {
-                self.found.push(Reference { at, id: *id, is_page });
+                self.found.push(Reference { at, ..reference });
                 if self.found.len() >= self.found_max {
                     self.compact();
                 }
@@ -257,14 +319,18 @@ impl Collector<'_> {
 
 impl Visitor for Collector<'_> {
     fn page(&mut self, at: &PageAt) -> Result<bool> {
-        // what no pack can have was found by the mark
-        let Ok(true) = self.pages.insert(&at.page.location) else { return Ok(false) };
-        self.meet(&at.page.location, at.page.id.as_bytes(), true);
+        if !self.pages.insert(at.key(self.maps)) {
+            return Ok(false);
+        }
+        let id = *at.page.id.as_bytes();
+        self.meet(Reference { at: at.page.location, id, is_page: true, len: 0 });
         Ok(true)
     }
 
-    fn chunk(&mut self, _: &PageAt, _: u64, chunk: &ChunkRef) -> Result<()> {
-        self.meet(&chunk.location, chunk.id.as_bytes(), false);
+    fn chunk(&mut self, leaf: &PageAt, number: u64, chunk: &ChunkRef) -> Result<()> {
+        let id = *chunk.id.as_bytes();
+        let len = self.maps[leaf.map as usize].geometry().len(ChunkNo(number));
+        self.meet(Reference { at: chunk.location, id, is_page: false, len });
         Ok(())
     }
 

@@ -4,17 +4,16 @@
 //! damaged in an earlier map is not gone into again: backups of one volume share most of their
 //! pages, so the cost is that of the pages that exist, and of the damaged paths of each backup.
 //!
-//! Memory: two bits a page twice, about 100 bytes for each inner page of one map, and 16 bytes for
+//! Memory: some 50 bytes for each page, about 100 for each inner page of one map, and 16 bytes for
 //! each damaged range.
 
 use super::damage::Damage;
 use super::{Check, is_damage};
 use crate::error::{Error, Result};
 use crate::format::names::AttemptName;
-use crate::ids::PackId;
-use crate::map::{LiveSet, PageAt, Visitor, VolumeMap, normalise, reach};
-use crate::units::{ChunkNo, ChunkRef, Geometry, Location, page_span};
-use std::collections::{HashMap, HashSet};
+use crate::map::{PageAt, PageKey, Visited, Visitor, VolumeMap, normalise, reach};
+use crate::units::{ChunkNo, ChunkRef, Geometry, page_span};
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// Ranges that are kept of one backup.
@@ -46,15 +45,14 @@ impl Check {
         if self.damage.is_empty() {
             return Ok(lost);
         }
-        let entry_chunks = self.repo.params().entry_chunks;
-        let (mut clean, mut tainted) = (LiveSet::new(entry_chunks), HashSet::new());
+        let (mut clean, mut tainted) = (Visited::default(), Visited::default());
         for (manifest, map) in self.inventory.backups.iter().zip(self.maps()?) {
             let mut tracer = Tracer {
                 map: &map,
                 damage: &self.damage,
                 clean: &clean,
                 tainted: &tainted,
-                met: LiveSet::new(entry_chunks),
+                met: Vec::new(),
                 inner: HashMap::new(),
                 leaves: Vec::new(),
                 chunks: Vec::new(),
@@ -63,20 +61,14 @@ impl Check {
             let Tracer { met, inner, leaves, chunks, .. } = tracer;
             let chunks = normalise(chunks, map.geometry().chunks());
             tainted.extend(leaves);
-            for ((level, number), place) in inner {
+            for ((level, number), page) in inner {
                 let span = page_span(map.fanout(), level);
                 let first = number.saturating_mul(span);
                 if touches(&chunks, &(first..first.saturating_add(span))) {
-                    tainted.insert(place);
+                    tainted.extend([page]);
                 }
             }
-            for (pack, live) in met.packs() {
-                for (entry, _) in live.iter().filter(|(e, _)| !tainted.contains(&(*pack, *e))) {
-                    // only the place counts here
-                    let (offset, stored_len) = (u32::MAX, 0);
-                    clean.insert(&Location { pack: *pack, entry, offset, stored_len, index: 0 })?;
-                }
-            }
+            clean.extend(met.into_iter().filter(|page| !tainted.contains(page)));
             if !chunks.is_empty() {
                 lost.push(named(manifest.name(), &chunks, map.geometry()));
             }
@@ -104,18 +96,22 @@ struct Tracer<'a> {
     map: &'a VolumeMap,
     damage: &'a Damage,
     /// Pages of which nothing is damaged.
-    clean: &'a LiveSet,
+    clean: &'a Visited,
     /// Pages of which something is.
-    tainted: &'a HashSet<(PackId, u32)>,
+    tainted: &'a Visited,
     /// Pages of this map.
-    met: LiveSet,
-    inner: HashMap<(u8, u64), (PackId, u32)>,
+    met: Vec<PageKey>,
+    inner: HashMap<(u8, u64), PageKey>,
     /// With damage.
-    leaves: Vec<(PackId, u32)>,
+    leaves: Vec<PageKey>,
     chunks: Vec<Range<u64>>,
 }
 
 impl Tracer<'_> {
+    fn key(&self, at: &PageAt) -> PageKey {
+        at.key(std::slice::from_ref(self.map))
+    }
+
     fn lose(&mut self, chunks: Range<u64>) {
         match self.chunks.last_mut() {
             Some(last) if last.end == chunks.start => last.end = chunks.end,
@@ -126,18 +122,16 @@ impl Tracer<'_> {
 
 impl Visitor for Tracer<'_> {
     fn page(&mut self, at: &PageAt) -> Result<bool> {
-        let place = at.page.location;
-        let key = (place.pack, place.entry);
-        if self.damage.contains(&place) {
+        if self.damage.contains(&at.page.location) {
             self.lose(self.map.page_chunks(at.level, at.number));
             return Ok(false);
         }
-        let known_clean = self.clean.contains(&place.pack, place.entry, 0);
-        if known_clean && !self.tainted.contains(&key) {
+        let key = self.key(at);
+        if self.clean.contains(&key) && !self.tainted.contains(&key) {
             return Ok(false);
         }
         // a page may stand at several places of one map: each is gone into
-        self.met.insert(&place)?;
+        self.met.push(key);
         if at.level > 0 {
             self.inner.insert((at.level, at.number), key);
         }
@@ -145,9 +139,9 @@ impl Visitor for Tracer<'_> {
     }
 
     fn chunk(&mut self, leaf: &PageAt, number: u64, chunk: &ChunkRef) -> Result<()> {
-        if self.damage.contains(&chunk.location) {
+        if self.damage.loses(chunk, self.map.geometry().len(ChunkNo(number))) {
             self.lose(number..number + 1);
-            let key = (leaf.page.location.pack, leaf.page.location.entry);
+            let key = self.key(leaf);
             if self.leaves.last() != Some(&key) {
                 self.leaves.push(key);
             }
@@ -160,7 +154,7 @@ impl Visitor for Tracer<'_> {
             return Err(error);
         }
         self.lose(self.map.page_chunks(at.level, at.number));
-        self.leaves.push((at.page.location.pack, at.page.location.entry));
+        self.leaves.push(self.key(at));
         Ok(())
     }
 }

@@ -1,18 +1,22 @@
 //! What a pack says of itself: its header, its trailer, and the directory that lists its entries.
 
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::format::corrupt;
 use crate::format::names::pack_key;
 use crate::ids::PackId;
 use crate::limits::{PACK_HEADER_BYTES, PACK_TRAILER_BYTES};
 use crate::pack::{
-    DirectoryEntry, PackHeader, PackTrailer, decode_pack_header, decode_pack_trailer,
+    DirectoryEntry, PACK_END_BYTES, PackHasher, PackHeader, PackTrailer, decode_pack_header,
+    decode_pack_trailer,
 };
 use crate::repository::Repository;
 use crate::seal::Opener;
+use crate::store::Store;
 
 /// What is read of a pack's end at first: most directories are in it.
 const TAIL_BYTES: u64 = 64 << 10;
+/// Bytes of a read where all of a pack is read.
+const STEP_BYTES: u64 = 2 << 20;
 
 /// All of a pack but its entries.
 #[derive(Debug)]
@@ -35,7 +39,13 @@ pub(crate) async fn read_frame(
     let head = store.get_range(&key, 0..u64::from(PACK_HEADER_BYTES));
     let tail = store.get_range(&key, tail_at..size_bytes);
     let (head, tail) = futures::try_join!(head, tail)?;
-    let header = decode_pack_header(&head)?;
+    let header = match decode_pack_header(&head) {
+        Err(e) if e.kind() == ErrorKind::Unsupported => {
+            expect_hash(store, &key, size_bytes, &tail).await?;
+            return Err(e);
+        }
+        header => header?,
+    };
     header.check(repo.keys(), repo.id(), pack)?;
     if tail.len() < PACK_TRAILER_BYTES as usize {
         return Err(corrupt(format!("pack {pack}"), "it is too short"));
@@ -53,4 +63,21 @@ pub(crate) async fn read_frame(
     };
     let directory = opener.open_directory(&header, &trailer, &stored)?;
     Ok(PackFrame { header, trailer, directory })
+}
+
+/// Refuses a pack whose bytes are not those that were stored: no tag covers its header.
+async fn expect_hash(store: &Store, key: &str, size_bytes: u64, tail: &[u8]) -> Result<()> {
+    let trailer = decode_pack_trailer(tail)?;
+    let end = size_bytes.saturating_sub(PACK_END_BYTES as u64);
+    let mut hasher = PackHasher::new();
+    let mut at = 0;
+    while at < end {
+        let next = (at + STEP_BYTES).min(end);
+        hasher.update(&store.get_range(key, at..next).await?);
+        at = next;
+    }
+    if u64::from(trailer.pack_len) == size_bytes && hasher.finish() == trailer.hash {
+        return Ok(());
+    }
+    Err(corrupt(key, "its hash is not that of its content"))
 }

@@ -72,7 +72,12 @@ impl Forwarder {
         for _ in 0..MOVED_HOPS_MAX {
             ahead = self.hop(repo, ahead, &mut found).await?;
             if ahead.is_empty() {
-                return Ok(found.into_iter().flatten().collect());
+                let all: Option<Vec<Location>> = found.into_iter().collect();
+                // an answer that is left out would be taken for that of the next one
+                let what = "a place was neither found nor lost";
+                let bug =
+                    || Error::new(ErrorKind::Bug, format!("follow {}", moved_key(pack)), what);
+                return all.ok_or_else(bug);
             }
         }
         let what = format!("after {MOVED_HOPS_MAX} stubs there is still no pack that exists");

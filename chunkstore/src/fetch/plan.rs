@@ -1,9 +1,10 @@
 //! Which byte ranges of which packs to read, decided without any I/O.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::location::is_possible;
 use crate::ids::PackId;
 use crate::limits::{ENTRY_HEADER_BYTES, PACK_BYTES_MAX, PACK_HEADER_BYTES, TAG_BYTES};
-use crate::units::Location;
+use crate::units::{ChunkSize, Location};
 use bytes::Bytes;
 use std::ops::Range;
 
@@ -39,6 +40,8 @@ impl EntryAddr {
             "it is longer than any entry of its kind"
         } else if self.offset < PACK_HEADER_BYTES || end > u64::from(PACK_BYTES_MAX) {
             "it lies outside a pack"
+        } else if !is_possible(self.entry, self.offset) {
+            "no pack has so many entries before it"
         } else {
             return Ok(());
         };
@@ -49,6 +52,20 @@ impl EntryAddr {
                 self.entry, self.pack, self.offset
             ),
             wrong,
+        ))
+    }
+
+    /// The same for a reference to chunk `index` of an entry, in a repository of this chunk size
+    /// with so many chunks in an entry at most. Whoever follows a reference to a chunk asks here.
+    pub fn check_chunk(&self, index: u16, chunk: ChunkSize, entry_chunks: u16) -> Result<()> {
+        self.check(chunk.bytes().saturating_mul(u32::from(entry_chunks)))?;
+        if index < entry_chunks {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Corrupt,
+            format!("follow a reference to entry {} of pack {}", self.entry, self.pack),
+            format!("it names chunk {index} of the entry, but entries have at most {entry_chunks}"),
         ))
     }
 }
@@ -179,6 +196,12 @@ mod tests {
         assert!(addr(1, 0, 64, 25).check(1 << 20).is_ok());
         assert!(addr(1, 0, 64, (1 << 20) + 25).check(1 << 20).is_err());
         assert!(addr(1, 0, 63, 25).check(1 << 20).is_err());
+        assert!(addr(1, 2, 64, 25).check(1 << 20).is_ok());
+        assert!(addr(1, 3, 64, 25).check(1 << 20).is_err());
+        let chunk = ChunkSize::new(4096).unwrap();
+        assert!(addr(1, 0, 64, 4 * 4096 + 24).check_chunk(3, chunk, 4).is_ok());
+        assert!(addr(1, 0, 64, 4 * 4096 + 25).check_chunk(3, chunk, 4).is_err());
+        assert!(addr(1, 0, 64, 100).check_chunk(4, chunk, 4).is_err());
     }
 
     proptest! {

@@ -128,17 +128,27 @@ pub(crate) fn wrap_with_salt(
 
 /// Reads what a key object says in the clear. Nothing vouches for it until it was opened.
 pub fn read_key_info(object_key: &str, bytes: &[u8]) -> Result<KeyInfo> {
-    Ok(read(object_key, bytes)?.0)
+    Ok(read(object_key, bytes)?.info)
 }
 
-fn read<'a>(object_key: &str, bytes: &'a [u8]) -> Result<(KeyInfo, RecordView<'a>)> {
+/// A key object that was taken apart, and not opened yet.
+struct KeyView<'a> {
+    info: KeyInfo,
+    view: RecordView<'a>,
+    /// What is unknown here: if the tag is good, a newer version has written it.
+    newer: Option<Error>,
+}
+
+fn read<'a>(object_key: &str, bytes: &'a [u8]) -> Result<KeyView<'a>> {
     let what = format!("key {object_key}");
     let id = parse_key_key(object_key)?;
     let view = view_record(&KIND, object_key, bytes)?;
-    if view.seal != Encryption::Aes256Gcm {
+    if view.seal().is_some_and(|seal| seal != Encryption::Aes256Gcm) {
         return Err(corrupt(&what, "it is not encrypted"));
     }
-    Head::expect(&what, view.clear, TYPE)?;
+    let unknown = |e: Error| if e.kind() == ErrorKind::Unsupported { Ok(e) } else { Err(e) };
+    let newer = view.check_known(&what).err().map(unknown).transpose()?;
+    let newer = newer.or(Head::expect(&what, view.clear, TYPE).err().map(unknown).transpose()?);
     let body: Body = json::parse(&what, view.clear)?;
     let kind = match (body.kind.as_str(), body.kdf) {
         ("passphrase", Some(kdf)) => {
@@ -156,7 +166,8 @@ fn read<'a>(object_key: &str, bytes: &'a [u8]) -> Result<(KeyInfo, RecordView<'a
         ("key-file", Some(_)) => return Err(corrupt(&what, "a key file is not stretched")),
         (other, _) => return Err(super::unsupported(&what, format!("its kind is {other:?}"))),
     };
-    Ok((KeyInfo { id, kind, label: body.label, created: body.created }, view))
+    let info = KeyInfo { id, kind, label: body.label, created: body.created };
+    Ok(KeyView { info, view, newer })
 }
 
 /// Opens a key object. `WrongKey` if this credential is not what wrapped it (or it was damaged:
@@ -167,7 +178,7 @@ pub fn unwrap_master_key(
     object_key: &str,
     bytes: &[u8],
 ) -> Result<MasterKey> {
-    let (info, view) = read(object_key, bytes)?;
+    let KeyView { info, view, newer } = read(object_key, bytes)?;
     let wrong = |why: &str| Error::new(ErrorKind::WrongKey, format!("open key {object_key}"), why);
     let key: Secret = match (credential, info.kind) {
         (Credential::Passphrase(text), KeyKind::Passphrase(cost)) => {
@@ -181,8 +192,12 @@ pub fn unwrap_master_key(
             return Err(wrong("it is for a passphrase, not for a key file"));
         }
     };
-    let body = view.open(RecordPlace { repository, object_key }, &key)?.map(Zeroizing::new);
+    let with = RecordSeal { key: &key, seal: Encryption::Aes256Gcm };
+    let body = view.open(RecordPlace { repository, object_key }, with)?.map(Zeroizing::new);
     let body = body.ok_or_else(|| wrong("the credential does not open it"))?;
+    if let Some(newer) = newer {
+        return Err(newer);
+    }
     let master = <[u8; 32]>::try_from(body.as_slice())
         .map_err(|_| corrupt(format!("key {object_key}"), "its body is not a master key"))?;
     Ok(MasterKey::from_bytes(master))

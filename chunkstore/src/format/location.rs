@@ -14,6 +14,14 @@ pub(crate) const ENTRY_OVERHEAD_BYTES: u32 = ENTRY_HEADER_BYTES + TAG_BYTES;
 /// Largest stored entry: a payload is never larger than its plaintext.
 pub(crate) const ENTRY_STORED_BYTES_MAX: u32 = ENTRY_PLAIN_BYTES_MAX + ENTRY_OVERHEAD_BYTES;
 
+/// Shortest entry there is: one byte of payload.
+const ENTRY_STORED_MIN: u32 = ENTRY_OVERHEAD_BYTES + 1;
+
+/// Whether a pack can have this entry at this offset: those before it have some bytes each.
+pub(crate) fn is_possible(entry: u32, offset: u32) -> bool {
+    entry <= offset / ENTRY_STORED_MIN
+}
+
 /// Refuses a location that no writer can have made: `docs/format.md`, section 8.
 pub(crate) fn check_location(what: &str, location: &Location) -> Result<()> {
     check_entry(what, location.entry, location.offset, location.stored_len)?;

@@ -43,7 +43,9 @@ pub(crate) struct RecordSeal<'a> {
 /// A record whose layout was checked, and nothing else yet.
 #[derive(Debug)]
 pub(crate) struct RecordView<'a> {
-    pub(crate) seal: Encryption,
+    version: u16,
+    seal: u8,
+    epoch: u32,
     pub(crate) salt: Salt,
     pub(crate) clear: &'a [u8],
     /// Header and clear part: what the tag covers beside the place.
@@ -88,8 +90,8 @@ pub(crate) fn seal_record(
     Ok(out)
 }
 
-/// Checks the layout: magic, version, epoch, lengths, nothing left over. The tag is not checked
-/// yet.
+/// Checks the layout: magic, lengths, nothing left over. The tag is not checked yet; what is unknown
+/// here is told apart from damage by it, see [`RecordView::check_known`].
 pub(crate) fn view_record<'a>(
     kind: &RecordKind,
     object_key: &str,
@@ -100,11 +102,9 @@ pub(crate) fn view_record<'a>(
     if fields.array::<8>()? != kind.magic {
         return Err(corrupt(&what, "its first bytes are not those of this kind of object"));
     }
-    check_version(&what, fields.u16()?)?;
-    let seal = Encryption::from_seal_byte(fields.u8()?);
-    let seal = seal.ok_or_else(|| unsupported(&what, "its seal is unknown"))?;
+    let (version, seal) = (fields.u16()?, fields.u8()?);
     let reserved = fields.u8()?;
-    check_epoch(&what, fields.u32()?)?;
+    let epoch = fields.u32()?;
     let salt: Salt = fields.array()?;
     let clear_len = fields.u32()?;
     let reserved = u32::from(reserved) | fields.u32()?;
@@ -124,23 +124,37 @@ pub(crate) fn view_record<'a>(
     let body = fields.take(body_len)?;
     let tag = fields.array()?;
     fields.finish()?;
-    Ok(RecordView { seal, salt, clear, head: &bytes[..head_len], body, tag })
+    let head = &bytes[..head_len];
+    Ok(RecordView { version, seal, epoch, salt, clear, head, body, tag })
 }
 
 impl RecordView<'_> {
     /// Checks the tag and gives the plaintext of the body. `None`: the tag does not fit, that is,
     /// the bytes were damaged, stand in another place than they were made for, or the key is
-    /// another.
-    pub(crate) fn open(&self, place: RecordPlace<'_>, key: &Secret) -> Result<Option<Vec<u8>>> {
+    /// another. Whatever version wrote it: the envelope is that of all versions.
+    pub(crate) fn open(
+        &self,
+        place: RecordPlace<'_>,
+        with: RecordSeal<'_>,
+    ) -> Result<Option<Vec<u8>>> {
         let associated = associated_data(place, self.head)?;
         let mut body = self.body.to_vec();
-        let opened = SealKey::new(self.seal, &keyed(key, &self.salt)).open(
-            0,
-            &associated,
-            &mut body,
-            &self.tag,
-        );
+        let key = SealKey::new(with.seal, &keyed(with.key, &self.salt));
+        let opened = key.open(0, &associated, &mut body, &self.tag);
         Ok(opened.is_ok().then_some(body))
+    }
+
+    /// Whether this program knows what the header names. To be asked when the tag was found good:
+    /// then what is unknown was written by a newer version, otherwise it is damage.
+    pub(crate) fn check_known(&self, what: &str) -> Result<()> {
+        check_version(what, self.version)?;
+        self.seal().ok_or_else(|| unsupported(what, "its seal is unknown"))?;
+        check_epoch(what, self.epoch)
+    }
+
+    /// Its seal, if that is known.
+    pub(crate) fn seal(&self) -> Option<Encryption> {
+        Encryption::from_seal_byte(self.seal)
     }
 }
 
@@ -152,17 +166,21 @@ pub(crate) fn open_record(
     bytes: &[u8],
 ) -> Result<Vec<u8>> {
     let view = view_record(kind, place.object_key, bytes)?;
-    let what = || format!("{} {}", kind.name, place.object_key);
-    if view.seal != with.seal {
-        return Err(corrupt(what(), "its seal is not that of the repository"));
+    let what = format!("{} {}", kind.name, place.object_key);
+    let body = view.open(place, with)?;
+    if body.is_some() {
+        view.check_known(&what)?;
     }
-    let body = view.open(place, with.key)?;
-    body.ok_or_else(|| {
-        corrupt(
-            what(),
+    match body {
+        _ if view.seal().is_some_and(|seal| seal != with.seal) => {
+            Err(corrupt(what, "its seal is not that of the repository"))
+        }
+        Some(body) => Ok(body),
+        None => Err(corrupt(
+            what,
             "its authentication tag does not fit: damaged, or not written for this place",
-        )
-    })
+        )),
+    }
 }
 
 /// Refuses another format version than ours.

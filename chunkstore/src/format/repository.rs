@@ -71,6 +71,8 @@ struct Body {
 pub struct UnverifiedParams<'a> {
     params: RepositoryParams,
     bytes: &'a [u8],
+    /// What is unknown here: if the tag is good, a newer version has written it.
+    newer: Option<Error>,
 }
 
 /// Refuses sizes that are out of their limits: for one who is about to make a repository.
@@ -157,17 +159,28 @@ impl RepositoryParams {
     /// Reads `format`; see [`UnverifiedParams`].
     pub fn decode(bytes: &[u8]) -> Result<UnverifiedParams<'_>> {
         let view = view_record(&KIND, FORMAT_KEY, bytes)?;
-        if view.seal != Encryption::None {
+        let unknown = |e: Error| if e.kind() == ErrorKind::Unsupported { Ok(e) } else { Err(e) };
+        let mut newer = view.check_known(KIND.name).err().map(unknown).transpose()?;
+        if view.seal().is_some_and(|seal| seal != Encryption::None) {
             return Err(corrupt(KIND.name, "its seal is not a checksum"));
         }
-        Head::expect(KIND.name, view.clear, TYPE)?;
+        let head = Head::expect(KIND.name, view.clear, TYPE).err().map(unknown).transpose()?;
         // features first: what follows may look different with one that is unknown here
         let features: Features = json::parse(KIND.name, view.clear)?;
-        if features.required_features != 0 {
+        let features = (features.required_features != 0).then(|| {
             let detail = format!("it needs features {:#x}", features.required_features);
-            return Err(unsupported(KIND.name, detail));
-        }
-        let body: Body = json::parse(KIND.name, view.clear)?;
+            unsupported(KIND.name, detail)
+        });
+        newer = newer.or(head).or(features);
+        let body: Body = match (json::parse(KIND.name, view.clear), newer.take()) {
+            (Ok(body), unknown) => {
+                newer = unknown;
+                body
+            }
+            // without it there are no keys, and without keys nothing vouches for anything
+            (Err(_), Some(newer)) => return Err(newer),
+            (Err(e), None) => return Err(e),
+        };
         let chunk = ChunkSize::new(body.chunk_bytes)
             .map_err(|_| corrupt(KIND.name, format!("{} is no chunk size", body.chunk_bytes)))?;
         let clear_master_key = body.clear_master_key.as_deref().map(read_master_key).transpose()?;
@@ -182,7 +195,7 @@ impl RepositoryParams {
             clear_master_key,
         };
         match params.problem() {
-            None => Ok(UnverifiedParams { params, bytes }),
+            None => Ok(UnverifiedParams { params, bytes, newer }),
             Some(problem) => Err(corrupt(KIND.name, problem)),
         }
     }
@@ -210,16 +223,24 @@ impl UnverifiedParams<'_> {
         &self.params
     }
 
-    /// Checks the tag. Keys that do not fit: the object was changed, or they are of another
+    /// What is unknown of it, where the keys cannot be had that would tell whether a newer version
+    /// has written it.
+    pub fn into_unknown(self) -> Option<Error> {
+        self.newer
+    }
+
+    /// Checks the tag, and only then whether all of it is known here. Keys that do not fit: the object was changed, or they are of another
     /// repository.
     pub fn verify(self, keys: &Keys) -> Result<RepositoryParams> {
         let view = view_record(&KIND, FORMAT_KEY, self.bytes)?;
         if keys.encryption() != self.params.encryption {
             return Err(bug(KIND.name, "the keys are for another encryption"));
         }
-        match view.open(PLACE, keys.format())? {
-            Some(_) => Ok(self.params),
-            None => Err(corrupt(
+        let with = RecordSeal { key: keys.format(), seal: Encryption::None };
+        match (view.open(PLACE, with)?, self.newer) {
+            (Some(_), None) => Ok(self.params),
+            (Some(_), Some(newer)) => Err(newer),
+            (None, _) => Err(corrupt(
                 KIND.name,
                 "its authentication tag does not fit: it was changed after the repository was made",
             )),

@@ -9,22 +9,22 @@
 //! chunks, so two bits a stored chunk are the most; a pack adds about 150 bytes. References come
 //! mostly in the order of storing: then the entry is found from where the last one was, and new
 //! slots go to the end. In any other order it is a scan over words, and a shift of what lies
-//! behind.
+//! behind. Who has to know how many references there are lets them be counted, in more bits of a
+//! slot.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::location::is_possible;
 use crate::format::names::pack_key;
 use crate::ids::PackId;
-use crate::limits::{ENTRY_HEADER_BYTES, TAG_BYTES};
 use crate::units::Location;
 use std::collections::HashMap;
-
-/// Shortest entry there is: one byte of payload.
-const ENTRY_STORED_MIN: u32 = ENTRY_HEADER_BYTES + TAG_BYTES + 1;
 
 /// Live chunks and pages, by pack.
 #[derive(Debug)]
 pub struct LiveSet {
     entry_chunks: u16,
+    /// Bits in which the references to a chunk are counted.
+    count_bits: usize,
     numbers: HashMap<PackId, u32>,
     packs: Vec<LivePack>,
     /// References mostly name the pack that the one before named.
@@ -36,6 +36,8 @@ pub struct LiveSet {
 pub struct LivePack {
     live: Bits,
     ends: Bits,
+    /// How many references there are to a chunk, the lowest bits of it.
+    counts: Vec<Bits>,
     /// Number and first slot of the entry that was looked for last.
     cursor: (u32, u32),
     entries: u32,
@@ -46,27 +48,28 @@ pub struct LivePack {
 impl LiveSet {
     /// Of a repository whose entries have at most so many chunks.
     pub fn new(entry_chunks: u16) -> Self {
-        Self { entry_chunks, numbers: HashMap::new(), packs: Vec::new(), last: None }
+        Self::counting(entry_chunks, 0)
+    }
+
+    /// The same, which also counts the references to each chunk, in so many bits of a chunk more.
+    /// The counts go round.
+    pub(crate) fn counting(entry_chunks: u16, count_bits: usize) -> Self {
+        let (numbers, packs) = (HashMap::new(), Vec::new());
+        Self { entry_chunks, count_bits, numbers, packs, last: None }
     }
 
     /// Marks a chunk, or a page (index 0). True: it was not marked before. Refuses places that no
     /// pack can have.
     pub fn insert(&mut self, at: &Location) -> Result<bool> {
-        let possible = at.entry <= at.offset / ENTRY_STORED_MIN && at.index < self.entry_chunks;
-        if !possible {
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                format!("follow a reference to {}", pack_key(&at.pack)),
-                format!("no pack has chunk {} of entry {} at {}", at.index, at.entry, at.offset),
-            ));
-        }
+        check_place(at, self.entry_chunks)?;
         let number = match self.last {
             Some((pack, number)) if pack == at.pack => number,
             _ => {
                 let next = u32::try_from(self.packs.len()).unwrap_or(u32::MAX);
                 let number = *self.numbers.entry(at.pack).or_insert(next);
                 if number == next {
-                    self.packs.push(LivePack::default());
+                    let counts = (0..self.count_bits).map(|_| Bits::default()).collect();
+                    self.packs.push(LivePack { counts, ..LivePack::default() });
                 }
                 self.last = Some((at.pack, number));
                 number
@@ -97,7 +100,8 @@ impl LiveSet {
 
     /// Memory that it takes.
     pub fn memory_bytes(&self) -> u64 {
-        let words: usize = self.packs.iter().map(|p| p.live.capacity() + p.ends.capacity()).sum();
+        let words = |p: &LivePack| p.planes().map(Bits::capacity).sum::<usize>();
+        let words: usize = self.packs.iter().map(words).sum();
         let tables = self.packs.capacity() * size_of::<LivePack>()
             + self.numbers.capacity() * (size_of::<(PackId, u32)>() + 1);
         (words * 8 + tables) as u64
@@ -133,15 +137,26 @@ impl LivePack {
 
     /// Entry numbers and indexes of what is live, ascending.
     pub fn iter(&self) -> impl Iterator<Item = (u32, u16)> + '_ {
+        self.iter_counted().map(|(entry, index, _)| (entry, index))
+    }
+
+    /// The same, with how often each was referred to as far as that is counted.
+    pub(crate) fn iter_counted(&self) -> impl Iterator<Item = (u32, u16, u8)> + '_ {
         let (mut entry, mut start) = (0, 0);
         (0..self.live.len()).filter_map(move |slot| {
             let (number, index) = (entry, slot - start);
             if self.ends.get(slot) {
                 (entry, start) = (entry + 1, slot + 1);
             }
+            let bits = (0..).zip(&self.counts).map(|(bit, plane)| u8::from(plane.get(slot)) << bit);
             // an index is less than ENTRY_CHUNKS_MAX: `insert`
-            self.live.get(slot).then(|| (number, u16::try_from(index).unwrap_or(u16::MAX)))
+            let index = u16::try_from(index).unwrap_or(u16::MAX);
+            self.live.get(slot).then(|| (number, index, bits.sum()))
         })
+    }
+
+    fn planes(&self) -> impl Iterator<Item = &Bits> {
+        [&self.live, &self.ends].into_iter().chain(&self.counts)
     }
 
     /// Whether anything of an entry is live.
@@ -172,6 +187,7 @@ impl LivePack {
         while self.entries <= entry {
             self.live.push(false);
             self.ends.push(true);
+            self.counts.iter_mut().for_each(|plane| plane.push(false));
             self.entries += 1;
         }
         let at = self.seek(entry);
@@ -183,12 +199,20 @@ impl LivePack {
             let more = index - (end - at);
             self.live.insert_zeros(end + 1, more);
             self.ends.insert_zeros(end + 1, more);
+            self.counts.iter_mut().for_each(|plane| plane.insert_zeros(end + 1, more));
             self.ends.set(end, false);
             self.ends.set(end + more, true);
         }
         let fresh = !self.live.get(at + index);
         self.live.set(at + index, true);
         self.live_chunks += u32::from(fresh);
+        for plane in &mut self.counts {
+            let carry = plane.get(at + index);
+            plane.set(at + index, !carry);
+            if !carry {
+                break;
+            }
+        }
         fresh
     }
 
@@ -202,6 +226,19 @@ impl LivePack {
         self.cursor = (number, at);
         at
     }
+}
+
+/// Refuses a place that no pack can have: an entry takes some bytes, and so do those before it.
+pub(crate) fn check_place(at: &Location, entry_chunks: u16) -> Result<()> {
+    let (entry, offset, index) = (at.entry, at.offset, at.index);
+    if is_possible(entry, offset) && index < entry_chunks {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Corrupt,
+        format!("follow a reference to {}", pack_key(&at.pack)),
+        format!("no pack of this repository has chunk {index} of entry {entry} at {offset}"),
+    ))
 }
 
 /// A row of bits. At most `PACK_CHUNKS_MAX` of them, so 32-bit numbers do.

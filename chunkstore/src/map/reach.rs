@@ -20,9 +20,9 @@ use crate::format::names::pack_key;
 use crate::format::page::Page;
 use crate::ids::PackId;
 use crate::limits::{MAP_DEPTH_MAX, MOVED_HOPS_MAX, PAGE_PLAIN_BYTES_MAX};
+use crate::map::open::{PageKey, PagePlace, open_page};
 use crate::map::reader::ReadLimits;
 use crate::map::volume::VolumeMap;
-use crate::pack::EntryKind;
 use crate::repository::Repository;
 use crate::seal::Opener;
 use crate::units::{ChunkRef, PageRef};
@@ -43,6 +43,13 @@ pub struct PageAt {
     pub number: u64,
     /// What the reference says.
     pub page: PageRef,
+}
+
+impl PageAt {
+    /// What is right or wrong together with it. `maps` are those of the walk.
+    pub(crate) fn key(&self, maps: &[VolumeMap]) -> PageKey {
+        PageKey::new(&maps[self.map as usize], self.level, self.number, &self.page)
+    }
 }
 
 /// What is made of everything that is reached. An error of any of these ends the walk.
@@ -279,26 +286,11 @@ impl<V: Visitor> Reach<'_, V> {
         Ok(None)
     }
 
-    /// Opens a page and holds it against the reference that led to it.
     fn open(&mut self, at: &PageAt, addr: &EntryAddr, stored: &Bytes) -> Result<Page> {
+        let PageAt { level, number, page, .. } = *at;
         let map = &self.maps[at.map as usize];
-        let mut plain = Vec::new();
-        let opened =
-            self.opener.open_entry(EntryKind::Page, &addr.pack, addr.offset, stored, &mut plain);
-        let page = opened.and_then(|_| Page::decode(&plain, map.fanout()))?;
-        let listed = page.children().len() as u64;
-        let most = map.children_max(at.level, at.number);
-        let wrong = if page.level() != at.level {
-            format!("it is a page of level {}", page.level())
-        } else if listed > most {
-            format!("it lists {listed} children where the volume has {most}")
-        } else if page.id(self.repo.keys()) != at.page.id {
-            format!("its content does not have the id {}", at.page.id)
-        } else {
-            return Ok(page);
-        };
-        let place = format!("open entry {} of {}", addr.entry, pack_key(&addr.pack));
-        Err(Error::new(ErrorKind::Corrupt, place, wrong))
+        let place = PagePlace { level, number, page };
+        open_page(&mut self.opener, self.repo.keys(), map, &place, addr, stored)
     }
 
     fn fail(&mut self, at: &PageAt, error: Error) -> Result<()> {

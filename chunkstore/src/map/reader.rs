@@ -13,12 +13,13 @@ mod cache;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::fetch::{EntryAddr, Fetched, Forwarder, RangeRead, plan_reads, read_range};
+use crate::format::names::pack_key;
 use crate::format::page::Page;
 use crate::ids::PackId;
 use crate::limits::{MOVED_HOPS_MAX, PAGE_PLAIN_BYTES_MAX};
+use crate::map::open::open_page;
 use crate::map::pages::PageSet;
 use crate::map::volume::{VolumeMap, child_span, normalise};
-use crate::pack::EntryKind;
 use crate::protocol::DamagedSet;
 use crate::repository::Repository;
 use crate::seal::Opener;
@@ -109,11 +110,15 @@ pub struct LostPage {
 }
 
 /// A page to be loaded.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Want {
-    pub(crate) level: u8,
-    pub(crate) number: u64,
-    pub(crate) page: PageRef,
+pub(crate) use crate::map::open::PagePlace as Want;
+
+/// What came of a page that was wanted. When a load is over, none waits.
+#[derive(Debug, Clone)]
+enum Answer {
+    Waiting,
+    Page(Arc<Page>),
+    /// It cannot be had, and is among those that were lost.
+    Lost,
 }
 
 /// A loaded page.
@@ -195,20 +200,30 @@ impl MapReader {
                 self.lost.push(LostPage { chunks, page: want.page, error: None });
             }
         }
-        let mut found: Vec<Option<Arc<Page>>> = Vec::with_capacity(wanted.len());
+        let mut found = Vec::with_capacity(wanted.len());
         let mut missing = Vec::new();
         for (at, want) in wanted.iter().enumerate() {
             let cached = self.cache.get(want.level, want.number);
             if cached.is_none() {
                 missing.push((EntryAddr::from(&want.page.location), at));
             }
-            found.push(cached);
+            found.push(cached.map_or(Answer::Waiting, Answer::Page));
         }
         if !missing.is_empty() {
             self.fetch(&wanted, missing, &mut found).await?;
         }
-        let there = |(want, page): (Want, Option<Arc<Page>>)| page.map(|page| (want, page));
-        let loaded: Vec<_> = wanted.into_iter().zip(found).filter_map(there).collect();
+        let mut loaded = Vec::with_capacity(wanted.len());
+        for (want, answer) in wanted.into_iter().zip(found) {
+            match answer {
+                Answer::Page(page) => loaded.push((want, page)),
+                Answer::Lost => {}
+                // what it holds would read as Zero
+                Answer::Waiting => {
+                    let what = "it was neither read nor lost";
+                    return Err(Error::new(ErrorKind::Bug, self.read_place(&want), what));
+                }
+            }
+        }
         for (want, page) in &loaded {
             self.cache.put(want.level, want.number, page);
         }
@@ -221,7 +236,7 @@ impl MapReader {
         &mut self,
         wanted: &[Want],
         mut missing: Vec<(EntryAddr, usize)>,
-        found: &mut [Option<Arc<Page>>],
+        found: &mut [Answer],
     ) -> Result<()> {
         for _ in 0..=MOVED_HOPS_MAX {
             let mut possible = Vec::with_capacity(missing.len());
@@ -231,7 +246,7 @@ impl MapReader {
                 }
                 match addr.check(PAGE_PLAIN_BYTES_MAX) {
                     Ok(()) => possible.push((addr, at)),
-                    Err(e) => self.lose(&wanted[at], e)?,
+                    Err(e) => self.lose(wanted, at, found, e)?,
                 }
             }
             missing = possible;
@@ -240,8 +255,9 @@ impl MapReader {
             if gone.is_empty() {
                 return Ok(());
             }
-            missing.retain(|(addr, _)| gone.contains(&addr.pack));
-            missing = self.follow(wanted, missing).await?;
+            let waits = |at: usize| matches!(found[at], Answer::Waiting);
+            missing.retain(|(addr, at)| gone.contains(&addr.pack) && waits(*at));
+            missing = self.follow(wanted, missing, found).await?;
         }
         let at = missing.first().map_or(0, |(_, at)| *at);
         let what = "the pack that holds it moved again and again while it was read";
@@ -254,7 +270,7 @@ impl MapReader {
         &mut self,
         wanted: &[Want],
         missing: &[(EntryAddr, usize)],
-        found: &mut [Option<Arc<Page>>],
+        found: &mut [Answer],
     ) -> Result<Vec<PackId>> {
         let addrs = missing.iter().map(|(addr, _)| *addr).collect();
         let mut reads = plan_reads(addrs, self.limits.gap_bytes, self.limits.read_bytes_max);
@@ -282,9 +298,11 @@ impl MapReader {
                         reads.extend(one_by_one(&read));
                     }
                     Err(e) => {
-                        let first = missing.partition_point(|(addr, _)| *addr < read.entries[0]);
-                        let (_, at) = missing[first.min(missing.len() - 1)];
-                        self.lose(&wanted[at], e)?;
+                        for addr in &read.entries {
+                            for (_, at) in who_wants(missing, addr) {
+                                self.lose(wanted, *at, found, again(&e, addr))?;
+                            }
+                        }
                     }
                 }
             }
@@ -299,18 +317,16 @@ impl MapReader {
         &mut self,
         wanted: &[Want],
         missing: &[(EntryAddr, usize)],
-        found: &mut [Option<Arc<Page>>],
+        found: &mut [Answer],
         read: &RangeRead,
         data: &Bytes,
     ) -> Result<()> {
         for addr in &read.entries {
             let stored = read.entry_bytes(data, addr)?;
-            let from = missing.partition_point(|(a, _)| a < addr);
-            for (_, at) in missing[from..].iter().take_while(|(a, _)| a == addr) {
+            for (_, at) in who_wants(missing, addr) {
                 match self.open(&wanted[*at], addr, &stored) {
-                    Ok(page) => found[*at] = Some(Arc::new(page)),
-                    Err(e) if self.tolerates(&e) => self.pass_over(&wanted[*at], e),
-                    Err(e) => return Err(e),
+                    Ok(page) => found[*at] = Answer::Page(Arc::new(page)),
+                    Err(e) => self.lose(wanted, *at, found, e)?,
                 }
             }
         }
@@ -323,6 +339,7 @@ impl MapReader {
         &mut self,
         wanted: &[Want],
         missing: Vec<(EntryAddr, usize)>,
+        answers: &mut [Answer],
     ) -> Result<Vec<(EntryAddr, usize)>> {
         let mut found = Vec::with_capacity(missing.len());
         for of_pack in missing.chunk_by(|(a, _), (b, _)| a.pack == b.pack) {
@@ -338,58 +355,40 @@ impl MapReader {
                         let entry = [(addr.entry, 0)];
                         match self.forwarder.resolve(&self.repo, &pack, &entry).await {
                             Ok(moved) => found.extend(moved.first().map(|to| (to.into(), *at))),
-                            Err(e) => self.lose(&wanted[*at], e)?,
+                            Err(e) => self.lose(wanted, *at, answers, e)?,
                         }
                     }
                 }
-                Err(e) => self.lose(&wanted[of_pack[0].1], e)?,
+                Err(e) => {
+                    for (addr, at) in of_pack {
+                        self.lose(wanted, *at, answers, again(&e, addr))?;
+                    }
+                }
             }
         }
         Ok(found)
     }
 
+    /// What is of a newer version is not lost: nobody is to go on without it.
     fn tolerates(&self, e: &Error) -> bool {
-        self.tolerant
-            && matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Missing | ErrorKind::Unsupported)
+        self.tolerant && matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Missing)
     }
 
     /// A page that cannot be had: an error, unless that is tolerated.
-    fn lose(&mut self, want: &Want, e: Error) -> Result<()> {
+    fn lose(&mut self, wanted: &[Want], at: usize, found: &mut [Answer], e: Error) -> Result<()> {
+        let want = &wanted[at];
         let e = self.seen_at(want, e);
         if !self.tolerates(&e) {
             return Err(e);
         }
-        self.pass_over(want, e);
+        found[at] = Answer::Lost;
+        let chunks = self.map.page_chunks(want.level, want.number);
+        self.lost.push(LostPage { chunks, page: want.page, error: Some(e) });
         Ok(())
     }
 
-    fn pass_over(&mut self, want: &Want, error: Error) {
-        let chunks = self.map.page_chunks(want.level, want.number);
-        self.lost.push(LostPage { chunks, page: want.page, error: Some(error) });
-    }
-
-    /// Opens a page and holds it against the reference that led to it.
     fn open(&mut self, want: &Want, addr: &EntryAddr, stored: &Bytes) -> Result<Page> {
-        let mut plain = Vec::new();
-        let page = self
-            .opener
-            .open_entry(EntryKind::Page, &addr.pack, addr.offset, stored, &mut plain)
-            .and_then(|_| Page::decode(&plain, self.map.fanout()))
-            .map_err(|e| self.seen_at(want, e))?;
-        let listed = page.children().len() as u64;
-        let most = self.map.children_max(want.level, want.number);
-        let wrong = if page.level() != want.level {
-            format!("it is a page of level {}", page.level())
-        } else if listed > most {
-            format!("it lists {listed} children where the volume has {most}")
-        } else if page.id(self.repo.keys()) != want.page.id {
-            format!("its content does not have the id {}", want.page.id)
-        } else {
-            return Ok(page);
-        };
-        let place =
-            format!("entry {} of {}", addr.entry, crate::format::names::pack_key(&addr.pack));
-        Err(Error::new(ErrorKind::Corrupt, format!("{}, {place}", self.read_place(want)), wrong))
+        open_page(&mut self.opener, self.repo.keys(), &self.map, want, addr, stored)
     }
 
     fn read_place(&self, want: &Want) -> String {
@@ -398,6 +397,24 @@ impl MapReader {
 
     fn seen_at(&self, want: &Want, error: Error) -> Error {
         error.within(self.read_place(want))
+    }
+}
+
+/// All that are looked for at this address: one page may stand at many places of a map. `missing`
+/// ascends.
+fn who_wants<'m>(missing: &'m [(EntryAddr, usize)], addr: &EntryAddr) -> &'m [(EntryAddr, usize)] {
+    let from = missing.partition_point(|(a, _)| a < addr);
+    let to = missing.partition_point(|(a, _)| a <= addr);
+    &missing[from..to]
+}
+
+/// What was found out once, for each who wants to know.
+fn again(e: &Error, addr: &EntryAddr) -> Error {
+    let place = format!("read entry {} of {}", addr.entry, pack_key(&addr.pack));
+    let e_again = Error::new(e.kind(), place, e.to_string());
+    match e.hint_text() {
+        Some(hint) => e_again.hint(hint.to_owned()),
+        None => e_again,
     }
 }
 

@@ -74,6 +74,16 @@ impl VolumeMap {
         start.min(end)..start.saturating_add(span).min(end)
     }
 
+    /// Bytes of the volume that lie below a page.
+    pub(crate) fn page_bytes(&self, level: u8, page: u64) -> u64 {
+        let chunks = self.page_chunks(level, page);
+        let to_bytes = |chunk: u64| {
+            let bytes = chunk.saturating_mul(u64::from(self.geometry.chunk().bytes()));
+            bytes.min(self.geometry.size_bytes())
+        };
+        to_bytes(chunks.end) - to_bytes(chunks.start)
+    }
+
     /// Most children that a page may list.
     pub(crate) fn children_max(&self, level: u8, page: u64) -> u64 {
         let chunks = self.page_chunks(level, page);
@@ -142,6 +152,10 @@ mod tests {
         assert_eq!(map.children_max(2, 0), 2);
         assert_eq!(map.page_chunks(0, u64::MAX), 300..300);
         assert_eq!(map.children_max(0, 19), 0);
+        assert_eq!(map.page_bytes(0, 17), 16 * 4096);
+        assert_eq!(map.page_bytes(0, 18), 12 * 4096 - 5);
+        assert_eq!(map.page_bytes(2, 0), 300 * 4096 - 5);
+        assert_eq!(map.page_bytes(0, u64::MAX), 0);
     }
 
     #[test]

@@ -117,6 +117,18 @@ impl EntryHeader {
         let end = (start + chunk.bytes() as usize).min(self.plain_len as usize);
         Ok(start..end)
     }
+
+    /// The same for a reference that expects `len` bytes there, see
+    /// [`Geometry::len`](crate::Geometry::len): the chunk size, but for the last chunk of a volume.
+    /// Any other length is refused. Whoever opens a chunk for a volume asks here.
+    pub fn expect(&self, index: u16, chunk: ChunkSize, len: u32) -> Result<Range<usize>> {
+        let range = self.chunk(index, chunk)?;
+        if range.len() == len as usize {
+            return Ok(range);
+        }
+        let detail = format!("it has {} bytes there, and {len} in the volume", range.len());
+        Err(corrupt("entry of chunks", detail))
+    }
 }
 
 /// A stored entry, taken apart; nothing is authenticated yet.
@@ -136,14 +148,26 @@ pub(crate) fn split_entry<'a>(
     offset: u32,
     stored: &'a [u8],
 ) -> Result<Entry<'a>> {
+    let (associated, payload, tag) = entry_parts(what, pack, offset, stored)?;
+    let head = stored.first_chunk().ok_or_else(|| corrupt(what, "it is too short"))?;
+    let header = EntryHeader::decode(what, *head, kind, payload.len())?;
+    Ok(Entry { header, payload, tag, associated })
+}
+
+/// What the tag of a stored entry covers, and the tag, whatever its header says.
+pub(crate) fn entry_parts<'a>(
+    what: &str,
+    pack: &PackId,
+    offset: u32,
+    stored: &'a [u8],
+) -> Result<([u8; ASSOCIATED_BYTES], &'a [u8], Tag)> {
     let mut fields = Fields::new(stored, what);
     let head: [u8; ENTRY_HEADER_BYTES as usize] = fields.array()?;
     let payload_len = fields.left().checked_sub(TAG_BYTES as usize);
     let payload_len = payload_len.ok_or_else(|| corrupt(what, "it ends before its tag"))?;
-    let header = EntryHeader::decode(what, head, kind, payload_len)?;
     let payload = fields.take(payload_len)?;
     let tag = fields.array()?;
-    Ok(Entry { header, payload, tag, associated: associated_data(pack, offset, head) })
+    Ok((associated_data(pack, offset, head), payload, tag))
 }
 
 fn associated_data(pack: &PackId, offset: u32, head: [u8; 8]) -> [u8; ASSOCIATED_BYTES] {
@@ -307,8 +331,12 @@ pub struct PackSummary {
 
 /// Checks a whole pack without a key: header, trailer, hash.
 pub fn check_pack(bytes: &[u8]) -> Result<PackSummary> {
-    let header = decode_pack_header(bytes)?;
-    let what = format!("pack {}", header.pack);
+    let header = decode_pack_header(bytes);
+    let what = match &header {
+        Ok(header) => format!("pack {}", header.pack),
+        // what is unknown in it is newer, and not damaged, only with the right hash
+        Err(_) => "a pack".to_owned(),
+    };
     let trailer = decode_pack_trailer(bytes)?;
     if trailer.pack_len as usize != bytes.len() {
         let detail = format!("it has {} bytes instead of {}", bytes.len(), trailer.pack_len);
@@ -319,7 +347,7 @@ pub fn check_pack(bytes: &[u8]) -> Result<PackSummary> {
     if hasher.finish() != trailer.hash {
         return Err(corrupt(what, "its hash is not that of its content"));
     }
-    Ok(PackSummary { header, trailer })
+    Ok(PackSummary { header: header?, trailer })
 }
 
 /// What the directory says of one entry.

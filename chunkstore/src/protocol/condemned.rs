@@ -161,7 +161,8 @@ pub(crate) async fn damage_records(repo: &Repository) -> Result<(Vec<DamageRecor
     while let Some(result) = results.next().await {
         match result {
             Ok(record) => all.extend(record),
-            Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => {
+            // one of a newer version is no such thing: what it names must not be built on
+            Err(e) if e.kind() == ErrorKind::Corrupt => {
                 warnings.push(format!("a record of damaged entries was passed over: {e}"));
             }
             Err(e) => return Err(e),

@@ -17,7 +17,7 @@ use crate::format::moved::Moved;
 use crate::format::names::{FORMAT_KEY, KEYS_PREFIX, moved_key, pack_key};
 use crate::ids::PackId;
 use crate::limits::{GC_BYTES_MAX, MOVED_HOPS_MAX};
-use crate::map::{LiveSet, PageAt, ReadLimits, Visitor, VolumeMap, reach};
+use crate::map::{PageAt, ReadLimits, Visited, Visitor, VolumeMap, reach};
 use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::store::{Retained, Retention};
 use crate::units::ChunkRef;
@@ -32,8 +32,7 @@ const IN_FLIGHT: usize = 32;
 pub(super) struct Needs {
     packs: HashMap<PackId, Retention>,
     /// Pages whose packs, and all below, are needed so long already.
-    seen: LiveSet,
-    entry_chunks: u16,
+    seen: Visited,
 }
 
 /// What was extended.
@@ -46,14 +45,13 @@ pub(super) struct Extended {
 }
 
 impl Needs {
-    pub(super) fn new(repo: &Repository) -> Self {
-        let entry_chunks = repo.params().entry_chunks;
-        Self { packs: HashMap::new(), seen: LiveSet::new(entry_chunks), entry_chunks }
+    pub(super) fn new() -> Self {
+        Self { packs: HashMap::new(), seen: Visited::default() }
     }
 
     /// From here on pages count again: those seen so far were needed in another way.
     pub(super) fn begin_again(&mut self) {
-        self.seen = LiveSet::new(self.entry_chunks);
+        self.seen = Visited::default();
     }
 
     pub(super) fn add(&mut self, pack: PackId, retention: Retention) {
@@ -71,8 +69,9 @@ impl Needs {
         retention: Retention,
         trouble: &mut Trouble<'_>,
     ) -> Result<()> {
-        let mut collect = Collect { needs: self, retention, last: None, trouble };
-        reach(repo, &[map], limits, &mut collect).await.map(|_| ())
+        let maps = [map];
+        let mut collect = Collect { needs: self, maps: &maps, retention, last: None, trouble };
+        reach(repo, &maps, limits, &mut collect).await.map(|_| ())
     }
 }
 
@@ -81,6 +80,7 @@ pub(super) type Trouble<'a> = dyn FnMut(Error) -> Result<()> + Send + 'a;
 
 struct Collect<'a, 't> {
     needs: &'a mut Needs,
+    maps: &'a [VolumeMap],
     retention: Retention,
     /// Chunks mostly are in the pack of the one before.
     last: Option<PackId>,
@@ -99,7 +99,7 @@ impl Collect<'_, '_> {
 impl Visitor for Collect<'_, '_> {
     fn page(&mut self, at: &PageAt) -> Result<bool> {
         self.need(at.page.location.pack);
-        self.needs.seen.insert(&at.page.location)
+        Ok(self.needs.seen.insert(at.key(self.maps)))
     }
 
     fn chunk(&mut self, _: &PageAt, _: u64, chunk: &ChunkRef) -> Result<()> {
@@ -140,7 +140,7 @@ pub(super) async fn retain_packs(
             }
         }
         drop(found);
-        let mut needs = Needs::new(repo);
+        let mut needs = Needs::new();
         for (pack, retention) in gone {
             let leads_to = match retain_stub(repo, &pack, retention, &mut done).await {
                 Ok(packs) => packs,
@@ -239,7 +239,7 @@ mod tests {
         let place = |pack| Location { pack, entry: 0, offset: 64, stored_len: 100, index: 0 };
         let stub = Moved::new(one, vec![((0, 0), place(two)), ((1, 0), place(three))]).unwrap();
         repo.put_stub(&stub).await.unwrap();
-        let mut needs = Needs::new(&repo);
+        let mut needs = Needs::new();
         needs.add(one, strong);
         needs.add(two, long);
         let done = retain_packs(&repo, needs, &mut Err).await.unwrap();
@@ -250,12 +250,12 @@ mod tests {
         assert_eq!(done, Extended { objects: 4, extended: 4 });
 
         // once is enough, and a stub that is gone is a loss
-        let mut needs = Needs::new(&repo);
+        let mut needs = Needs::new();
         needs.add(two, strong);
         let done = retain_packs(&repo, needs, &mut Err).await.unwrap();
         assert_eq!(done, Extended { objects: 1, extended: 0 });
         repo.store().delete(&moved_key(&one)).await.unwrap();
-        let mut needs = Needs::new(&repo);
+        let mut needs = Needs::new();
         needs.add(one, strong);
         let e = retain_packs(&repo, needs, &mut Err).await.unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Missing, "{e}");

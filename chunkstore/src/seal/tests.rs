@@ -194,3 +194,27 @@ proptest! {
         }
     }
 }
+
+/// A codec that is not known here is a newer one only where the tag vouches for it.
+#[test]
+fn a_codec_of_a_later_program_is_told_apart_from_a_flipped_byte() {
+    for keys in both() {
+        let unit = noise(CHUNK);
+        let sealed = seal(&keys, Compression::None, &unit, &[0]);
+        for codec in 2..=255 {
+            let mut bytes = sealed.bytes.to_vec();
+            bytes[0] = codec;
+            let error = open(&keys, &sealed, &bytes).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "codec {codec}: {error}");
+            // as a later program would have sealed it
+            let Place { pack, offset, .. } = sealed.place;
+            let (associated, ..) = entry_parts("an entry", &pack, offset, &bytes).unwrap();
+            let key = keys.pack_key(&pack);
+            let mut payload = unit.clone();
+            let tag = key.seal_key().seal(u64::from(offset), &associated, &mut payload).unwrap();
+            let later = [&bytes[..8], &payload, &tag].concat();
+            let error = open(&keys, &sealed, &later).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "codec {codec}: {error}");
+        }
+    }
+}

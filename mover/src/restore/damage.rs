@@ -40,9 +40,10 @@ pub struct SkippedRange {
 }
 
 impl Damage {
-    /// Whether an error means that data is damaged, not that something else failed.
+    /// Whether an error means that data is damaged, not that something else failed. Data of a newer
+    /// version is whole: zeros must not take its place.
     pub(crate) fn is(error: &Error) -> bool {
-        matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Missing | ErrorKind::Unsupported)
+        matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Missing)
     }
 
     /// Takes what is damage; any other error ends the run.
@@ -99,5 +100,18 @@ impl Damage {
         let range = |r: Range<u64>| SkippedRange { offset: r.start, len: r.end - r.start };
         let ranges = ranges.into_iter().map(range).collect();
         Ok(Some(SkippedDamage { bytes: found.ranges.bytes(), ranges, first: first.to_string() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_lost_may_be_skipped() {
+        let is = |kind| Damage::is(&Error::new(kind, "read a chunk", "it is not to be had"));
+        assert!(is(ErrorKind::Corrupt) && is(ErrorKind::Missing));
+        assert!(!is(ErrorKind::Unsupported), "zeros would stand where newer data is");
+        assert!(!is(ErrorKind::Unavailable) && !is(ErrorKind::Bug));
     }
 }

@@ -15,7 +15,9 @@
 
 use super::limits::READS_MAX;
 use super::open::{Outcome, Piece, Sealed};
-use super::plan::{Batch, EntryWork, Job, PlanScope, Planner, ReadShape, Want, plan_jobs};
+use super::plan::{
+    Batch, EntryWork, Job, Placement, PlanScope, Planner, ReadShape, Want, plan_jobs,
+};
 use crate::concurrency::Gate;
 use crate::control::Progress;
 use chunkstore::limits::MOVED_HOPS_MAX;
@@ -108,8 +110,15 @@ impl Fetch<'_> {
             self.stats.pages.fetch_add(window.pages.pages() as u64, Ordering::Relaxed);
             drop(room);
             for (chunk, at) in window.pages.nonzero(window.chunks.clone())? {
-                if let Some(full) = planner.push(chunk, &at)? {
-                    self.hand_on(full, &zero, &out).await?;
+                match planner.push(chunk, &at) {
+                    Ok(Some(full)) => self.hand_on(full, &zero, &out).await?,
+                    Ok(None) => {}
+                    // it leads nowhere: what is not planned is zero
+                    Err(e) => {
+                        let place = Placement { index: at.location.index, chunk, id: at.id };
+                        let Some(damage) = self.outcome.damage() else { return Err(e) };
+                        damage.note(e, self.scope, [&place])?;
+                    }
                 }
             }
             drop(window);

@@ -220,8 +220,16 @@ impl Thread<'_> {
             .opener
             .open_into(EntryKind::Chunks, &pack, offset, stored, plain)
             .map_err(|e| e.within(place(self.ctx.scope, work)).hint(HINT))?;
+        let places = work.places.len();
+        self.stats.chunks += places as u64;
         check(self.ctx, header, plain, work)?;
-        self.stats.chunks += work.places.len() as u64;
+        if work.places.len() < places {
+            // only what is right goes on, so it is cut out
+            self.plain.clear();
+            self.plain.extend_from_slice(plain);
+            drop(slot);
+            return self.send(work, None);
+        }
         self.count(u64::from(len));
         let first = work.places.first().map(|p| p.chunk).unwrap_or_default();
         let offset = self.ctx.scope.geometry.offset(first);
@@ -300,38 +308,54 @@ impl Thread<'_> {
     }
 }
 
-/// Checks every chunk of an opened entry that is wanted. Leaves the places ascending by chunk.
+/// Checks every chunk of an opened entry that is wanted. Where damage is collected, what is wrong is
+/// settled and left out. Leaves the places ascending by chunk.
 fn check(
     ctx: &OpenContext<'_>,
     header: EntryHeader,
     plain: &[u8],
     work: &mut EntryWork,
 ) -> Result<()> {
-    let scope = ctx.scope;
     work.places.sort_unstable_by_key(|p| (p.index, p.chunk));
-    let wrong = |p: &Placement, detail: String| {
+    let mut right = Vec::with_capacity(work.places.len());
+    let mut checked: Option<&Placement> = None;
+    for p in &work.places {
+        // a chunk that stands in several places is hashed once
+        let known = checked.is_some_and(|c| c.index == p.index && c.id == p.id);
+        match check_one(ctx, header, plain, work, p, known) {
+            Ok(()) => {
+                checked = Some(p);
+                right.push(*p);
+            }
+            Err(e) => ctx.outcome.settle(e, ctx.scope, [p])?,
+        }
+    }
+    work.places = right;
+    work.places.sort_unstable_by_key(|p| p.chunk);
+    Ok(())
+}
+
+/// Checks the length of one chunk, and its id if that is not `known` to be right.
+fn check_one(
+    ctx: &OpenContext<'_>,
+    header: EntryHeader,
+    plain: &[u8],
+    work: &EntryWork,
+    p: &Placement,
+    known: bool,
+) -> Result<()> {
+    let scope = ctx.scope;
+    let wrong = |detail: &str| {
         let context = format!("check {}: {}", scope.name(p.chunk), place(scope, work));
         Error::new(ErrorKind::Corrupt, context, detail).hint(HINT)
     };
-    let mut checked: Option<&Placement> = None;
-    for p in &work.places {
-        let range = header
-            .chunk(p.index, scope.geometry.chunk())
-            .map_err(|e| wrong(p, String::new()).caused_by(e))?;
-        let (is, should) = (range.len(), scope.geometry.len(p.chunk));
-        if is != should as usize {
-            let detail = format!("it has {is} bytes there, and {should} in the volume");
-            return Err(wrong(p, detail));
-        }
-        // a chunk that stands in several places is hashed once
-        let known = checked.is_some_and(|c| c.index == p.index && c.id == p.id);
-        if !known && ctx.keys.chunk_id(&plain[range]) != p.id {
-            return Err(wrong(p, "its bytes are not those that were backed up".into()));
-        }
-        checked = Some(p);
+    let range = header
+        .expect(p.index, scope.geometry.chunk(), scope.geometry.len(p.chunk))
+        .map_err(|e| wrong("").caused_by(e))?;
+    if known || ctx.keys.chunk_id(&plain[range]) == p.id {
+        return Ok(());
     }
-    work.places.sort_unstable_by_key(|p| p.chunk);
-    Ok(())
+    Err(wrong("its bytes are not those that were backed up"))
 }
 
 /// An entry, for messages.

@@ -154,11 +154,6 @@ impl PlanScope {
         self.geometry.chunks_of(self.want.clone())
     }
 
-    /// Most plaintext that an entry of this repository has.
-    pub(crate) fn entry_plain_max(&self) -> u32 {
-        self.geometry.chunk().bytes().saturating_mul(u32::from(self.entry_chunks))
-    }
-
     /// For messages.
     pub(crate) fn name(&self, chunk: ChunkNo) -> String {
         format!("chunk {} (volume offset {})", chunk.0, self.geometry.offset(chunk))
@@ -167,16 +162,9 @@ impl PlanScope {
     /// A page is authentic but may be wrong all the same; what it says decides how much memory is
     /// asked for.
     pub(crate) fn check(&self, want: &Want) -> Result<()> {
-        let context = || format!("read the map entry of {}", self.name(want.place.chunk));
-        want.addr.check(self.entry_plain_max()).map_err(|e| e.within(context()))?;
-        if want.place.index < self.entry_chunks {
-            return Ok(());
-        }
-        let detail = format!(
-            "it names chunk {} of an entry, but entries have at most {}",
-            want.place.index, self.entry_chunks
-        );
-        Err(Error::new(ErrorKind::Corrupt, context(), detail))
+        want.addr
+            .check_chunk(want.place.index, self.geometry.chunk(), self.entry_chunks)
+            .map_err(|e| e.within(format!("read the map entry of {}", self.name(want.place.chunk))))
     }
 }
 

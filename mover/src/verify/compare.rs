@@ -330,11 +330,12 @@ fn check(
         let parts = slot.chunks(chunk_bytes).zip(&unit.expected);
         for (chunk, (part, expected)) in (unit.first.0..).map(ChunkNo).zip(parts) {
             let len = geometry.len(chunk);
-            let part = part.get(..len as usize).unwrap_or_default();
-            let equal = match expected {
+            let equal = match (part.get(..len as usize), expected) {
                 // hashed even if it looks equal to nothing: an id is the only proof
-                Some(id) => ctx.keys.chunk_id(part) == *id,
-                None => is_zero(part),
+                (Some(part), Some(id)) => ctx.keys.chunk_id(part) == *id,
+                (Some(part), None) => is_zero(part),
+                // what was not read is equal to nothing, and least of all to zero
+                (None, _) => false,
             };
             if !equal {
                 let start = geometry.offset(chunk);

@@ -129,8 +129,8 @@ impl<'a> Decoder<'a> {
     fn segment(&self, key: &str, bytes: &[u8]) -> Result<()> {
         let id = names::parse_segment_key(key)?;
         let opener = SegmentOpener::new(self.keys(), self.keys().encryption(), &id);
-        opener.check_header(bytes, self.repo.id())?;
         let layout = opener.check_whole(bytes)?;
+        opener.check_header(bytes, self.repo.id())?;
         let at = |range: std::ops::Range<u64>| {
             let start = usize::try_from(range.start).expect("small");
             &bytes[start..usize::try_from(range.end).expect("small")]

@@ -21,6 +21,17 @@ fn open(kind: &RecordKind, seal: Encryption, bytes: &[u8]) -> Result<Vec<u8>> {
     open_record(kind, PLACE, RecordSeal { key: &secret(), seal }, bytes)
 }
 
+/// The same record with the tag that who wrote these bytes would have given it.
+fn tagged_anew(mut bytes: Vec<u8>) -> Vec<u8> {
+    let view = view_record(&PLAIN, "test/1", &bytes).unwrap();
+    let associated = associated_data(PLACE, view.head).unwrap();
+    let key = SealKey::new(Encryption::None, &keyed(&secret(), &view.salt));
+    let tag = key.seal(0, &associated, &mut view.body.to_vec()).unwrap();
+    let at = bytes.len() - tag.len();
+    bytes[at..].copy_from_slice(&tag);
+    bytes
+}
+
 #[test]
 fn the_layout_is_as_documented() {
     let bytes = sealed(&CLEAR, Encryption::None, b"clear", b"body");
@@ -59,6 +70,8 @@ fn versions_and_seals_of_later_programs_are_told_apart_from_damage() {
         let mut later = bytes.clone();
         later[at] = value;
         let error = open(&PLAIN, Encryption::None, &later).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "byte {at}: nothing vouches for it");
+        let error = open(&PLAIN, Encryption::None, &tagged_anew(later)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "byte {at}");
         assert!(error.hint_text().is_some());
     }

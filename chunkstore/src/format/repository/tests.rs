@@ -71,7 +71,8 @@ fn parameters_beyond_the_limits_are_refused() {
     assert_eq!(with_json(&keys, json), bytes);
     let kind = |from: &str, to: &str| {
         assert!(json.contains(from), "{from} not in {json}");
-        RepositoryParams::decode(&with_json(&keys, &json.replace(from, to))).err().map(|e| e.kind())
+        let bytes = with_json(&keys, &json.replace(from, to));
+        RepositoryParams::decode(&bytes).and_then(|p| p.verify(&keys)).err().map(|e| e.kind())
     };
     let (corrupt, newer) = (Some(ErrorKind::Corrupt), Some(ErrorKind::Unsupported));
     assert_eq!(kind(r#""chunk_bytes":65536"#, r#""chunk_bytes":65536,"later":[1]"#), None);

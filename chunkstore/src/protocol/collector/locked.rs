@@ -144,7 +144,7 @@ async fn extend_all(
             Err(e) => trouble(e)?,
         }
     }
-    let mut needs = Needs::new(repo);
+    let mut needs = Needs::new();
     for mode in [RetainMode::Compliance, RetainMode::Governance] {
         needs.begin_again();
         for (retention, map) in locked.iter().filter(|(r, _)| r.mode == mode) {

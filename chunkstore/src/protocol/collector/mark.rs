@@ -25,7 +25,7 @@ use crate::format::names::{
 };
 use crate::ids::{GenerationId, PackId};
 use crate::limits::GC_BYTES_MAX;
-use crate::map::{LiveSet, PageAt, Reached, ReadLimits, Visitor, VolumeMap, reach};
+use crate::map::{LiveSet, PageAt, Reached, ReadLimits, Visited, Visitor, VolumeMap, reach};
 use crate::protocol::condemned::unreadable_list;
 use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::units::{ChunkRef, Location};
@@ -44,6 +44,8 @@ const GC_OBJECT_BYTES_MAX: u64 = GC_BYTES_MAX as u64 + RECORD_OVERHEAD;
 #[derive(Debug)]
 pub(super) struct Mark {
     pub(super) live: LiveSet,
+    /// Pages that were walked: what is live may have been met as something else.
+    walked: Visited,
     /// Manifests that were walked, and fences: neither has to be looked at again.
     seen: HashSet<AttemptName>,
     /// Backups that were walked.
@@ -74,6 +76,7 @@ impl Mark {
     pub(super) fn new(repo: &Repository) -> Self {
         Self {
             live: LiveSet::new(repo.params().entry_chunks),
+            walked: Visited::default(),
             seen: HashSet::new(),
             backups: 0,
             forgotten: BTreeSet::new(),
@@ -116,6 +119,11 @@ impl Mark {
         let context = format!("mark what is live in {}", repo.store().url());
         let detail = format!("other collections ended beside it, {ROUNDS_MAX} times over");
         Err(Error::new(ErrorKind::Unavailable, context, detail).hint("try again later"))
+    }
+
+    /// Memory that it takes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.live.memory_bytes() + self.walked.memory_bytes()
     }
 
     /// Whether what could not be read has been removed altogether: another collection was at it.
@@ -174,8 +182,8 @@ impl Mark {
             self.seen.insert(name);
         }
         self.backups += maps.len() as u64;
-        let (live, unreadable) = (&mut self.live, &mut self.unreadable);
-        let mut marker = Marker { live, of_maps, unreadable };
+        let Self { live, walked, unreadable, .. } = self;
+        let mut marker = Marker { live, walked, maps: &maps, of_maps, unreadable };
         let reached = reach(repo, &maps, limits, &mut marker).await?;
         self.reached.pages += reached.pages;
         self.reached.read_bytes += reached.read_bytes;
@@ -302,6 +310,8 @@ fn follow(live: &mut LiveSet, stub: &Moved, mut idle: impl FnMut(Idle)) -> Resul
 
 struct Marker<'a> {
     live: &'a mut LiveSet,
+    walked: &'a mut Visited,
+    maps: &'a [VolumeMap],
     /// Whose maps are walked, in their order.
     of_maps: Vec<AttemptName>,
     unreadable: &'a mut Option<AttemptName>,
@@ -309,7 +319,8 @@ struct Marker<'a> {
 
 impl Visitor for Marker<'_> {
     fn page(&mut self, at: &PageAt) -> Result<bool> {
-        self.live.insert(&at.page.location)
+        self.live.insert(&at.page.location)?;
+        Ok(self.walked.insert(at.key(self.maps)))
     }
 
     fn chunk(&mut self, _: &PageAt, _: u64, chunk: &ChunkRef) -> Result<()> {

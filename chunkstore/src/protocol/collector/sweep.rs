@@ -135,7 +135,7 @@ async fn decide(
         return Ok((give_up(repo, generation, &mark, e).await?, None));
     }
     done.pages_read += mark.reached.pages.saturating_sub(pages);
-    done.mark_bytes = done.mark_bytes.max(mark.live.memory_bytes());
+    done.mark_bytes = done.mark_bytes.max(mark.memory_bytes());
     let exists: Vec<Option<PackId>> = stream::iter(targets(list))
         .map(|pack| async move {
             Ok::<_, Error>(repo.store().head(&pack_key(&pack)).await?.map(|_| pack))

@@ -90,7 +90,7 @@ async fn lock_all(
     manifest: &Manifest,
     named: impl Iterator<Item = &PackId>,
 ) -> Result<Extended> {
-    let mut needs = Needs::new(repo);
+    let mut needs = Needs::new();
     for pack in named {
         needs.add(*pack, policy.retention);
     }

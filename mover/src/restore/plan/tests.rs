@@ -78,7 +78,7 @@ fn a_chunk_with_several_references_is_read_once() {
 #[test]
 fn impossible_locations_are_corrupt() {
     let scope = scope(10 * CHUNK, 0..10 * CHUNK, u64::MAX);
-    let longer = scope.entry_plain_max() + 25;
+    let longer = scope.geometry.chunk().bytes() * u32::from(scope.entry_chunks) + 25;
     let mut bad = [at(1, 0, 0); 3];
     bad[0].location.stored_len = longer;
     bad[1].location.offset = u32::MAX;
