@@ -18,6 +18,12 @@ use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Shorter pauses are put off until they add up: a timer may take so much longer that the rate
+/// would be lost in them.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+/// Time in which a line was idle that may be made up for: what timers and requests take.
+const IDLE_SAVED: Duration = Duration::from_millis(50);
+
 /// Bytes a second that transfers may have; `None` has no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TransferLimits {
@@ -42,14 +48,19 @@ impl Pace {
     }
 
     /// Books `bytes` at `now`, a time since any fixed start; gives how long to wait before they may
-    /// be moved. Time in which the line was idle is not saved up.
+    /// be moved. Of the time in which the line was idle only the last 50 ms are saved up.
     pub fn book(&mut self, now: Duration, bytes: u64) -> Duration {
         let wait = self.free_at.saturating_sub(now);
-        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_second.get());
-        let takes = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-        self.free_at = self.free_at.max(now).saturating_add(takes);
+        let from = self.free_at.max(now.saturating_sub(IDLE_SAVED));
+        self.free_at = from.saturating_add(time_for(bytes, self.bytes_per_second));
         wait
     }
+}
+
+/// What so many bytes take.
+fn time_for(bytes: u64, bytes_per_second: NonZeroU64) -> Duration {
+    let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_second.get());
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
 /// A pace and the clock that it goes by, for all transfers of one direction.
@@ -57,7 +68,50 @@ impl Pace {
 pub(super) struct Throttle {
     rate: NonZeroU64,
     begun: Instant,
-    pace: Mutex<Pace>,
+    line: Mutex<Line>,
+}
+
+/// All transfers of one direction. Pure, as [`Pace`] is.
+#[derive(Debug)]
+struct Line {
+    all: Pace,
+    /// Small reads among themselves.
+    small: Pace,
+}
+
+impl Line {
+    fn new(rate: NonZeroU64) -> Self {
+        Self { all: Pace::new(rate), small: Pace::new(rate) }
+    }
+
+    /// Books a transfer; gives the pause to make before it begins.
+    fn turn(&mut self, now: Duration, bytes: u64) -> Duration {
+        let mut wait = self.all.book(now, bytes);
+        if bytes < BULK_BYTES_MIN {
+            wait = self.small.book(now, bytes);
+        }
+        worth_it(wait)
+    }
+}
+
+/// What has come of one transfer. Pure, as [`Pace`] is.
+#[derive(Debug)]
+struct Arriving {
+    rate: NonZeroU64,
+    bytes: u64,
+}
+
+impl Arriving {
+    /// Some came, so long after the transfer has begun; gives the pause to make before more is
+    /// taken: what has come is paid for.
+    fn take(&mut self, elapsed: Duration, bytes: u64) -> Duration {
+        self.bytes = self.bytes.saturating_add(bytes);
+        worth_it(time_for(self.bytes, self.rate).saturating_sub(elapsed))
+    }
+}
+
+fn worth_it(pause: Duration) -> Duration {
+    if pause < PAUSE_MIN { Duration::ZERO } else { pause }
 }
 
 /// Both directions.
@@ -69,20 +123,21 @@ pub(super) struct Throttles {
 
 impl Throttle {
     fn new(rate: NonZeroU64) -> Arc<Self> {
-        Arc::new(Self { rate, begun: Instant::now(), pace: Mutex::new(Pace::new(rate)) })
+        Arc::new(Self { rate, begun: Instant::now(), line: Mutex::new(Line::new(rate)) })
     }
 
     /// Books what does not wait: those that come after it wait the longer.
-    pub(super) fn charge(&self, bytes: u64) -> Duration {
-        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
-        pace.book(self.begun.elapsed(), bytes)
+    pub(super) fn charge(&self, bytes: u64) {
+        let now = self.begun.elapsed();
+        self.line.lock().unwrap_or_else(PoisonError::into_inner).all.book(now, bytes);
     }
 
     /// Waits until a transfer of so many bytes may begin.
     pub(super) async fn turn(&self, bytes: u64) {
-        let wait = self.charge(bytes);
-        if bytes >= BULK_BYTES_MIN && !wait.is_zero() {
-            patience::pause(wait).await;
+        let now = self.begun.elapsed();
+        let pause = self.line.lock().unwrap_or_else(PoisonError::into_inner).turn(now, bytes);
+        if !pause.is_zero() {
+            patience::pause(pause).await;
         }
     }
 
@@ -93,16 +148,14 @@ impl Throttle {
             return result.bytes().await;
         }
         let begun = Instant::now();
-        let mut pace = Pace::new(self.rate);
+        let mut arriving = Arriving { rate: self.rate, bytes: 0 };
         let mut whole = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
         let mut pieces = result.into_stream();
         while let Some(piece) = pieces.try_next().await? {
-            // what has come is paid for before more is taken
-            pace.book(begun.elapsed(), piece.len() as u64);
             whole.extend_from_slice(&piece);
-            let wait = pace.book(begun.elapsed(), 0);
-            if !wait.is_zero() {
-                patience::pause(wait).await;
+            let pause = arriving.take(begun.elapsed(), piece.len() as u64);
+            if !pause.is_zero() {
+                patience::pause(pause).await;
             }
         }
         Ok(whole.into())
@@ -167,10 +220,58 @@ mod tests {
     }
 
     #[test]
-    fn idle_time_is_not_saved_up() {
+    fn little_idle_time_is_saved_up() {
         let mut pace = Pace::new(NonZeroU64::new(MIB).unwrap());
         assert_eq!(pace.book(seconds(3600.0), MIB), seconds(0.0));
-        assert_eq!(pace.book(seconds(3600.0), MIB), seconds(1.0));
+        assert_eq!(pace.book(seconds(3600.0), MIB), seconds(1.0) - IDLE_SAVED);
+    }
+
+    /// Timers count milliseconds, and are late by one.
+    fn paused(pause: Duration) -> Duration {
+        if pause.is_zero() {
+            return pause;
+        }
+        Duration::from_millis(u64::try_from(pause.as_micros().div_ceil(1000)).unwrap() + 1)
+    }
+
+    /// Transfers of `bytes` whose pieces, of `piece` bytes, are there at once, `together` at a
+    /// time, each after a request of 2 ms; what of the limit they reach. In virtual time.
+    fn share_reached(rate: NonZeroU64, bytes: u64, piece: u64, together: usize) -> f64 {
+        let mut line = Line::new(rate);
+        let mut clocks = vec![Duration::ZERO; together];
+        let count = (8 * rate.get()).div_ceil(bytes).max(8);
+        for _ in 0..count {
+            let next = (0..together).min_by_key(|i| clocks[*i]).unwrap();
+            let clock = &mut clocks[next];
+            *clock += paused(line.turn(*clock, bytes)) + Duration::from_millis(2);
+            let (begun, mut arriving) = (*clock, Arriving { rate, bytes: 0 });
+            let mut left = if bytes < BULK_BYTES_MIN { 0 } else { bytes };
+            while left > 0 {
+                let some = piece.min(left);
+                left -= some;
+                *clock += paused(arriving.take(*clock - begun, some));
+            }
+        }
+        let last = clocks.into_iter().max().unwrap();
+        (count * bytes) as f64 / last.as_secs_f64() / rate.get() as f64
+    }
+
+    #[test]
+    fn the_limit_is_reached_and_kept_to_whatever_the_pieces() {
+        let shapes = [(8 * MIB, 8 << 10), (MIB, 64 << 10), (300_000, 4096), (60_000, 60_000)];
+        for mib_per_second in [1, 10, 40, 400] {
+            let rate = NonZeroU64::new(mib_per_second * MIB).unwrap();
+            for ((bytes, piece), together) in shapes.into_iter().flat_map(|s| [(s, 1), (s, 16)]) {
+                let share = share_reached(rate, bytes, piece, together);
+                // what requests one after another reach of their own
+                let possible = together as f64 * bytes as f64 / 0.002 / rate.get() as f64;
+                let what = format!(
+                    "{mib_per_second} MiB/s, {bytes} bytes in pieces of {piece}, {together} at once: {share}"
+                );
+                assert!(share >= 0.9 * possible.min(1.0), "{what}");
+                assert!(share <= 1.1, "{what}");
+            }
+        }
     }
 
     #[test]
@@ -186,7 +287,8 @@ mod tests {
             clocks[next] += pace.book(clocks[next], bytes);
             last = last.max(clocks[next]);
             moved += bytes;
-            let allowed = last.as_secs_f64() * rate as f64 + 2.0 * MIB as f64;
+            let saved = IDLE_SAVED.as_secs_f64() * rate as f64;
+            let allowed = last.as_secs_f64() * rate as f64 + 2.0 * MIB as f64 + saved;
             assert!((moved as f64) <= allowed + 1.0, "{moved} bytes after {last:?}");
         }
         let ideal = moved as f64 / rate as f64;
