@@ -146,8 +146,8 @@ pub fn backup(
     let wanted = WriterOptions { volume, backup_id, parents: known.parents.clone(), after, lease };
     let mut writer = rt.block_on(async {
         match resume_by {
-            Some(by) => Writer::begin_or_resume(repo, wanted, by).await,
-            None => Writer::begin(repo, wanted).await,
+            Some(by) => Box::pin(Writer::begin_or_resume(repo, wanted, by)).await,
+            None => Box::pin(Writer::begin(repo, wanted)).await,
         }
     })?;
     if let Some(done) = parent::already_done(options, &writer) {

@@ -58,12 +58,25 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+/// Stack of the thread that a command runs on: what the flags are made of takes more than 128 KiB,
+/// and `ulimit -s` may leave the process less.
+const STACK_BYTES: usize = 2 << 20;
+
 /// Runs the program; what the process ends with.
 pub fn main() -> ExitCode {
     crate::io::bound_allocator();
     // keys are in memory: no core dump, no debugger, no other process of this user may read them
-    let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable).err();
     install_panic_hook();
+    let command = std::thread::Builder::new().name("command".into()).stack_size(STACK_BYTES);
+    match command.spawn(move || on_own_stack(hidden)) {
+        Ok(command) => command.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        // where there is no thread to be had, what there is of a stack has to do
+        Err(_) => on_own_stack(hidden),
+    }
+}
+
+fn on_own_stack(hidden: Option<rustix::io::Errno>) -> ExitCode {
     let args = match parse() {
         Ok(Ok(args)) => args,
         Ok(Err(e)) => return ExitCode::from(refuse(&e)),
@@ -77,7 +90,7 @@ pub fn main() -> ExitCode {
         let place = termination_log(report.termination_log.clone(), &env);
         termination::begin(place, args.command.name(), &env.cgroup);
     }
-    if let Err(e) = hidden {
+    if let Some(e) = hidden {
         tracing::debug!("the process could not be made non-dumpable: {e}");
     }
     ExitCode::from(run(args, env, &output))

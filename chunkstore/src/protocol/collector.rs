@@ -189,15 +189,16 @@ pub async fn collect(
     // what stops one of them need not stop another
     let mut failed = Vec::new();
     for generation in unswept(repo).await? {
-        failed.extend(sweep_one(repo, options, generation, None, &mut done).await.err());
+        let swept = Box::pin(sweep_one(repo, options, generation, None, &mut done));
+        failed.extend(swept.await.err());
     }
     done.held_back = done.waiting.len() + failed.len() >= WAITING_MAX;
     if !done.held_back {
-        match condemn::condemn(repo, options, stop, &mut done).await {
+        match Box::pin(condemn::condemn(repo, options, stop, &mut done)).await {
             Ok(None) => {}
             Ok(Some(Condemnation { generation, mark })) => {
-                let swept = sweep_one(repo, options, generation, Some(mark), &mut done).await;
-                failed.extend(swept.err());
+                let swept = Box::pin(sweep_one(repo, options, generation, Some(mark), &mut done));
+                failed.extend(swept.await.err());
             }
             // the caller's own wish says more than what failed before
             Err(e) if e.kind() == ErrorKind::Cancelled => failed.insert(0, e),
@@ -205,9 +206,9 @@ pub async fn collect(
         }
     }
     if done.replaced_segments == 0 && failed.is_empty() {
-        failed.extend(segments::merge(repo, &mut done).await.err());
+        failed.extend(Box::pin(segments::merge(repo, &mut done)).await.err());
     }
-    failed.extend(locked::extend(repo, options, &mut done).await.err());
+    failed.extend(Box::pin(locked::extend(repo, options, &mut done)).await.err());
     let idle = std::time::Duration::from_secs(u64::from(options.lease.lease_seconds));
     let leftovers = repo.store().remove_leftovers(idle);
     (done.deleted_leftovers, done.leftover_bytes) = (leftovers.files, leftovers.bytes);

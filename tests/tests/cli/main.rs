@@ -19,6 +19,7 @@ mod keys;
 mod output;
 mod plan;
 mod secrets;
+mod small_stack;
 mod sources;
 mod stores;
 mod targets;

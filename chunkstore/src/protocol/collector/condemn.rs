@@ -60,8 +60,10 @@ pub(super) async fn condemn(
     // a list may still come to be: then the lease stays, until it is fenced
     let mut in_doubt = false;
     let beat = keeper.heartbeat();
+    // in a box: what all of this takes does not fit on a small stack
+    let work = Box::pin(under_lease(repo, options, generation, id, &mut in_doubt, done));
     let condemned = tokio::select! {
-        condemned = under_lease(repo, options, generation, id, &mut in_doubt, done) => condemned,
+        condemned = work => condemned,
         () = stop => Err(cancelled(repo)),
         // it ends with the keeper, so never before the work
         () = beat => Err(Error::new(ErrorKind::Bug, "keep a lease alive", "the heartbeat ended")),
@@ -83,8 +85,8 @@ async fn under_lease(
     done: &mut Collected,
 ) -> Result<Option<Condemnation>> {
     blockers::bury_the_dead(repo, own, options).await?;
-    let Found { mut list, rewrites, outdated, mark } = find(repo, options, done).await?; // 2 and 3
-    let copied = match rewrite(repo, &rewrites, &mark.live).await {
+    let Found { mut list, rewrites, outdated, mark } = Box::pin(find(repo, options, done)).await?; // 2 and 3
+    let copied = match Box::pin(rewrite(repo, &rewrites, &mark.live)).await {
         Ok(copied) => copied,
         // what is dead altogether still goes, and makes room for the next collection's copies
         Err(e) if e.kind() == ErrorKind::NoSpace => {
@@ -137,7 +139,7 @@ pub(super) async fn find(
             forgotten.iter().filter_map(|l| parse_forgotten_key(&l.key).ok()).collect();
         let packs = list_packs(repo).await?;
         let mut mark = Mark::new(repo);
-        let Err(e) = mark.update(repo, &forgotten, options.limits).await else {
+        let Err(e) = Box::pin(mark.update(repo, &forgotten, options.limits)).await else {
             for name in &mark.forgotten {
                 repo.confirm_forgotten(name).await?;
             }
@@ -178,7 +180,7 @@ async fn found(
     done.pack_bytes = packs.iter().map(|(_, bytes)| bytes).sum();
     done.live_chunks = mark.live.live_chunks();
     done.pages_read += mark.reached.pages;
-    done.mark_bytes = done.mark_bytes.max(mark.live.memory_bytes());
+    done.mark_bytes = done.mark_bytes.max(mark.memory_bytes());
     let sizes = packs.iter().filter(|(pack, _)| dead.binary_search(pack).is_ok());
     done.condemned_bytes = sizes.map(|(_, bytes)| bytes).sum();
     done.condemned_packs = dead.len() as u64;

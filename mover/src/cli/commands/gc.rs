@@ -36,7 +36,7 @@ pub(crate) fn gc(ctx: &Context, args: &GcArgs) -> Result<()> {
     // while it has a lease it stops by itself, to give that back
     let collected = ctx.runtime()?.block_on(async {
         tokio::select! {
-            collected = collect(&repository, &options, cancel.wait()) => collected,
+            collected = Box::pin(collect(&repository, &options, cancel.wait())) => collected,
             () = async { cancel.wait().await; tokio::time::sleep(GRACE).await } => Err(Cancel::error()),
         }
     })?;
@@ -87,7 +87,7 @@ fn dry_run(
     let url = repository.store().url();
     let prices = list.as_ref().map(|list| list.of(url)).transpose()?;
     let watch = Watch::requests(ctx, repository.store());
-    let found = ctx.block_on(preview_collection(repository, options))?;
+    let found = ctx.block_on(Box::pin(preview_collection(repository, options)))?;
     drop(watch);
     let saving = list.as_ref().zip(prices).map(|(list, prices)| {
         let bytes = found.copied_bytes;
