@@ -155,7 +155,7 @@ pub fn check(
     // it ends with the reader
     drop(rt.spawn(reader.heartbeat()));
     let threads = threads(repo, options);
-    let run = Run { rt, repo, options, progress, cancel, threads };
+    let run = Run { rt, repo, options, reader: &reader, progress, cancel, threads };
     let checked = run.all();
     let warnings = rt.block_on(reader.finish());
     let mut report = checked?;
@@ -178,6 +178,7 @@ struct Run<'a> {
     rt: &'a Handle,
     repo: &'a Arc<Repository>,
     options: &'a CheckOptions,
+    reader: &'a Reader,
     progress: &'a Progress,
     cancel: &'a Cancel,
     threads: usize,
@@ -186,7 +187,7 @@ struct Run<'a> {
 impl Run<'_> {
     fn all(&self) -> Result<CheckReport> {
         let limits = ReadLimits::default();
-        let mut check = self.wait(Check::begin(self.repo, limits))?;
+        let mut check = self.wait(Box::pin(Check::begin(self.repo, limits)))?;
         let selected = self.select(&check)?;
         self.progress.set_phase(Phase::Verifying);
         let todo = check.packs(|pack| selected.contains(pack));
@@ -199,14 +200,14 @@ impl Run<'_> {
         let (mut repaired, mut unrepaired) = (Repaired::default(), None);
         let (found, found_count) = (check.findings().0.to_vec(), check.findings().1);
         let notes = check.notes().to_vec();
-        let mut lost = self.wait(check.lost())?;
+        let mut lost = self.wait(Box::pin(check.lost()))?;
         if self.options.repair {
             // what was found is worth more than what could be done about it
             match self.repair(&mut check, &selected, &mut repaired) {
                 Err(e) if e.kind() == ErrorKind::Cancelled => return Err(e),
                 done => unrepaired = done.err().map(Arc::new),
             }
-            match self.wait(check.lost()) {
+            match self.wait(Box::pin(check.lost())) {
                 Err(e) if e.kind() == ErrorKind::Cancelled => return Err(e),
                 Err(e) => unrepaired = unrepaired.or(Some(Arc::new(e))),
                 Ok(left) => lost = left,
@@ -235,15 +236,18 @@ impl Run<'_> {
         read: &HashSet<PackId>,
         repaired: &mut Repaired,
     ) -> Result<()> {
+        // what it finds missing may only have been collected, and what it finds may be so any moment
+        self.wait(self.reader.check_held())?;
         for _ in 0..REPAIRS_MAX {
-            if !self.wait(check.repair_stubs(repaired))? {
+            if !self.wait(Box::pin(check.repair_stubs(repaired)))? {
                 break;
             }
-            self.wait(check.again())?;
+            self.wait(Box::pin(check.again()))?;
             let todo = check.packs(|_| false);
             self.packs(check, todo, &HashSet::new())?;
         }
-        self.wait(check.repair_segments(repaired))?;
+        self.wait(self.reader.check_held())?;
+        self.wait(Box::pin(check.repair_segments(repaired)))?;
         self.wait(check.record_damage(repaired))?;
         self.wait(check.clear_records(read, repaired))
     }
@@ -283,7 +287,7 @@ impl Run<'_> {
             check.absorb(of_whole);
             // what is looked at again has been read
             data = false;
-            todo = self.wait(check.settle())?;
+            todo = self.wait(Box::pin(check.settle()))?;
         }
         Ok(())
     }

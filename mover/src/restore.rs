@@ -168,6 +168,7 @@ pub(crate) fn restore_to(
         To::Path(path) => job.onto(path, reader),
         To::Output(out) => job.out(out, reader),
     });
+    let restored = restored.map_err(|e| reading.explain(rt, e));
     let warnings = reading.finish(rt);
     let mut summary = restored?;
     summary.warnings.extend(warnings);
@@ -476,6 +477,11 @@ impl Reading {
         // it ends with the reader
         drop(rt.spawn(reader.heartbeat()));
         Ok(Self(reader))
+    }
+
+    /// An error, or that its backup was forgotten meanwhile, if that is why.
+    pub(crate) fn explain(&self, rt: &Handle, e: Error) -> Error {
+        rt.block_on(self.0.explain(e))
     }
 
     /// Gives the claim back. That it cannot be given back is no failure, only a warning: it runs

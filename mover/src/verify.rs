@@ -114,6 +114,7 @@ pub fn verify(
         Some(source) => against(&run, &manifest, source, &options),
         None => data(&run, &manifest),
     };
+    let verified = verified.map_err(|e| reading.explain(rt, e));
     let warnings = reading.finish(rt);
     let mut summary = verified?;
     summary.warnings.extend(warnings);

@@ -5,11 +5,14 @@
 //! clock is noted beside it, for whoever tells the user how far it is off; it decides nothing. A
 //! beat that fails is tried again and never ends the run: at worst a collector takes this writer
 //! for dead and fences it, which costs work and not data.
+//! A reader that was taken for dead begins anew: another lease, and then a look whether its backup
+//! is still there.
 //!
 //! The heartbeat and the rest of the run share the state under an async mutex, held across one
 //! request: a beat can neither overlap the removal (and bring the lease back) nor a replacement.
 //! Nothing else is locked while it is held.
 
+use super::reader::{Confirmed, confirm};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::lease::{Checkpoint, Lease, LeaseRole};
 use crate::format::names::lease_key;
@@ -87,6 +90,16 @@ struct State {
     shared: bool,
     /// This machine's clock before and after the last write; `None`: it may not have arrived.
     written: Option<[DateTime<Utc>; 2]>,
+    gap: Option<Gap>,
+}
+
+/// A reader's lease was gone for a while, so a collection may not have waited for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gap {
+    /// Whether its backup is there under the new lease was not to be found out yet.
+    Unknown,
+    /// What was found then.
+    Found(Confirmed),
 }
 
 /// A lease as it lies in the store.
@@ -105,7 +118,7 @@ impl LeaseKeeper {
     pub(super) async fn create(repo: &Arc<Repository>, lease: Lease) -> Result<Self> {
         let written = Some(create(repo, &lease).await?);
         let lease_seconds = lease.lease_seconds;
-        let state = Mutex::new(State { lease, ended: false, shared: false, written });
+        let state = Mutex::new(State { lease, ended: false, shared: false, written, gap: None });
         let (ended, lost) = (watch::Sender::new(false), watch::Sender::new(false));
         Ok(Self { repo: Arc::clone(repo), state, lease_seconds, ended, lost })
     }
@@ -118,7 +131,8 @@ impl LeaseKeeper {
     ) -> Result<Option<Self>> {
         let LeaseOptions { lease_seconds, tool, host } = options.clone();
         let lease = Lease { lease_seconds, tool, host, ..lease };
-        let state = Mutex::new(State { lease, ended: false, shared: true, written: None });
+        let state =
+            Mutex::new(State { lease, ended: false, shared: true, written: None, gap: None });
         let (ended, lost) = (watch::Sender::new(false), watch::Sender::new(false));
         let keeper = Self { repo: Arc::clone(repo), state, lease_seconds, ended, lost };
         let there = keeper.beat().await?;
@@ -252,7 +266,30 @@ impl LeaseKeeper {
         }
         let written = rewrite(&self.repo, &mut state).await;
         self.note(&written);
-        written
+        let there = written?;
+        let LeaseRole::Reader { name } = state.lease.role.clone() else { return Ok(there) };
+        if !there {
+            let lease = Lease { lease_id: LeaseId::random(), beat: 0, ..state.lease.clone() };
+            state.written = Some(create(&self.repo, &lease).await?);
+            (state.lease, state.gap) = (lease, Some(Gap::Unknown));
+            tracing::warn!("the lease was gone: this process was taken for dead; it has a new one");
+        }
+        // as at the begin: it counts only under the lease
+        if state.gap == Some(Gap::Unknown) {
+            state.gap = Some(Gap::Found(confirm(&self.repo, &name).await?));
+        }
+        Ok(true)
+    }
+
+    /// An extra beat, and whether the lease of this reader was ever gone.
+    pub(super) async fn look_for_gap(&self) -> Result<Option<Gap>> {
+        self.beat().await?;
+        Ok(self.gap().await)
+    }
+
+    /// Whether the lease of this reader was ever gone, as far as it is known.
+    pub(super) async fn gap(&self) -> Option<Gap> {
+        self.state.lock().await.gap
     }
 
     /// Ends when the lease is found gone.

@@ -4,10 +4,14 @@
 //!    forgotten. 3. Read; on a 404 look up the forwarding stub, and never remember that there was
 //!    none. 4. Remove the lease.
 //!
+//! A reader that finds its lease gone was taken for dead: steps 1 and 2 again, beside the reading. What
+//! it has read until then is right, as ids prove; what it cannot read any more may be gone because
+//! its backup was forgotten in between, and then it says so.
+//!
 //! Without the right to write there is no lease. That is safe as long as nobody forgets the backup
 //! meanwhile.
 
-use super::lease::{LeaseKeeper, LeaseOptions, Removal};
+use super::lease::{Gap, LeaseKeeper, LeaseOptions, Removal};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::lease::LeaseRole;
 use crate::format::manifest::{Manifest, ManifestRecord};
@@ -19,6 +23,9 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Reader {
     lease: Option<Arc<LeaseKeeper>>,
+    repo: Arc<Repository>,
+    /// `None`: all backups.
+    reads: Option<AttemptName>,
 }
 
 impl Reader {
@@ -37,7 +44,7 @@ impl Reader {
                 Some(Arc::new(lease.map_err(explain)?))
             }
         };
-        let reader = Self { lease };
+        let reader = Self { lease, repo: Arc::clone(repo), reads: Some(manifest.name()) };
         match confirm(repo, &manifest.name()).await {
             Ok(Confirmed::Present) => Ok(reader),
             Ok(Confirmed::Forgotten) => {
@@ -62,13 +69,14 @@ impl Reader {
         repo: &Arc<Repository>,
         lease: Option<LeaseOptions>,
     ) -> Result<Self> {
-        let Some(options) = lease else { return Ok(Self { lease: None }) };
+        let reader = |lease| Self { lease, repo: Arc::clone(repo), reads: None };
+        let Some(options) = lease else { return Ok(reader(None)) };
         let listed = repo.store().list(BACKUPS_PREFIX).await?;
         let Some(name) = listed.iter().find_map(|l| parse_manifest_key(&l.key).ok()) else {
-            return Ok(Self { lease: None });
+            return Ok(reader(None));
         };
         let lease = LeaseKeeper::create(repo, options.lease(LeaseRole::Reader { name })).await;
-        Ok(Self { lease: Some(Arc::new(lease.map_err(explain)?)) })
+        Ok(reader(Some(Arc::new(lease.map_err(explain)?))))
     }
 
     /// Keeps the lease alive; to be spawned beside the reading. Ends with the reader.
@@ -81,11 +89,64 @@ impl Reader {
         }
     }
 
+    /// Refuses if the lease was gone for a while: then what is read may have been collected, and
+    /// what was condemned meanwhile is not kept. For who is about to build on what was read.
+    pub async fn check_held(&self) -> Result<()> {
+        let Some(lease) = &self.lease else { return Ok(()) };
+        if lease.look_for_gap().await?.is_none() {
+            return Ok(());
+        }
+        let context = format!("build on what was read in {}", self.repo.store().url());
+        let what = "the lease of this run was gone for a while, and a collection may have deleted what it kept";
+        Err(Error::new(ErrorKind::Unavailable, context, what).hint("run it again"))
+    }
+
+    /// What could not be read may be gone because its backup was forgotten meanwhile: then that is
+    /// the error, caused by this one.
+    pub async fn explain(&self, e: Error) -> Error {
+        let Some(name) = &self.reads else { return e };
+        let gone = matches!(e.kind(), ErrorKind::Missing | ErrorKind::NotFound);
+        if !gone {
+            return e;
+        }
+        // what cannot be asked explains nothing
+        let (kind, what) = match confirm(&self.repo, name).await {
+            Ok(Confirmed::Forgotten) => (ErrorKind::Forgotten, "it was forgotten"),
+            Ok(Confirmed::Absent) => (ErrorKind::NotFound, "it was forgotten and collected"),
+            Ok(Confirmed::Present) | Err(_) => return e,
+        };
+        let context = format!("read backup {name} in {}", self.repo.store().url());
+        let what = format!("{what} while it was read");
+        Error::new(kind, context, what).caused_by(e.without_hint()).hint(
+            "`list` shows what there is; a reader that beats within its lease time keeps its backup",
+        )
+    }
+
     /// Removes the lease. What comes back are warnings.
     pub async fn finish(self) -> Vec<String> {
-        match &self.lease {
-            None => Vec::new(),
-            Some(lease) => lease.end(Removal::Always).await.map(stays_behind).into_iter().collect(),
+        let Some(lease) = &self.lease else { return Vec::new() };
+        let gap = lease.gap().await.map(|gap| self.was_gone(gap));
+        let stays = lease.end(Removal::Always).await.map(stays_behind);
+        gap.into_iter().chain(stays).collect()
+    }
+
+    fn was_gone(&self, gap: Gap) -> String {
+        let gone = "the lease was gone for a while: this process was taken for dead";
+        let Some(name) = &self.reads else {
+            return format!(
+                "{gone}; what is said to be lost may be of backups that were forgotten meanwhile: run it again"
+            );
+        };
+        match gap {
+            Gap::Found(Confirmed::Present) => {
+                format!("{gone}; it took a new one, and backup {name} is still there")
+            }
+            Gap::Found(Confirmed::Forgotten | Confirmed::Absent) => {
+                format!("{gone}, and backup {name} was forgotten meanwhile")
+            }
+            Gap::Unknown => {
+                format!("{gone}; whether backup {name} is still there could not be found out")
+            }
         }
     }
 }

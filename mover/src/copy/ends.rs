@@ -57,6 +57,11 @@ impl Ends<'_> {
         }
     }
 
+    /// An error, or that the original was forgotten meanwhile, if that is why.
+    pub(super) fn explain(&self, reader: &Reader, e: Error) -> Error {
+        self.rt.block_on(reader.explain(e))
+    }
+
     /// That a lease stays is no more than a line in the log: it runs out by itself.
     pub(super) fn finish(&self, reader: Option<Reader>) {
         let Some(reader) = reader else { return };

@@ -95,6 +95,7 @@ pub fn copy(
         at.finish(base_reader);
         done
     });
+    let done = done.map_err(|e| at.explain(&reader, e));
     at.finish(Some(reader));
     done
 }

@@ -1,6 +1,7 @@
 //! Leases: heartbeats, ends, and what may go wrong with them without harm.
 
 use super::*;
+use crate::error::Error;
 use crate::format::lease::{Checkpoint, Lease, LeaseRole};
 use crate::protocol::lease::{LeaseKeeper, Removal};
 use crate::units::ChunkNo;
@@ -181,6 +182,54 @@ async fn a_reader_confirms_its_backup_under_its_lease() {
     let e = begin(None).await.unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Forgotten, "{e}");
     assert!(leases(&repo).await.is_empty(), "a failed begin leaves no lease");
+}
+
+/// A collection took it for dead; whether it has also deleted what is read is to be said.
+#[tokio::test]
+async fn a_reader_that_was_taken_for_dead_begins_anew_and_says_so() {
+    let lost = || Error::new(ErrorKind::Missing, "read chunk 1", "its pack is gone");
+    for forgotten in [false, true] {
+        let (repo, faulty, _) = memory_repository().await;
+        let backup = manifest("v", "b", 1);
+        put_manifest(&repo, &backup).await;
+        let reader = Reader::begin(&repo, &backup, Some(lease_options())).await.unwrap();
+        reader.check_held().await.unwrap();
+        let first = leases(&repo).await;
+        repo.store().delete(&lease_key(&first[0])).await.unwrap();
+        if forgotten {
+            repo.forget(&backup.name(), "other").await.unwrap();
+        }
+        // the new lease may come to be, and what follows may fail: the next beat looks again
+        faulty.fault("head backups", Fault::LostBefore);
+        assert_eq!(reader.check_held().await.unwrap_err().kind(), ErrorKind::Unavailable);
+        let second = leases(&repo).await;
+        assert!(second.len() == 1 && second != first, "{first:?} {second:?}");
+        assert_eq!(reader.check_held().await.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(leases(&repo).await, second);
+        let e = reader.explain(lost()).await;
+        let kind = if forgotten { ErrorKind::Forgotten } else { ErrorKind::Missing };
+        assert_eq!(e.kind(), kind, "{e}");
+        assert!(e.to_string().contains("its pack is gone"), "{e}");
+        let warnings = reader.finish().await;
+        let [warning] = warnings.as_slice() else { panic!("{warnings:?}") };
+        let said = if forgotten { "was forgotten meanwhile" } else { "is still there" };
+        assert!(warning.contains(said), "{warning}");
+        assert!(leases(&repo).await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_check_that_was_taken_for_dead_does_not_build_on_what_it_read() {
+    let (repo, _, _) = memory_repository().await;
+    put_manifest(&repo, &manifest("v", "b", 1)).await;
+    let reader = Reader::begin_for_all(&repo, Some(lease_options())).await.unwrap();
+    reader.check_held().await.unwrap();
+    let first = leases(&repo).await;
+    repo.store().delete(&lease_key(&first[0])).await.unwrap();
+    assert_eq!(reader.check_held().await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(leases(&repo).await.len(), 1);
+    let warnings = reader.finish().await;
+    assert!(warnings.len() == 1 && warnings[0].contains("run it again"), "{warnings:?}");
 }
 
 #[tokio::test]
