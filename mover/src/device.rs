@@ -8,6 +8,7 @@
 //!
 //! Owns: the descriptors. Must not: read or write volume data other than superblocks and zeros.
 
+mod cache;
 mod geometry;
 mod identity;
 mod lock;

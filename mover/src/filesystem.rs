@@ -26,10 +26,8 @@ mod xfs;
 use crate::changes::{Extents, ExtentsBuilder};
 use crate::device::signatures;
 use std::fmt;
-use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 
 /// Bounds on a map.
 #[derive(Debug, Clone, Copy)]
@@ -48,12 +46,6 @@ pub trait ReadAt {
     /// Of a device; `None` where nobody says.
     fn sector_bytes(&self) -> Option<u64> {
         None
-    }
-}
-
-impl ReadAt for File {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        self.read_exact_at(buffer, offset)
     }
 }
 

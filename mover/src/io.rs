@@ -12,7 +12,9 @@
 //!
 //! An [`IoFile`] holds up to two descriptors of one device: the main one, opened with `O_DIRECT`
 //! where that works, and a buffered one for the bytes that are not aligned (the odd end of a file).
-//! Which bytes go which way is decided in `transfer.rs`, once for all engines.
+//! Which bytes go which way is decided in `transfer.rs`, once for all engines. Reads and writes
+//! beside an engine's take any offset and any memory, and are rounded to whole blocks
+//! (`rounded.rs`): the page cache of a device may be older than the device.
 //!
 //! Invariants: a slot is in one place at a time; memory that the kernel may still write is never
 //! freed (an engine that cannot get its slots back leaks them, and with them the arena). Unsafe
@@ -25,6 +27,7 @@ mod arena;
 mod blocking;
 mod engine;
 mod file;
+mod rounded;
 mod transfer;
 mod uring;
 

@@ -43,6 +43,7 @@ use crate::control::{Cancel, MemoryBudget, Phase, Progress};
 use crate::device::{DirectIo, Source, Target, TargetOptions};
 use crate::io::{Arena, Engine, EngineChoice};
 use crate::verify::compare::{Compare, Compared, compare};
+use crate::verify::may_be_old;
 use chunkstore::{
     Error, ErrorKind, LeaseOptions, Manifest, MapReader, Reader, Repository, Result, VolumeMap,
 };
@@ -271,7 +272,9 @@ impl Job<'_> {
         summary.set_target(target, name, notes);
         summary.damaged = damaged;
         if self.options.verify {
-            summary.verified = Some(self.read_back(target, edges)?);
+            let (verified, warning) = self.read_back(target, edges)?;
+            summary.verified = Some(verified);
+            summary.warnings.extend(warning);
         }
         Ok(summary)
     }
@@ -281,7 +284,11 @@ impl Job<'_> {
     }
 
     /// Compares what the flushed target returns with the backup.
-    fn read_back(&self, target: &Target, edges: &[Edge]) -> Result<VerifiedTarget> {
+    fn read_back(
+        &self,
+        target: &Target,
+        edges: &[Edge],
+    ) -> Result<(VerifiedTarget, Option<String>)> {
         self.progress.set_phase(Phase::Verifying);
         let source = target.reopen(self.options.direct)?;
         let reader = self.map_reader()?;
@@ -290,11 +297,12 @@ impl Job<'_> {
             compare_edge(&source, edge, &mut compared, self.progress)?;
         }
         if compared.differing.is_empty() {
-            return Ok(VerifiedTarget {
+            let verified = VerifiedTarget {
                 read_bytes: compared.read_bytes,
                 hole_bytes: compared.hole_bytes,
                 direct: source.direct(),
-            });
+            };
+            return Ok((verified, source.stale().map(|why| may_be_old(source.path(), why))));
         }
         let what = compared.differing.describe();
         Err(Error::new(
@@ -339,20 +347,12 @@ fn compare_edge(
     compared: &mut Compared,
     progress: &Progress,
 ) -> Result<()> {
-    let align = u64::from(source.io_file().align().max(1));
     let len = edge.bytes.len();
-    let start = edge.offset / align * align;
-    let skip = usize::try_from(edge.offset - start).unwrap_or(0);
-    // whole blocks into aligned memory, so that a direct descriptor reads the device and not the
-    // page cache
-    let arena = Arena::new(1, skip + len + usize::try_from(align).unwrap_or(0))?;
-    let mut slot = arena.take_wait();
-    let end = (edge.offset + len as u64).next_multiple_of(align).min(source.size_bytes());
-    let buf = &mut slot[..usize::try_from(end - start).unwrap_or(0)];
-    source.read_exact_at(buf, start)?;
+    let mut bytes = vec![0; len];
+    source.read_exact_at(&mut bytes, edge.offset)?;
     compared.read_bytes += len as u64;
     progress.done_bytes.add(len as u64);
-    if buf.get(skip..skip + len) != Some(edge.bytes.as_slice()) {
+    if bytes != edge.bytes {
         compared.differing.insert(edge.offset..edge.offset + len as u64);
     }
     Ok(())

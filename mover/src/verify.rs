@@ -169,12 +169,18 @@ fn against(
     summary.read_bytes = read_bytes;
     summary.hole_bytes = hole_bytes;
     summary.pages = pages;
+    summary.warnings.extend(source.stale().map(|why| may_be_old(source.path(), why)));
     if source.kind() == DeviceKind::File {
         let (path, is_bytes) = (source.path(), source.size_bytes());
         let longer = longer_file(path, is_bytes, manifest.size_bytes);
         summary.warnings.extend(longer.map(|longer| format!("{longer} were not compared")));
     }
     Ok(summary)
+}
+
+/// That a device was not looked at itself.
+pub(crate) fn may_be_old(path: &Path, why: &str) -> String {
+    format!("what was compared of {} may be older than what is on it: {why}", path.display())
 }
 
 fn open(path: &Path, options: &VerifyOptions, manifest: &Manifest) -> Result<Source> {

@@ -2,6 +2,8 @@
 //! swap, mounts. Needs root; without, each test says `SKIP` and passes.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, which clippy does not see")]
 
+#[path = "device/caches.rs"]
+mod caches;
 #[path = "device/machine.rs"]
 mod machine;
 #[path = "device/refusals.rs"]
@@ -284,7 +286,8 @@ fn files_in_memory_work_too() {
         let mount = machine::Mount::memory(kind, dir.path());
         let image = machine::image_in(mount.path(), 5_000_001);
         for choice in CHOICES {
-            let target = Target::open(&*image, &TargetOptions::new(5_000_001)).unwrap();
+            let options = TargetOptions { force: true, ..TargetOptions::new(5_000_001) };
+            let target = Target::open(&*image, &options).unwrap();
             let arena = Arena::new(8, 256 << 10).unwrap();
             let all = (5_000_001, 256 << 10, 5);
             move_all(choice, &arena, target.io_file(), Direction::Write, all);

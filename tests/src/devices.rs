@@ -48,18 +48,22 @@ impl LoopDevice {
 
     /// With logical sectors of `sector_bytes` (512 or 4096).
     pub fn attach_with_sectors(image: &Path, sector_bytes: u32) -> Self {
-        Self::losetup(image, sector_bytes, &[])
+        Self::losetup(image, sector_bytes, &["--direct-io=on"])
     }
 
     /// Read-only, with 512-byte sectors.
     pub fn attach_read_only(image: &Path) -> Self {
-        Self::losetup(image, 512, &["--read-only"])
+        Self::losetup(image, 512, &["--direct-io=on", "--read-only"])
+    }
+
+    /// Through the page cache of what it is over.
+    pub fn attach_cached(image: &Path) -> Self {
+        Self::losetup(image, 512, &["--direct-io=off"])
     }
 
     fn losetup(image: &Path, sector_bytes: u32, more: &[&str]) -> Self {
         let sectors = sector_bytes.to_string();
-        let mut args =
-            vec!["--find", "--show", "--direct-io=on", "--sector-size", sectors.as_str()];
+        let mut args = vec!["--find", "--show", "--sector-size", sectors.as_str()];
         args.extend(more);
         let mut args: Vec<&OsStr> = args.into_iter().map(OsStr::new).collect();
         args.push(image.as_os_str());

@@ -16,6 +16,7 @@ use super::turns::Turns;
 use crate::changes::{BackupPlan, Extents};
 use crate::control::Cancel;
 use crate::device::Source;
+use crate::io::Arena;
 use chunkstore::{
     ChangeKind, ChunkNo, ChunkRef, Error, ErrorKind, Geometry, MapReader, PageSet, Repository,
     Result, VolumeMap, is_zero,
@@ -309,13 +310,14 @@ impl Audit<'_> {
     fn compare(&self, expected: &[(ChunkNo, Option<ChunkRef>)]) -> Result<Option<u64>> {
         let (next, found) = (AtomicUsize::new(0), Mutex::new(Ok(None)));
         let readers = expected.len().min(READERS_MAX);
+        let arena = Arena::new(readers.max(1), self.geometry.chunk().bytes() as usize)?;
         std::thread::scope(|threads| {
             for _ in 0..readers {
                 threads.spawn(|| {
-                    let mut buffer = Aligned::new(self.geometry.chunk().bytes() as usize);
+                    let mut buffer = arena.take_wait();
                     while let Some((chunk, at)) = expected.get(next.fetch_add(1, Ordering::Relaxed))
                     {
-                        let result = self.differs(*chunk, at.as_ref(), buffer.bytes());
+                        let result = self.differs(*chunk, at.as_ref(), &mut buffer);
                         let offset = match result {
                             Ok(false) => continue,
                             Ok(true) => Ok(Some(self.geometry.offset(*chunk))),
@@ -342,28 +344,6 @@ impl Audit<'_> {
             Some(at) => self.repo.keys().chunk_id(bytes) != at.id,
             None => !is_zero(bytes),
         })
-    }
-}
-
-/// Memory that a direct read may fill: what the page cache has of a device need not be what is on
-/// it.
-pub(super) struct Aligned {
-    bytes: Vec<u8>,
-    start: usize,
-    len: usize,
-}
-
-impl Aligned {
-    const ALIGN: usize = 4096;
-
-    pub(super) fn new(len: usize) -> Self {
-        let bytes = vec![0; len + Self::ALIGN];
-        let start = bytes.as_ptr().align_offset(Self::ALIGN).min(Self::ALIGN);
-        Self { bytes, start, len }
-    }
-
-    pub(super) fn bytes(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + self.len]
     }
 }
 

@@ -48,6 +48,14 @@ pub(super) fn prepare(
         .map_err(|e| e.within(format!("back up {}", options.source.display())))?;
     let written = source.written();
     let mut degraded = Vec::new();
+    if let Some(why) = source.stale() {
+        degraded.push(format!(
+            "{} is read through a page cache that may be older than the device ({why}): the backup \
+             may hold old data; read it with O_DIRECT (--direct-io auto), or let the program have \
+             CAP_SYS_ADMIN",
+            options.source.display()
+        ));
+    }
     if let Some(mount) = source.mounted_read_write()? {
         degraded.push(format!(
             "{} is mounted read-write at {}: the backup may be inconsistent; back up a snapshot instead",

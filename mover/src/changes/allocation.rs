@@ -4,16 +4,66 @@ use super::{ChangeKind, ChangedBlocks, Extents, ListRequest, Origin};
 use crate::device::{Source, SourceOptions};
 use crate::filesystem::{Limits, ReadAt, Refusal, WHILE_IN_USE, used_space};
 use chunkstore::{Error, ErrorKind, Result};
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 
-impl ReadAt for Source {
+/// Read at once around a small piece: what a file system keeps beside it is often asked for next,
+/// and no cache is before the device.
+const WINDOW_BYTES: usize = 64 << 10;
+/// Windows that are kept. Not more: each is looked at in turn.
+const WINDOWS: usize = 16;
+
+/// A device, of which what was read last is kept. Nobody writes to it while its map is made.
+struct Windows<'a> {
+    source: &'a Source,
+    /// Each with where it begins, the newest at the end.
+    kept: RefCell<VecDeque<(u64, Vec<u8>)>>,
+}
+
+impl<'a> Windows<'a> {
+    fn new(source: &'a Source) -> Self {
+        Self { source, kept: RefCell::default() }
+    }
+
+    /// Takes all of `buffer` from one window, if they are all in one.
+    fn copy(&self, buffer: &mut [u8], offset: u64) -> io::Result<bool> {
+        let start = offset / WINDOW_BYTES as u64 * WINDOW_BYTES as u64;
+        let skip = usize::try_from(offset - start).map_err(io::Error::other)?;
+        if skip + buffer.len() > WINDOW_BYTES || offset >= self.source.size_bytes() {
+            return Ok(false);
+        }
+        let mut kept = self.kept.borrow_mut();
+        let window = match kept.iter().position(|(at, _)| *at == start) {
+            Some(at) => kept.remove(at),
+            None => {
+                let len = (self.source.size_bytes() - start).min(WINDOW_BYTES as u64);
+                let mut bytes = vec![0; usize::try_from(len).map_err(io::Error::other)?];
+                // a bad block beside what is wanted is nothing to the map
+                self.source.read_exact_at(&mut bytes, start).ok().map(|()| (start, bytes))
+            }
+        };
+        let Some((start, bytes)) = window else { return Ok(false) };
+        let found = bytes.get(skip..skip + buffer.len()).map(|part| buffer.copy_from_slice(part));
+        if kept.len() == WINDOWS {
+            kept.pop_front();
+        }
+        kept.push_back((start, bytes));
+        Ok(found.is_some())
+    }
+}
+
+impl ReadAt for Windows<'_> {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        self.read_exact_at(buffer, offset).map_err(io::Error::other)
+        if self.copy(buffer, offset)? {
+            return Ok(());
+        }
+        self.source.read_exact_at(buffer, offset).map_err(io::Error::other)
     }
 
     fn sector_bytes(&self) -> Option<u64> {
-        self.is_block_device().then(|| self.logical_block_bytes().into())
+        self.source.is_block_device().then(|| self.source.logical_block_bytes().into())
     }
 }
 
@@ -35,7 +85,7 @@ pub(super) fn filesystem_list(path: &Path, request: &ListRequest<'_>) -> Result<
             .hint("back up a snapshot instead"));
     }
     let limits = Limits { granule_bytes: request.granule_bytes, ranges_max: request.ranges_max };
-    let found = used_space(source, source.size_bytes(), limits);
+    let found = used_space(&Windows::new(source), source.size_bytes(), limits);
     let found = found.map_err(|refusal| {
         let kind = match &refusal {
             Refusal::Io { .. } => ErrorKind::Device,

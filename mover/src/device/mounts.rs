@@ -74,6 +74,22 @@ pub(super) fn overlap(a: Identity, b: Identity) -> bool {
     system.below(a).contains(&b) || system.below(b).contains(&a)
 }
 
+/// Whether a file system is mounted on this very device: not on a partition of it.
+pub(super) fn is_mounted(identity: Identity) -> bool {
+    let system = System::default();
+    let text = std::fs::read(system.proc.join("self/mountinfo")).unwrap_or_default();
+    parse_mountinfo(&text).iter().any(|mount| {
+        let by_number = mount.device.map(Identity::Block) == Some(identity);
+        let on_device = || mount.source.starts_with("/dev");
+        by_number || (on_device() && Identity::of_path(&mount.source) == Some(identity))
+    })
+}
+
+/// Devices that this one lies on, and that a loop device in between reads through their page cache.
+pub(super) fn read_through_cache(identity: Identity) -> Vec<PathBuf> {
+    System::default().cached_below(identity)
+}
+
 /// Where the kernel tells about itself.
 #[derive(Debug)]
 struct System {
@@ -169,6 +185,20 @@ impl System {
             }
         }
         family
+    }
+
+    fn cached_below(&self, identity: Identity) -> Vec<PathBuf> {
+        let below = self.below(identity);
+        let is_ours = |no: &DeviceNo| below.contains(&Identity::Block(*no));
+        let cached = |no: DeviceNo| {
+            let direct = std::fs::read_to_string(self.block(no).join("loop/dio"));
+            direct.map_or(true, |direct| direct.trim() != "1")
+        };
+        self.loops()
+            .filter(|(no, _)| is_ours(no) && cached(*no))
+            .map(|(_, backing)| backing)
+            .filter(|path| matches!(Identity::of_path(path), Some(Identity::Block(_))))
+            .collect()
     }
 
     fn block(&self, no: DeviceNo) -> PathBuf {

@@ -201,13 +201,16 @@ fn patiently<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
     let end = Instant::now() + BUSY_PATIENCE;
     loop {
         match attempt() {
-            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && Instant::now() < end => {
-                let pause = Instant::now() + BUSY_PAUSE;
-                let _ = crossbeam_channel::never::<()>().recv_deadline(pause);
-            }
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && Instant::now() < end => pause(),
             other => return other,
         }
     }
+}
+
+/// A moment for others to end what they are doing.
+pub(super) fn pause() {
+    let end = Instant::now() + BUSY_PAUSE;
+    let _ = crossbeam_channel::never::<()>().recv_deadline(end);
 }
 
 /// Not with `O_NONBLOCK`: io_uring would then refuse to wait for file systems that know no other

@@ -1,5 +1,6 @@
 //! A volume that is read.
 
+use super::cache;
 use super::geometry::{DeviceKind, Facts};
 use super::mounts::InUse;
 use super::open::{Access, DirectIo, Opened};
@@ -31,6 +32,7 @@ pub struct Source {
     facts: Facts,
     /// Of an export; a snapshot's do not change while it is read.
     data: OnceLock<Option<Vec<Range<u64>>>>,
+    stale: Option<String>,
 }
 
 /// Ranges of data of an export that are kept apart: 4 MiB of them. What is behind the last counts
@@ -41,7 +43,7 @@ const QUESTIONS_MAX: u32 = 1 << 20;
 
 impl Source {
     /// Opens a block device, a regular file or an NBD export for reading. It takes no claim: the
-    /// device may be in use.
+    /// device may be in use. The page cache of a device that is read through it is emptied.
     pub fn open(path: impl AsRef<Path>, options: SourceOptions) -> Result<Self> {
         let path = path.as_ref();
         let empty = || {
@@ -59,11 +61,17 @@ impl Source {
         }
         let Opened { io, facts } =
             with_direct(path, Access::Read, options.direct, buffered, facts)?;
-        Ok(Self::of(io, facts))
+        let stale = cache::empty(&io, &facts, facts.size_bytes);
+        Ok(Self { stale, ..Self::of(io, facts) })
     }
 
     pub(super) fn of(io: Arc<IoFile>, facts: Facts) -> Self {
-        Self { io, facts, data: OnceLock::new() }
+        Self { io, facts, data: OnceLock::new(), stale: None }
+    }
+
+    /// Why what is read here may be older than what is on the device, if it may be.
+    pub fn stale(&self) -> Option<&str> {
+        self.stale.as_deref()
     }
 
     /// The NBD export, if it is one.
@@ -204,7 +212,7 @@ impl Source {
         if !self.is_block_device() || !is_claimed(self.path()) {
             return Ok(false);
         }
-        let InUse { mounts, swap, holders } = InUse::of(self.facts.identity)?;
+        let InUse { mounts, swap, holders, .. } = InUse::of(self.facts.identity)?;
         Ok(mounts.is_empty() || !swap.is_empty() || !holders.is_empty())
     }
 
@@ -240,7 +248,8 @@ impl Source {
         (self.facts.kind == DeviceKind::File).then_some(ns)
     }
 
-    /// Fills `buf` on the caller's thread: for small reads beside an engine's.
+    /// Fills `buf` on the caller's thread, from any offset: for reads beside an engine's, which see
+    /// the same bytes.
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.io.read_exact_at(buf, offset).map_err(|e| {
             let len = u32::try_from(buf.len()).unwrap_or(u32::MAX);

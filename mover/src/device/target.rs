@@ -1,5 +1,6 @@
 //! A volume that is written: everything that is refused, is refused here, before a byte changes.
 
+use super::cache;
 use super::geometry::{DeviceKind, Facts, Identity, examine};
 use super::mounts::{InUse, overlap};
 use super::open::{Access, DirectIo, Opened, changed, lock_target};
@@ -45,6 +46,7 @@ pub struct Target {
     facts: Facts,
     size_bytes: u64,
     created: bool,
+    stale: Option<String>,
     pub(super) zero: ZeroState,
 }
 
@@ -82,7 +84,8 @@ impl Target {
         let Opened { io, facts } = open_export(path)?;
         check_room(path, &facts, options.size_bytes)?;
         let zero = ZeroState::default();
-        let this = Self { io, facts, size_bytes: options.size_bytes, created: false, zero };
+        let size_bytes = options.size_bytes;
+        let this = Self { io, facts, size_bytes, created: false, stale: None, zero };
         this.check_content(options.force)?;
         Ok(this)
     }
@@ -126,8 +129,9 @@ impl Target {
     fn with(path: &Path, buffered: File, facts: Facts, options: &TargetOptions) -> Result<Self> {
         let Opened { io, facts } =
             with_direct(path, Access::Write, options.direct, buffered, facts)?;
-        let zero = ZeroState::default();
-        Ok(Self { io, facts, size_bytes: options.size_bytes, created: false, zero })
+        let (size_bytes, zero) = (options.size_bytes, ZeroState::default());
+        let stale = cache::empty(&io, &facts, size_bytes);
+        Ok(Self { io, facts, size_bytes, created: false, stale, zero })
     }
 
     fn check_content(&self, force: bool) -> Result<()> {
@@ -195,6 +199,11 @@ impl Target {
     /// Whether the page cache is bypassed.
     pub fn direct(&self) -> bool {
         self.io.is_direct()
+    }
+
+    /// Why blocks that are written in part may get old bytes back beside the new ones, if they may.
+    pub fn stale(&self) -> Option<&str> {
+        self.stale.as_deref()
     }
 
     /// As the user named it.

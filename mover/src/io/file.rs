@@ -2,8 +2,7 @@
 //! a buffered one for what is not aligned), or an export of an NBD server. What an engine does with
 //! it is the same; io_uring needs descriptors.
 
-use super::transfer::{Progress, Step, Transfer, Via};
-use crate::io::Direction;
+use super::transfer::{Step, Via};
 use crate::nbd::Export;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -114,31 +113,6 @@ impl IoFile {
         }
     }
 
-    /// Fills `buf` from `offset` on, on the caller's thread. An end of the file before that is
-    /// `UnexpectedEof`. At most 1 GiB; memory that is not aligned goes through the page cache.
-    pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let mut t = Transfer::new(Direction::Read, offset, address(buf), buf.len())?;
-        while let Some(step) = t.step(self.align) {
-            let part = &mut buf[step.buffer()];
-            if let Progress::Failed(e) = t.advance(self.read_step(&step, part)) {
-                return Err(e);
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes all of `buf`, at most 1 GiB, at `offset`, on the caller's thread.
-    pub fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        let mut t = Transfer::new(Direction::Write, offset, address(buf), buf.len())?;
-        while let Some(step) = t.step(self.align) {
-            let part = &buf[step.buffer()];
-            if let Progress::Failed(e) = t.advance(self.write_step(&step, part)) {
-                return Err(e);
-            }
-        }
-        Ok(())
-    }
-
     /// Makes everything written so far durable, through either descriptor.
     pub fn sync(&self) -> io::Result<()> {
         match &self.behind {
@@ -151,11 +125,6 @@ impl IoFile {
             Behind::Nbd(export) => export.flush(),
         }
     }
-}
-
-// Only the low bits matter, and a pointer is never longer than 64 bits here.
-fn address(buf: &[u8]) -> u64 {
-    buf.as_ptr().addr() as u64
 }
 
 impl fmt::Debug for IoFile {

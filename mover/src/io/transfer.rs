@@ -82,6 +82,11 @@ impl Transfer {
         self.len
     }
 
+    /// Bytes that were moved.
+    pub(crate) fn done(&self) -> usize {
+        self.done as usize
+    }
+
     /// What to do next; `None` when all is done.
     pub(crate) fn step(&self, align: u32) -> Option<Step> {
         let rest = self.len - self.done;

@@ -130,9 +130,8 @@ fn steps(range: Range<u64>, step_bytes: u64) -> impl Iterator<Item = Range<u64>>
     })
 }
 
-/// Writes the edges, byte for byte, through the page cache, and nothing beside them. This comes
-/// after all direct writes: the kernel reads the page around an edge first, and must find there
-/// what the direct writes left.
+/// Writes the edges, and nothing beside them. This comes after all other writes: the block around
+/// an edge is read first, and what those left must be found there.
 pub(crate) fn write_edges(target: &Target, edges: &[Edge], progress: &Progress) -> Result<()> {
     for Edge { offset, bytes } in edges {
         target.write_all_at(bytes, *offset)?;

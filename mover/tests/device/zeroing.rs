@@ -98,11 +98,12 @@ fn a_file_that_cannot_be_deallocated_is_written() {
     let image = image_in(ramfs.path(), SIZE);
     check(&image, ZeroMethod::Written);
     // and there is no direct I/O
-    let target = Target::open(&*image, &TargetOptions::new(SIZE)).unwrap();
+    let forced = TargetOptions { force: true, ..TargetOptions::new(SIZE) };
+    let target = Target::open(&*image, &forced).unwrap();
     assert!(!target.direct());
     // it has the file locked
     drop(target);
     let always = TargetOptions { direct: DirectIo::Always, ..TargetOptions::new(SIZE) };
     let e = Target::open(&*image, &always).unwrap_err().to_string();
-    assert!(e.contains("for direct I/O") && e.contains("--direct auto"), "{e}");
+    assert!(e.contains("for direct I/O") && e.contains("--direct-io auto"), "{e}");
 }

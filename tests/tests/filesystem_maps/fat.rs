@@ -2,7 +2,7 @@
 //! it.
 
 use crate::stage::{
-    LIMITS, MIB, Stage, copy, expect_no_panic, expect_refused, map_of, spoil, text,
+    Image, LIMITS, MIB, Stage, copy, expect_no_panic, expect_refused, map_of, spoil, text,
 };
 use mover::filesystem::used_space;
 use std::fs::{self, File};
@@ -78,7 +78,7 @@ fn every_kind_of_fat_is_read_right() {
         let mut stage = Stage::new(Filesystem::Ext4, 70);
         let image = make(&mut stage, arguments, mib * MIB);
         let limits = mover::filesystem::Limits { granule_bytes: 512, ..LIMITS };
-        let file = File::open(&image).unwrap();
+        let file = Image::open(&image);
         let found = used_space(&file, mib * MIB, limits);
         let found = found.unwrap_or_else(|refusal| panic!("{what}: {refusal}"));
         assert_eq!(found.kind, "vfat", "{what}");

@@ -22,21 +22,41 @@ struct Lvm {
     devices: Vec<LoopDevice>,
 }
 
+/// A configuration with which LVM sees these devices, and nothing else.
+fn config(system: &Path, devices: &[&Path]) -> String {
+    let own = devices.iter().map(|device| format!("\"a|^{}$|\",", text(device)));
+    let filter = format!("[{}\"r|.*|\"]", own.collect::<String>());
+    format!(
+        "devices{{filter={filter} global_filter={filter} use_devicesfile=0 hints=\"none\" \
+         obtain_device_list_from_udev=0 external_device_info_source=\"none\"}} \
+         global{{locking_dir=\"{}\" use_lvmpolld=0}} \
+         activation{{udev_sync=0 udev_rules=0 monitoring=0}} backup{{backup=0 archive=0}}",
+        text(system)
+    )
+}
+
+fn run_lvm(system: &Path, config: &str, command: &str, arguments: &[&str]) -> String {
+    let system = format!("LVM_SYSTEM_DIR={}", text(system));
+    let own = [&system, "LVM_SUPPRESS_FD_WARNINGS=1", command, "--driverloaded", "n", "-y"];
+    let own = own.into_iter().chain(["--config", config]);
+    run_ok("env", own.chain(arguments.iter().copied()))
+}
+
+/// A command of LVM that sees one device.
+pub(crate) fn on_device(stage: &Stage, device: &Path, command: &str, arguments: &[&str]) -> String {
+    let system = stage.path("lvm");
+    fs::create_dir_all(&system).unwrap();
+    run_lvm(&system, &config(&system, &[device]), command, arguments)
+}
+
 impl Lvm {
     fn new(stage: &Stage, images: &[PathBuf]) -> Self {
         let devices: Vec<LoopDevice> =
             images.iter().map(|image| LoopDevice::attach(image)).collect();
         let system = stage.path("lvm");
         fs::create_dir_all(&system).unwrap();
-        let own = devices.iter().map(|device| format!("\"a|^{}$|\",", text(device.path())));
-        let filter = format!("[{}\"r|.*|\"]", own.collect::<String>());
-        let config = format!(
-            "devices{{filter={filter} global_filter={filter} use_devicesfile=0 hints=\"none\" \
-             obtain_device_list_from_udev=0 external_device_info_source=\"none\"}} \
-             global{{locking_dir=\"{}\" use_lvmpolld=0}} \
-             activation{{udev_sync=0 udev_rules=0 monitoring=0}} backup{{backup=0 archive=0}}",
-            text(&system)
-        );
+        let paths: Vec<&Path> = devices.iter().map(LoopDevice::path).collect();
+        let config = config(&system, &paths);
         Self { config, system, devices }
     }
 
@@ -46,10 +66,7 @@ impl Lvm {
 
     /// A command of LVM, that does not ask.
     fn ok(&self, command: &str, arguments: &[&str]) -> String {
-        let system = format!("LVM_SYSTEM_DIR={}", text(&self.system));
-        let own = [&system, "LVM_SUPPRESS_FD_WARNINGS=1", command, "--driverloaded", "n", "-y"];
-        let own = own.into_iter().chain(["--config", &self.config]);
-        run_ok("env", own.chain(arguments.iter().copied()))
+        run_lvm(&self.system, &self.config, command, arguments)
     }
 
     /// Extents that are used, as LVM says.

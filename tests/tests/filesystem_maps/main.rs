@@ -10,6 +10,7 @@
 #![allow(clippy::print_stdout)] // what a mkfs does not know is shown
 
 mod btrfs;
+mod caches;
 mod exfat;
 mod ext4;
 mod fat;

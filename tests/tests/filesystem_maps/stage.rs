@@ -1,8 +1,9 @@
 //! What all kinds share: images that are made, filled, copied, spoilt where their maps leave
 //! something out, and looked at again.
 
-use mover::filesystem::{Limits, Refusal, UsedSpace, used_space};
+use mover::filesystem::{Limits, ReadAt, Refusal, UsedSpace, used_space};
 use std::fs::{self, File, OpenOptions};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use tests::{Filesystem, LoopDevice, Mount, Mover, Rng, TreeListing, run, run_ok, volume_dir};
@@ -154,10 +155,28 @@ pub(crate) fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
+/// An image file: it has one cache, so that there is nothing to mind.
+pub(crate) struct Image(File);
+
+impl Image {
+    pub(crate) fn open(path: &Path) -> Self {
+        Self(File::open(path).unwrap())
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.metadata().unwrap().len()
+    }
+}
+
+impl ReadAt for Image {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_exact_at(buffer, offset)
+    }
+}
+
 pub(crate) fn map(image: &Path) -> Result<UsedSpace, Refusal> {
-    let file = File::open(image).unwrap();
-    let bytes = file.metadata().unwrap().len();
-    used_space(&file, bytes, LIMITS)
+    let image = Image::open(image);
+    used_space(&image, image.bytes(), LIMITS)
 }
 
 /// The same of bytes; the text of a refusal.

@@ -1,6 +1,6 @@
 //! XFS, versions 5 and 4.
 
-use crate::stage::{LIMITS, MIB, Stage, copy, crc32c, map, text};
+use crate::stage::{Image, LIMITS, MIB, Stage, copy, crc32c, map, text};
 use mover::filesystem::used_space;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -69,8 +69,8 @@ fn free_extents(image: &Path) -> (Vec<(u64, u64)>, usize) {
 /// The map is what xfsprogs say, block for block.
 fn expect_as_listed(image: &Path, what: &str) {
     let limits = mover::filesystem::Limits { granule_bytes: 512, ..LIMITS };
-    let file = fs::File::open(image).unwrap();
-    let end = file.metadata().unwrap().len();
+    let file = Image::open(image);
+    let end = file.bytes();
     let found =
         used_space(&file, end, limits).unwrap_or_else(|refusal| panic!("{what}: {refusal}"));
     let mut at = 0;

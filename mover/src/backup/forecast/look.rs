@@ -7,7 +7,6 @@
 //! chunks come. Otherwise the range is three standard errors wide to either side, and never
 //! narrower than what so few units could have missed.
 
-use super::super::audit::Aligned;
 use super::super::bounds::Bounds;
 use super::super::level::{CompressionChoice, levels};
 use super::super::units::count_groups;
@@ -15,6 +14,7 @@ use super::elsewhere::Elsewhere;
 use super::{Asking, Spread};
 use crate::changes::{BackupPlan, Extents};
 use crate::device::Source;
+use crate::io::Arena;
 use crate::sample::places;
 use chunkstore::{
     ChunkId, ChunkNo, Compression, DamagedSet, Geometry, MapReader, PageSet, ReadLimits, Result,
@@ -166,7 +166,8 @@ impl Look<'_> {
         }
         let mut looked = Looked::default();
         looked.looked.of_units = of_units;
-        let mut buffer = Aligned::new(bounds.slot_bytes as usize);
+        // page-aligned, so that it is read without a copy, as in a run
+        let mut buffer = Arena::new(1, bounds.slot_bytes as usize)?.take_wait();
         let mut known = Known { seen: HashSet::new(), stored };
         for group_no in wanted {
             self.asking.cancel.check()?;
@@ -176,7 +177,7 @@ impl Look<'_> {
                 Some(reader) => self.pages(reader, &unit)?,
                 None => None,
             };
-            self.unit(&unit, pages.as_ref(), buffer.bytes(), &mut known, &mut packer, &mut looked)?;
+            self.unit(&unit, pages.as_ref(), &mut buffer, &mut known, &mut packer, &mut looked)?;
         }
         looked.unknown = known.stored.unknown;
         Ok(looked)

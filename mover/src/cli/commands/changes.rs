@@ -23,6 +23,10 @@ pub(crate) fn changes(ctx: &Context, args: &InspectArgs) -> Result<()> {
     let direct = ctx.settings.resources.direct;
     let device = device.map(|path| Source::open(path, SourceOptions { direct })).transpose()?;
     device.iter().for_each(|source| source.io_file().heed(ctx.cancel.flag()));
+    if let Some((device, why)) = device.as_ref().and_then(|d| Some((d, d.stale()?))) {
+        let device = device.path().display();
+        ctx.output.warn(&format!("what is read of {device} may be older than the device: {why}"));
+    }
     let size_bytes = size_bytes(args, device.as_ref())?;
     let base = sources::base(&args.changes);
     let request =

@@ -9,12 +9,11 @@ use super::super::sizes::parse_range;
 use super::super::summary::{restore_text, verify_text};
 use super::super::watch::Watch;
 use crate::control::Progress;
+use crate::device::{Source, SourceOptions};
 use crate::nbd::is_nbd;
 use crate::restore::{RestoreOptions, RestoreSummary, RestoreTarget, restore_found};
 use crate::verify::{VerifyOptions, verify as run_verify};
 use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Result};
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -111,7 +110,7 @@ fn protect(
         );
     }
     // what is blank at both ends is a new volume of the same name, as each pod sees its own
-    if !force && !is_blank(target) {
+    if !force && !is_blank(ctx, target) {
         if same_place(target, &source) {
             return refuse(
                 "it is the source of this backup",
@@ -145,20 +144,18 @@ fn resolved(path: &Path) -> Option<PathBuf> {
 }
 
 /// Whether the first and the last megabyte are zero, as on a volume that nobody has used yet.
-fn is_blank(path: &Path) -> bool {
+fn is_blank(ctx: &Context, path: &Path) -> bool {
     const LOOK_BYTES: u64 = 1 << 20;
-    let zero = |file: &mut File, from: SeekFrom| {
-        let mut bytes = Vec::new();
-        file.seek(from)?;
-        file.take(LOOK_BYTES).read_to_end(&mut bytes)?;
-        Ok::<_, std::io::Error>(chunkstore::is_zero(&bytes))
-    };
-    let Ok(mut file) = File::open(path) else { return false };
-    let ends = file.seek(SeekFrom::End(0)).and_then(|size| {
-        let last = SeekFrom::Start(size.saturating_sub(LOOK_BYTES));
-        Ok(zero(&mut file, SeekFrom::Start(0))? && zero(&mut file, last)?)
-    });
-    ends.unwrap_or(false)
+    if is_nbd(path) {
+        return false;
+    }
+    let direct = ctx.settings.resources.direct;
+    let Ok(target) = Source::open(path, SourceOptions { direct }) else { return false };
+    let size = target.size_bytes();
+    let mut bytes = vec![0; usize::try_from(size.min(LOOK_BYTES)).unwrap_or(0)];
+    [0, size - size.min(LOOK_BYTES)]
+        .into_iter()
+        .all(|from| target.read_exact_at(&mut bytes, from).is_ok() && chunkstore::is_zero(&bytes))
 }
 
 /// Whether two paths name one file or one device.
