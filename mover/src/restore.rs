@@ -128,7 +128,10 @@ pub fn restore_found(
         }
         RestoreTarget::Stdout => {
             let mut out = stdout::Stdout::open(Arc::clone(cancel))?;
-            restore_to(rt, repo, &options, found, To::Output(&mut out), progress, cancel)
+            let to = To::Output(&mut out);
+            let mut summary = restore_to(rt, repo, &options, found, to, progress, cancel)?;
+            summary.flushed = out.is_durable().then_some(true);
+            Ok(summary)
         }
     }
 }

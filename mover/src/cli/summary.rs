@@ -126,6 +126,9 @@ pub(crate) fn restore_text(s: &RestoreSummary) -> String {
             page.line("", &format!("offset {} +{}", range.offset, range.len));
         }
     }
+    if s.flushed == Some(false) {
+        page.line("not flushed", "the server cannot: what was written may not be on its disk yet");
+    }
     if let Some(verified) = &s.verified {
         let through = if verified.direct { "from the device" } else { "through the page cache" };
         let read = show_bytes(verified.read_bytes);

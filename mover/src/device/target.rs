@@ -233,6 +233,11 @@ impl Target {
         })
     }
 
+    /// Whether [`flush`](Self::flush) makes durable what was written: some NBD servers cannot.
+    pub fn can_flush(&self) -> bool {
+        self.io.export().is_none_or(|export| export.can_flush())
+    }
+
     /// Makes all that was written durable. No write may be in flight.
     pub fn flush(&self) -> Result<()> {
         let fail = |e: io::Error| {

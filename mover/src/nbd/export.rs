@@ -87,6 +87,11 @@ impl Export {
         self.first.agreed().writes_zeroes()
     }
 
+    /// Whether the server can be told to make durable what was written.
+    pub fn can_flush(&self) -> bool {
+        self.first.agreed().flushes()
+    }
+
     /// The contexts by which the server tells the state of its blocks.
     pub fn contexts(&self) -> impl Iterator<Item = &str> {
         self.first.agreed().contexts.iter().map(|(name, _)| name.as_str())
@@ -208,9 +213,10 @@ impl Export {
     }
 
     /// Makes durable what was written, through whichever connection: where there are several the
-    /// server says that one flush is enough. Nothing is done where the server has nothing to flush.
+    /// server says that one flush is enough. Nothing is done where the server cannot: see
+    /// [`Export::can_flush`].
     pub(crate) fn flush(&self) -> io::Result<()> {
-        if !self.first.agreed().flushes() {
+        if !self.can_flush() {
             return Ok(());
         }
         let mut answer = Answer::new(Wanted::Nothing);
@@ -272,7 +278,10 @@ fn explain(uri: &NbdUri, refusal: Refusal) -> Error {
     match refusal {
         Refusal::Tls => no_tls(context, "the server wants TLS"),
         Refusal::Unknown(words) => {
-            let what = format!("the server has no export {:?}: {words}", uri.export);
+            let what = match uri.export.as_str() {
+                "" => format!("the server has no default export, and none is named: {words}"),
+                name => format!("the server has no export {name:?}: {words}"),
+            };
             Error::new(ErrorKind::NotFound, context, what)
                 .hint("nbdinfo --list shows the exports of a server")
         }

@@ -57,10 +57,12 @@ impl NbdUri {
         }
     }
 
-    /// What people would call the volume: the export's name, else the place's.
+    /// What people would call the volume: the export's name, else the place's. Two servers of one
+    /// host are two places.
     pub fn name(&self) -> String {
         match (&self.place, self.export.as_str()) {
-            (Place::Tcp { host, .. }, "") => host.clone(),
+            (Place::Tcp { host, port: PORT }, "") => host.clone(),
+            (Place::Tcp { host, port }, "") => format!("{host}:{port}"),
             (Place::Unix(path), "") => {
                 let path = String::from_utf8_lossy(path);
                 let name = path.trim_matches('\0').rsplit('/').next().unwrap_or_default();
@@ -290,6 +292,8 @@ mod tests {
         let name = |text: &str| text.parse::<NbdUri>().unwrap().name();
         assert_eq!(name("nbd://h/db"), "db");
         assert_eq!(name("nbd://h"), "h");
+        assert_eq!(name("nbd://h:10809/"), "h");
+        assert_eq!(name("nbd://h:10810"), "h:10810");
         assert_eq!(name("nbd+unix:///?socket=/run/vm.sock"), "vm");
         for path in ["/dev/sda", "nbd:h:1:exportname=x", "./nbd://x", "http://h/x"] {
             assert!(!is_nbd(Path::new(path)), "{path}");

@@ -5,6 +5,8 @@
 //! non-blocking would do the same to whoever shares it. So a pipe is opened a second time,
 //! non-blocking; what cannot be opened again (a socket) is asked first whether it takes anything,
 //! and then given no more than it surely takes.
+//!
+//! A file or device is flushed to its medium at the end: only then is it known that all was written.
 
 use crate::control::Cancel;
 use chunkstore::{Error, ErrorKind, Result};
@@ -51,7 +53,18 @@ impl Stdout {
                 .hint("redirect it to a file or a pipe"));
         }
         let fd = rustix::stdio::stdout().try_clone_to_owned().map_err(failed)?;
+        if stands_for_a_closed_one(&fd).map_err(failed)? {
+            let context = "restore to standard output";
+            return Err(Error::new(ErrorKind::Usage, context, "it is closed")
+                .hint("redirect it to a file, a device or a pipe"));
+        }
         Self::new(fd, cancel).map_err(failed)
+    }
+
+    /// Whether a flush makes durable what was written: so it is for files and devices, and nobody
+    /// but the reader knows of a pipe.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.kind == Kind::File
     }
 
     fn new(fd: OwnedFd, cancel: Arc<Cancel>) -> io::Result<Self> {
@@ -96,8 +109,31 @@ impl Write for Stdout {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        match self.file.sync_all() {
+            // pipes, sockets and most character devices have nothing to flush
+            Err(e)
+                if self.kind != Kind::File
+                    && matches!(
+                        e.raw_os_error(),
+                        Some(libc::EINVAL | libc::EROFS | libc::ENOTSUP | libc::ENOSYS)
+                    ) =>
+            {
+                Ok(())
+            }
+            other => other,
+        }
     }
+}
+
+/// Where standard output is closed at the start, a program of Rust finds `/dev/null` in its place,
+/// open for reading, too: `> /dev/null` is not.
+fn stands_for_a_closed_one(fd: &OwnedFd) -> io::Result<bool> {
+    let stat = rustix::fs::fstat(fd)?;
+    let number = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+    let is_null =
+        FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && number == (1, 3);
+    let mode = rustix::fs::fcntl_getfl(fd)? & OFlags::RWMODE;
+    Ok(is_null && mode == OFlags::RDWR)
 }
 
 #[cfg(test)]
@@ -144,6 +180,29 @@ mod tests {
             });
         }
         drop((reader, stream));
+    }
+
+    #[test]
+    fn what_stands_for_a_closed_output_is_known() {
+        let null = |read| File::options().read(read).write(true).open("/dev/null").unwrap();
+        assert!(stands_for_a_closed_one(&null(true).into()).unwrap());
+        assert!(!stands_for_a_closed_one(&null(false).into()).unwrap());
+        let file = tempfile::tempfile().unwrap();
+        assert!(!stands_for_a_closed_one(&file.into()).unwrap());
+    }
+
+    #[test]
+    fn what_cannot_be_flushed_is_no_error_where_nothing_is_kept() {
+        let (_reader, writer) = io::pipe().unwrap();
+        let mut pipe = Stdout::new(writer.into(), Cancel::new()).unwrap();
+        pipe.flush().unwrap();
+        assert!(!pipe.is_durable());
+        let null = File::options().write(true).open("/dev/null").unwrap();
+        Stdout::new(null.into(), Cancel::new()).unwrap().flush().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let mut file = Stdout::new(file.into(), Cancel::new()).unwrap();
+        file.flush().unwrap();
+        assert!(file.is_durable());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::control::{Cancel, Progress};
 use chunkstore::{Error, ErrorKind, Result};
 use crossbeam_channel::Receiver;
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -64,7 +64,11 @@ pub(crate) fn run(
         }
     }
     if !ctx.failure.failed() {
-        let flushed = out.flush().map_err(|e| output_error(ctx, next, e));
+        let flushed = out.flush().map_err(|e| {
+            Error::new(kind(&e), "flush standard output", "")
+                .caused_by(e)
+                .hint("what was written may be lost: restore again")
+        });
         ctx.failure.note(flushed);
         if next != ctx.want.end {
             let detail = format!("the plan left a gap at offset {next}");
@@ -110,10 +114,17 @@ fn write(
     }
 }
 
-fn output_error(ctx: &StreamContext<'_>, at: u64, e: std::io::Error) -> Error {
+fn output_error(ctx: &StreamContext<'_>, at: u64, e: io::Error) -> Error {
     if ctx.cancel.cancelled() {
         return Cancel::error();
     }
     let context = format!("write the volume to standard output at volume offset {at}");
-    Error::new(ErrorKind::Device, context, "").caused_by(e)
+    Error::new(kind(&e), context, "").caused_by(e)
+}
+
+fn kind(e: &io::Error) -> ErrorKind {
+    match e.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
+        _ => ErrorKind::Device,
+    }
 }

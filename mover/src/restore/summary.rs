@@ -50,6 +50,9 @@ pub struct RestoreSummary {
     pub engine_notes: Vec<String>,
     /// Whether the page cache was bypassed.
     pub direct: Option<bool>,
+    /// Whether what was written is on the medium: `false` where an NBD server cannot flush, nothing
+    /// for a pipe, whose reader alone knows.
+    pub flushed: Option<bool>,
     /// What reading back found, if it was asked for.
     pub verified: Option<VerifiedTarget>,
     /// What could not be restored and is zero instead, if damage was to be skipped and there was
@@ -106,6 +109,7 @@ impl RestoreSummary {
             engine: None,
             engine_notes: Vec::new(),
             direct: None,
+            flushed: None,
             verified: None,
             damaged: None,
             elapsed_seconds: 0.0,
@@ -123,6 +127,21 @@ impl RestoreSummary {
         self.engine = Some(engine.into());
         self.engine_notes = notes;
         self.direct = Some(target.direct());
+        self.flushed = Some(target.can_flush());
+        if !target.can_flush() {
+            let path = target.path().display();
+            self.warnings.push(format!(
+                "not flushed: the server of {path} has no order for that, and what was written may \
+                 be lost if it, or its machine, fails now"
+            ));
+        }
+        self.warnings.extend(target.stale().map(|why| {
+            let path = target.path().display();
+            format!(
+                "{path} was written through a page cache that may be older than the device: bytes \
+                 beside those of the volume may have got old values ({why})"
+            )
+        }));
         let whole = (self.range_start, self.range_end) == (0, self.volume_bytes);
         // devices are longer more often than not
         if whole && target.kind() == DeviceKind::File {

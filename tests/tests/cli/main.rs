@@ -21,6 +21,7 @@ mod plan;
 mod secrets;
 mod small_stack;
 mod sources;
+mod stdout;
 mod stores;
 mod targets;
 mod unreachable;

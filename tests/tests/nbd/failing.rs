@@ -52,6 +52,35 @@ fn a_slow_server_is_waited_for_with_many_requests_under_way() {
     stage.expect_restores("db", &pattern(32 * MIB));
 }
 
+/// A server that cannot be told to flush may lose what it took: that is never a plain success.
+#[test]
+fn a_server_that_cannot_flush_is_said_to_be_one() {
+    let Some(stage) = Stage::new("nbd-no-flush") else { return };
+    let image = stage.path("image");
+    std::fs::write(&image, pattern(MIB)).unwrap();
+    stage.mover.ok(["backup", image.to_str().unwrap(), "--volume", "db", "--quiet"]);
+    let (file, bytes) = (stage.path("served"), format!("get_size=echo {MIB}"));
+    std::fs::write(&file, vec![0; MIB as usize]).unwrap();
+    let file = file.display();
+    let copy = "iflag=count_bytes,skip_bytes oflag=seek_bytes bs=64k status=none";
+    let pread = format!("pread=dd if={file} {copy} count=$3 skip=$4");
+    let pwrite = format!("pwrite=dd of={file} {copy} conv=notrunc seek=$4");
+    let eval = ["eval", &bytes, &pread, &pwrite];
+    for (can, flushed) in [("can_flush=exit 0", true), ("can_flush=exit 3", false)] {
+        let more = [can, "flush=exit 0"];
+        let server = Server::nbdkit(stage.socket("f"), &[&eval[..], &more].concat());
+        let line = |format: &str| {
+            let line = ["restore", "db@latest", &server.uri(""), "--force", format];
+            stage.mover.ok(line)
+        };
+        let done = line("--json").summary();
+        assert_eq!(done["flushed"], flushed, "{done}");
+        assert_eq!(done["warnings"].to_string().contains("not flushed"), !flushed, "{done}");
+        assert_eq!(line("--no-progress").text().contains("not flushed"), !flushed);
+    }
+    assert!(std::fs::read(stage.path("served")).unwrap() == pattern(MIB));
+}
+
 /// Long before its time is over: a stop does not wait for a server that hangs.
 #[test]
 fn a_stop_does_not_wait_for_a_server_that_hangs() {
