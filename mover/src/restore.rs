@@ -6,6 +6,7 @@
 //! | `limits` | pure: the memory budget → every bound |
 //! | `pipeline` | the stages and their threads; why it cannot deadlock |
 //! | `fetch`, `open`, `write`, `stream` | the stages: network, decryption and checks, target, output in order |
+//! | `ours` | whether an existing file holds nothing but parts of the backup |
 //! | `failure`, `damage`, `ranges` | first error wins; what is damaged; small sets of byte ranges |
 //!
 //! A restore reads the manifest, the pages of the map and the entries of its chunks; never a dedup
@@ -22,6 +23,7 @@ pub(crate) mod failure;
 pub(crate) mod fetch;
 pub(crate) mod limits;
 pub(crate) mod open;
+mod ours;
 pub(crate) mod pipeline;
 pub(crate) mod plan;
 pub(crate) mod ranges;
@@ -233,7 +235,10 @@ impl Job<'_> {
             direct: self.options.direct,
             source_paths: self.options.source_paths_to_refuse.clone(),
         };
-        let target = Target::open(path, &options)?;
+        let looking = &|there: &Source| {
+            ours::first_of_others(self.rt, there, self.map_reader()?, self.repo.keys(), self.cancel)
+        };
+        let target = Target::open_if(path, &options, looking)?;
         target.io_file().heed(self.cancel.flag());
         self.fill(&target, reader).map_err(|e| self.incomplete(&target, e))
     }

@@ -49,6 +49,8 @@ pub(super) struct InUse {
     pub(super) swap: Vec<PathBuf>,
     /// Names of devices built on it (`dm-0`, `md1`).
     pub(super) holders: Vec<String>,
+    /// Loop devices over it, or over a part of it.
+    pub(super) loops: Vec<PathBuf>,
 }
 
 impl InUse {
@@ -126,6 +128,13 @@ impl System {
         // a kernel without swap has no such file
         let swaps = std::fs::read(self.proc.join("swaps")).unwrap_or_default();
         used.swap = parse_swaps(&swaps).into_iter().filter(|p| is_ours(p)).collect();
+        let names = self.entries(&self.sys.join("block")).into_iter().filter(|device| {
+            let is_loop = device.join("loop/backing_file").exists();
+            let no = device_no(device).map(Identity::Block).filter(|no| *no != identity);
+            is_loop && no.is_some_and(|no| family.contains(&no))
+        });
+        let node = |device: PathBuf| Some(Path::new("/dev").join(device.file_name()?));
+        used.loops = names.filter_map(node).collect();
         Ok(used)
     }
 

@@ -110,6 +110,26 @@ const MAGICS: &[Magic] = &[
     magic("a VHDX image", 0, b"vhdxfile"),
 ];
 
+/// What is recognised by bytes so far before the end: the RAID of controllers, in the last sectors
+/// of 512 or 4096 bytes.
+const FROM_END: &[Magic] = &[
+    magic(INTEL_RAID, 1024, b"Intel Raid ISM Cfg Sig. "),
+    magic(INTEL_RAID, 8192, b"Intel Raid ISM Cfg Sig. "),
+    magic(DDF_RAID, 512, b"\xde\x11\xde\x11"),
+    magic(DDF_RAID, 4096, b"\xde\x11\xde\x11"),
+    // a second header, before a workspace of 256 sectors, is behind what is read
+    magic("a member of an LSI MegaRAID", 512, b"$XIDE$"),
+    magic("a member of an NVIDIA RAID", 1024, b"NVIDIA  "),
+    magic("a member of an Adaptec RAID", 512, b"\x37\xfc\x4d\x1e"),
+];
+const INTEL_RAID: &str = "a member of an Intel RAID";
+const DDF_RAID: &str = "a member of a DDF RAID";
+/// Where DRBD's internal metadata may begin, at the end of a device; where its magic is in it; the
+/// last bytes of the magics of its versions 8.3, 8.4 and 9.
+const DRBD_BYTES: usize = 8 << 10;
+const DRBD_MAGIC_AT: usize = 60;
+const DRBD_MAGICS: [u8; 3] = [0x6b, 0x6c, 0x6d];
+
 const BCACHE_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
 const BCACHEFS_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
 
@@ -171,10 +191,24 @@ fn at_the_end(tail: &[u8]) -> Option<&'static str> {
             return Some(SECOND_GPT);
         }
     }
+    let raid = FROM_END.iter().find(|m| from_end(m.offset).is_some_and(|b| b.starts_with(m.magic)));
+    if let Some(raid) = raid {
+        return Some(raid.what);
+    }
+    // 4 KiB before the end, rounded down to as much
+    let drbd = from_end(tail.len().min(DRBD_BYTES)).unwrap_or_default();
+    let magic = |b: &[u8]| b.get(DRBD_MAGIC_AT..).is_some_and(|b| b.starts_with(b"\x83\x74\x02"));
+    let number = |b: &[u8]| b.get(DRBD_MAGIC_AT + 3).is_some_and(|n| DRBD_MAGICS.contains(n));
+    if drbd.chunks(512).any(|b| magic(b) && number(b)) {
+        return Some("DRBD metadata");
+    }
     // md 1.0 is 8 to 12 KiB before the end, md 0.90 64 to 128 KiB, both at a multiple of 4 KiB from
-    // the device's start
-    let md = tail.chunks(512).any(|b| b.starts_with(b"\xfc\x4e\x2b\xa9"));
-    md.then_some("a member of a Linux RAID array")
+    // the device's start; Promise's is at one of many places
+    tail.chunks(512).find_map(|b| match b {
+        _ if b.starts_with(b"\xfc\x4e\x2b\xa9") => Some("a member of a Linux RAID array"),
+        _ if b.starts_with(b"Promise Technology, Inc.") => Some("a member of a Promise RAID"),
+        _ => None,
+    })
 }
 
 /// UUID of the file system or encrypted container that begins with these bytes, in its usual

@@ -4,7 +4,7 @@ use super::cache;
 use super::geometry::{DeviceKind, Facts, Identity, examine};
 use super::mounts::{InUse, overlap};
 use super::open::{Access, DirectIo, Opened, changed, lock_target};
-use super::open::{open_buffered, open_error, open_export, with_direct};
+use super::open::{is_claimed, open_buffered, open_error, open_export, with_direct};
 use super::signatures;
 use super::source::{Source, SourceOptions};
 use super::zero::ZeroState;
@@ -17,13 +17,16 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Of an existing file, looked at at a time.
+const LOOK_BYTES: usize = 1 << 20;
+
 /// How to open a target.
 #[derive(Debug, Clone)]
 pub struct TargetOptions {
     /// Size of the volume that will be written.
     pub size_bytes: u64,
-    /// Overwrite what is recognised on it (a file system, a partition table). A device that is in
-    /// use is refused all the same.
+    /// Overwrite what is recognised on it (a file system, a partition table), and a file that holds
+    /// anything but zeros. What is in use is refused all the same.
     pub force: bool,
     /// Whether to bypass the page cache.
     pub direct: DirectIo,
@@ -56,9 +59,19 @@ impl Target {
     /// cannot be mounted meanwhile; a file is locked until this is dropped.
     ///
     /// Refused: what is smaller than the volume, read-only, in use or locked, one of `source_paths`
-    /// (or overlaps one), or, without `force`, holds something that is recognised.
+    /// (or overlaps one), or, without `force`, holds something that is recognised, or is a file
+    /// that holds anything but zeros.
     pub fn open(path: impl AsRef<Path>, options: &TargetOptions) -> Result<Self> {
-        let path = path.as_ref();
+        Self::open_if(path.as_ref(), options, &first_not_zero)
+    }
+
+    /// As [`open`](Self::open); `looking` tells of a file without a known signature where its first
+    /// bytes are that must not be lost.
+    pub(crate) fn open_if(
+        path: &Path,
+        options: &TargetOptions,
+        looking: &Look<'_>,
+    ) -> Result<Self> {
         if is_nbd(path) {
             return Self::open_nbd(path, options);
         }
@@ -67,7 +80,7 @@ impl Target {
             Err(e) => return Err(open_error(path, Access::Write, e)),
             Ok(meta) => {
                 if let Some(identity) = Identity::of(&meta) {
-                    check_free(path, identity, &options.source_paths)?;
+                    check_free(path, identity, options)?;
                 }
             }
         }
@@ -75,6 +88,7 @@ impl Target {
         check_room(path, &facts, options.size_bytes)?;
         let mut this = Self::with(path, buffered, facts, options)?;
         this.check_content(options.force)?;
+        this.check_data(options.force, looking)?;
         this.extend()?;
         Ok(this)
     }
@@ -147,9 +161,26 @@ impl Target {
             }
             None => return Ok(()),
         };
+        Err(self.needs_force(why))
+    }
+
+    /// Of a file on which nothing is recognised.
+    fn check_data(&self, force: bool, looking: &Look<'_>) -> Result<()> {
+        if force || self.facts.kind != DeviceKind::File || self.facts.size_bytes == 0 {
+            return Ok(());
+        }
+        match looking(&Source::of(Arc::clone(&self.io), self.facts))? {
+            None => Ok(()),
+            Some(at) => {
+                let why = format!("it holds data at offset {at} that is not the backup's");
+                Err(self.needs_force(why))
+            }
+        }
+    }
+
+    fn needs_force(&self, why: String) -> Error {
         let context = format!("write to {}", self.path().display());
-        Err(Error::new(ErrorKind::Usage, context, why)
-            .hint("if it may be overwritten, add --force"))
+        Error::new(ErrorKind::Usage, context, why).hint("if it may be overwritten, add --force")
     }
 
     /// Makes a file at least as long as the volume.
@@ -262,21 +293,57 @@ impl Target {
     }
 }
 
+/// Tells where a file has its first bytes that must not be lost, if it has any.
+pub(crate) type Look<'a> = dyn Fn(&Source) -> Result<Option<u64>> + 'a;
+
+/// Where nothing is known of what may be there, only zeros may be lost.
+fn first_not_zero(there: &Source) -> Result<Option<u64>> {
+    let mut bytes = vec![0; LOOK_BYTES];
+    let whole = std::iter::once(0..there.size_bytes()).collect();
+    for range in there.data_ranges()?.unwrap_or(whole) {
+        for start in range.clone().step_by(LOOK_BYTES) {
+            let len = (range.end - start).min(LOOK_BYTES as u64);
+            let part = &mut bytes[..usize::try_from(len).unwrap_or(0)];
+            there.read_exact_at(part, start)?;
+            if let Some(at) = part.iter().position(|byte| *byte != 0) {
+                return Ok(Some(start + at as u64));
+            }
+        }
+    }
+    Ok(None)
+}
+
 /// Refuses what is in use, and what the data comes from.
-fn check_free(path: &Path, identity: Identity, source_paths: &[PathBuf]) -> Result<()> {
+fn check_free(path: &Path, identity: Identity, options: &TargetOptions) -> Result<()> {
     let refuse = |why: String, hint: &str| {
         Err(Error::new(ErrorKind::Usage, format!("write to {}", path.display()), why).hint(hint))
     };
-    for source in source_paths {
+    for source in &options.source_paths {
         if Identity::of_path(source).is_some_and(|s| overlap(s, identity)) {
             let why = format!("it is, or shares bytes with, {}, which must stay", source.display());
             return refuse(why, "choose another target");
         }
     }
-    match InUse::of(identity)?.describe() {
-        Some(why) => refuse(why, "unmount or detach it first"),
-        None => Ok(()),
+    let used = InUse::of(identity)?;
+    if let Some(why) = used.describe() {
+        return refuse(why, "unmount or detach it first");
     }
+    // Who has one open without a claim is known to nobody. Kubelets attach one to each block device
+    // of a pod, and open it never.
+    let is_file = matches!(identity, Identity::File { .. });
+    let Some(over) = used.loops.first().filter(|_| is_file) else { return Ok(()) };
+    let over_it = format!("the loop device {} is attached to it", over.display());
+    if let Some(claimed) = used.loops.iter().find(|over| is_claimed(over)) {
+        let why = format!("the loop device {} is attached to it, and in use", claimed.display());
+        return refuse(why, "end that, then detach it (losetup --detach)");
+    }
+    if options.force {
+        return Ok(());
+    }
+    refuse(
+        over_it,
+        "write to the loop device, or detach it (losetup --detach); if nobody has it open, --force will do",
+    )
 }
 
 fn check_room(path: &Path, facts: &Facts, size_bytes: u64) -> Result<()> {

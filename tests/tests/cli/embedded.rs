@@ -65,7 +65,7 @@ fn two_first_backups_at_once_share_it() {
     assert_eq!(mover.ok(["list", "--json"]).json_lines().len(), 4);
     for image in &images {
         let name = image.file_name().and_then(|n| n.to_str()).expect("a name");
-        let back = directory.path().join("back");
+        let back = directory.path().join(format!("{name}-back"));
         mover.ok([p("restore"), p(&format!("{name}@latest")), back.clone()]);
         assert_eq!(fs::read(image).expect("image"), fs::read(&back).expect("restored"));
         fs::remove_file(back).expect("remove");

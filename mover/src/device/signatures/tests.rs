@@ -56,6 +56,36 @@ fn what_stands_at_the_end_is_recognised() {
     }
 }
 
+/// As libblkid finds them, and mdadm on sectors of 4 KiB.
+#[test]
+fn the_raid_of_controllers_and_drbd_are_recognised() {
+    let len = 128 << 10;
+    let ism: &[u8] = b"Intel Raid ISM Cfg Sig. 1.3.00";
+    let places: [(usize, &[u8], &str); 12] = [
+        (1024, ism, "an Intel RAID"),
+        (8192, ism, "an Intel RAID"),
+        (512, b"\xde\x11\xde\x11", "a DDF RAID"),
+        (4096, b"\xde\x11\xde\x11", "a DDF RAID"),
+        (512, b"$XIDE$", "an LSI"),
+        (1024, b"NVIDIA  ", "an NVIDIA"),
+        (512, b"\x37\xfc\x4d\x1e", "an Adaptec"),
+        (63 * 512, b"Promise Technology, Inc.", "a Promise"),
+        (4096 - 60, b"\x83\x74\x02\x6b", "DRBD"),
+        (4096 - 60, b"\x83\x74\x02\x6c", "DRBD"),
+        (4096 - 60, b"\x83\x74\x02\x6d", "DRBD"),
+        // a device whose size is no multiple of 4 KiB
+        (4096 + 512 - 60, b"\x83\x74\x02\x6d", "DRBD"),
+    ];
+    for (before_end, magic, what) in places {
+        let at = len - before_end;
+        let found = detect(&[], &with(len, &[(at, magic)])).unwrap_or_default();
+        assert!(found.contains(what), "{what}: {found:?}");
+        // elsewhere it is nobody's
+        let found = detect(&[], &with(len, &[(at - 100, magic)]));
+        assert_eq!(found, None, "{what}");
+    }
+}
+
 #[test]
 fn a_zfs_label_is_recognised_in_both_byte_orders() {
     for magic in [b"\x0c\xb1\xba\x00\0\0\0\0", b"\0\0\0\0\x00\xba\xb1\x0c"] {

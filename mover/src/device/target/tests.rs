@@ -34,7 +34,9 @@ fn a_file_is_created_and_extended_and_a_longer_ones_tail_is_kept() {
         assert!(text.contains("10001 bytes") && text.contains("--force"), "{text}");
     }
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 10_001);
-    Target::open(&path, &options(10_001)).unwrap();
+    let text = refused(&path, &options(10_001));
+    assert!(text.contains("data at offset 9991 ") && text.contains("--force"), "{text}");
+    Target::open(&path, &forced(10_001)).unwrap();
     let target = Target::open(&path, &forced(20_000)).unwrap();
     assert!(!target.created() && target.device_bytes() == 20_000);
     drop(target);
@@ -62,6 +64,29 @@ fn what_holds_something_is_refused_without_force() {
     assert!(std::fs::read(&path).unwrap() == bytes, "nothing was touched");
     let forced = TargetOptions { force: true, ..options(1000) };
     Target::open(&path, &forced).unwrap();
+}
+
+#[test]
+fn a_file_is_taken_without_force_if_it_is_empty_or_zero() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    for bytes in [vec![], vec![0; 3 << 20]] {
+        std::fs::write(&path, bytes).unwrap();
+        Target::open(&path, &options(3 << 20)).unwrap();
+    }
+    // the last byte
+    let mut bytes = vec![0; 3 << 20];
+    bytes[(3 << 20) - 1] = 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let text = refused(&path, &options(3 << 20));
+    assert!(text.contains("data at offset 3145727 "), "{text}");
+    // whoever knows more of it says so
+    let ours: &Look<'_> = &|there| Ok((there.size_bytes() != 3 << 20).then_some(0));
+    Target::open_if(&path, &options(3 << 20), ours).unwrap();
+    let failing: &Look<'_> = &|_| Err(Error::new(ErrorKind::Cancelled, "look", "stopped"));
+    let e = Target::open_if(&path, &options(3 << 20), failing).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Cancelled);
+    assert!(std::fs::read(&path).unwrap() == bytes, "it was changed");
 }
 
 #[test]
@@ -108,8 +133,8 @@ fn only_the_range_is_zeroed() {
         {
             let path = dir.path().join("image");
             std::fs::write(&path, vec![0x5A; SIZE]).unwrap();
-            let target = Target::open(&path, &TargetOptions { direct, ..options(SIZE as u64) });
-            let target = target.unwrap();
+            let options = TargetOptions { direct, force: true, ..options(SIZE as u64) };
+            let target = Target::open(&path, &options).unwrap();
             let bytes = range.start as u64..range.end as u64;
             target.deallocate_or_zero(bytes).unwrap();
             target.flush().unwrap();
@@ -126,7 +151,8 @@ fn zeroed_files_are_thin() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     std::fs::write(&path, vec![1; 4 << 20]).unwrap();
-    let target = Target::open(&path, &options(4 << 20)).unwrap();
+    let options = TargetOptions { force: true, ..options(4 << 20) };
+    let target = Target::open(&path, &options).unwrap();
     let method = target.deallocate_or_zero(0..4 << 20).unwrap();
     target.flush().unwrap();
     assert_eq!(method, ZeroMethod::Punched, "the file system of TMPDIR has no holes");
