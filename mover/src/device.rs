@@ -14,6 +14,7 @@ mod identity;
 mod lock;
 mod mounts;
 mod open;
+pub(crate) mod reach;
 pub(crate) mod signatures;
 mod source;
 mod state;

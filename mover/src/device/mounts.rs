@@ -233,6 +233,14 @@ impl System {
     }
 }
 
+/// The paths of the files and devices behind all loop devices that this one is, or lies on.
+pub(super) fn files_below(identity: Identity) -> Vec<PathBuf> {
+    let system = System::default();
+    let below = system.below(identity);
+    let loops = system.loops();
+    loops.filter(|l| below.contains(&Identity::Block(l.0))).map(|(_, backing)| backing).collect()
+}
+
 /// Whether what is at a path may be this one, or a device: `false` where the server of another file
 /// system would have to say.
 fn may_be(path: &Path, identity: Identity, mounts: &[Mount]) -> bool {

@@ -14,6 +14,7 @@ mod flags;
 mod forget;
 mod full_disks;
 mod gc;
+mod guards;
 mod help;
 mod keys;
 mod output;

@@ -9,6 +9,7 @@ use super::super::sizes::parse_range;
 use super::super::summary::{restore_text, verify_text};
 use super::super::watch::Watch;
 use crate::control::Progress;
+use crate::device::reach::leads_into;
 use crate::device::{Source, SourceOptions};
 use crate::nbd::is_nbd;
 use crate::restore::{RestoreOptions, RestoreSummary, RestoreTarget, restore_found};
@@ -96,10 +97,19 @@ fn protect(
     let refuse = |why: &str, hint: &str| {
         Err(Error::new(ErrorKind::Usage, format!("write to {}", target.display()), why).hint(hint))
     };
-    if let (Some(target), Some(repository)) = (resolved(target), repository::directory(ctx)?)
-        && target.starts_with(repository)
+    if let Some(repository) = repository::directory(ctx)?
+        && !is_nbd(target)
     {
-        return refuse("it is in the repository", "choose another target");
+        let inside = leads_into(target, &repository).map_err(|e| {
+            let context = format!("find out whether {} is in the repository", target.display());
+            Error::new(ErrorKind::Device, context, "").caused_by(e)
+        });
+        if inside? {
+            return refuse(
+                "it is in the repository, or leads into it by a link, a mount or a loop device",
+                "choose another target",
+            );
+        }
     }
     let mut own = own_files(ctx);
     let source = PathBuf::from(&manifest.source.path);
@@ -129,17 +139,6 @@ pub(super) fn lease(args: &ReadingArgs) -> Option<LeaseOptions> {
         lease_seconds: LEASE_SECONDS,
         tool: tool(),
         host: host(),
-    })
-}
-
-/// What a path names, symbolic links followed; of a file that does not exist yet, where it will be.
-fn resolved(path: &Path) -> Option<PathBuf> {
-    path.canonicalize().ok().or_else(|| {
-        let parent = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        Some(parent.canonicalize().ok()?.join(path.file_name()?))
     })
 }
 
