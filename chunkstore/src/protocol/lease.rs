@@ -239,7 +239,7 @@ impl LeaseKeeper {
     pub(super) fn heartbeat(self: &Arc<Self>) -> impl Future<Output = ()> + Send + 'static {
         let mut ended = self.ended.subscribe();
         let keeper = Arc::downgrade(self);
-        let every = (Duration::from_secs(u64::from(self.lease_seconds)) / BEATS).max(BEAT_MIN);
+        let (every, retry) = (self.beat_pause(), self.retry_pause());
         async move {
             let mut pause = every;
             loop {
@@ -252,7 +252,7 @@ impl LeaseKeeper {
                     Ok(_) => every,
                     Err(e) => {
                         tracing::warn!("heartbeat: {e}");
-                        (every / RETRY).max(BEAT_MIN)
+                        retry
                     }
                 };
             }
@@ -292,15 +292,18 @@ impl LeaseKeeper {
         self.state.lock().await.gap
     }
 
-    /// Ends when the lease is found gone.
-    pub(super) fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
-        let mut lost = self.lost.subscribe();
-        async move {
-            if lost.wait_for(|lost| *lost).await.is_err() {
-                // its owner has ended first
-                std::future::pending::<()>().await;
-            }
-        }
+    /// Turns true when the lease is found gone, and false when another one is in its place.
+    pub(super) fn lost(&self) -> watch::Receiver<bool> {
+        self.lost.subscribe()
+    }
+
+    /// Between two tries of what a beat or its finding wants from the store.
+    pub(super) fn retry_pause(&self) -> Duration {
+        (self.beat_pause() / RETRY).max(BEAT_MIN)
+    }
+
+    fn beat_pause(&self) -> Duration {
+        (Duration::from_secs(u64::from(self.lease_seconds)) / BEATS).max(BEAT_MIN)
     }
 
     fn note(&self, written: &Result<bool>) {

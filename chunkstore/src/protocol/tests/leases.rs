@@ -120,6 +120,24 @@ async fn who_was_taken_for_dead_finds_out_at_its_next_beat_and_begins_anew() {
 }
 
 #[tokio::test]
+async fn who_was_taken_for_dead_finds_out_although_the_store_does_not_answer_at_first() {
+    let (repo, faulty, _) = memory_repository().await;
+    let mut options = options("b", Vec::new());
+    options.lease = short_lease();
+    let writer = Writer::begin(&repo, options).await.unwrap();
+    let beat = tokio::spawn(writer.heartbeat());
+    let dead = tokio::spawn(writer.taken_for_dead());
+    for _ in 0..3 {
+        faulty.fault("get backups", Fault::Denied);
+    }
+    fence(&repo, &manifest("v", "b", 1)).await;
+    let e = tokio::time::timeout(Duration::from_secs(10), dead).await.unwrap().unwrap();
+    assert_eq!(e.kind(), ErrorKind::Fenced, "{e}");
+    writer.finish().await;
+    beat.await.unwrap();
+}
+
+#[tokio::test]
 async fn a_lease_that_a_fellow_has_removed_after_its_commit_is_no_death() {
     let (repo, _, _) = memory_repository().await;
     let mut options = options("b", Vec::new());

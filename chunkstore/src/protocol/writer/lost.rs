@@ -20,18 +20,31 @@ impl Writer {
     ///
     /// Where a fellow under the same lease has committed, it does not end: the commit finds that.
     pub fn taken_for_dead(&self) -> impl Future<Output = Error> + Send + 'static {
-        let (lost, repo, name) = (self.lease.lost(), Arc::clone(&self.repo), self.name());
+        let (mut lost, retry_pause) = (self.lease.lost(), self.lease.retry_pause());
+        let (repo, name) = (Arc::clone(&self.repo), self.name());
         async move {
-            lost.await;
-            // what cannot be found out now is found out by the commit
-            if !matches!(backup_at(&repo, &name).await, Ok(None)) {
-                std::future::pending::<()>().await;
+            while lost.wait_for(|lost| *lost).await.is_ok() {
+                match backup_at(&repo, &name).await {
+                    Ok(None) => {
+                        tracing::warn!(
+                            "{name}: this run was taken for dead, as it gave no sign of life for too long"
+                        );
+                        let context = format!("make backup {name}");
+                        return Error::new(ErrorKind::Fenced, context, "it was taken for dead")
+                            .hint("run it again");
+                    }
+                    Ok(Some(_)) => break,
+                    // not to ask again would be to store all the rest with nothing that keeps it
+                    Err(e) => {
+                        tracing::warn!(
+                            "{name}: the lease is gone, and the store does not say why yet: {e}"
+                        );
+                        tokio::time::sleep(retry_pause).await;
+                    }
+                }
             }
-            tracing::warn!(
-                "{name}: this run was taken for dead, as it gave no sign of life for too long"
-            );
-            Error::new(ErrorKind::Fenced, format!("make backup {name}"), "it was taken for dead")
-                .hint("run it again")
+            // committed by a fellow, or its owner has ended first
+            std::future::pending().await
         }
     }
 
