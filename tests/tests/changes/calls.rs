@@ -153,7 +153,9 @@ fn the_list_is_what_all_calls_said_or_none() {
             Err(error) => {
                 let said = error.to_string();
                 let passing = said.contains("without progress");
-                assert!(passing || contradicted, "{place}: {said}");
+                // a delta may be empty; a list of allocated blocks that nothing is said in is none
+                let silent = kind == KINDS[1] && said.contains("ends without a message");
+                assert!(passing || contradicted || silent, "{place}: {said}");
                 outcomes[2] += 1;
             }
         }

@@ -155,7 +155,8 @@ fn a_resized_volume_reads_its_tail_again() {
     std::fs::write(&cut, &bytes[..bytes.len() - 400_001]).expect("write the cut state");
     let blocks = Blocks::from(Vec::new());
     let url = server.put("/cut", size - 400_001, blocks, RestQuirks::default());
-    let run = world.backup(&cut, "s3", &["--base-snapshot", "s2", "--changes-url", &url]);
+    let flags = ["--base-snapshot", "s2", "--changes-url", &url, "--volume-changed"];
+    let run = world.backup(&cut, "s3", &flags);
     assert_eq!(run["kind"], "delta");
     world.expect_restored(&cut);
 }

@@ -17,7 +17,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("cargo", "all-targets bin lib path release test version workspace"),
     ("deploy/image/build", "program size-max"),
     ("kubectl", "for from-file from-literal timeout"),
-    ("losetup", "find show"),
+    ("losetup", "detach find show"),
     ("mysql", "batch unbuffered"),
     ("nbdinfo", "list"),
     ("qemu-img", "add output"),
