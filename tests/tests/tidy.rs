@@ -24,14 +24,14 @@ fn files(folder: &str, ending: &str) -> Vec<String> {
     let mut folders = vec![root.join(folder)];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().expect("a name").to_string_lossy().into_owned();
             if path.is_dir() {
                 if !name.starts_with(".git") && name != "target" && name != "corpus" {
                     folders.push(path);
                 }
             } else if name.ends_with(ending) {
-                let path = path.strip_prefix(&root).unwrap();
+                let path = path.strip_prefix(&root).expect("below the root");
                 found.push(path.to_str().expect("UTF-8").to_owned());
             }
         }

@@ -8,11 +8,14 @@
 
 use super::signatures::{self, format_uuid};
 
+/// Finds the name of one kind in the beginning of a volume.
+type Name = fn(&[u8]) -> Option<String>;
+
 /// Its kind and its name, such as `ext:` and a UUID. `None`: nothing known is on it, or it has none.
 ///
 /// What fills the volume comes first: a partition table may be left over in front of it.
 pub(super) fn identity(head: &[u8]) -> Option<String> {
-    let kinds: [(&str, fn(&[u8]) -> Option<String>); 9] = [
+    let kinds: [(&str, Name); 9] = [
         ("luks", luks),
         ("lvm", lvm),
         ("ext", ext),
