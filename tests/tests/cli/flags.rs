@@ -141,7 +141,7 @@ fn lines(text: &str) -> Vec<String> {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
 }
 
 /// Files below a folder that are `wanted`, by path.
@@ -150,10 +150,12 @@ fn files(folder: &str, wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
     let mut left = vec![root().join(folder)];
     while let Some(path) = left.pop() {
         if path.is_dir() {
-            left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
-        } else if wanted(path.to_str().unwrap()) {
-            let text = fs::read_to_string(&path).unwrap();
-            found.push((path.strip_prefix(root()).unwrap().display().to_string(), text));
+            let entries = fs::read_dir(&path).expect("a folder");
+            left.extend(entries.map(|entry| entry.expect("an entry").path()));
+        } else if wanted(path.to_str().expect("UTF-8")) {
+            let text = fs::read_to_string(&path).expect("a text");
+            let below = path.strip_prefix(root()).expect("below the root");
+            found.push((below.display().to_string(), text));
         }
     }
     assert!(!found.is_empty(), "nothing below {folder}");
