@@ -12,7 +12,7 @@ use chunkstore::{
 use object_store::memory::InMemory;
 use object_store::path::Path as StorePath;
 use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -153,6 +153,9 @@ pub(crate) fn init(
 ) -> Result<Arc<Repository>> {
     // before a key file or a directory is made
     check_parameters(new.chunk, new.entry_chunks, new.page_fanout)?;
+    if let Some(path) = new_key_file {
+        refuse_key_in_repository(ctx, path)?;
+    }
     match &ctx.settings.place {
         RepositoryPlace::Nowhere => Err(nowhere()),
         RepositoryPlace::Embedded { directory, key_file } => {
@@ -276,18 +279,58 @@ fn make(ctx: &Context, store: Store, options: InitOptions) -> Result<Arc<Reposit
 /// Where the repository, which is open, is on this machine, if it is. Not to find that out is an
 /// error: it keeps targets out of the repository.
 pub(crate) fn directory(ctx: &Context) -> Result<Option<PathBuf>> {
-    let path = match &ctx.settings.place {
-        RepositoryPlace::Embedded { directory, .. } => Some(directory.clone()),
-        RepositoryPlace::Url(url) => directory_of(url)?,
-        RepositoryPlace::Nowhere => None,
-    };
     let resolve = |path: PathBuf| {
         path.canonicalize().map_err(|e| {
             let context = format!("find out where {} is", path.display());
             Error::new(ErrorKind::Device, context, "").caused_by(e)
         })
     };
-    path.map(resolve).transpose()
+    named_directory(ctx)?.map(resolve).transpose()
+}
+
+fn named_directory(ctx: &Context) -> Result<Option<PathBuf>> {
+    Ok(match &ctx.settings.place {
+        RepositoryPlace::Embedded { directory, .. } => Some(directory.clone()),
+        RepositoryPlace::Url(url) => directory_of(url)?,
+        RepositoryPlace::Nowhere => None,
+    })
+}
+
+/// Refuses a new key file below the repository's directory, which need not be there yet.
+pub(crate) fn refuse_key_in_repository(ctx: &Context, key_file: &Path) -> Result<()> {
+    match named_directory(ctx)? {
+        Some(directory) if is_below(key_file, &directory) => Err(Error::new(
+            ErrorKind::Usage,
+            format!("make key file {}", key_file.display()),
+            format!("it would lie in the repository {}", directory.display()),
+        )
+        .hint("put it elsewhere: a key that lies beside what it protects protects nothing, and is lost with it")),
+        _ => Ok(()),
+    }
+}
+
+/// By its name or by what that is a link to, or through another mount of the same directory.
+fn is_below(path: &Path, directory: &Path) -> bool {
+    let identity = |path: &Path| path.metadata().map(|meta| (meta.dev(), meta.ino())).ok();
+    let (resolved, this) = (resolved_as_far(directory), identity(directory));
+    let is_it = |above: &Path| above == resolved || (this.is_some() && identity(above) == this);
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    [parent.unwrap_or(Path::new(".")), path]
+        .iter()
+        .any(|path| resolved_as_far(path).ancestors().any(is_it))
+}
+
+/// Without links, as far as there is something.
+fn resolved_as_far(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
+    match there {
+        Some((above, found)) => match path.strip_prefix(above) {
+            Ok(rest) if !rest.as_os_str().is_empty() => found.join(rest),
+            _ => found,
+        },
+        None => path,
+    }
 }
 
 fn is_repository(directory: &Path) -> bool {

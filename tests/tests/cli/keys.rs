@@ -217,3 +217,36 @@ fn a_key_file_does_not_outlive_the_failure_that_it_was_made_for() {
     assert!(mover.ok(&add).stderr.contains("copy it to a safe place"));
     mover.ok([p("list"), p("--key-file"), second]);
 }
+
+#[test]
+fn a_key_file_in_the_repository_is_refused_before_anything_is_made() {
+    let place = work_dir("key-in-repository");
+    let [empty, absent, link, good] =
+        ["empty", "absent", "link", "key"].map(|name| place.path().join(name));
+    fs::create_dir(&empty).expect("make a directory");
+    std::os::unix::fs::symlink("empty", &link).expect("make a link");
+    let init = |repository: &PathBuf, key: PathBuf| {
+        let mover = Mover::new().env("MOVER_REPO", file_url(repository));
+        mover.run([p("init"), p("--new-key-file"), key])
+    };
+    for (repository, key) in [
+        (&empty, empty.join("key")),
+        (&empty, link.join("key")),
+        (&link, empty.join("below/key")),
+        (&absent, absent.join("key")),
+    ] {
+        expect_error(init(repository, key), 2, "put it elsewhere");
+    }
+    assert_eq!(fs::read_dir(&empty).expect("read it").count(), 0, "nothing is made");
+    assert!(!absent.exists(), "nothing is made");
+
+    let made = init(&empty, good.clone());
+    assert_eq!(made.code(), Some(0), "{}", made.stderr);
+    let mover = Mover::new().env("MOVER_REPO", file_url(&empty));
+    let add = |new: PathBuf| {
+        [p("key"), p("add"), p("--key-file"), good.clone(), p("--new-key-file"), new]
+    };
+    expect_error(mover.run(add(empty.join("keys/second"))), 2, "put it elsewhere");
+    assert!(!empty.join("keys/second").exists());
+    mover.ok(add(place.path().join("second")));
+}

@@ -24,6 +24,9 @@ pub(crate) fn add(ctx: &Context, args: &KeyAddArgs) -> Result<()> {
         return Err(Error::new(ErrorKind::Usage, "add a key", "no new key was given")
             .hint("use --new-key-file FILE or --new-password-file FILE"));
     }
+    if let Some(path) = &key_file {
+        repository::refuse_key_in_repository(ctx, path)?;
+    }
     // opened first: no key file is made for a repository that cannot take it
     let repository = repository::open(ctx)?;
     if repository.params().encryption == Encryption::None {
