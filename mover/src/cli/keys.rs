@@ -6,12 +6,13 @@
 
 use super::settings::KeySources;
 use chunkstore::{Credential, Error, ErrorKind, Result, random_bytes};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, openat, readlinkat};
 use rustix::process::geteuid;
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -230,7 +231,7 @@ pub(crate) fn read_or_make_key_file(path: &Path) -> Result<(Credential, Option<M
 fn read_settled_key_file(path: &Path) -> Result<Credential> {
     let what = || format!("read key file {}", path.display());
     let bytes = loop {
-        let file = File::open(path).map_err(|e| read_failed(what(), e))?;
+        let file = open_unplanted(path).map_err(|e| read_failed(what(), e))?;
         // a file system without locks has none that is held
         let _ = flock(&file, FlockOperation::LockShared);
         if is_still_at(&file, path).map_err(|e| read_failed(what(), e))? {
@@ -241,12 +242,44 @@ fn read_settled_key_file(path: &Path) -> Result<Credential> {
     Credential::from_key_file_bytes(&bytes).map_err(|e| e.within(what()))
 }
 
+/// As `File::open`; a link is followed where it is this user's or root's.
+fn open_unplanted(path: &Path) -> io::Result<File> {
+    const LINKS_MAX: u32 = 8;
+    let mut place = path.to_owned();
+    for links in 0..LINKS_MAX {
+        let opened = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(&place);
+        match opened {
+            Err(e) if e.raw_os_error() == Some(libc::ELOOP) => {}
+            // as if it were not there, one would be made: its name is taken
+            Err(e) if e.kind() == io::ErrorKind::NotFound && links > 0 => {
+                return Err(io::Error::other("it is a symbolic link to a file that is not there"));
+            }
+            opened => return opened,
+        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let link = openat(CWD, &place, flags, Mode::empty())?;
+        let owner = fstat(&link)?.st_uid;
+        if !is_own(owner) {
+            let why = format!("it is a symbolic link of user number {owner}");
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        let target = readlinkat(&link, "", Vec::new())?;
+        place = directory_of(&place).join(OsStr::from_bytes(target.to_bytes()));
+    }
+    Err(io::Error::from_raw_os_error(libc::ELOOP))
+}
+
+/// Of root, or of this user.
+fn is_own(owner: u32) -> bool {
+    [0, geteuid().as_raw()].contains(&owner)
+}
+
 /// Where a new key is asked for, one that is there already may have been planted.
 fn refuse_key_of_another(path: &Path, file: &File) -> Result<()> {
     let what = || format!("use key file {}", path.display());
     let meta =
         file.metadata().map_err(|e| Error::new(ErrorKind::Denied, what(), "").caused_by(e))?;
-    if [0, geteuid().as_raw()].contains(&meta.uid()) {
+    if is_own(meta.uid()) {
         return Ok(());
     }
     let detail = format!("it is there already and belongs to user number {}", meta.uid());
@@ -398,6 +431,32 @@ mod tests {
         assert!(e.to_string().contains("12345"), "{e}");
         // named as a key that there is, it is the user's own choice
         read_key_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_link_that_somebody_has_planted_is_not_followed_to_a_new_key() {
+        use std::os::unix::fs::{lchown, symlink};
+        let dir = tempfile::tempdir().unwrap();
+        let [key, planted, own] = ["key", "planted", "own"].map(|name| dir.path().join(name));
+        std::fs::write(&key, [7; 32]).unwrap();
+        symlink("key", &own).unwrap();
+        assert!(read_or_make_key_file(&own).unwrap().1.is_none());
+        let dangling = dir.path().join("dangling");
+        symlink("absent", &dangling).unwrap();
+        let e = read_or_make_key_file(&dangling).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Usage, "{e}");
+        symlink("key", &planted).unwrap();
+        if let Err(e) = lchown(&planted, Some(12345), None) {
+            println!("SKIP: needs the right to give a link away: {e}");
+            return;
+        }
+        let behind = dir.path().join("behind");
+        symlink("planted", &behind).unwrap();
+        for path in [planted, behind] {
+            let e = read_or_make_key_file(&path).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Denied, "{e}");
+            assert!(e.to_string().contains("12345"), "{e}");
+        }
     }
 
     #[test]
