@@ -50,8 +50,8 @@ use crate::scratch::ScratchDir;
 use checkpoint::Pace;
 use chunkstore::{
     BackupId, BackupStats, Checkpoint, Commit, DedupOptions, Error, ErrorKind, LeaseOptions,
-    PackId, Repository, Result, ResumeBy, Retention, Scratch, SnapshotInfo, VolumeMap, VolumeName,
-    Writer, WriterOptions, check_frontier,
+    PackId, Repository, Result, ResumeBy, Retention, SnapshotInfo, VolumeMap, VolumeName, Writer,
+    WriterOptions, check_frontier,
 };
 use parent::Known;
 use prepare::{Prepared, prepare};
@@ -381,10 +381,7 @@ impl Run<'_> {
         self.progress.set_phase(Phase::Moving);
         let mut packs = self.writer.condemned().clone();
         packs.extend(missing);
-        let scratch = match &self.options.scratch {
-            Some(dir) => Some(Box::new(ScratchDir::open(dir, self.repo.id())?) as Box<dyn Scratch>),
-            None => None,
-        };
+        let scratch = ScratchDir::for_run(self.options.scratch.as_deref(), self.repo.id())?;
         let segments = self.rt.block_on(self.writer.list_segments())?;
         let options = DedupOptions {
             memory_bytes: p.bounds.dedup_bytes,

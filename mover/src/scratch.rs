@@ -2,7 +2,7 @@
 //!
 //! The directory is 0700 and this user's own, since the copies are not encrypted: they tell which
 //! chunk ids exist, not what the chunks hold. What is above it may be anybody's, `/tmp` for one. So
-//! no symbolic link is followed to it or in it, a directory of another owner is refused, and each
+//! no symbolic link is followed to it or in it, a directory of another owner is not used, and each
 //! file is reached by the directory's descriptor, however its path may change.
 //!
 //! A copy is written under a temporary name, drawn at random, and renamed, so a half-written one is
@@ -51,6 +51,23 @@ impl AsRef<[u8]> for Mapped {
 }
 
 impl ScratchDir {
+    /// As [`open`](Self::open), for a run that was given `root`. One that is refused, such as a
+    /// volume that another user had first, is left alone, with a warning: the run needs none.
+    pub fn for_run(
+        root: Option<&Path>,
+        repository: &RepositoryId,
+    ) -> Result<Option<Box<dyn Scratch>>> {
+        let Some(root) = root else { return Ok(None) };
+        match Self::open(root, repository) {
+            Ok(scratch) => Ok(Some(Box::new(scratch))),
+            Err(e) if e.kind() == ErrorKind::Denied => {
+                tracing::warn!("goes on without scratch: {e}");
+                Ok(None)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
     /// Uses `root/<repository id>`, made 0700 where it is missing. One that is a link, of another
     /// owner, or open to others is `Denied`.
     pub fn open(root: &Path, repository: &RepositoryId) -> Result<Self> {
@@ -300,5 +317,8 @@ mod tests {
         let e = ScratchDir::open(root.path(), &id).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Denied);
         assert!(e.to_string().contains("12345"), "{e}");
+        assert!(ScratchDir::for_run(Some(root.path()), &id).unwrap().is_none());
+        let other = RepositoryId::random();
+        assert!(ScratchDir::for_run(Some(root.path()), &other).unwrap().is_some());
     }
 }

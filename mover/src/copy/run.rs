@@ -30,7 +30,7 @@ use crate::scratch::ScratchDir;
 use chrono::Utc;
 use chunkstore::{
     Checkpoint, Commit, CopiedFrom, DedupOptions, Error, ErrorKind, Geometry, Manifest, NewestSeen,
-    PackId, ReadLimits, Repository, Result, ResumeBy, Scratch, VolumeMap, Writer, WriterOptions,
+    PackId, ReadLimits, Repository, Result, ResumeBy, VolumeMap, Writer, WriterOptions,
     check_frontier,
 };
 use std::collections::HashSet;
@@ -320,10 +320,7 @@ impl<'a> Run<'a> {
         let to = self.at.to;
         let mut packs = self.writer.condemned().clone();
         packs.extend(missing);
-        let scratch = match &self.options.scratch {
-            Some(dir) => Some(Box::new(ScratchDir::open(dir, to.id())?) as Box<dyn Scratch>),
-            None => None,
-        };
+        let scratch = ScratchDir::for_run(self.options.scratch.as_deref(), to.id())?;
         let segments = self.at.wait(self.writer.list_segments())?;
         let memory = DedupOptions {
             memory_bytes: self.bounds.dedup_bytes,

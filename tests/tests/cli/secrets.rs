@@ -1,6 +1,6 @@
 //! Secrets: in no output, no argument, no core dump; and who else may look into what is made.
 
-use super::{Stage, file_url, p};
+use super::{Stage, file_url, p, tree};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -201,4 +201,24 @@ fn a_passphrase_command_is_run_and_its_answer_is_not_shown() {
     assert!(!String::from_utf8_lossy(&output.stdout).contains(PRINTED));
     // the command was written there by whoever called it
     assert_eq!(seen.matches(PRINTED).count(), 1, "{seen}");
+}
+
+#[test]
+fn a_scratch_directory_of_another_user_is_left_alone_and_stops_nothing() {
+    tests::require_root!();
+    let stage = Stage::new("scratch-of-another");
+    let root = stage.path("scratch");
+    let run = |id: &str| {
+        let line = ["backup", "--volume", "w", "--backup-id", id, "--scratch"];
+        let line = line.iter().map(|text| p(text)).chain([root.clone(), stage.image()]);
+        stage.mover.ok(line)
+    };
+    assert!(!run("first").stderr.contains("scratch"));
+    let entries = || fs::read_dir(&root).expect("the scratch directory");
+    let own = entries().next().expect("one of this repository").expect("an entry").path();
+    std::os::unix::fs::chown(&own, Some(12345), None).expect("give it away");
+    let before = tree(&own);
+    let said = run("second").stderr;
+    assert!(said.contains("without scratch") && said.contains("12345"), "{said}");
+    assert_eq!(tree(&own), before);
 }
