@@ -80,7 +80,7 @@ pub use protocol::{
 };
 pub use repository::{BackupEntry, CreateOnce, InitOptions, NewestSeen, Recent, Repository};
 pub use seal::{Compression, Opener, SealedEntry, Sealer};
-pub use secrets::{redact, remember_secret};
+pub use secrets::{redact, redact_known, remember_secret};
 pub use store::{
     Created, Inherited, Listed, ObjectLock, Pace, RequestCounts, RetainMode, RetainPolicy,
     Retention, SentBytes, Store, StoreOptions, TransferLimits, directory_of, open_url,

@@ -2,14 +2,15 @@
 //!
 //! A server may say anything in an error, also what it was sent: the headers of the request, a
 //! signed URL, a token. Who sends a secret tells it here first, and whatever leaves the program
-//! as text goes through [`redact`]: errors, log lines, JSON, the termination message. What is
-//! quoted in part goes through it before it is cut, or half a secret would stay unknown.
+//! as text goes through [`redact`] (errors, warnings, log lines) or [`redact_known`] (results,
+//! summaries). What is quoted in part goes through it before it is cut, or half a secret would stay unknown.
 //!
 //! The list is one for the process: a panic, a log line of a library and a signal's thread have no
 //! other to ask. It is bounded, holds secrets only in memory that is wiped, and knows each in the
 //! spellings that texts have: as it is, and escaped for a URL, for JSON, for XML. Beside it, what
 //! stands where only a secret does (`Signature=…`, `https://user:password@host`) is left out
-//! unknown.
+//! unknown; the first of these only where a server may have its say, as a backup of a volume
+//! `signature` looks like that.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -88,16 +89,31 @@ fn remember(text: &str, list: impl Fn(&mut Known) -> &mut VecDeque<Secret>, max:
     }
 }
 
-/// The text without what is secret in it.
+/// The text without what is secret in it. For messages, in which a server may have its say.
 pub fn redact(text: &str) -> Cow<'_, str> {
+    let mut places = found_certainly(text);
+    find_values(text, &mut places);
+    without(text, places)
+}
+
+/// As [`redact`], for results: names and ids in a table may well stand as a secret does.
+pub fn redact_known(text: &str) -> Cow<'_, str> {
+    without(text, found_certainly(text))
+}
+
+/// What is known, and passwords in URLs.
+fn found_certainly(text: &str) -> Vec<Range<usize>> {
     let mut places = Vec::new();
     let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
     for spelling in known.lasting.iter().chain(&known.passing).flat_map(|secret| &secret.0) {
         find_known(text, spelling, &mut places);
     }
     drop(known);
-    find_values(text, &mut places);
     find_passwords_of_urls(text, &mut places);
+    places
+}
+
+fn without(text: &str, mut places: Vec<Range<usize>>) -> Cow<'_, str> {
     if places.is_empty() {
         return Cow::Borrowed(text);
     }
@@ -271,6 +287,19 @@ mod tests {
         }
         let clean = redact("open https://me:pass@word@host:8/p?x and s3://a:b@c");
         assert_eq!(clean, "open https://me:[hidden]@host:8/p?x and s3://a:[hidden]@c");
+    }
+
+    #[test]
+    fn a_result_is_no_secret_because_of_its_neighbour() {
+        let secret = "known to stand in a result";
+        remember_secret(secret);
+        for name in NAMES {
+            let row = format!("{name}  20261122T231500Z-0123456789  1 GiB");
+            assert!(matches!(redact_known(&row), Cow::Borrowed(_)), "{row}");
+            assert_ne!(redact(&row), row);
+            assert_eq!(redact_known(&format!("{name}  {secret}")), format!("{name}  [hidden]"));
+        }
+        assert_eq!(redact_known("s3://a:b@c"), "s3://a:[hidden]@c");
     }
 
     #[test]

@@ -5,13 +5,14 @@
 //! full disk behind stdout is an error. The progress bar is taken off the terminal while a line is
 //! printed, so neither garbles the other.
 //!
-//! Secrets that are known, or that stand where only a secret does, are left out of every line here:
-//! most of what is said may be the words of a server, at any verbosity. Of the results of a command
-//! only the lists of `changes` do not pass, which hold numbers and the user's own words.
+//! Secrets that are known are left out of every line here. So is what stands where only a secret
+//! does, but not of results and summaries: names and ids may stand so too, while what is said
+//! besides may be the words of a server, at any verbosity. Of the results of a command only the
+//! lists of `changes` do not pass, which hold numbers and the user's own words.
 
 use super::exit::{exit_code, kind_word};
 use super::settings::OutputSettings;
-use chunkstore::{Error, ErrorKind, Result, redact};
+use chunkstore::{Error, ErrorKind, Result, redact, redact_known};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use serde_json::Value;
@@ -200,10 +201,13 @@ impl Output {
 
     /// Raw bytes to stderr, above the bar: for log lines.
     pub(crate) fn stderr_bytes(&self, bytes: &[u8]) {
+        self.clean_to_stderr(&redact(&String::from_utf8_lossy(bytes)));
+    }
+
+    fn clean_to_stderr(&self, text: &str) {
         let write = || {
             // nowhere is left to complain when stderr is gone
-            let _ =
-                io::stderr().lock().write_all(redact(&String::from_utf8_lossy(bytes)).as_bytes());
+            let _ = io::stderr().lock().write_all(text.as_bytes());
         };
         match &*self.bar.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(bar) => bar.suspend(write),
@@ -223,13 +227,14 @@ impl Output {
     }
 
     fn to_main(&self, bytes: &[u8]) -> Result<()> {
+        let text = String::from_utf8_lossy(bytes);
+        let text = redact_known(&text);
         if self.stdout_is_data() {
-            self.stderr_bytes(bytes);
+            self.clean_to_stderr(&text);
             return Ok(());
         }
-        let text = String::from_utf8_lossy(bytes);
         let mut stdout = io::stdout().lock();
-        unless_reader_left(stdout.write_all(redact(&text).as_bytes()).and_then(|()| stdout.flush()))
+        unless_reader_left(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
     }
 }
 

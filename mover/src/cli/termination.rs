@@ -14,7 +14,7 @@ use super::context::tool;
 use super::output::{Ended, now};
 use super::sizes::show_bytes;
 use crate::cgroup::CgroupLimits;
-use chunkstore::redact;
+use chunkstore::{redact, redact_known};
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 use serde_json::{Map, Value, json};
@@ -179,24 +179,36 @@ fn save(path: &Path, body: Map<String, Value>, what: Written) -> Result<(), Stri
         return Ok(());
     }
     *written = Some(what);
-    let mut body = Value::Object(body);
-    hide(&mut body);
-    let Value::Object(body) = body else { return Ok(()) };
-    let saved = overwrite(path, compact(body));
+    let saved = overwrite(path, compact(hidden(body)));
     drop(written);
     saved.map_err(|e| format!("write the termination message {}: {e}", path.display()))
 }
 
-/// Leaves secrets out of all texts, before any is shortened.
-fn hide(value: &mut Value) {
+/// Leaves secrets out of all texts, before any is shortened. The summary holds names and ids, which
+/// may stand as a secret does; its warnings and what is said of an error may be a server's words.
+fn hidden(mut body: Map<String, Value>) -> Map<String, Value> {
+    for (name, value) in &mut body {
+        match value {
+            Value::Object(summary) if name == "summary" => {
+                for (name, value) in summary {
+                    hide(value, if name == "warnings" { redact } else { redact_known });
+                }
+            }
+            value => hide(value, redact),
+        }
+    }
+    body
+}
+
+fn hide(value: &mut Value, redact: fn(&str) -> Cow<'_, str>) {
     match value {
         Value::String(text) => {
             if let Cow::Owned(clean) = redact(text) {
                 *text = clean;
             }
         }
-        Value::Array(values) => values.iter_mut().for_each(hide),
-        Value::Object(members) => members.values_mut().for_each(hide),
+        Value::Array(values) => values.iter_mut().for_each(|value| hide(value, redact)),
+        Value::Object(members) => members.values_mut().for_each(|value| hide(value, redact)),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
@@ -306,11 +318,15 @@ mod tests {
     #[test]
     fn secrets_are_left_out_wherever_they_stand() {
         chunkstore::remember_secret("a secret of termination");
-        let text = "it said a secret of termination";
-        let mut body = json!({ "message": text, "summary": { "warnings": [text, 5] } });
-        hide(&mut body);
-        let clean = "it said [hidden]";
-        assert_eq!(body, json!({ "message": clean, "summary": { "warnings": [clean, 5] } }));
+        let said = "it said a secret of termination, sig=0123456789abcdef";
+        let name = "a secret of termination sig 0123456789abcdef";
+        let body = json!({ "message": said, "summary": { "warnings": [said, 5], "id": name } });
+        let Value::Object(body) = body else { panic!("an object") };
+        let clean = "it said [hidden], sig=[hidden]";
+        let name = "[hidden] sig 0123456789abcdef";
+        let expected =
+            json!({ "message": clean, "summary": { "warnings": [clean, 5], "id": name } });
+        assert_eq!(Value::Object(hidden(body)), expected);
     }
 
     #[test]

@@ -96,6 +96,19 @@ fn backups_are_listed_by_time_and_shown_whole() {
 }
 
 #[test]
+fn a_backup_may_have_the_name_of_a_secret() {
+    let stage = Stage::new("list-names");
+    let volume = "pvc-0123456789abcdef";
+    for id in ["basic", "signature"] {
+        let line = ["backup", "--volume", volume, "--backup-id", id];
+        stage.mover.ok(line.iter().map(|t| p(t)).chain([stage.image()]));
+        let shown = stage.mover.ok(["list", "--volume", volume]).text();
+        assert!(shown.contains(volume) && !shown.contains("hidden"), "{shown}");
+        stage.mover.ok(["forget", &format!("{volume}@{id}")]);
+    }
+}
+
+#[test]
 fn a_difference_is_a_list_that_a_backup_takes() {
     let stage = Stage::new("diff");
     let tagged = |id: &str, snapshot: &str| {
