@@ -232,7 +232,9 @@ struct Body {
     source: SourceInfo,
     started: DateTime<Utc>,
     finished: DateTime<Utc>,
-    ordered: DateTime<Utc>,
+    /// Always written; absent in manifests that were made before there was an order.
+    #[serde(default)]
+    ordered: Option<DateTime<Utc>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     clock_offset_ms: Option<i64>,
     stats: BackupStats,
@@ -343,7 +345,7 @@ impl Manifest {
             source: self.source.clone(),
             started: self.started,
             finished: self.finished,
-            ordered: self.ordered,
+            ordered: Some(self.ordered),
             clock_offset_ms: self.clock_offset_ms,
             stats: self.stats,
             tool: self.tool.clone(),
@@ -372,7 +374,7 @@ impl Manifest {
             source: body.source,
             started: body.started,
             finished: body.finished,
-            ordered: body.ordered,
+            ordered: body.ordered.unwrap_or(body.finished),
             clock_offset_ms: body.clock_offset_ms,
             stats: body.stats,
             tool: body.tool,

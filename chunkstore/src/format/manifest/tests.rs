@@ -171,13 +171,25 @@ fn json_is_strict_where_it_matters_and_tolerant_elsewhere() {
     assert_eq!(with(r#""kind":"delta""#, r#""kind":"guess""#), corrupt);
     assert_eq!(with(r#""app":"#, r#""":"#), corrupt);
     assert_eq!(with("2023-11-14", "2023-13-14"), corrupt);
-    assert_eq!(with(r#""ordered":"#, r#""orderly":"#), corrupt);
+    assert_eq!(with(r#""ordered":""#, r#""ordered":"x"#), corrupt);
     assert_eq!(with(r#""clock_offset_ms":-90000,"#, ""), None);
     assert_eq!(with(r#""clock_offset_ms":-90000"#, r#""clock_offset_ms":0.5"#), corrupt);
     assert_eq!(kind_of(&format!("{json} {{}}")), corrupt);
     assert_eq!(kind_of("[]"), corrupt);
     assert_eq!(kind_of(r#"{"type":"fence","format":1}"#), corrupt);
     assert_eq!(kind_of(&format!("{}1{}", "[".repeat(5000), "]".repeat(5000))), corrupt);
+}
+
+#[test]
+fn a_manifest_without_a_place_has_that_of_its_end() {
+    let key = manifest().object_key();
+    let json = String::from_utf8(backup(manifest()).to_body(&key).unwrap()).unwrap();
+    let without = json.replacen(r#""ordered":"#, r#""orderly":"#, 1);
+    assert_ne!(without, json);
+    let read = ManifestRecord::from_body(&key, without.as_bytes()).unwrap();
+    let finished = manifest().finished;
+    assert_ne!(finished, manifest().ordered);
+    assert_eq!(read, backup(Manifest { ordered: finished, ..manifest() }));
 }
 
 #[test]
