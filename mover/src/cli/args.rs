@@ -300,7 +300,8 @@ pub(crate) struct SnapshotArgs {
     /// The CSI driver's handle of the volume
     #[arg(long, env = "MOVER_VOLUME_HANDLE", value_name = "HANDLE")]
     pub(crate) volume_handle: Option<String>,
-    /// The storage system's id of the state that is read
+    /// The storage system's id of the state that is read; where a driver wants it, a later delta
+    /// names it with --changes-base-id
     #[arg(long, env = "MOVER_CHANGE_ID", value_name = "ID")]
     pub(crate) change_id: Option<String>,
 }

@@ -116,23 +116,34 @@ impl SnapshotSource {
         list.finish(&drain.name, Origin::SnapshotMetadata, capacity)
     }
 
+    /// A name that is given must be one that the base was recorded with, where any was: drivers do
+    /// not always say that they compare with another snapshot.
     fn base_id(&self, base: Option<&SnapshotInfo>) -> Result<String> {
-        let recorded = base.and_then(|base| base.snapshot_handle.clone());
-        if let (Some(given), Some(recorded)) = (&self.base_id, &recorded)
-            && given != recorded
-        {
-            let what = format!(
-                "--changes-base-id is {given:?}, but the backup of the base snapshot has recorded {recorded:?}"
-            );
-            return Err(refused(ErrorKind::Usage, &self.name(), what)
-                .hint("leave --changes-base-id out: what is recorded is used, or name the right --base-snapshot"));
+        let recorded = base.and_then(|base| base.snapshot_handle.as_deref());
+        let change = base.and_then(|base| base.change_id.as_deref());
+        let name = base.and_then(|base| base.id.as_deref());
+        let Some(given) = self.base_id.as_deref() else {
+            return recorded.map(str::to_owned).ok_or_else(|| {
+                let what = "the driver's handle of the base snapshot is not known";
+                refused(ErrorKind::NotFound, &self.name(), what).hint(
+                    "give it with --changes-base-id, or record it with --snapshot-handle at each backup",
+                )
+            });
+        };
+        let known: Vec<String> = [("handle", recorded), ("change id", change)]
+            .into_iter()
+            .filter_map(|(what, id)| Some(format!("{what} {:?}", id?)))
+            .collect();
+        if known.is_empty() || [recorded, change, name].contains(&Some(given)) {
+            return Ok(given.to_owned());
         }
-        self.base_id.clone().or(recorded).ok_or_else(|| {
-            let what = "the driver's handle of the base snapshot is not known";
-            refused(ErrorKind::NotFound, &self.name(), what).hint(
-                "give it with --changes-base-id, or record it with --snapshot-handle at each backup",
-            )
-        })
+        let what = format!(
+            "--changes-base-id is {given:?}, but the backup of the base snapshot has recorded {}",
+            known.join(" and ")
+        );
+        Err(refused(ErrorKind::Usage, &self.name(), what).hint(
+            "leave --changes-base-id out: the handle is used, or name the right --base-snapshot; where the driver wants a change id, record it with --change-id at each backup",
+        ))
     }
 }
 
@@ -255,5 +266,61 @@ impl Drain<'_> {
             starting_offset,
             max_results: i32::try_from(self.source.page_entries).unwrap_or(i32::MAX),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is asked for as the base, given this; `recorded`: name, handle and change id.
+    fn base_id(given: Option<&str>, recorded: [Option<&str>; 3]) -> Result<String> {
+        let source = SnapshotSource {
+            endpoint: SnapshotEndpoint::Csi { socket: "csi.sock".into(), secrets_file: None },
+            target: "h2".into(),
+            delta: true,
+            base_id: given.map(str::to_owned),
+            page_entries: 0,
+            tail_check: true,
+            retry: RetryPolicy::default(),
+        };
+        let [id, snapshot_handle, change_id] = recorded.map(|text| text.map(str::to_owned));
+        source.base_id(Some(&SnapshotInfo {
+            id,
+            snapshot_handle,
+            change_id,
+            ..SnapshotInfo::default()
+        }))
+    }
+
+    #[test]
+    fn the_base_is_asked_for_by_a_name_that_was_recorded() {
+        let all = [Some("s1"), Some("h1"), Some("52 de/7")];
+        for good in ["h1", "52 de/7", "s1"] {
+            assert_eq!(base_id(Some(good), all).unwrap(), good);
+        }
+        assert_eq!(base_id(None, all).unwrap(), "h1");
+        assert_eq!(
+            base_id(Some("52 de/7"), [Some("s1"), None, Some("52 de/7")]).unwrap(),
+            "52 de/7"
+        );
+        // of which nothing is known
+        assert_eq!(base_id(Some("x"), [Some("s1"), None, None]).unwrap(), "x");
+        assert_eq!(
+            base_id(None, [Some("s1"), None, Some("c")]).unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
+    }
+
+    #[test]
+    fn another_name_of_the_base_is_refused_with_what_is_recorded() {
+        let e = base_id(Some("h9"), [Some("s1"), Some("h1"), Some("52 de/7")]).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Usage);
+        let said = e.to_string();
+        assert!(said.contains("\"h9\"") && said.contains("handle \"h1\""), "{said}");
+        assert!(said.contains("change id \"52 de/7\""), "{said}");
+        for recorded in [[Some("s1"), Some("h1"), None], [Some("s1"), None, Some("h1")]] {
+            assert_eq!(base_id(Some("h9"), recorded).unwrap_err().kind(), ErrorKind::Usage);
+        }
     }
 }
