@@ -291,7 +291,13 @@ impl Run<'_> {
         let fits = check_frontier(fanout, geometry, from.next_chunk, &from.frontier)
             .and_then(|()| parent::check_undamaged(&from, lost, self.writer.damaged()));
         match fits {
-            Ok(()) => Ok(Some(from)),
+            Ok(()) => {
+                let began = self.rt.block_on(self.writer.began(&from));
+                let late = resume::overtaken(&self.known, &self.writer, began);
+                let late = late.filter(|w| !self.prepared.warnings.contains(w));
+                self.prepared.warnings.extend(late);
+                Ok(Some(from))
+            }
             Err(e) => {
                 self.prepared.warnings.push(format!("the checkpoint is of no use: {e}"));
                 Ok(None)

@@ -144,6 +144,11 @@ impl LeaseKeeper {
         self.state.lock().await.lease.lease_id
     }
 
+    /// Since when there is work under it, by the clock of the machine that began it.
+    pub(super) async fn started(&self) -> DateTime<Utc> {
+        self.state.lock().await.lease.started
+    }
+
     /// What it says of how far the work is.
     pub(super) async fn checkpoint(&self) -> Option<Checkpoint> {
         self.state.lock().await.lease.checkpoint.clone()

@@ -1,12 +1,13 @@
 //! Going on with a run that was killed: whether it was to make the same, and what is left to do.
 
 use super::BackupOptions;
-use super::parent::ParentChoice;
+use super::parent::{Known, ParentChoice};
 use super::prepare::Prepared;
 use crate::changes::Extents;
 use crate::control::Cancel;
 use crate::quota::{Bound, Meter, too_small};
-use chunkstore::{BackupId, Error, ErrorKind, Manifest, PlanDigest, ResumeBy};
+use chrono::{DateTime, Utc};
+use chunkstore::{BackupId, Error, ErrorKind, Manifest, PlanDigest, ResumeBy, Writer};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -104,6 +105,22 @@ pub(super) fn explain(
         }
         None => Error::new(ErrorKind::Cancelled, "stopped", "on request").hint(AGAIN),
     }
+}
+
+/// What to say of a backup that is gone on with after a later one was committed: it is the newest
+/// then, though its data may be older. `began`: when the first run of it did.
+pub(super) fn overtaken(known: &Known, writer: &Writer, began: DateTime<Utc>) -> Option<String> {
+    let newest = known.recent.backups.first()?;
+    let is_parent = writer.parent().is_some_and(|parent| parent.name() == newest.name());
+    if is_parent || newest.backup_id == *writer.backup_id() || newest.ordered <= began {
+        return None;
+    }
+    Some(format!(
+        "backup {} of {} was committed after this one had begun: @latest is this one now, though its \
+         data may be older; to restore the other, name it",
+        newest.backup_id,
+        newest.finished.format("%Y-%m-%d %H:%M:%SZ")
+    ))
 }
 
 impl Resumed {

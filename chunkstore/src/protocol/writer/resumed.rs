@@ -35,7 +35,7 @@ use crate::protocol::reader::{backup_at, stays_behind};
 use crate::protocol::writer::timing::Timing;
 use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::units::ChunkNo;
-use chrono::Utc;
+use chrono::{DateTime, Utc};
 use futures::{StreamExt, TryStreamExt, stream};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -242,6 +242,12 @@ impl Writer {
     /// The checkpoint that a process started now would find, as far as this one knows.
     pub async fn checkpoint(&self) -> Option<Checkpoint> {
         self.lease.checkpoint().await
+    }
+
+    /// Since when there is work on this backup, as far as is known: by the clocks of the machines
+    /// that did it, so good for a word to the user only.
+    pub async fn began(&self, from: &Checkpoint) -> DateTime<Utc> {
+        self.lease.started().await.min(from.time)
     }
 
     /// For the pass that starts where [`Self::resume_point`] said: writes down how far it is.
