@@ -152,6 +152,29 @@ fn what_does_not_change_the_result_may_differ() {
 }
 
 #[test]
+fn a_volume_that_has_grown_meanwhile_is_no_other() {
+    let scene = Scene::new("grown-meanwhile", 16 * MIB);
+    let options = BackupOptions { volume_changed: false, ..scene.options() };
+    let memory = scene.killed(&options);
+    let grown = scene.vault.path("grown.img");
+    fs::write(&grown, [&scene.content[..], &[9; MIB]].concat()).unwrap();
+    let next = BackupOptions { volume_changed: false, ..scene.vault.options(&grown, "c", None) };
+    let run =
+        |options: &BackupOptions| scene.vault.run(memory.clone(), options, &Cancel::new()).result;
+    assert_eq!(run(&next).unwrap().warnings, [""; 0]);
+    // what nobody has begun is of another disk
+    let mut other = options.clone();
+    other.backup_id = Some(BackupId::new("o").unwrap());
+    other.snapshot.id = Some("o".to_owned());
+    assert_eq!(run(&other).unwrap_err().kind(), ErrorKind::Usage);
+    let done = run(&options).unwrap();
+    assert!(done.resumed.is_some(), "{done:?}");
+    let late = "backup c of ";
+    assert!(done.warnings.iter().any(|w| w.contains(late) && w.contains("@latest")), "{done:?}");
+    assert_eq!(scene.vault.restored(memory.clone(), "b").unwrap(), scene.content);
+}
+
+#[test]
 fn what_is_asked_for_otherwise_is_done_anew() {
     let scene = Scene::new("other-plans", 16 * MIB);
     let killed = scene.killed(&scene.options());

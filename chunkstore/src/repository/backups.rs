@@ -108,6 +108,22 @@ impl Repository {
         }
     }
 
+    /// The backup of exactly this name, if there is one.
+    pub async fn backup_named(
+        &self,
+        volume: &VolumeName,
+        id: &BackupId,
+    ) -> Result<Option<Manifest>> {
+        let mut attempts = self.list_attempts(Some(volume)).await?;
+        attempts.retain(|a| a.name.backup_id == *id);
+        let (mut backups, problems) = self.read_attempts(attempts).await?;
+        match (backups.pop(), problems.into_iter().next()) {
+            (Some(backup), _) => Ok(Some(backup.manifest)),
+            (None, Some((_, e))) => Err(e.within(format!("find backup {volume}@{id}"))),
+            (None, None) => Ok(None),
+        }
+    }
+
     /// The newest backup of a volume, for one that wants to build upon it: reads as few manifests
     /// as it can. Unreadable ones are passed over with a warning.
     pub async fn latest_backup_of(&self, volume: &VolumeName) -> Result<Option<Manifest>> {

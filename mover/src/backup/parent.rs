@@ -35,8 +35,12 @@ pub(super) struct Known {
 /// The backup that this very run made before: same id, same volume, same snapshot. Without a
 /// snapshot's name only the content can tell, so the run goes on and the commit compares.
 pub(super) fn already_done(options: &BackupOptions, writer: &Writer) -> Option<Manifest> {
-    options.snapshot.id.as_ref()?;
-    writer.existing().filter(|m| m.snapshot.id == options.snapshot.id).cloned()
+    writer.existing().filter(|m| is_done(options, m)).cloned()
+}
+
+/// Whether the backup of that id that is there is the one that is asked for.
+pub(super) fn is_done(options: &BackupOptions, there: &Manifest) -> bool {
+    options.snapshot.id.is_some() && there.snapshot.id == options.snapshot.id
 }
 
 /// Looks for what may be built upon.

@@ -69,7 +69,6 @@ pub(super) fn prepare(
     let bounds = bounds(repo, options)?;
     let ladder::Choice { list: changes, volume, known, steps } = chosen;
     let identity = source.identity()?;
-    same::check_source(options, &volume, geometry.size_bytes(), identity.as_deref(), &known)?;
     degraded.extend(steps);
     let warnings = changes.as_ref().map_or_else(Vec::new, |list| list.notes.clone());
     let prepared = Prepared {
@@ -83,6 +82,7 @@ pub(super) fn prepare(
         warnings,
         degraded,
     };
+    same::check_source(rt, repo, options, &prepared, &known)?;
     Ok((prepared, known))
 }
 

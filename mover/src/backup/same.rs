@@ -5,10 +5,13 @@
 //! the commit. `--volume-changed` says that it is none.
 
 use super::BackupOptions;
-use super::parent::Known;
+use super::parent::{self, Known};
+use super::prepare::Prepared;
+use super::resume;
 use crate::changes::Origin;
 use crate::cli::show_bytes;
-use chunkstore::{Error, ErrorKind, Manifest, Result, VolumeName};
+use chunkstore::{Error, ErrorKind, Manifest, Repository, Result, VolumeName, find_unfinished};
+use std::sync::Arc;
 
 /// Newest backups that are looked at for one of the same snapshot: names that are used again are
 /// used again soon. Read at once, so they cost no time.
@@ -26,35 +29,106 @@ pub(super) fn check_names(options: &BackupOptions) -> Result<()> {
     }
 }
 
-/// That the source may be the volume of the newest backup.
+/// That the source may be the volume that the backups of its name are of.
 ///
-/// A larger volume has grown, which is ordinary. A smaller one is another: what shrinks a volume is
-/// rarer than a mix-up. Names of file systems are compared where both are known.
+/// It is compared with the newest. Work may be late, though: a snapshot that was made before the
+/// volume grew, a run that goes on, one that is repeated. So an older backup vouches too, but only
+/// where something says that the source is an older state: its snapshot's name, the checkpoint of
+/// an earlier run, or the backup itself, which is there already.
 pub(super) fn check_source(
+    rt: &tokio::runtime::Handle,
+    repo: &Arc<Repository>,
     options: &BackupOptions,
-    volume: &VolumeName,
-    size_bytes: u64,
-    identity: Option<&str>,
+    prepared: &Prepared,
     known: &Known,
 ) -> Result<()> {
     let Some(newest) = known.recent.backups.first().filter(|_| !options.volume_changed) else {
         return Ok(());
     };
-    let differs = match (newest.source.identity.as_deref(), identity) {
-        (Some(then), Some(now)) if then != now => format!("it had {then}, and this has {now}"),
-        _ if size_bytes < newest.size_bytes => format!(
-            "it had {} ({} bytes), and this has {} ({size_bytes} bytes)",
-            show_bytes(newest.size_bytes),
-            newest.size_bytes,
-            show_bytes(size_bytes)
-        ),
-        _ => return Ok(()),
-    };
+    let seen =
+        Seen { size_bytes: prepared.geometry.size_bytes(), identity: prepared.identity.as_deref() };
+    let Some(differs) = seen.differs_from(newest) else { return Ok(()) };
+    let older = known.recent.backups.iter().filter(|_| options.snapshot.id.is_some());
+    if older.skip(1).any(|m| seen.is_that_of(m))
+        || is_there_already(rt, repo, options, &seen, &prepared.volume)?
+        || goes_on(rt, repo, options, &seen, prepared, known)?
+    {
+        return Ok(());
+    }
+    let volume = &prepared.volume;
     let what = format!("back up {} as volume {volume}", options.source.display());
     let detail = format!("backup {} was made of another disk: {differs}", newest.backup_id);
     Err(Error::new(ErrorKind::Usage, what, detail).hint(
-        "give another volume a name of its own with --volume; if this one was formatted anew or made smaller, say --volume-changed",
+        "give another volume a name of its own with --volume; if this one was formatted anew, wiped or made smaller, say --volume-changed",
     ))
+}
+
+/// Whether the backup was committed before. The run then ends at once, or the commit compares the
+/// content.
+fn is_there_already(
+    rt: &tokio::runtime::Handle,
+    repo: &Repository,
+    options: &BackupOptions,
+    seen: &Seen<'_>,
+    volume: &VolumeName,
+) -> Result<bool> {
+    let Some(id) = &options.backup_id else { return Ok(false) };
+    let there = rt.block_on(repo.backup_named(volume, id))?;
+    Ok(there.is_some_and(|m| parent::is_done(options, &m) || seen.is_that_of(&m)))
+}
+
+/// Whether the run goes on with one that began when the source was still the volume: as its parent
+/// says. Without a parent there was nothing to compare with then.
+fn goes_on(
+    rt: &tokio::runtime::Handle,
+    repo: &Repository,
+    options: &BackupOptions,
+    seen: &Seen<'_>,
+    prepared: &Prepared,
+    known: &Known,
+) -> Result<bool> {
+    let Some(by) = resume::resume_by(options, prepared, &known.parents) else { return Ok(false) };
+    let id = options.backup_id.as_ref();
+    let found = rt.block_on(find_unfinished(repo, &prepared.volume, id, by))?;
+    Ok(found.is_some_and(|found| found.parent.is_none_or(|m| seen.differs_from(&m).is_none())))
+}
+
+/// What the source shows.
+struct Seen<'a> {
+    size_bytes: u64,
+    identity: Option<&'a str>,
+}
+
+impl Seen<'_> {
+    /// Why it cannot be what this backup was made of, some time later.
+    ///
+    /// A larger volume has grown, which is ordinary, as is a file system on one that had none. A
+    /// smaller one is another, and so is one whose name is gone: what shrinks or wipes a volume is
+    /// rarer than a mix-up.
+    fn differs_from(&self, m: &Manifest) -> Option<String> {
+        match (m.source.identity.as_deref(), self.identity) {
+            (Some(then), Some(now)) if then != now => {
+                Some(format!("it had {then}, and this has {now}"))
+            }
+            (Some(then), None) => {
+                Some(format!("it had {then}, and on this nothing known is found"))
+            }
+            _ if self.size_bytes < m.size_bytes => Some(format!(
+                "it had {} ({} bytes), and this has {} ({} bytes)",
+                show_bytes(m.size_bytes),
+                m.size_bytes,
+                show_bytes(self.size_bytes),
+                self.size_bytes
+            )),
+            _ => None,
+        }
+    }
+
+    /// Whether an older backup vouches for it. That one had nothing on it says nothing of what has
+    /// a name now, where a newer one has another.
+    fn is_that_of(&self, m: &Manifest) -> bool {
+        m.source.identity.as_deref() == self.identity && self.differs_from(m).is_none()
+    }
 }
 
 /// That what was read is what a backup of the same snapshot has.

@@ -58,15 +58,41 @@ fn another_disk_under_the_name_is_refused() {
     scene.refused(&other, &["--parent", "none"], "this has ext:08080808-");
     scene.refused(&other, &["--plan"], "--volume-changed");
     scene.refused(&disk(Some(7), 3 * MIB, 1), &[], "it had 4.00 MiB");
-    scene.refused(&disk(None, 3 * MIB, 1), &[], "it had 4.00 MiB");
 
     // it has grown, and what is on it cannot be told
     scene.good(&disk(Some(7), 6 * MIB, 1), &[]);
-    scene.good(&disk(None, 7 * MIB, 1), &[]);
+    // it was wiped, or is another
+    scene.refused(&disk(None, 7 * MIB, 1), &[], "on this nothing known is found");
+    scene.good(&disk(None, 7 * MIB, 1), &["--volume-changed"]);
     scene.good(&disk(None, 8 * MIB, 1), &[]);
+    // it was formatted
+    scene.good(&disk(Some(6), 8 * MIB, 1), &[]);
     // meant
     scene.good(&disk(Some(9), 5 * MIB, 3), &["--volume-changed"]);
     scene.good(&disk(Some(9), 5 * MIB, 4), &[]);
+}
+
+#[test]
+fn what_is_late_may_be_of_the_volume_as_it_was() {
+    let scene = Scene::new("late");
+    let (old, grown) = (disk(Some(7), 4 * MIB, 1), disk(Some(7), 6 * MIB, 1));
+    let named = |snapshot| ["--backup-id", snapshot, "--snapshot", snapshot];
+    scene.good(&old, &["--backup-id", "plain"]);
+    scene.good(&old, &named("s1"));
+    scene.good(&grown, &named("s3"));
+    // Jobs that were run again: of snapshots, and of a copy without a name
+    let again = scene.good(&old, &named("s1"));
+    assert_eq!(again["outcome"], "already-committed", "{again}");
+    let again = scene.good(&old, &["--backup-id", "plain"]);
+    assert_eq!(again["outcome"], "already-committed", "{again}");
+    // a snapshot that is older than the newest, and was not backed up yet
+    let late = scene.good(&old, &named("s2"));
+    assert_eq!(late["size_bytes"], 4 * MIB, "{late}");
+    // a volume as it is now has no such excuse, nor is every old disk this one
+    scene.good(&grown, &named("s4"));
+    scene.refused(&old, &[], "it had 6.00 MiB");
+    scene.refused(&disk(Some(8), 4 * MIB, 1), &named("s5"), "it had ext:07070707-");
+    scene.refused(&disk(Some(7), 3 * MIB, 1), &named("s5"), "it had 6.00 MiB");
 }
 
 #[test]
