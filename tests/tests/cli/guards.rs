@@ -5,7 +5,7 @@ use super::{IMAGE_BYTES, Stage, expect_error, p, tree};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use tests::{LoopDevice, Mount};
+use tests::{LoopDevice, Mount, run_ok};
 
 fn onto(target: &Path) -> [PathBuf; 3] {
     [p("restore"), p("v@latest"), target.to_owned()]
@@ -57,6 +57,36 @@ fn the_repository_is_no_target_by_whatever_way_it_is_reached() {
     drop(device);
     fs::remove_file(hard).expect("remove the link");
     assert!(before == tree(&stage.repository()), "the repository was changed");
+}
+
+/// A prefix may be on another disk: a link, or a mount of what is seen elsewhere, too.
+#[test]
+fn a_prefix_that_is_elsewhere_is_no_target_there() {
+    tests::require_root!();
+    for mounted in [false, true] {
+        let stage = Stage::new("prefix-elsewhere");
+        let packs = stage.repository().join("packs");
+        let big = stage.path("big");
+        fs::rename(&packs, &big).expect("move the packs");
+        let _bound = mounted.then(|| bind(&big, &packs));
+        if !mounted {
+            std::os::unix::fs::symlink(&big, &packs).expect("link");
+        }
+        let before = tree(&big);
+        let pack = big.join(before.keys().next().expect("a pack"));
+        let file = stage.path("one-file");
+        File::create(&file).expect("make a file");
+        run_ok("mount", ["--bind", &*pack.to_string_lossy(), &*file.to_string_lossy()]);
+        let targets = [pack, big.join("new"), big.join("ab/new"), file.clone()];
+        fs::create_dir_all(big.join("ab")).expect("make a directory");
+        let errors = targets.map(|target| stage.mover.run(forced(&target)));
+        run_ok("umount", [&file]);
+        for error in errors {
+            expect_error(error, 2, "in the repository");
+        }
+        stage.mover.ok(onto(&stage.path("beside")));
+        assert!(before == tree(&big), "the packs were changed");
+    }
 }
 
 #[test]
