@@ -397,6 +397,51 @@ fn whatever_reads_a_backup_agrees_without_encryption() {
     agree(Encryption::None);
 }
 
+/// A leaf with a wrong reference, and each backup changes other chunks of that leaf: all its
+/// versions say the same wrong thing, beside one that is right or alone.
+#[test]
+fn the_same_wrong_reference_is_seen_however_many_backups_inherit_it() {
+    let world = world("crafted-many", Encryption::None);
+    let six = world.chunk(6);
+    let other = ChunkId::from_bytes(random_bytes());
+    let elsewhere = |offset, len| {
+        let Location { offset: from, stored_len, .. } = six.location;
+        at(six, Location { offset: from + offset, stored_len: stored_len - len, ..six.location })
+    };
+    let wrong = [ChunkRef { id: other, ..six }, elsewhere(1, 0), elsewhere(0, 1)];
+    for count in [1, 7, 8, 9, 16, 256] {
+        for (wrong, prefix, alone) in [
+            (wrong[0], "a", false),
+            (wrong[0], "z", true),
+            (wrong[1], "z", false),
+            (wrong[2], "a", true),
+        ] {
+            let objects = world.vault.fork();
+            let forge = Forge::new(world.vault.open(objects.clone()).unwrap());
+            let id = |day| format!("{prefix}-{day}");
+            for day in 0..count {
+                let (a, b) = (world.chunk(9 + day % 16), world.chunk(9 + day / 16));
+                let wrong = world.with(&[(6, wrong), (7, a), (8, b)], &[6]);
+                world.vault.block_on(commit(&forge, &world.template, &id(day), &wrong));
+            }
+            if alone {
+                world.vault.forget(objects.clone(), "good").unwrap();
+            }
+            let name = format!("{count} times, as {prefix}, alone: {alone}");
+            let lost = Some(Some(bytes(&each(&[6]), SIZE)));
+            for read_data in [ReadData::Nothing, ReadData::All] {
+                let report = world.vault.check(objects.clone(), read_data, false).unwrap();
+                (0..count).for_each(|day| assert_eq!(lost_of(&report, &id(day)), lost, "{name}"));
+                assert_eq!(lost_of(&report, "good"), None, "{name}");
+            }
+            for day in [0, count - 1] {
+                let restored = world.vault.restored(objects.clone(), &id(day));
+                assert_eq!(restored.unwrap_err().kind(), ErrorKind::Corrupt, "{name}");
+            }
+        }
+    }
+}
+
 /// A leaf that names a page of another backup as a chunk must not keep a collection from what lies
 /// below that page.
 #[test]

@@ -1,31 +1,27 @@
 //! Everything that is referred to, and whether the directories of packs list it so.
 //!
-//! Mechanism: two bits for each stored chunk ([`LiveSet`]), three in which the references to it are
-//! counted, and for each pack one sum of hashes over all references. A hash covers all that a
+//! Mechanism: two bits for each stored chunk ([`LiveSet`]), some more in which the references to it
+//! are counted, and for each pack one sum of hashes over all references. A hash covers all that a
 //! reference says: entry, index, offset, length, id, and whether it names a chunk or a page. Whoever
 //! has a pack's directory adds the same up over the places that are marked, each as often as it was
 //! met, and the sums are equal exactly if all references say what is listed. So no reference has to
-//! be kept. As the counts go round at eight, so do the sums, lane by lane: a reference that says
-//! otherwise than the others to its place is seen, and so are up to seven that say the same wrong
-//! thing; only eight of those, or sixteen, would look right. What is reached through a forwarding
-//! stub has no id there, and has a sum of its own.
+//! be kept. The counts are exact: counts that go round would let as many equal references that are
+//! wrong cancel each other out. Sums are of 128 bits; 2^k equal wrong references leave 128 - k of
+//! them to tell. The hash has a key of this run, so that nobody can store references that add up.
+//! What is reached through a forwarding stub has no id there, and has a sum of its own.
 //!
 //! All chunks are expected to be of the chunk size, but for the last one of a volume: those few are
 //! kept, with the lengths that are expected of them.
 //!
-//! Memory: five bits a chunk, and about 500 bytes a pack.
+//! Memory: two bits a chunk, with as many more as the count of its pack's most referred to chunk
+//! has (three for up to 8 references beside the first, five for 32); and about 400 bytes a pack.
 
 use crate::error::Result;
-use crate::ids::PackId;
+use crate::ids::{PackId, random_bytes};
 use crate::map::{LivePack, LiveSet};
 use crate::pack::{DirectoryEntry, EntryKind};
 use crate::units::Location;
 use std::collections::HashMap;
-
-/// Bits in which references are counted.
-const COUNT_BITS: usize = 3;
-/// One of each lane of a sum, as far as counts tell.
-const LANE_MASK: u8 = (1 << COUNT_BITS) - 1;
 
 /// A chunk of an entry, or a page.
 pub(super) type Place = (PackId, u32, u16);
@@ -43,43 +39,25 @@ pub(super) struct Refs {
     /// Reached through a stub, and named too.
     both: u64,
     sums: HashMap<PackId, Sums>,
+    /// Of the hashes.
+    key: [u8; 32],
     /// Lengths that are expected of chunks where not all who refer to it expect a full one.
     lens: HashMap<Place, Vec<u32>>,
 }
 
+/// Sums of hashes, modulo 2^128.
 #[derive(Debug, Default, Clone, Copy)]
 struct Sums {
-    named: Sum,
-    moved: Sum,
-}
-
-/// Lanes that are added up each for itself.
-#[derive(Debug, Clone, Copy)]
-struct Sum([u8; 64]);
-
-impl Default for Sum {
-    fn default() -> Self {
-        Self([0; 64])
-    }
-}
-
-impl Sum {
-    fn add(&mut self, digest: &[u8; 64], times: u8) {
-        for (lane, byte) in self.0.iter_mut().zip(digest) {
-            *lane = lane.wrapping_add(byte.wrapping_mul(times));
-        }
-    }
-
-    fn fits(&self, other: &Self) -> bool {
-        self.0.iter().zip(&other.0).all(|(a, b)| (a ^ b) & LANE_MASK == 0)
-    }
+    named: u128,
+    moved: u128,
 }
 
 impl Refs {
     pub(super) fn new(entry_chunks: u16, chunk_bytes: u32) -> Self {
-        let set = || LiveSet::counting(entry_chunks, COUNT_BITS);
+        let set = || LiveSet::counting(entry_chunks);
         let (sums, lens) = (HashMap::new(), HashMap::new());
-        Self { full: [chunk_bytes], named: set(), moved: set(), both: 0, sums, lens }
+        let (full, key) = ([chunk_bytes], random_bytes());
+        Self { full, named: set(), moved: set(), both: 0, sums, key, lens }
     }
 
     /// A chunk of `len` bytes that a page refers to.
@@ -97,7 +75,7 @@ impl Refs {
     fn name(&mut self, at: &Location, id: &[u8; 32], kind: EntryKind) -> Result<bool> {
         let fresh = self.named.insert(at)?;
         let sum = &mut self.sums.entry(at.pack).or_default().named;
-        sum.add(&digest(at, Some((id, kind))), 1);
+        *sum = sum.wrapping_add(digest(&self.key, at, Some((id, kind))));
         Ok(fresh)
     }
 
@@ -108,7 +86,7 @@ impl Refs {
         let moved = self.moved.insert(to)?;
         self.both += u64::from(named && moved);
         let sum = &mut self.sums.entry(to.pack).or_default().moved;
-        sum.add(&digest(to, None), 1);
+        *sum = sum.wrapping_add(digest(&self.key, to, None));
         let fresh = moved && !named;
         let mut first = fresh;
         for len in self.expected(&from).to_vec() {
@@ -181,11 +159,9 @@ impl Refs {
     /// as the references say.
     pub(super) fn fit(&self, pack: &PackId, kind: EntryKind, directory: &[DirectoryEntry]) -> bool {
         let sums = self.sums.get(pack).copied().unwrap_or_default();
-        let fits = |marked: Option<&LivePack>, kind: Option<EntryKind>, sum: &Sum| {
-            listed(marked, pack, directory, kind).is_some_and(|listed| listed.fits(sum))
-        };
-        fits(self.named.pack(pack), Some(kind), &sums.named)
-            && fits(self.moved.pack(pack), None, &sums.moved)
+        let listed = |set: &LiveSet, kind| self.listed(set.pack(pack), pack, directory, kind);
+        listed(&self.named, Some(kind)) == Some(sums.named)
+            && listed(&self.moved, None) == Some(sums.moved)
     }
 
     pub(super) fn chunks(&self) -> u64 {
@@ -196,27 +172,28 @@ impl Refs {
         let sums = self.sums.capacity() * (size_of::<(PackId, Sums)>() + 1);
         self.named.memory_bytes() + self.moved.memory_bytes() + sums as u64
     }
-}
-
-/// The sum over the marked places as the directory has them; `None` if one is not in it.
-fn listed(
-    marked: Option<&LivePack>,
-    pack: &PackId,
-    directory: &[DirectoryEntry],
-    kind: Option<EntryKind>,
-) -> Option<Sum> {
-    let mut sum = Sum::default();
-    for (entry, index, times) in marked.into_iter().flat_map(LivePack::iter_counted) {
-        let listed = directory.get(entry as usize)?;
-        let id = listed.ids.get(usize::from(index))?;
-        let DirectoryEntry { offset, stored_len, .. } = *listed;
-        let at = Location { pack: *pack, entry, offset, stored_len, index };
-        sum.add(&digest(&at, kind.map(|kind| (id, kind))), times);
+    /// The sum over the marked places as the directory has them; `None` if one is not in it.
+    fn listed(
+        &self,
+        marked: Option<&LivePack>,
+        pack: &PackId,
+        directory: &[DirectoryEntry],
+        kind: Option<EntryKind>,
+    ) -> Option<u128> {
+        let mut sum: u128 = 0;
+        for (entry, index, times) in marked.into_iter().flat_map(LivePack::iter_counted) {
+            let listed = directory.get(entry as usize)?;
+            let id = listed.ids.get(usize::from(index))?;
+            let DirectoryEntry { offset, stored_len, .. } = *listed;
+            let at = Location { pack: *pack, entry, offset, stored_len, index };
+            let digest = digest(&self.key, &at, kind.map(|kind| (id, kind)));
+            sum = sum.wrapping_add(digest.wrapping_mul(u128::from(times)));
+        }
+        Some(sum)
     }
-    Some(sum)
 }
 
-fn digest(at: &Location, what: Option<(&[u8; 32], EntryKind)>) -> [u8; 64] {
+fn digest(key: &[u8; 32], at: &Location, what: Option<(&[u8; 32], EntryKind)>) -> u128 {
     let mut bytes = [0; 47];
     bytes[..4].copy_from_slice(&at.entry.to_le_bytes());
     bytes[4..6].copy_from_slice(&at.index.to_le_bytes());
@@ -226,9 +203,8 @@ fn digest(at: &Location, what: Option<(&[u8; 32], EntryKind)>) -> [u8; 64] {
         bytes[14..46].copy_from_slice(id);
         bytes[46] = kind.byte();
     }
-    let mut out = [0; 64];
-    blake3::Hasher::new().update(&bytes).finalize_xof().fill(&mut out);
-    out
+    let hash = blake3::keyed_hash(key, &bytes);
+    hash.as_bytes().first_chunk().map_or(0, |half| u128::from_le_bytes(*half))
 }
 
 #[cfg(test)]
@@ -304,10 +280,11 @@ mod tests {
             (Location { stored_len: 99, ..right }, 21, EntryKind::Chunks),
         ];
         for (at, id, kind) in wrong {
-            for times in 1..8 {
+            for times in (1..18).chain([24, 32, 255, 256, 512, 4096, 1 << 16]) {
                 for first in [true, false] {
                     let mut refs = if first { Refs::new(16, FULL) } else { refs() };
                     (0..times).for_each(|_| assert!(refs.name(&at, &[id; 32], kind).is_ok()));
+                    assert!(!fit(&refs, &directory()), "{at:?} {id} {kind:?}, {times} times alone");
                     refs.name(&right, &[21; 32], EntryKind::Chunks).unwrap();
                     assert!(!fit(&refs, &directory()), "{at:?} {id} {kind:?}, {times} times");
                 }

@@ -9,8 +9,9 @@
 //! chunks, so two bits a stored chunk are the most; a pack adds about 150 bytes. References come
 //! mostly in the order of storing: then the entry is found from where the last one was, and new
 //! slots go to the end. In any other order it is a scan over words, and a shift of what lies
-//! behind. Who has to know how many references there are lets them be counted, in more bits of a
-//! slot.
+//! behind. Who has to know how many references there are lets them be counted: exactly, in as many
+//! more bits of each slot of a pack as the references to the most referred to of its chunks need.
+//! A pack that nothing refers to twice needs none.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::location::is_possible;
@@ -23,8 +24,8 @@ use std::collections::HashMap;
 #[derive(Debug)]
 pub struct LiveSet {
     entry_chunks: u16,
-    /// Bits in which the references to a chunk are counted.
-    count_bits: usize,
+    /// Whether the references to a chunk are counted.
+    counting: bool,
     numbers: HashMap<PackId, u32>,
     packs: Vec<LivePack>,
     /// References mostly name the pack that the one before named.
@@ -36,8 +37,9 @@ pub struct LiveSet {
 pub struct LivePack {
     live: Bits,
     ends: Bits,
-    /// How many references there are to a chunk, the lowest bits of it.
-    counts: Vec<Bits>,
+    /// How many references there are to a chunk beside the first, the lowest bits first: as many
+    /// rows as the highest count needs.
+    more: Vec<Bits>,
     /// Number and first slot of the entry that was looked for last.
     cursor: (u32, u32),
     entries: u32,
@@ -48,14 +50,13 @@ pub struct LivePack {
 impl LiveSet {
     /// Of a repository whose entries have at most so many chunks.
     pub fn new(entry_chunks: u16) -> Self {
-        Self::counting(entry_chunks, 0)
+        let (numbers, packs) = (HashMap::new(), Vec::new());
+        Self { entry_chunks, counting: false, numbers, packs, last: None }
     }
 
-    /// The same, which also counts the references to each chunk, in so many bits of a chunk more.
-    /// The counts go round.
-    pub(crate) fn counting(entry_chunks: u16, count_bits: usize) -> Self {
-        let (numbers, packs) = (HashMap::new(), Vec::new());
-        Self { entry_chunks, count_bits, numbers, packs, last: None }
+    /// The same, which also counts the references to each chunk.
+    pub(crate) fn counting(entry_chunks: u16) -> Self {
+        Self { counting: true, ..Self::new(entry_chunks) }
     }
 
     /// Marks a chunk, or a page (index 0). True: it was not marked before. Refuses places that no
@@ -68,14 +69,18 @@ impl LiveSet {
                 let next = u32::try_from(self.packs.len()).unwrap_or(u32::MAX);
                 let number = *self.numbers.entry(at.pack).or_insert(next);
                 if number == next {
-                    let counts = (0..self.count_bits).map(|_| Bits::default()).collect();
-                    self.packs.push(LivePack { counts, ..LivePack::default() });
+                    self.packs.push(LivePack::default());
                 }
                 self.last = Some((at.pack, number));
                 number
             }
         };
-        Ok(self.packs[number as usize].insert(at.entry, u32::from(at.index), at.stored_len))
+        let pack = &mut self.packs[number as usize];
+        let (fresh, slot) = pack.insert(at.entry, u32::from(at.index), at.stored_len);
+        if self.counting && !fresh {
+            pack.count(slot);
+        }
+        Ok(fresh)
     }
 
     /// Whether this chunk was marked.
@@ -100,9 +105,11 @@ impl LiveSet {
 
     /// Memory that it takes.
     pub fn memory_bytes(&self) -> u64 {
-        let words = |p: &LivePack| p.planes().map(Bits::capacity).sum::<usize>();
+        let words = |p: &LivePack| p.rows().map(Bits::capacity).sum::<usize>();
         let words: usize = self.packs.iter().map(words).sum();
-        let tables = self.packs.capacity() * size_of::<LivePack>()
+        let rows: usize = self.packs.iter().map(|p| p.more.capacity()).sum();
+        let tables = rows * size_of::<Bits>()
+            + self.packs.capacity() * size_of::<LivePack>()
             + self.numbers.capacity() * (size_of::<(PackId, u32)>() + 1);
         (words * 8 + tables) as u64
     }
@@ -140,23 +147,23 @@ impl LivePack {
         self.iter_counted().map(|(entry, index, _)| (entry, index))
     }
 
-    /// The same, with how often each was referred to as far as that is counted.
-    pub(crate) fn iter_counted(&self) -> impl Iterator<Item = (u32, u16, u8)> + '_ {
+    /// The same, with how often each was referred to, if that was to be counted; else once.
+    pub(crate) fn iter_counted(&self) -> impl Iterator<Item = (u32, u16, u64)> + '_ {
         let (mut entry, mut start) = (0, 0);
         (0..self.live.len()).filter_map(move |slot| {
             let (number, index) = (entry, slot - start);
             if self.ends.get(slot) {
                 (entry, start) = (entry + 1, slot + 1);
             }
-            let bits = (0..).zip(&self.counts).map(|(bit, plane)| u8::from(plane.get(slot)) << bit);
+            let more = (0..).zip(&self.more).map(|(bit, row)| u64::from(row.get(slot)) << bit);
             // an index is less than ENTRY_CHUNKS_MAX: `insert`
             let index = u16::try_from(index).unwrap_or(u16::MAX);
-            self.live.get(slot).then(|| (number, index, bits.sum()))
+            self.live.get(slot).then(|| (number, index, 1 + more.sum::<u64>()))
         })
     }
 
-    fn planes(&self) -> impl Iterator<Item = &Bits> {
-        [&self.live, &self.ends].into_iter().chain(&self.counts)
+    fn rows(&self) -> impl Iterator<Item = &Bits> {
+        [&self.live, &self.ends].into_iter().chain(&self.more)
     }
 
     /// Whether anything of an entry is live.
@@ -183,11 +190,12 @@ impl LivePack {
         Some(at)
     }
 
-    fn insert(&mut self, entry: u32, index: u32, stored_len: u32) -> bool {
+    /// Whether it is new, and its slot.
+    fn insert(&mut self, entry: u32, index: u32, stored_len: u32) -> (bool, u32) {
         while self.entries <= entry {
             self.live.push(false);
             self.ends.push(true);
-            self.counts.iter_mut().for_each(|plane| plane.push(false));
+            self.more.iter_mut().for_each(|row| row.push(false));
             self.entries += 1;
         }
         let at = self.seek(entry);
@@ -199,21 +207,29 @@ impl LivePack {
             let more = index - (end - at);
             self.live.insert_zeros(end + 1, more);
             self.ends.insert_zeros(end + 1, more);
-            self.counts.iter_mut().for_each(|plane| plane.insert_zeros(end + 1, more));
+            self.more.iter_mut().for_each(|row| row.insert_zeros(end + 1, more));
             self.ends.set(end, false);
             self.ends.set(end + more, true);
         }
         let fresh = !self.live.get(at + index);
         self.live.set(at + index, true);
         self.live_chunks += u32::from(fresh);
-        for plane in &mut self.counts {
-            let carry = plane.get(at + index);
-            plane.set(at + index, !carry);
+        (fresh, at + index)
+    }
+
+    /// One reference more to what is live at `slot`.
+    fn count(&mut self, slot: u32) {
+        for row in &mut self.more {
+            let carry = row.get(slot);
+            row.set(slot, !carry);
             if !carry {
-                break;
+                return;
             }
         }
-        fresh
+        let mut row = Bits::default();
+        row.grow(self.live.len());
+        row.set(slot, true);
+        self.more.push(row);
     }
 
     /// First slot of an entry that exists.

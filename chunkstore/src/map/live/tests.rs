@@ -49,7 +49,41 @@ fn a_dense_repository_takes_two_bits_a_chunk_and_little_for_each_pack() {
     assert!(live.memory_bytes() <= most, "{} of {most}", live.memory_bytes());
 }
 
+#[test]
+fn what_is_referred_to_once_takes_no_more_when_it_is_counted() {
+    let (mut plain, mut counting) = (LiveSet::new(16), LiveSet::counting(16));
+    for (entry, index) in (0..500).flat_map(|e| (0..16).map(move |i| (e, i))) {
+        plain.insert(&at(1, entry, index)).unwrap();
+        counting.insert(&at(1, entry, index)).unwrap();
+    }
+    assert_eq!(counting.memory_bytes(), plain.memory_bytes());
+    (0..31).for_each(|_| assert!(!counting.insert(&at(1, 7, 7)).unwrap()));
+    // five rows more, and their heads
+    assert!(counting.memory_bytes() <= plain.memory_bytes() * 7 / 2 + 8 * 40);
+}
+
 proptest! {
+    /// However many there are, and in whichever order.
+    #[test]
+    fn it_counts(
+        places in prop::collection::vec((0u8..2, 0u32..9, 0u16..5, 1u64..300), 0..100),
+    ) {
+        let mut live = LiveSet::counting(16);
+        let mut model: BTreeMap<u8, BTreeMap<(u32, u16), u64>> = BTreeMap::new();
+        for (pack, entry, index, times) in places {
+            *model.entry(pack).or_default().entry((entry, index)).or_default() += times;
+            for _ in 0..times {
+                live.insert(&at(pack, entry, index)).unwrap();
+            }
+        }
+        for (pack, want) in &model {
+            let found = live.pack(&PackId::from_bytes([*pack; 32])).unwrap();
+            let found: Vec<_> = found.iter_counted().collect();
+            let want: Vec<_> = want.iter().map(|((e, i), times)| (*e, *i, *times)).collect();
+            prop_assert_eq!(found, want);
+        }
+    }
+
     #[test]
     fn it_is_a_set(
         places in prop::collection::vec((0u8..3, 0u32..200, 0u16..70), 0..600),
