@@ -6,7 +6,7 @@
 //! | `inventory` | what there is: manifests, packs, segments, and every small record opened |
 //! | `refs` | some bits for each chunk that is referred to, and sums that compare references with directories |
 //! | `mark` | a walk over all maps, each page once |
-//! | `stubs` | what packs that are gone were moved to |
+//! | `stubs` | what packs that are gone were moved to, and whether that is what was referred to |
 //! | `pack` | one pack: its directory against the references; its bytes by hash, tag and id |
 //! | `suspects` | packs that do not say what is in them: read by the references instead |
 //! | `damage`, `trace` | what is lost, and which bytes of which backups that is |
@@ -245,6 +245,7 @@ impl Check {
         let sized = |pack: PackId| Some((pack, *self.inventory.packs.get(&pack)?));
         let todo: Vec<_> = again.into_iter().filter_map(sized).collect();
         if todo.is_empty() {
+            self.check_behind_stubs().await?;
             self.read_suspects().await?;
             self.carry_back().await?;
         }

@@ -8,7 +8,8 @@
 //! be kept. The counts are exact: counts that go round would let as many equal references that are
 //! wrong cancel each other out. Sums are of 128 bits; 2^k equal wrong references leave 128 - k of
 //! them to tell. The hash has a key of this run, so that nobody can store references that add up.
-//! What is reached through a forwarding stub has no id there, and has a sum of its own.
+//! What is reached through a forwarding stub has no id there, and has a sum of its own; its id is
+//! compared in `stubs`.
 //!
 //! All chunks are expected to be of the chunk size, but for the last one of a volume: those few are
 //! kept, with the lengths that are expected of them.
@@ -129,6 +130,11 @@ impl Refs {
     /// All packs of which something is referred to.
     pub(super) fn packs(&self) -> impl Iterator<Item = &PackId> {
         self.sums.keys()
+    }
+
+    /// All packs that stubs lead to from something that is referred to.
+    pub(super) fn packs_behind_stubs(&self) -> impl Iterator<Item = &PackId> {
+        self.moved.packs().map(|(pack, _)| pack)
     }
 
     pub(super) fn has(&self, pack: &PackId) -> bool {

@@ -1,13 +1,17 @@
 //! Packs that something refers to and that are not there: their stubs say where it went, or it is
 //! lost.
 
+use super::suspects::Reference;
 use super::{Check, FindingKind, is_damage, twice};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
+use crate::fetch::{PackFrame, read_frame};
 use crate::format::moved::Moved;
 use crate::format::names::pack_key;
 use crate::ids::PackId;
 use crate::limits::MOVED_HOPS_MAX;
+use crate::seal::Opener;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Looks for a pack and its stub before it is lost.
 const LOOKS: usize = 2;
@@ -96,6 +100,47 @@ impl Check {
         self.damage.places.insert((pack, entry, index));
     }
 
+    /// Holds the places that stubs lead to against all who refer to them: only they know which chunk
+    /// each is. Only packs that say rightly what is in them are asked.
+    pub(super) async fn check_behind_stubs(&mut self) -> Result<()> {
+        let asked = |pack: &&PackId| {
+            self.inventory.packs.contains_key(*pack) && !self.suspects.contains(*pack)
+        };
+        let behind = self.refs.packs_behind_stubs().filter(asked).copied().collect();
+        for group in self.groups(&behind) {
+            let references = self.references(&group).await?;
+            let odd = self.not_listed(&references).await?;
+            let bad = self.unreadable(&odd).await?;
+            let packs: BTreeSet<PackId> =
+                bad.iter().map(|(reference, _)| reference.at.pack).collect();
+            for pack in packs {
+                let what = "a forwarding stub leads to another chunk in it than backups refer to";
+                self.findings.add(FindingKind::Pack, pack_key(&pack), what);
+            }
+            self.lose_references(&references, bad);
+        }
+        Ok(())
+    }
+
+    /// Those of ascending references that directories do not list so.
+    async fn not_listed(&self, references: &[Reference]) -> Result<Vec<Reference>> {
+        let mut opener = Opener::new(Arc::clone(self.repo.keys()))?;
+        let mut odd = Vec::new();
+        for of_pack in references.chunk_by(|a, b| a.at.pack == b.at.pack) {
+            let pack = of_pack[0].at.pack;
+            let Some(size) = self.inventory.packs.get(&pack) else { continue };
+            match read_frame(&self.repo, &mut opener, &pack, *size).await {
+                Ok(frame) => odd.extend(of_pack.iter().filter(|r| !lists(&frame, r)).copied()),
+                // a collection was faster: it has moved what lives
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                // it was right a moment ago: the entries themselves tell
+                Err(e) if is_damage(&e) => odd.extend(of_pack),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(odd)
+    }
+
     /// What leads through stubs to damage is damaged where it is referred to.
     pub(super) async fn carry_back(&mut self) -> Result<()> {
         if self.damage.is_empty() {
@@ -122,4 +167,14 @@ impl Check {
             }
         }
     }
+}
+
+/// Whether a pack's directory has what a reference names where the reference says.
+fn lists(frame: &PackFrame, reference: &Reference) -> bool {
+    let at = &reference.at;
+    frame.header.kind.entries() == reference.kind()
+        && frame.directory.get(at.entry as usize).is_some_and(|entry| {
+            (entry.offset, entry.stored_len) == (at.offset, at.stored_len)
+                && entry.ids.get(usize::from(at.index)) == Some(&reference.id)
+        })
 }

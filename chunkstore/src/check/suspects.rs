@@ -82,7 +82,11 @@ impl Check {
 
     /// What `bad` of these references lead to is lost for them; and for all who refer to it, if
     /// none of them finds it right.
-    fn lose_references(&mut self, references: &[Reference], bad: Vec<(Reference, Wrong)>) {
+    pub(super) fn lose_references(
+        &mut self,
+        references: &[Reference],
+        bad: Vec<(Reference, Wrong)>,
+    ) {
         let all_bad: HashSet<Reference> = bad.iter().map(|(reference, _)| *reference).collect();
         let right = references.iter().filter(|reference| !all_bad.contains(reference));
         let (mut entries, mut places) = (HashSet::new(), HashSet::new());
@@ -168,7 +172,10 @@ impl Check {
     }
 
     /// Reads what references lead to; gives those that do not find it right, with why.
-    async fn unreadable(&self, references: &[Reference]) -> Result<Vec<(Reference, Wrong)>> {
+    pub(super) async fn unreadable(
+        &self,
+        references: &[Reference],
+    ) -> Result<Vec<(Reference, Wrong)>> {
         let bad = self.look_at(references).await?;
         if bad.is_empty() {
             return Ok(bad);
