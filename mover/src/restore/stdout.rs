@@ -55,8 +55,10 @@ impl Stdout {
         let fd = rustix::stdio::stdout().try_clone_to_owned().map_err(failed)?;
         if stands_for_a_closed_one(&fd).map_err(failed)? {
             let context = "restore to standard output";
-            return Err(Error::new(ErrorKind::Usage, context, "it is closed")
-                .hint("redirect it to a file, a device or a pipe"));
+            let why = "it is closed, or it is /dev/null opened for reading too";
+            return Err(Error::new(ErrorKind::Usage, context, why).hint(
+                "redirect it to a file, a device or a pipe; `> /dev/null` throws the bytes away",
+            ));
         }
         Self::new(fd, cancel).map_err(failed)
     }
@@ -126,7 +128,7 @@ impl Write for Stdout {
 }
 
 /// Where standard output is closed at the start, a program of Rust finds `/dev/null` in its place,
-/// open for reading, too: `> /dev/null` is not.
+/// open for reading, too: `> /dev/null` is not. Nothing tells it from one that was given so.
 fn stands_for_a_closed_one(fd: &OwnedFd) -> io::Result<bool> {
     let stat = rustix::fs::fstat(fd)?;
     let number = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));

@@ -51,6 +51,9 @@ fn an_output_that_is_closed_is_an_error_and_one_that_is_thrown_away_is_none() {
     };
     let error = expect_error(run(">&-", &[]), 2, "standard output");
     assert!(error.contains("it is closed"), "{error}");
+    // as some give it who want to throw the bytes away
+    let error = expect_error(run("<> /dev/null >&0", &[]), 2, "opened for reading too");
+    assert!(error.contains("`> /dev/null`"), "{error}");
     for redirect in ["> /dev/null", "| cat > /dev/null"] {
         // nobody knows whether a pipe's reader has kept it
         let done = run(redirect, &["--json"]).expect_code(0);
