@@ -85,7 +85,8 @@ pub struct Progress {
     pub uploaded_bytes: Counter,
     /// Written to a target by a restore.
     pub written_bytes: Counter,
-    /// Pieces of a changed-block list that have come; no bytes, and shown to nobody.
+    /// Pieces of a changed-block list that have come, and chunks of an existing file that were
+    /// looked at before it may be overwritten; no bytes, and shown to nobody.
     pub listed: Counter,
 }
 

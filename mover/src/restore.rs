@@ -236,7 +236,8 @@ impl Job<'_> {
             source_paths: self.options.source_paths_to_refuse.clone(),
         };
         let looking = &|there: &Source| {
-            ours::first_of_others(self.rt, there, self.map_reader()?, self.repo.keys(), self.cancel)
+            let (keys, reader) = (self.repo.keys(), self.map_reader()?);
+            ours::first_of_others(self.rt, there, reader, keys, self.progress, self.cancel)
         };
         let target = Target::open_if(path, &options, looking)?;
         target.io_file().heed(self.cancel.flag());
@@ -253,6 +254,8 @@ impl Job<'_> {
             self.limits.slots.min(WRITES_IN_FLIGHT),
         )?;
         let (name, notes) = (engine.name(), engine.notes().to_vec());
+        // what waits there to be written must not come after what is written now
+        let held_before = target.empty_caches_above();
         self.progress.set_phase(Phase::Moving);
         let skip = self.skip();
         let to = Destination::Target {
@@ -276,8 +279,10 @@ impl Job<'_> {
         let edges = &figures.written.edges;
         write_edges(target, edges, self.progress)?;
         target.flush()?;
+        let held = target.empty_caches_above().or(held_before);
         let mut summary = RestoreSummary::new(self.manifest, &self.scope, &self.limits, &figures);
         summary.set_target(target, name, notes);
+        summary.warnings.extend(held.map(|why| old_above(target.path(), &why)));
         summary.damaged = damaged;
         if self.options.verify {
             let (verified, warning) = self.read_back(target, edges)?;
@@ -346,6 +351,15 @@ impl Job<'_> {
             .caused_by(e)
             .hint(next)
     }
+}
+
+/// That a device above the target may show what was there before.
+fn old_above(path: &Path, why: &str) -> String {
+    format!(
+        "{} was written, but what is above it may still show what was there before: {why}; let \
+         those who have that open close it before it is used",
+        path.display()
+    )
 }
 
 /// Bytes of an edge as they come back.

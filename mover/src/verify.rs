@@ -184,7 +184,8 @@ pub(crate) fn may_be_old(path: &Path, why: &str) -> String {
 }
 
 fn open(path: &Path, options: &VerifyOptions, manifest: &Manifest) -> Result<Source> {
-    let source = Source::open(path, SourceOptions { direct: options.direct })?;
+    let options = SourceOptions { direct: options.direct };
+    let source = Source::open_for(path, options, Some(manifest.size_bytes))?;
     if source.size_bytes() < manifest.size_bytes {
         let what =
             format!("it has {} bytes, the volume has {}", source.size_bytes(), manifest.size_bytes);

@@ -36,8 +36,10 @@ pub(super) fn empty(io: &IoFile, facts: &Facts, size_bytes: u64) -> Option<Strin
         || !facts.size_bytes.is_multiple_of(align)
         || !size_bytes.is_multiple_of(align);
     let own = if cached { io.unaligned().and_then(empty_one) } else { Ok(()) };
-    // a file system on the device keeps the pages that it writes itself: they are not old
-    let own = own.or_else(|e| if mounts::is_mounted(facts.identity) { Ok(()) } else { Err(e) });
+    let own = own.or_else(|e| match is_kept(&e, || mounts::is_mounted(facts.identity)) {
+        true => Ok(()),
+        false => Err(e),
+    });
     if let Err(e) = own {
         return Some(format!("the page cache of {} cannot be emptied: {e}", io.path().display()));
     }
@@ -48,6 +50,27 @@ pub(super) fn empty(io: &IoFile, facts: &Facts, size_bytes: u64) -> Option<Strin
         let (path, below) = (io.path().display(), below.display());
         let e = emptied.err()?;
         Some(format!("{path} reads {below} through a page cache, which cannot be emptied: {e}"))
+    })
+}
+
+/// Whether pages stay because a file system on the device keeps those that it writes itself: they
+/// are not old. Where nothing could be emptied, old pages may be among what is there.
+fn is_kept(e: &io::Error, is_mounted: impl FnOnce() -> bool) -> bool {
+    e.kind() == io::ErrorKind::ResourceBusy && is_mounted()
+}
+
+/// Empties the caches of the partitions and loop devices above a device or file, which nobody
+/// changes when it is written to. The reason if that is not possible for one.
+pub(super) fn empty_above(identity: Identity) -> Option<String> {
+    mounts::devices_above(identity).into_iter().find_map(|(number, node)| {
+        let emptied = match Identity::of_path(&node) {
+            Some(found) if found == Identity::Block(number) => open_buffered(&node, Access::Read)
+                .map_err(io::Error::other)
+                .and_then(|(file, _)| empty_one(&file)),
+            _ => Err(io::Error::new(io::ErrorKind::NotFound, "it is not seen there")),
+        };
+        let e = emptied.err()?;
+        Some(format!("the page cache of {} cannot be emptied: {e}", node.display()))
     })
 }
 
@@ -120,6 +143,14 @@ mod tests {
         // a file takes the way of one without the capability
         empty_one(&file).unwrap();
         assert_eq!(pages_cached(&file).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_mount_excuses_pages_that_stay_and_nothing_else() {
+        let error = |kind| io::Error::new(kind, "");
+        assert!(is_kept(&error(io::ErrorKind::ResourceBusy), || true));
+        assert!(!is_kept(&error(io::ErrorKind::ResourceBusy), || false));
+        assert!(!is_kept(&error(io::ErrorKind::PermissionDenied), || true));
     }
 
     #[test]

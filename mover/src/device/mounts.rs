@@ -87,6 +87,21 @@ pub(super) fn is_mounted(identity: Identity) -> bool {
     })
 }
 
+/// The partitions and loop devices above this one, and what is built on them, each with its node.
+pub(super) fn devices_above(identity: Identity) -> Vec<(DeviceNo, PathBuf)> {
+    let system = System::default();
+    let text = std::fs::read(system.proc.join("self/mountinfo")).unwrap_or_default();
+    let family = system.above(identity, &parse_mountinfo(&text), &mut Vec::new());
+    let others = family.into_iter().filter(|one| *one != identity);
+    others
+        .filter_map(|one| {
+            let Identity::Block(number) = one else { return None };
+            let name = system.block(number).canonicalize().ok()?;
+            Some((number, Path::new("/dev").join(name.file_name()?)))
+        })
+        .collect()
+}
+
 /// Devices that this one lies on, and that a loop device in between reads through their page cache.
 pub(super) fn read_through_cache(identity: Identity) -> Vec<PathBuf> {
     System::default().cached_below(identity)

@@ -45,7 +45,16 @@ impl Source {
     /// Opens a block device, a regular file or an NBD export for reading. It takes no claim: the
     /// device may be in use. The page cache of a device that is read through it is emptied.
     pub fn open(path: impl AsRef<Path>, options: SourceOptions) -> Result<Self> {
-        let path = path.as_ref();
+        Self::open_for(path.as_ref(), options, None)
+    }
+
+    /// As [`open`](Self::open), where only the first `size_bytes` are read: their end may be within
+    /// a block, and is read through the page cache then.
+    pub(crate) fn open_for(
+        path: &Path,
+        options: SourceOptions,
+        size_bytes: Option<u64>,
+    ) -> Result<Self> {
         let empty = || {
             let what = format!("read {}", path.display());
             Err(Error::new(ErrorKind::Usage, what, "it is empty")
@@ -61,7 +70,7 @@ impl Source {
         }
         let Opened { io, facts } =
             with_direct(path, Access::Read, options.direct, buffered, facts)?;
-        let stale = cache::empty(&io, &facts, facts.size_bytes);
+        let stale = cache::empty(&io, &facts, size_bytes.unwrap_or(facts.size_bytes));
         Ok(Self { stale, ..Self::of(io, facts) })
     }
 

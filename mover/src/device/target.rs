@@ -237,6 +237,12 @@ impl Target {
         self.stale.as_deref()
     }
 
+    /// Empties the page caches of partitions and loop devices above it, which hold what was there
+    /// before; why it cannot, if so.
+    pub(crate) fn empty_caches_above(&self) -> Option<String> {
+        cache::empty_above(self.facts.identity)
+    }
+
     /// As the user named it.
     pub fn path(&self) -> &Path {
         self.io.path()
@@ -252,7 +258,7 @@ impl Target {
     pub fn reopen(&self, direct: DirectIo) -> Result<Source> {
         match self.facts.kind {
             DeviceKind::Nbd => Ok(Source::of(Arc::clone(&self.io), self.facts)),
-            _ => Source::open(self.path(), SourceOptions { direct }),
+            _ => Source::open_for(self.path(), SourceOptions { direct }, Some(self.size_bytes)),
         }
     }
 

@@ -5,7 +5,7 @@
 //! A restore that was killed in the middle of a chunk, or that began or ended within one
 //! (`--range`), leaves a chunk that is neither: such a file asks for `--force`.
 
-use crate::control::Cancel;
+use crate::control::{Cancel, Progress};
 use crate::device::Source;
 use crate::io::Arena;
 use chunkstore::{ChunkNo, Keys, MapReader, Result, is_zero};
@@ -15,12 +15,14 @@ use std::ops::Range;
 const WINDOW_CHUNKS: u64 = 4096;
 
 /// The offset of the first chunk that is somebody else's; `None` if there is none. It stops there,
-/// so that a file that is not ours is refused at once.
+/// so that a file that is not ours is refused at once. Each chunk is movement: a large file takes
+/// long.
 pub(super) fn first_of_others(
     rt: &tokio::runtime::Handle,
     there: &Source,
     mut reader: MapReader,
     keys: &Keys,
+    progress: &Progress,
     cancel: &Cancel,
 ) -> Result<Option<u64>> {
     let geometry = *reader.map().geometry();
@@ -37,6 +39,7 @@ pub(super) fn first_of_others(
                 cancel.check()?;
                 let bytes = &mut slot[..geometry.len(chunk) as usize];
                 there.read_exact_at(bytes, geometry.offset(chunk))?;
+                progress.listed.add(1);
                 if is_zero(bytes) {
                     continue;
                 }

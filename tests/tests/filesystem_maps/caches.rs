@@ -207,6 +207,33 @@ fn a_loop_device_over_a_disk_shows_what_is_on_the_disk() {
     content.check(&stage, &image, written.as_ref(), &target);
 }
 
+/// Somebody has a partition open while its disk is restored: what is read of the partition then is
+/// what was restored.
+#[test]
+fn a_partition_that_is_open_shows_what_was_restored_onto_its_disk() {
+    require_root!();
+    let mut stage = Stage::new(Filesystem::Ext4, 93);
+    let image = make_disk(&stage, Content::Swap, 40 * MIB);
+    let disk = Disk::attach(&image);
+    write_plain(&mut stage, &disk.partition());
+    let whole = |path: &Path| fs::read(path).unwrap();
+    let backed_up = whole(&disk.partition());
+    let mover = stage.repository();
+    let path = text(disk.path());
+    mover.ok(["backup", &path, "--volume", "v"]);
+    write_plain(&mut stage, &disk.partition());
+    let held = hold(&disk.partition());
+    assert!(whole(&disk.partition()) != backed_up);
+    let line = ["restore", "v@latest", &path, "--force", "--verify", "--json"];
+    let warnings = || mover.ok(line).summary()["warnings"].to_string();
+    assert_eq!(warnings(), "[]");
+    assert!(whole(&disk.partition()) == backed_up, "the partition's cache is old");
+    let mapped = MmapOptions::new().len(1 << 20).populate().map_raw_read_only(&held).unwrap();
+    let told = warnings();
+    assert!(told.contains("p1 cannot be emptied") && told.contains("pages stay"), "{told}");
+    drop(mapped);
+}
+
 /// What a process has mapped into its memory cannot be dropped from the cache.
 #[test]
 fn a_cache_that_cannot_be_emptied_makes_the_backup_degraded() {
