@@ -65,6 +65,9 @@ async fn relocate(
     copies
 }
 
+/// Its name, chunks whose stub leads to the place of another, and those that are lost by it.
+type Kind = (&'static str, &'static [(usize, usize)], &'static [u64]);
+
 #[test]
 fn a_stub_that_leads_to_another_chunk_is_seen() {
     let params = VaultParams {
@@ -78,7 +81,7 @@ fn a_stub_that_leads_to_another_chunk_is_seen() {
     let image = vault.path("v.img");
     fs::write(&image, &content).unwrap();
     vault.backup(vault.memory(), &image, "good", None).unwrap();
-    let kinds: [(&str, &[(usize, usize)], &[u64]); 4] = [
+    let kinds: [Kind; 4] = [
         ("all lead where they must", &[], &[]),
         ("two of an entry swapped", &[(5, 6), (6, 5)], &[5, 6]),
         ("two of two packs swapped", &[(1, 30), (30, 1)], &[1, 30]),
@@ -103,7 +106,7 @@ fn a_stub_that_leads_to_another_chunk_is_seen() {
             let name = format!("{name}, {hops} hops");
             let ranges: Vec<_> = lost.iter().map(|n| n * CHUNK..(n + 1) * CHUNK).collect();
             let merged = match ranges.as_slice() {
-                [a, b] if a.end == b.start => vec![a.start..b.end],
+                [a, b] if a.end == b.start => std::iter::once(a.start..b.end).collect(),
                 other => other.to_vec(),
             };
             for read_data in [ReadData::Nothing, ReadData::All] {
