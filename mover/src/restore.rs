@@ -27,6 +27,7 @@ mod ours;
 pub(crate) mod pipeline;
 pub(crate) mod plan;
 pub(crate) mod ranges;
+mod reading;
 mod stdout;
 mod stream;
 pub(crate) mod summary;
@@ -39,6 +40,7 @@ mod tests;
 
 pub use damage::{SkippedDamage, SkippedRange};
 pub use limits::LimitLine;
+pub(crate) use reading::Reading;
 pub use summary::{RestoreSummary, VerifiedTarget};
 
 use crate::control::{Cancel, MemoryBudget, Phase, Progress};
@@ -47,7 +49,7 @@ use crate::io::{Arena, Engine, EngineChoice};
 use crate::verify::compare::{Compare, Compared, compare};
 use crate::verify::may_be_old;
 use chunkstore::{
-    Error, ErrorKind, LeaseOptions, Manifest, MapReader, Reader, Repository, Result, VolumeMap,
+    Error, ErrorKind, LeaseOptions, Manifest, MapReader, Repository, Result, VolumeMap,
 };
 use damage::Damage;
 use limits::{Limits, Output, WRITES_IN_FLIGHT};
@@ -483,32 +485,4 @@ pub(crate) fn map_reader(
 
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// A reader's claim on a backup, with its heartbeat.
-pub(crate) struct Reading(Reader);
-
-impl Reading {
-    pub(crate) fn begin(
-        rt: &Handle,
-        repo: &Arc<Repository>,
-        manifest: &Manifest,
-        lease: Option<LeaseOptions>,
-    ) -> Result<Self> {
-        let reader = rt.block_on(Reader::begin(repo, manifest, lease))?;
-        // it ends with the reader
-        drop(rt.spawn(reader.heartbeat()));
-        Ok(Self(reader))
-    }
-
-    /// An error, or that its backup was forgotten meanwhile, if that is why.
-    pub(crate) fn explain(&self, rt: &Handle, e: Error) -> Error {
-        rt.block_on(self.0.explain(e))
-    }
-
-    /// Gives the claim back. That it cannot be given back is no failure, only a warning: it runs
-    /// out by itself.
-    pub(crate) fn finish(self, rt: &Handle) -> Vec<String> {
-        rt.block_on(self.0.finish())
-    }
 }
