@@ -1,7 +1,7 @@
 //! What a store asks for: a file of prices, and what so many requests and bytes cost by it. Pure;
 //! prices are the user's.
 //!
-//! `docs/operations.md` has the form of the file. Money is a floating number: it is an estimate
+//! `docs/reference.md` has the form of the file. Money is a floating number: it is an estimate
 //! from estimates.
 
 use chunkstore::{Error, ErrorKind, RequestCounts, Result};
@@ -74,7 +74,7 @@ impl PriceList {
     pub fn parse(name: &str, bytes: &[u8]) -> Result<Self> {
         let wrong = |why: String| {
             Error::new(ErrorKind::Usage, format!("read price file {name}"), why)
-                .hint("docs/operations.md shows the form of a price file")
+                .hint("docs/reference.md shows the form of a price file")
         };
         let list: Self = serde_json::from_slice(bytes).map_err(|e| wrong(e.to_string()))?;
         if list.currency.is_empty() || list.currency.chars().any(|c| c.is_control()) {

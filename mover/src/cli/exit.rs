@@ -1,4 +1,4 @@
-//! The one place where a failure becomes an exit code. `docs/operations.md` has the same table; the
+//! The one place where a failure becomes an exit code. `docs/reference.md` has the same table; the
 //! codes are stable.
 
 use chunkstore::ErrorKind;
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn the_manual_has_every_code() {
-        let manual = include_str!("../../../docs/operations.md");
+        let manual = include_str!("../../../docs/reference.md");
         for code in [OK, RETRYABLE, USAGE, INTEGRITY, DENIED, DEGRADED, LIMIT, BUG, CANCELLED] {
             assert!(manual.contains(&format!("\n| {code} | ")), "{code}");
         }

@@ -3,7 +3,7 @@
 //!
 //! While a run goes on its values are those of its progress counters; when it has ended they are
 //! those of its summary, so a last scrape, the Pushgateway and the summary say the same. Nothing is
-//! counted for metrics alone. `docs/operations.md` has the same table, and a test compares the two.
+//! counted for metrics alone. `docs/reference.md` has the same table, and a test compares the two.
 //!
 //! | file | |
 //! |---|---|

@@ -171,7 +171,7 @@ fn shipped(operations: &[&str]) -> Option<Vec<Value>> {
 #[test]
 fn the_failure_policy_knows_the_exit_codes() {
     let Some(objects) = shipped(&["backup", "gc"]) else { return };
-    let manual = fs::read_to_string(deploy().with_file_name("docs/operations.md")).unwrap();
+    let manual = fs::read_to_string(deploy().with_file_name("docs/reference.md")).unwrap();
     // | code | meaning | what to do |
     let rows = manual.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
     let codes: BTreeSet<u64> = rows.filter_map(|(code, _)| code.parse().ok()).collect();
@@ -197,7 +197,7 @@ fn the_failure_policy_knows_the_exit_codes() {
 #[test]
 fn the_program_understands_the_arguments_and_the_environment() {
     let Some(objects) = shipped(&OPERATIONS) else { return };
-    let manual = fs::read_to_string(deploy().with_file_name("docs/operations.md")).unwrap();
+    let manual = fs::read_to_string(deploy().with_file_name("docs/reference.md")).unwrap();
     // those in comments, too
     let settings = fs::read_to_string(deploy().join("kubernetes/settings/repository.env")).unwrap();
     let settings = settings.lines().filter_map(|line| line.split_once('='));
@@ -227,7 +227,7 @@ fn the_program_understands_the_arguments_and_the_environment() {
 fn the_dashboard_shows_metrics_that_exist() {
     let dashboard = fs::read_to_string(deploy().join("grafana-dashboard.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&dashboard).unwrap();
-    let manual = fs::read_to_string(deploy().with_file_name("docs/operations.md")).unwrap();
+    let manual = fs::read_to_string(deploy().with_file_name("docs/reference.md")).unwrap();
     let panels = list(&dashboard, "panels");
     assert!(panels.len() >= 8);
     for target in panels.iter().flat_map(|panel| list(panel, "targets")) {

@@ -54,7 +54,7 @@ fn every_command_has_examples() {
 
 #[test]
 fn the_manual_names_every_twin() {
-    let manual = include_str!("../../../../docs/operations.md");
+    let manual = include_str!("../../../../docs/reference.md");
     walk(&command(), &mut |c| {
         for twin in c.get_arguments().filter_map(|a| a.get_env().and_then(|e| e.to_str())) {
             assert!(manual.contains(&format!("`{twin}`")), "{twin}");

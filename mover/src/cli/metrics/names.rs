@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn the_manual_has_every_metric() {
-        let manual = include_str!("../../../../docs/operations.md");
+        let manual = include_str!("../../../../docs/reference.md");
         for m in PLAIN.iter().chain([&REQUESTS, &PHASE, &OUTCOME, &INFO]) {
             let kind = if m.kind == Kind::Counter { "counter" } else { "gauge" };
             let row = format!(
@@ -212,7 +212,7 @@ mod tests {
                 m.stability.as_str(),
                 m.help
             );
-            assert!(manual.contains(&row), "docs/operations.md lacks this row:\n{row}");
+            assert!(manual.contains(&row), "docs/reference.md lacks this row:\n{row}");
         }
     }
 }
