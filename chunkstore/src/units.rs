@@ -90,6 +90,12 @@ impl Geometry {
     }
 }
 
+impl From<Geometry> for mover_extents::Grid {
+    fn from(geometry: Geometry) -> Self {
+        Self { volume_bytes: geometry.size_bytes, chunk_bytes: u64::from(geometry.chunk.0) }
+    }
+}
+
 /// Levels of a map with `fanout` children a page over `chunks` chunks: the smallest L ≥ 1 with
 /// fanout^L ≥ chunks.
 pub fn map_depth(fanout: u16, chunks: u64) -> u8 {

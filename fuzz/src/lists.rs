@@ -3,9 +3,9 @@
 
 use chunkstore::{ChunkSize, Geometry};
 use mover::changes::{
-    ChangeKind, ChangedBlocks, Changes, Extents, ParseOptions, PlanInput, parse_changed_blocks,
-    plan_backup,
+    ChangeKind, ChangedBlocks, Changes, ParseOptions, PlanInput, parse_changed_blocks, plan_backup,
 };
+use mover_extents::Extents;
 
 /// Parses a list for a volume of 16 MiB and for one of an odd size, plans a backup from what was
 /// taken, and reads it back from our own shape.

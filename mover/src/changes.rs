@@ -11,7 +11,6 @@
 
 mod allocation;
 mod csi;
-mod extents;
 mod ladder;
 mod nbd;
 mod parse;
@@ -21,8 +20,6 @@ mod source;
 mod write;
 
 pub use chunkstore::ChangeKind;
-pub(crate) use extents::ExtentsBuilder;
-pub use extents::{Extents, Ranges};
 pub(crate) use ladder::{check_floor, descend};
 pub use nbd::NbdSource;
 pub use parse::{ParseOptions, RANGES_MAX_DEFAULT, parse_changed_blocks};
@@ -30,6 +27,7 @@ pub use plan::{BackupPlan, Changes, PlanInput, plan_backup};
 pub use remote::{RestSource, RetryPolicy, SnapshotEndpoint, SnapshotSource};
 pub use source::{ChangeRequest, ChangeSource, ListRequest};
 
+use mover_extents::Extents;
 use std::ops::Range;
 
 /// Where a list came from, by its shape.

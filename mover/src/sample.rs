@@ -1,6 +1,6 @@
 //! Where to look at a device to tell from a few places what all of it is like.
 
-use crate::changes::Extents;
+use mover_extents::Extents;
 
 /// Members of `data` that are evenly spread over it: the middle one of each of `count` equal parts,
 /// ascending.

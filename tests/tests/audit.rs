@@ -5,8 +5,9 @@
 
 use chunkstore::Encryption;
 use mover::backup::{AuditAmount, BackupOptions, BackupSummary};
-use mover::changes::{ChangeRequest, Extents};
+use mover::changes::ChangeRequest;
 use mover::control::Cancel;
+use mover_extents::Extents;
 use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;

@@ -6,8 +6,7 @@
 use super::parent::{self, Known};
 use super::{BackupOptions, Bounds, ladder, same};
 use crate::changes::{
-    BackupPlan, ChangeSource, ChangedBlocks, Changes, Extents, PlanInput, RANGES_MAX_DEFAULT,
-    plan_backup,
+    BackupPlan, ChangeSource, ChangedBlocks, Changes, PlanInput, RANGES_MAX_DEFAULT, plan_backup,
 };
 use crate::control::{Cancel, MemoryBudget, Progress};
 use crate::device::{Source, SourceOptions};
@@ -15,6 +14,7 @@ use chunkstore::{
     ChangeKind, DamagedSet, Error, ErrorKind, Geometry, Manifest, ReadLimits, Repository, Result,
     VolumeName,
 };
+use mover_extents::Extents;
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -3,11 +3,11 @@
 use super::BackupOptions;
 use super::parent::{Known, ParentChoice};
 use super::prepare::Prepared;
-use crate::changes::Extents;
 use crate::control::Cancel;
 use crate::quota::{Bound, Meter, too_small};
 use chrono::{DateTime, Utc};
 use chunkstore::{BackupId, Error, ErrorKind, Manifest, PlanDigest, ResumeBy, Writer};
+use mover_extents::Extents;
 use serde::Serialize;
 use std::time::Duration;
 

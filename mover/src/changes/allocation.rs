@@ -1,9 +1,10 @@
 //! The list of allocated blocks that a volume's own file system gives.
 
-use super::{ChangeKind, ChangedBlocks, Extents, ListRequest, Origin};
+use super::{ChangeKind, ChangedBlocks, ListRequest, Origin};
 use crate::device::{Source, SourceOptions};
 use crate::filesystem::{Limits, ReadAt, Refusal, WHILE_IN_USE, used_space};
 use chunkstore::{Error, ErrorKind, Result};
+use mover_extents::Extents;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;

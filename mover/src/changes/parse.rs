@@ -11,10 +11,11 @@ mod guard;
 mod shapes;
 
 use super::csi::CsiStream;
-use super::extents::{ExtentsBuilder, sweep};
-use super::{ChangeKind, ChangedBlocks, Extents, Origin};
+use super::{ChangeKind, ChangedBlocks, Origin};
 use chunkstore::{Error, ErrorKind, Result};
 use guard::Guard;
+use mover_extents::Extents;
+use mover_extents::{ExtentsBuilder, sweep};
 use serde::de;
 use std::fmt;
 use std::io::{BufReader, Read};

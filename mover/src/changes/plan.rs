@@ -16,9 +16,10 @@
 //!   discarded would come back.
 //! - *whole*: everything is read but holes.
 
-use super::extents::{full_chunks, sweep, touched_chunks};
-use super::{ChangeKind, ChangedBlocks, Extents};
+use super::{ChangeKind, ChangedBlocks};
 use chunkstore::{ChunkNo, Error, ErrorKind, Geometry, Result};
+use mover_extents::Extents;
+use mover_extents::{full_chunks, sweep, touched_chunks};
 use std::ops::Range;
 
 /// What is known about the changes of a volume.

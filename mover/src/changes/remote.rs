@@ -20,10 +20,11 @@ pub use grpc::{SnapshotEndpoint, SnapshotSource};
 pub use rest::RestSource;
 pub use retry::RetryPolicy;
 
-use super::extents::ExtentsBuilder;
-use super::{BlockContext, ChangeKind, ChangedBlocks, Extents, ListRequest, Origin};
+use super::{BlockContext, ChangeKind, ChangedBlocks, ListRequest, Origin};
 use crate::control::Progress;
 use chunkstore::{Error, ErrorKind, Result, remember_secret};
+use mover_extents::Extents;
+use mover_extents::ExtentsBuilder;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;

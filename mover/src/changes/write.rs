@@ -1,6 +1,7 @@
 //! Writes a list in our own shape, one range a line, so that people and line tools can read it too.
 
-use super::{BlockContext, ChangedBlocks, Extents};
+use super::{BlockContext, ChangedBlocks};
+use mover_extents::Extents;
 use std::io::{self, Write};
 
 impl ChangedBlocks {

@@ -133,8 +133,9 @@ pub fn sample(list: &ChangedBlocks, source: &Source) -> Result<Option<Sample>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::changes::{Extents, Origin};
+    use crate::changes::Origin;
     use crate::device::SourceOptions;
+    use mover_extents::Extents;
 
     fn list(kind: ChangeKind, data: Extents, zero: Extents) -> ChangedBlocks {
         let (contexts, notes, volume_bytes) = (vec![], vec![], None);

@@ -3,8 +3,9 @@
 //! A shape that cannot say what the list says is refused, unless all that is lost is a known zero:
 //! that is then named as data, which costs a read and is right.
 
-use crate::changes::{ChangeKind, ChangedBlocks, Extents};
+use crate::changes::{ChangeKind, ChangedBlocks};
 use chunkstore::{Error, ErrorKind, Result};
+use mover_extents::Extents;
 use std::io::{self, Write};
 use std::ops::Range;
 

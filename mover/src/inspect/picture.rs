@@ -5,7 +5,8 @@
 //! small changes would be of no use. Neighbours of one colour are one rectangle, so the picture is
 //! small however many ranges there are.
 
-use crate::changes::{ChangeKind, ChangedBlocks, Extents};
+use crate::changes::{ChangeKind, ChangedBlocks};
+use mover_extents::Extents;
 use std::io::{self, Write};
 use std::ops::Range;
 

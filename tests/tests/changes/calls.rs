@@ -3,7 +3,8 @@
 
 use super::world::{World, only_step};
 use super::{fetch, quick};
-use mover::changes::{ChangeKind, ChangeSource, Extents, SnapshotEndpoint, SnapshotSource};
+use mover::changes::{ChangeKind, ChangeSource, SnapshotEndpoint, SnapshotSource};
+use mover_extents::Extents;
 use std::path::PathBuf;
 use tests::{
     Block, Blocks, Code, GrpcQuirks, GrpcScript, GrpcServer, RawAnswer, RawServer, Rng, work_dir,

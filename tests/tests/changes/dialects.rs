@@ -3,7 +3,8 @@
 
 use super::world::{World, only_step};
 use super::{fetch, quick};
-use mover::changes::{ChangeKind, ChangeSource, ChangedBlocks, Extents, RestSource};
+use mover::changes::{ChangeKind, ChangeSource, ChangedBlocks, RestSource};
+use mover_extents::Extents;
 use tests::{Block, Blocks, RestQuirks, RestServer};
 
 const VOLUME: u64 = 1 << 20;

@@ -12,7 +12,8 @@ mod reaching;
 mod rest;
 mod world;
 
-use mover::changes::{ChangeKind, ChangeSource, ChangedBlocks, Extents, ListRequest, RetryPolicy};
+use mover::changes::{ChangeKind, ChangeSource, ChangedBlocks, ListRequest, RetryPolicy};
+use mover_extents::Extents;
 use tests::Blocks;
 
 /// Waits of a millisecond: what is tried again is tried at once.

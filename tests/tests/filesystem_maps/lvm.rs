@@ -174,7 +174,7 @@ fn extents_that_no_logical_volume_has_are_free() {
         let mut expected: Vec<Range<u64>> = vec![0..start, start + all * EXTENT..BYTES];
         let bytes = used.iter().map(|range| range_of(start, range));
         expected.extend(bytes.map(|range| range.start as u64..range.end as u64));
-        let expected: mover::changes::Extents = expected.into_iter().collect();
+        let expected: mover_extents::Extents = expected.into_iter().collect();
         assert_eq!(found.used, expected, "{number}");
         let before = fs::read(image).unwrap();
         assert_eq!(spoil(image, &found, &mut stage.rng), found.free_bytes);

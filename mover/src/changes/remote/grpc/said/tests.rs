@@ -1,7 +1,8 @@
 #![allow(clippy::cast_possible_truncation, reason = "cells are few")]
 
 use super::*;
-use crate::changes::{ChangeKind, Extents, ListRequest, Origin};
+use crate::changes::{ChangeKind, ListRequest, Origin};
+use mover_extents::Extents;
 use proptest::prelude::*;
 
 /// Cells of the volume; each is listed or passed over.

@@ -3,8 +3,8 @@
 
 use super::text::{Section, Value};
 use super::{UUID_LEN, unusable};
-use crate::changes::Extents;
 use crate::filesystem::Refusal;
+use mover_extents::Extents;
 use std::ops::Range;
 
 const SECTOR: u64 = 512;

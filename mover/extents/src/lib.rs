@@ -5,8 +5,41 @@
 //! once and copy nothing but their result. The same type serves byte ranges and chunk ranges; which
 //! one it is stands where it is used.
 
-use chunkstore::Geometry;
+#![forbid(unsafe_code)]
+
 use std::ops::Range;
+
+/// A volume cut into chunks of equal size, of which the last one may be short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grid {
+    /// Of the volume.
+    pub volume_bytes: u64,
+    /// Of a chunk; not 0.
+    pub chunk_bytes: u64,
+}
+
+impl Grid {
+    /// Number of chunks.
+    fn chunks(self) -> u64 {
+        self.volume_bytes.div_ceil(self.chunk_bytes)
+    }
+
+    /// Chunks that a byte range touches, even partly. Bytes behind the volume's end are ignored.
+    fn touched(self, bytes: &Range<u64>) -> Range<u64> {
+        let (start, end) = (bytes.start.min(self.volume_bytes), bytes.end.min(self.volume_bytes));
+        if start >= end {
+            return 0..0;
+        }
+        start / self.chunk_bytes..end.div_ceil(self.chunk_bytes)
+    }
+
+    /// Chunks that a byte range covers wholly.
+    fn covered(self, bytes: &Range<u64>) -> Range<u64> {
+        let to_the_end = bytes.end >= self.volume_bytes;
+        let end = if to_the_end { self.chunks() } else { bytes.end / self.chunk_bytes };
+        bytes.start.div_ceil(self.chunk_bytes)..end
+    }
+}
 
 /// An ascending set of ranges that do not touch each other.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -99,14 +132,14 @@ impl Extents {
     }
 
     /// Chunks that it touches, even partly. Bytes behind the volume's end are ignored.
-    pub fn to_chunks(&self, geometry: Geometry) -> Vec<Range<u64>> {
-        touched_chunks(self.iter(), geometry).collect()
+    pub fn to_chunks(&self, grid: impl Into<Grid>) -> Vec<Range<u64>> {
+        touched_chunks(self.iter(), grid).collect()
     }
 
     /// Chunks that it covers wholly; the last chunk of the volume counts when all the bytes that it
     /// has are covered.
-    pub fn to_full_chunks(&self, geometry: Geometry) -> Vec<Range<u64>> {
-        full_chunks(self.iter(), geometry).collect()
+    pub fn to_full_chunks(&self, grid: impl Into<Grid>) -> Vec<Range<u64>> {
+        full_chunks(self.iter(), grid).collect()
     }
 }
 
@@ -145,14 +178,14 @@ pub type Ranges<'a> = std::iter::Cloned<std::slice::Iter<'a, Range<u64>>>;
 /// Collects ranges in any order. Neighbours that touch are merged at once, so a sorted list never
 /// takes more than its result.
 #[derive(Debug, Default)]
-pub(crate) struct ExtentsBuilder {
+pub struct ExtentsBuilder {
     ranges: Vec<Range<u64>>,
     unsorted: bool,
 }
 
 impl ExtentsBuilder {
     /// Adds a range; an empty one adds nothing.
-    pub(crate) fn push(&mut self, range: Range<u64>) {
+    pub fn push(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
         }
@@ -168,23 +201,23 @@ impl ExtentsBuilder {
 
     /// Ranges held now: the exact number when they came in order, else an upper bound until
     /// [`Self::compact`].
-    pub(crate) fn held(&self) -> usize {
+    pub fn held(&self) -> usize {
         self.ranges.len()
     }
 
     /// Whether [`Self::compact`] could make it smaller.
-    pub(crate) fn is_unsorted(&self) -> bool {
+    pub fn is_unsorted(&self) -> bool {
         self.unsorted
     }
 
     /// The ranges now, ascending and merged.
-    pub(crate) fn ranges(&mut self) -> &[Range<u64>] {
+    pub fn ranges(&mut self) -> &[Range<u64>] {
         self.compact();
         &self.ranges
     }
 
     /// Sorts and merges in place.
-    pub(crate) fn compact(&mut self) {
+    pub fn compact(&mut self) {
         if !self.unsorted {
             return;
         }
@@ -201,7 +234,7 @@ impl ExtentsBuilder {
 
     /// Rounds every range outward to whole pieces of `granule_bytes` (a power of two) and merges
     /// what then touches.
-    pub(crate) fn round_out(&mut self, granule_bytes: u64) {
+    pub fn round_out(&mut self, granule_bytes: u64) {
         self.compact();
         let mask = granule_bytes - 1;
         for range in &mut self.ranges {
@@ -214,7 +247,7 @@ impl ExtentsBuilder {
     }
 
     /// Keeps what covers whole pieces of `granule_bytes` (a power of two); the edges go to `edges`.
-    pub(crate) fn round_in(&mut self, granule_bytes: u64, edges: &mut Self) {
+    pub fn round_in(&mut self, granule_bytes: u64, edges: &mut Self) {
         self.compact();
         let mask = granule_bytes - 1;
         let mut kept = Vec::new();
@@ -233,7 +266,7 @@ impl ExtentsBuilder {
     }
 
     /// The set.
-    pub(crate) fn finish(mut self) -> Extents {
+    pub fn finish(mut self) -> Extents {
         self.compact();
         Extents(self.ranges)
     }
@@ -242,7 +275,7 @@ impl ExtentsBuilder {
 /// Walks two ascending sequences of ranges at once and yields, ascending and merged, the places for
 /// which `keep(in the first, in the second)` holds. `keep(false, false)` must not hold. Ranges of
 /// one sequence may touch, not overlap.
-pub(crate) fn sweep<A, B, K>(first: A, second: B, keep: K) -> Sweep<A, B, K>
+pub fn sweep<A, B, K>(first: A, second: B, keep: K) -> Sweep<A, B, K>
 where
     A: Iterator<Item = Range<u64>>,
     B: Iterator<Item = Range<u64>>,
@@ -256,7 +289,7 @@ where
 
 /// See [`sweep`].
 #[derive(Clone)]
-pub(crate) struct Sweep<A, B, K> {
+pub struct Sweep<A, B, K> {
     first: A,
     second: B,
     keep: K,
@@ -265,6 +298,12 @@ pub(crate) struct Sweep<A, B, K> {
     b: Option<Range<u64>>,
     /// Result that the next piece may still extend.
     pending: Option<Range<u64>>,
+}
+
+impl<A, B, K> std::fmt::Debug for Sweep<A, B, K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sweep").field("pending", &self.pending).finish_non_exhaustive()
+    }
 }
 
 impl<A, B, K> Iterator for Sweep<A, B, K>
@@ -323,30 +362,22 @@ fn advance(
 }
 
 /// Chunks that ascending byte ranges touch, ascending and merged.
-pub(crate) fn touched_chunks<I>(bytes: I, geometry: Geometry) -> impl Iterator<Item = Range<u64>>
+pub fn touched_chunks<I>(bytes: I, grid: impl Into<Grid>) -> impl Iterator<Item = Range<u64>>
 where
     I: Iterator<Item = Range<u64>>,
 {
-    let size = geometry.size_bytes();
-    let chunks = bytes
-        .map(move |r| geometry.chunks_of(r.start.min(size)..r.end.min(size)))
-        .filter(|r| !r.is_empty());
+    let grid = grid.into();
+    let chunks = bytes.map(move |r| grid.touched(&r)).filter(|r| !r.is_empty());
     Merged { chunks, pending: None }
 }
 
 /// Chunks that ascending, merged byte ranges cover wholly, ascending.
-pub(crate) fn full_chunks<I>(bytes: I, geometry: Geometry) -> impl Iterator<Item = Range<u64>>
+pub fn full_chunks<I>(bytes: I, grid: impl Into<Grid>) -> impl Iterator<Item = Range<u64>>
 where
     I: Iterator<Item = Range<u64>>,
 {
-    let chunk = u64::from(geometry.chunk().bytes());
-    bytes
-        .map(move |r| {
-            let whole = r.end >= geometry.size_bytes();
-            let end = if whole { geometry.chunks() } else { r.end / chunk };
-            r.start.div_ceil(chunk)..end
-        })
-        .filter(|r| !r.is_empty())
+    let grid = grid.into();
+    bytes.map(move |r| grid.covered(&r)).filter(|r| !r.is_empty())
 }
 
 /// Merges ascending ranges that touch or share elements.

@@ -19,7 +19,7 @@ mod record;
 
 use super::clusters::Clusters;
 use super::{Limits, Map, ReadAt, Refusal, UsedSpace, le16, le64, read};
-use crate::changes::Extents;
+use mover_extents::Extents;
 use record::{Record, Runs};
 
 const KIND: &str = "ntfs";

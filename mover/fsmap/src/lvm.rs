@@ -15,7 +15,7 @@ mod group;
 mod text;
 
 use super::{Limits, Map, ReadAt, Refusal, UsedSpace, field, le32, le64, read};
-use crate::changes::Extents;
+use mover_extents::Extents;
 use std::ops::Range;
 use text::Section;
 

@@ -1,7 +1,6 @@
 #![allow(clippy::single_range_in_vec_init)]
 
 use super::*;
-use chunkstore::ChunkSize;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -55,12 +54,12 @@ proptest! {
     fn chunks_match_byte_sets(a in ranges(), size in 1..SIZE + 50) {
         // a small chunk is not allowed, so a byte of the model stands for 512 bytes
         const SCALE: u64 = 512;
-        let geometry = Geometry::new(size * SCALE - 100, ChunkSize::new(4096).unwrap()).unwrap();
+        let grid = Grid { volume_bytes: size * SCALE - 100, chunk_bytes: 4096 };
         let model: BTreeSet<u64> = a.iter().cloned().flatten().collect();
         let extents: Extents = a.into_iter().map(|r| r.start * SCALE..r.end * SCALE).collect();
-        let touched: BTreeSet<u64> = extents.to_chunks(geometry).into_iter().flatten().collect();
-        let full: BTreeSet<u64> = extents.to_full_chunks(geometry).into_iter().flatten().collect();
-        for chunk in 0..geometry.chunks() + 20 {
+        let touched: BTreeSet<u64> = extents.to_chunks(grid).into_iter().flatten().collect();
+        let full: BTreeSet<u64> = extents.to_full_chunks(grid).into_iter().flatten().collect();
+        for chunk in 0..grid.chunks() + 20 {
             let of_chunk: Vec<u64> = (chunk * 8..chunk * 8 + 8).filter(|b| *b < size).collect();
             prop_assert_eq!(touched.contains(&chunk), of_chunk.iter().any(|b| model.contains(b)), "chunk {}", chunk);
             let covered = !of_chunk.is_empty() && of_chunk.iter().all(|b| model.contains(b));

@@ -23,8 +23,8 @@ mod partitions;
 mod swap;
 mod xfs;
 
-use crate::changes::{Extents, ExtentsBuilder};
 use crate::device::signatures;
+use mover_extents::{Extents, ExtentsBuilder};
 use std::fmt;
 use std::io;
 use std::ops::Range;

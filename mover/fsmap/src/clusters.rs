@@ -2,7 +2,7 @@
 //! free.
 
 use super::{Map, Refusal};
-use crate::changes::Extents;
+use mover_extents::Extents;
 use std::ops::Range;
 
 /// Puts what is used into a map: also all that lies before the first cluster and behind the last.
