@@ -13,6 +13,7 @@ mod geometry;
 mod identity;
 mod lock;
 mod mounts;
+pub(crate) mod nbd;
 mod open;
 pub(crate) mod reach;
 pub(crate) mod signatures;

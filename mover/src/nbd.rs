@@ -21,6 +21,7 @@
 //! Must not: know volumes, chunks or lists; log.
 
 mod connection;
+mod error;
 mod export;
 mod handshake;
 mod rehearsal;
@@ -31,6 +32,7 @@ mod tests;
 mod uri;
 mod wire;
 
+pub use error::{Error, ErrorKind, Parts, Result};
 pub use export::{BASE_ALLOCATION, BlockStatus, DIRTY_BITMAP, Export, STATE_DIRTY, STATE_ZERO};
 #[doc(hidden)]
 pub use rehearsal::{Rehearsed, rehearse};

@@ -3,6 +3,7 @@
 
 use super::geometry::{DeviceKind, Facts, Identity, direct_align, examine, wrong_type};
 use super::lock::lock;
+use super::nbd::from_nbd;
 use crate::io::{Arena, IoFile};
 use crate::nbd::Export;
 use chunkstore::{Error, ErrorKind, Result};
@@ -123,7 +124,7 @@ pub(super) fn is_claimed(path: &Path) -> bool {
 
 /// Connects to an NBD server.
 pub(super) fn open_export(path: &Path) -> Result<Opened> {
-    let export = Arc::new(Export::open(path)?);
+    let export = Arc::new(Export::open(path).map_err(from_nbd)?);
     let facts = Facts::of_export(&export);
     Ok(Opened { io: Arc::new(IoFile::nbd(path, export)), facts })
 }

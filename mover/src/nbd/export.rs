@@ -2,12 +2,12 @@
 //! largest request.
 
 use super::connection::Connection;
+use super::error::{Error, ErrorKind, Result};
 use super::handshake::{self, Contexts, Refusal};
 use super::reply::{Answer, States, Wanted};
 use super::socket::StopFlag;
 use super::uri::{NbdUri, no_tls};
 use super::wire::Command;
-use chunkstore::{Error, ErrorKind, Result};
 use std::io;
 use std::ops::Range;
 use std::path::Path;

@@ -1,10 +1,10 @@
 //! The client against servers of the test's own making: right ones that answer in any order, and
 //! wrong ones.
 
+use super::ErrorKind;
 use super::export::{BASE_ALLOCATION, Export, STATE_ZERO};
 use super::rehearsal::rehearse;
 use super::wire::{MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC};
-use chunkstore::ErrorKind;
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;

@@ -4,7 +4,7 @@
 //! be silent for while an answer is due, and `x-connections`, the most connections that are opened
 //! where the server allows several.
 
-use chunkstore::{Error, ErrorKind, Result};
+use super::error::{Error, ErrorKind, Result};
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;

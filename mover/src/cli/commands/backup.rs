@@ -14,7 +14,8 @@ use super::super::table::Page;
 use super::super::watch::Watch;
 use crate::backup::{AuditAmount, BackupOptions, ParentChoice, backup as run};
 use crate::control::Progress;
-use crate::nbd::{NbdUri, is_nbd};
+use crate::device::nbd::check_address;
+use crate::nbd::is_nbd;
 use crate::quota::Quota;
 use chrono::Utc;
 use chunkstore::{
@@ -35,7 +36,7 @@ pub(crate) fn backup(ctx: &Context, args: BackupArgs) -> Result<()> {
     let options = options(ctx, args)?;
     // before a repository is made for it
     if is_nbd(&options.source) {
-        NbdUri::of_path(&options.source)?;
+        check_address(&options.source)?;
     } else if let Err(e) = std::fs::metadata(&options.source) {
         let kind = match e.kind() {
             std::io::ErrorKind::PermissionDenied => ErrorKind::Denied,
