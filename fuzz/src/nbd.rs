@@ -1,7 +1,7 @@
 //! NBD servers: whatever one says, what is taken of it lies within its export and is in order, and
 //! all else is an error.
 
-use mover::nbd::rehearse;
+use mover_nbd::rehearse;
 
 /// Takes the bytes for a whole conversation, from the server's greeting to the state of its blocks.
 pub fn nbd(data: &[u8]) {

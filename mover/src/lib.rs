@@ -16,7 +16,6 @@ pub mod diff;
 pub mod filesystem;
 pub mod inspect;
 pub mod io;
-pub mod nbd;
 pub mod price;
 pub mod quota;
 pub mod restore;

@@ -7,7 +7,7 @@
 use super::remote::Collector;
 use super::{ChangeKind, ChangedBlocks, ListRequest, Origin};
 use crate::device::Source;
-use crate::nbd::{BASE_ALLOCATION, DIRTY_BITMAP, Export, STATE_DIRTY, STATE_ZERO};
+use mover_nbd::{BASE_ALLOCATION, DIRTY_BITMAP, Export, STATE_DIRTY, STATE_ZERO};
 use chunkstore::{Error, ErrorKind, Result};
 use std::path::PathBuf;
 

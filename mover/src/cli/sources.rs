@@ -5,7 +5,7 @@ use crate::changes::{
     ChangeKind, ChangeRequest, ChangeSource, NbdSource, RestSource, RetryPolicy, SnapshotEndpoint,
     SnapshotSource,
 };
-use crate::nbd::is_nbd;
+use mover_nbd::is_nbd;
 use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
 use std::path::{Path, PathBuf};
 

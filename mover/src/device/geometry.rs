@@ -1,7 +1,7 @@
 //! What an open descriptor or export is: its kind, size, block size, and which device or file it
 //! is. No policy.
 
-use crate::nbd::Export;
+use mover_nbd::Export;
 use chunkstore::{Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, FileType, SeekFrom, StatxFlags};
 use std::fs::File;

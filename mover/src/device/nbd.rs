@@ -5,12 +5,12 @@ use std::path::Path;
 
 /// Checks that a path which is an NBD address is a valid one, without connecting.
 pub(crate) fn check_address(path: &Path) -> Result<()> {
-    crate::nbd::NbdUri::of_path(path).map(drop).map_err(from_nbd)
+    mover_nbd::NbdUri::of_path(path).map(drop).map_err(from_nbd)
 }
 
 /// The same failure as an error of a volume.
-pub(super) fn from_nbd(e: crate::nbd::Error) -> Error {
-    use crate::nbd::ErrorKind as Nbd;
+pub(super) fn from_nbd(e: mover_nbd::Error) -> Error {
+    use mover_nbd::ErrorKind as Nbd;
     let parts = e.into_parts();
     let kind = match parts.kind {
         Nbd::Usage => ErrorKind::Usage,

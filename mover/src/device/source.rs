@@ -8,7 +8,7 @@ use super::open::{is_claimed, open_buffered, open_export, with_direct};
 use super::state;
 use super::{identity, signatures};
 use crate::io::{Direction, IoFile, transfer_error};
-use crate::nbd::{BASE_ALLOCATION, Export, STATE_ZERO, is_nbd};
+use mover_nbd::{BASE_ALLOCATION, Export, STATE_ZERO, is_nbd};
 use chunkstore::{Error, ErrorKind, Result, VolumeName};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;

@@ -9,7 +9,7 @@ use super::signatures;
 use super::source::{Source, SourceOptions};
 use super::zero::ZeroState;
 use crate::io::{Direction, IoFile, transfer_error};
-use crate::nbd::is_nbd;
+use mover_nbd::is_nbd;
 use chunkstore::{Error, ErrorKind, Result};
 use std::fs::{File, OpenOptions};
 use std::io;

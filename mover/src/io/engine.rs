@@ -8,7 +8,7 @@ use super::blocking::Blocking;
 use super::file::IoFile;
 use super::transfer::Transfer;
 use super::uring::Uring;
-use crate::nbd::is_nbd;
+use mover_nbd::is_nbd;
 use chunkstore::{Error, ErrorKind, Result};
 use std::path::Path;
 use std::str::FromStr;

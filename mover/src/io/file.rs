@@ -3,7 +3,7 @@
 //! it is the same; io_uring needs descriptors.
 
 use super::transfer::{Step, Via};
-use crate::nbd::Export;
+use mover_nbd::Export;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

@@ -15,7 +15,7 @@ use super::super::watch::Watch;
 use crate::backup::{AuditAmount, BackupOptions, ParentChoice, backup as run};
 use crate::control::Progress;
 use crate::device::nbd::check_address;
-use crate::nbd::is_nbd;
+use mover_nbd::is_nbd;
 use crate::quota::Quota;
 use chrono::Utc;
 use chunkstore::{

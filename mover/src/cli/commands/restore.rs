@@ -11,7 +11,7 @@ use super::super::watch::Watch;
 use crate::control::Progress;
 use crate::device::reach::leads_into;
 use crate::device::{Source, SourceOptions};
-use crate::nbd::is_nbd;
+use mover_nbd::is_nbd;
 use crate::restore::{RestoreOptions, RestoreSummary, RestoreTarget, restore_found};
 use crate::verify::{VerifyOptions, verify as run_verify};
 use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Result};

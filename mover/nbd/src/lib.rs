@@ -6,11 +6,11 @@
 //! `base:allocation` and `qemu:dirty-bitmap:…`, reads, writes, write-zeroes and flush. No TLS: a
 //! server that wants it, or an address that asks for it, is refused with what to do instead.
 //!
-//! An [`Export`] is what an [`IoFile`](crate::io::IoFile) holds in place of descriptors: the worker
-//! threads of the blocking engine call it as they would `pread`, and their calls share a few
-//! connections, each with many requests in flight (`connection.rs` has how). One connection is
-//! opened with the export and serves everything; more are added for an engine where the server says
-//! that they see the same, since many servers serve one client at a time.
+//! An [`Export`] takes the place of a file's descriptors: worker threads call it as they would
+//! `pread`, and their calls share a few connections, each with many requests in flight
+//! (`connection.rs` has how). One connection is opened with the export and serves everything; more
+//! are added for an engine where the server says that they see the same, since many servers serve
+//! one client at a time.
 //!
 //! Everything that comes from the server is checked before it is used: magics, cookies, lengths,
 //! counts, ranges. What breaks the protocol ends the connection, for nothing behind it can be
@@ -18,7 +18,9 @@
 //! failed. Nothing is asked twice: a failed transfer is the caller's to report, and a run that ends
 //! for it is gone on with by the next.
 //!
-//! Must not: know volumes, chunks or lists; log.
+//! Must not: know chunks or lists of changed blocks.
+
+#![forbid(unsafe_code)]
 
 mod connection;
 mod error;

@@ -58,7 +58,7 @@ impl Export {
     }
 
     /// From now on calls that wait for the server end, with an error, soon after `flag` is up.
-    pub(crate) fn heed(&self, flag: Arc<AtomicBool>) {
+    pub fn heed(&self, flag: Arc<AtomicBool>) {
         self.stop.set(flag);
     }
 
@@ -99,7 +99,7 @@ impl Export {
 
     /// Opens more connections for `callers` threads, where the server says that all of them see the
     /// same. Fewer do the same work: what hinders one is no error.
-    pub(crate) fn widen(&self, callers: usize) {
+    pub fn widen(&self, callers: usize) {
         let wanted = if self.first.agreed().multi_conn() {
             self.uri.connections_max.min(callers).saturating_sub(1)
         } else {
@@ -118,7 +118,7 @@ impl Export {
     }
 
     /// Ends all connections, and so all calls that wait for the server.
-    pub(crate) fn give_up(&self) {
+    pub fn give_up(&self) {
         let more = self.more.read().unwrap_or_else(PoisonError::into_inner);
         std::iter::once(&self.first).chain(more.iter()).for_each(|c| c.give_up());
     }
@@ -136,7 +136,7 @@ impl Export {
     }
 
     /// Fills the front of `buf` from `offset` on; gives how much. 0: that is behind the end.
-    pub(crate) fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let Some(whole) = self.whole_blocks(offset, buf.len())? else { return Ok(0) };
         if whole.is_as_asked {
             self.read_blocks(&mut buf[..whole.len], offset)?;
@@ -150,7 +150,7 @@ impl Export {
 
     /// Writes the front of `buf` at `offset`; gives how much. Blocks that are written in part are
     /// read before.
-    pub(crate) fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+    pub fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
         let Some(whole) = self.whole_blocks(offset, buf.len())? else { return Ok(0) };
         if whole.is_as_asked {
             self.write_blocks(&buf[..whole.len], offset)?;
@@ -197,7 +197,7 @@ impl Export {
     }
 
     /// Makes a range zero; the server may deallocate it. Unsupported where it cannot.
-    pub(crate) fn zero(&self, range: Range<u64>) -> io::Result<()> {
+    pub fn zero(&self, range: Range<u64>) -> io::Result<()> {
         if !self.can_zero() {
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -215,7 +215,7 @@ impl Export {
     /// Makes durable what was written, through whichever connection: where there are several the
     /// server says that one flush is enough. Nothing is done where the server cannot: see
     /// [`Export::can_flush`].
-    pub(crate) fn flush(&self) -> io::Result<()> {
+    pub fn flush(&self) -> io::Result<()> {
         if !self.can_flush() {
             return Ok(());
         }
@@ -225,7 +225,7 @@ impl Export {
 
     /// The state of blocks from `offset` on, as far as the server tells at a time: at least one
     /// range, the first at `offset`.
-    pub(crate) fn block_status(&self, context: &str, offset: u64) -> io::Result<BlockStatus> {
+    pub fn block_status(&self, context: &str, offset: u64) -> io::Result<BlockStatus> {
         let agreed = self.first.agreed();
         let number = agreed.contexts.iter().find(|(name, _)| name == context).map(|(_, n)| *n);
         let (Some(number), true) = (number, offset < agreed.size_bytes) else {
