@@ -2,7 +2,7 @@
 //! there is none.
 
 use crate::lists::check_set;
-use mover::filesystem::{Limits, ReadAt, used_space};
+use mover_fsmap::{Limits, ReadAt, used_space};
 use std::collections::HashMap;
 use std::io;
 

@@ -10,13 +10,12 @@
 
 mod cache;
 mod geometry;
-mod identity;
 mod lock;
 mod mounts;
 pub(crate) mod nbd;
 mod open;
 pub(crate) mod reach;
-pub(crate) mod signatures;
+mod signatures;
 mod source;
 mod state;
 mod target;

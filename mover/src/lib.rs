@@ -13,7 +13,6 @@ pub mod control;
 pub mod copy;
 pub mod device;
 pub mod diff;
-pub mod filesystem;
 pub mod inspect;
 pub mod io;
 pub mod price;

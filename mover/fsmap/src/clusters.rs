@@ -88,7 +88,7 @@ impl<'m> Clusters<'m> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::filesystem::Limits;
+    use crate::Limits;
 
     const LIMITS: Limits = Limits { granule_bytes: 512, ranges_max: 100 };
 

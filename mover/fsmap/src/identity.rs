@@ -14,7 +14,7 @@ type Name = fn(&[u8]) -> Option<String>;
 /// Its kind and its name, such as `ext:` and a UUID. `None`: nothing known is on it, or it has none.
 ///
 /// What fills the volume comes first: a partition table may be left over in front of it.
-pub(super) fn identity(head: &[u8]) -> Option<String> {
+pub fn identity(head: &[u8]) -> Option<String> {
     let kinds: [(&str, Name); 9] = [
         ("luks", luks),
         ("lvm", lvm),

@@ -12,18 +12,23 @@
 //! has newer or for each chunk of btrfs, a bit for each cluster of FAT, the metadata of an LVM
 //! group, and the map, rounded out to the caller's granule.
 
+#![forbid(unsafe_code)]
+
 mod btrfs;
 mod clusters;
 mod exfat;
 mod ext4;
 mod fat;
+mod identity;
 mod lvm;
 mod ntfs;
 mod partitions;
+pub mod signatures;
 mod swap;
 mod xfs;
 
-use crate::device::signatures;
+pub use identity::identity;
+
 use mover_extents::{Extents, ExtentsBuilder};
 use std::fmt;
 use std::io;
@@ -125,7 +130,7 @@ const FILE_SYSTEMS: &[Kind] = &[
 ];
 
 /// Kinds whose users hold the device by rights.
-pub(crate) const WHILE_IN_USE: [&str; 2] = [lvm::KIND, swap::KIND];
+pub const WHILE_IN_USE: [&str; 2] = [lvm::KIND, swap::KIND];
 
 const PARTITION_TABLES: &[Kind] = &[Kind {
     read: partitions::used_space,

@@ -1,18 +1,14 @@
-//! What the first and last bytes of a device say about what is on it. Pure, apart from the two
-//! reads.
+//! What the first and last bytes of a device say about what is on it. Pure.
 //!
 //! Offsets and magics are those of libblkid's probes and of the formats' own documents. A signature
 //! that is missed lets someone overwrite data; one that is seen wrongly costs a `--force`: so these
 //! lean to the second.
 
-use crate::io::{Direction, IoFile, transfer_error};
-use chunkstore::Result;
-
 /// Enough for every signature below (VMFS has the last).
-pub(crate) const HEAD_BYTES: u64 = (1 << 20) + 4096;
+pub const HEAD_BYTES: u64 = (1 << 20) + 4096;
 /// Enough for the signatures at a device's end: a GPT's second header, the metadata of older md
 /// arrays.
-pub(crate) const TAIL_BYTES: u64 = 128 << 10;
+pub const TAIL_BYTES: u64 = 128 << 10;
 
 pub(crate) const EXT: &str = "an ext2, ext3 or ext4 file system";
 pub(crate) const GPT: &str = "a GPT partition table";
@@ -134,7 +130,7 @@ const BCACHE_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x
 const BCACHEFS_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
 
 /// What is on a device that begins and ends with these bytes; `None` if nothing is recognised.
-pub(super) fn detect(head: &[u8], tail: &[u8]) -> Option<&'static str> {
+pub fn detect(head: &[u8], tail: &[u8]) -> Option<&'static str> {
     besides(head, tail, &[])
 }
 
@@ -213,7 +209,7 @@ fn at_the_end(tail: &[u8]) -> Option<&'static str> {
 
 /// UUID of the file system or encrypted container that begins with these bytes, in its usual
 /// spelling.
-pub(super) fn filesystem_uuid(head: &[u8]) -> Option<String> {
+pub fn filesystem_uuid(head: &[u8]) -> Option<String> {
     let has =
         |offset: usize, magic: &[u8]| head.get(offset..).is_some_and(|b| b.starts_with(magic));
     let uuid_at = |offset: usize| head.get(offset..offset + 16).and_then(format_uuid);
@@ -255,31 +251,6 @@ pub(super) fn format_uuid(bytes: &[u8]) -> Option<String> {
         part(16, 20),
         part(20, 32)
     ))
-}
-
-/// The first bytes of a device, where the signatures are.
-pub(super) fn read_head(io: &IoFile, size_bytes: u64) -> Result<Vec<u8>> {
-    read(io, 0, size_bytes.min(HEAD_BYTES))
-}
-
-/// What is on a device, by its first and last bytes.
-pub(super) fn look(io: &IoFile, size_bytes: u64) -> Result<Option<&'static str>> {
-    let (head, tail) = ends(io, size_bytes)?;
-    Ok(detect(&head, &tail))
-}
-
-fn ends(io: &IoFile, size_bytes: u64) -> Result<(Vec<u8>, Vec<u8>)> {
-    let tail_bytes = size_bytes.min(TAIL_BYTES);
-    Ok((read_head(io, size_bytes)?, read(io, size_bytes - tail_bytes, tail_bytes)?))
-}
-
-fn read(io: &IoFile, offset: u64, len: u64) -> Result<Vec<u8>> {
-    let mut buf = vec![0; usize::try_from(len).unwrap_or(0)];
-    io.read_exact_at(&mut buf, offset).map_err(|e| {
-        let len = u32::try_from(len).unwrap_or(u32::MAX);
-        transfer_error(Direction::Read, io.path(), offset, len, e)
-    })?;
-    Ok(buf)
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use super::{ChangeKind, ChangedBlocks, ListRequest, Origin};
 use crate::device::{Source, SourceOptions};
-use crate::filesystem::{Limits, ReadAt, Refusal, WHILE_IN_USE, used_space};
 use chunkstore::{Error, ErrorKind, Result};
 use mover_extents::Extents;
+use mover_fsmap::{Limits, ReadAt, Refusal, WHILE_IN_USE, used_space};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;

@@ -7,8 +7,8 @@
 use super::remote::Collector;
 use super::{ChangeKind, ChangedBlocks, ListRequest, Origin};
 use crate::device::Source;
-use mover_nbd::{BASE_ALLOCATION, DIRTY_BITMAP, Export, STATE_DIRTY, STATE_ZERO};
 use chunkstore::{Error, ErrorKind, Result};
+use mover_nbd::{BASE_ALLOCATION, DIRTY_BITMAP, Export, STATE_DIRTY, STATE_ZERO};
 use std::path::PathBuf;
 
 /// Blocks that a server may tell of one by one: more is no list any more, and asking would not end

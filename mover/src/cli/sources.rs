@@ -5,8 +5,8 @@ use crate::changes::{
     ChangeKind, ChangeRequest, ChangeSource, NbdSource, RestSource, RetryPolicy, SnapshotEndpoint,
     SnapshotSource,
 };
-use mover_nbd::is_nbd;
 use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
+use mover_nbd::is_nbd;
 use std::path::{Path, PathBuf};
 
 /// A flag that is set to nothing is not set.

@@ -1,8 +1,8 @@
 //! What an open descriptor or export is: its kind, size, block size, and which device or file it
 //! is. No policy.
 
-use mover_nbd::Export;
 use chunkstore::{Error, ErrorKind, Result};
+use mover_nbd::Export;
 use rustix::fs::{AtFlags, FileType, SeekFrom, StatxFlags};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;

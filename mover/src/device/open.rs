@@ -5,8 +5,8 @@ use super::geometry::{DeviceKind, Facts, Identity, direct_align, examine, wrong_
 use super::lock::lock;
 use super::nbd::from_nbd;
 use crate::io::{Arena, IoFile};
-use mover_nbd::Export;
 use chunkstore::{Error, ErrorKind, Result};
+use mover_nbd::Export;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;

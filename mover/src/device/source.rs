@@ -5,11 +5,11 @@ use super::geometry::{DeviceKind, Facts};
 use super::mounts::InUse;
 use super::open::{Access, DirectIo, Opened};
 use super::open::{is_claimed, open_buffered, open_export, with_direct};
+use super::signatures;
 use super::state;
-use super::{identity, signatures};
 use crate::io::{Direction, IoFile, transfer_error};
-use mover_nbd::{BASE_ALLOCATION, Export, STATE_ZERO, is_nbd};
 use chunkstore::{Error, ErrorKind, Result, VolumeName};
+use mover_nbd::{BASE_ALLOCATION, Export, STATE_ZERO, is_nbd};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::fs::File;
@@ -190,7 +190,7 @@ impl Source {
     /// container) on it, else its file name.
     pub fn default_volume_name(&self) -> Result<VolumeName> {
         let head = signatures::read_head(&self.io, self.facts.size_bytes)?;
-        if let Some(uuid) = signatures::filesystem_uuid(&head) {
+        if let Some(uuid) = mover_fsmap::signatures::filesystem_uuid(&head) {
             return VolumeName::new(uuid);
         }
         if let Some(export) = self.export() {
@@ -202,7 +202,7 @@ impl Source {
 
     /// What names the disk or the file system on it, if anything known does.
     pub fn identity(&self) -> Result<Option<String>> {
-        Ok(identity::identity(&signatures::read_head(&self.io, self.facts.size_bytes)?))
+        Ok(mover_fsmap::identity(&signatures::read_head(&self.io, self.facts.size_bytes)?))
     }
 
     /// Where a file system on this volume is mounted for writing, if it is: what is read then

@@ -3,8 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
-use tests::Mover;
+use tests::{Mover, product_sources, workspace};
 
 /// Other programs, and their flags that manuals and messages speak of. A flag counts only in a file
 /// (of the sources: in a message) that names its program.
@@ -140,21 +139,17 @@ fn lines(text: &str) -> Vec<String> {
     text.replace("\\\n", " ").lines().map(str::to_owned).collect()
 }
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
-}
-
 /// Files below a folder that are `wanted`, by path.
 fn files(folder: &str, wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
     let mut found = Vec::new();
-    let mut left = vec![root().join(folder)];
+    let mut left = vec![workspace().join(folder)];
     while let Some(path) = left.pop() {
         if path.is_dir() {
             let entries = fs::read_dir(&path).expect("a folder");
             left.extend(entries.map(|entry| entry.expect("an entry").path()));
         } else if wanted(path.to_str().expect("UTF-8")) {
             let text = fs::read_to_string(&path).expect("a text");
-            let below = path.strip_prefix(root()).expect("below the root");
+            let below = path.strip_prefix(workspace()).expect("below the root");
             found.push((below.display().to_string(), text));
         }
     }
@@ -232,10 +227,9 @@ fn messages_name_flags_that_are_there() {
         |path: &str| path.ends_with(".rs") && !path.contains("/tests") && !path.contains("testkit");
     let mut problems = Vec::new();
     let mut seen = 0;
-    for (path, source) in
-        files("mover/src", is_product).iter().chain(&files("chunkstore/src", is_product))
-    {
-        for text in literals(source) {
+    let sources = product_sources();
+    for (path, source) in sources.iter().flat_map(|folder| files(folder, is_product)) {
+        for text in literals(&source) {
             seen += flags(&text).count();
             let unknown = known.unknown(&text, |program| text.contains(program));
             problems.extend(unknown.iter().map(|flag| format!("{path}: {flag} in {text:?}")));
@@ -283,7 +277,7 @@ fn manuals_name_flags_that_are_there() {
 #[test]
 fn scripts_call_mover_with_flags_that_are_there() {
     let known = Flags::of_the_program();
-    let script = fs::read_to_string(root().join("deploy/quickstart")).unwrap();
+    let script = fs::read_to_string(workspace().join("deploy/quickstart")).unwrap();
     let mut problems = Vec::new();
     let mut calls = 0;
     for line in lines(&script) {

@@ -1,7 +1,7 @@
 //! btrfs on one device.
 
 use crate::stage::{LIMITS, MIB, Stage, copy, crc32c, map, text};
-use mover::filesystem::{Refusal, used_space};
+use mover_fsmap::{Refusal, used_space};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;

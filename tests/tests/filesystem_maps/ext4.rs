@@ -1,7 +1,7 @@
 //! ext2, ext3 and ext4.
 
 use crate::stage::{BACKUP, LIMITS, MIB, Stage, copy, map, text};
-use mover::filesystem::{UsedSpace, used_space};
+use mover_fsmap::{UsedSpace, used_space};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;

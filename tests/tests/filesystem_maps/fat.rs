@@ -4,7 +4,7 @@
 use crate::stage::{
     Image, LIMITS, MIB, Stage, copy, expect_no_panic, expect_refused, map_of, spoil, text,
 };
-use mover::filesystem::used_space;
+use mover_fsmap::used_space;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use tests::{Filesystem, TreeListing, require_root, run, run_ok};
@@ -77,7 +77,7 @@ fn every_kind_of_fat_is_read_right() {
     for (what, arguments, mib) in VARIANTS {
         let mut stage = Stage::new(Filesystem::Ext4, 70);
         let image = make(&mut stage, arguments, mib * MIB);
-        let limits = mover::filesystem::Limits { granule_bytes: 512, ..LIMITS };
+        let limits = mover_fsmap::Limits { granule_bytes: 512, ..LIMITS };
         let file = Image::open(&image);
         let found = used_space(&file, mib * MIB, limits);
         let found = found.unwrap_or_else(|refusal| panic!("{what}: {refusal}"));

@@ -2,7 +2,7 @@
 
 use crate::stage::{LIMITS, MIB, Stage, copy, map, spoil, text};
 use crate::{fat, lvm, ntfs, swap};
-use mover::filesystem::{ReadAt, used_space};
+use mover_fsmap::{ReadAt, used_space};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;

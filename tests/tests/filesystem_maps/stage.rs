@@ -1,7 +1,7 @@
 //! What all kinds share: images that are made, filled, copied, spoilt where their maps leave
 //! something out, and looked at again.
 
-use mover::filesystem::{Limits, ReadAt, Refusal, UsedSpace, used_space};
+use mover_fsmap::{Limits, ReadAt, Refusal, UsedSpace, used_space};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;

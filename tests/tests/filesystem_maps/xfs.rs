@@ -1,7 +1,7 @@
 //! XFS, versions 5 and 4.
 
 use crate::stage::{Image, LIMITS, MIB, Stage, copy, crc32c, map, text};
-use mover::filesystem::used_space;
+use mover_fsmap::used_space;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -68,7 +68,7 @@ fn free_extents(image: &Path) -> (Vec<(u64, u64)>, usize) {
 
 /// The map is what xfsprogs say, block for block.
 fn expect_as_listed(image: &Path, what: &str) {
-    let limits = mover::filesystem::Limits { granule_bytes: 512, ..LIMITS };
+    let limits = mover_fsmap::Limits { granule_bytes: 512, ..LIMITS };
     let file = Image::open(image);
     let end = file.bytes();
     let found =

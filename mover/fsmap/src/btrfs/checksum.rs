@@ -1,7 +1,7 @@
 //! The checksums that superblocks and tree blocks begin with.
 
 use super::unusable;
-use crate::filesystem::{Refusal, crc32c};
+use crate::{Refusal, crc32c};
 use blake2::Digest;
 
 /// Room for one, in front of what it is of.

@@ -7,7 +7,7 @@
 use super::superblock::Superblock;
 use super::tree::Key;
 use super::{Counter, item, unusable, uuid};
-use crate::filesystem::{Refusal, le16, le64};
+use crate::{Refusal, le16, le64};
 
 /// DATA, SYSTEM, METADATA.
 const CONTENTS: u64 = 7;

@@ -4,7 +4,7 @@
 //! then neither their blocks nor new extents that files in them refer to are in the extent tree.
 
 use super::{Btrfs, item, owner, root_of, unusable};
-use crate::filesystem::{Map, Refusal, le64};
+use crate::{Map, Refusal, le64};
 use std::cell::Cell;
 
 /// Of a file's extent that has a place of its own; what is shorter stands in the item.

@@ -3,7 +3,7 @@
 use super::checksum::Checksum;
 use super::tree::Pointer;
 use super::{owner, unusable, uuid};
-use crate::filesystem::{ReadAt, Refusal, field, le16, le32, le64, read};
+use crate::{ReadAt, Refusal, field, le16, le32, le64, read};
 
 /// Where it and its copies are. The kernel mounts by the first alone.
 pub(super) const OFFSETS: [u64; 3] = [64 << 10, 64 << 20, 256 << 30];

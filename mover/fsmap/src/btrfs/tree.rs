@@ -5,7 +5,7 @@
 
 use super::checksum::ROOM;
 use super::{Btrfs, unusable, uuid};
-use crate::filesystem::{Refusal, le32, le64, read};
+use crate::{Refusal, le32, le64, read};
 
 const HEADER: usize = 101;
 const ITEM: usize = Key::LEN + 8;

@@ -10,7 +10,7 @@
 
 use super::inode::FileBlocks;
 use super::{Ext4, Newer, Refusal, crc32c, joined, unusable};
-use crate::filesystem::be32;
+use crate::be32;
 use std::collections::HashMap;
 
 pub(super) const MAGIC: u32 = 0xc03b_3998;

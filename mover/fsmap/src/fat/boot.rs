@@ -1,7 +1,7 @@
 //! The boot sector: sizes, which are held against each other and against the volume, and marks.
 
 use super::{FIRST, INFO_LEN, unusable};
-use crate::filesystem::{ReadAt, Refusal, le16, le32, read};
+use crate::{ReadAt, Refusal, le16, le32, read};
 
 const LEN: usize = 512;
 /// What stands behind this mark says what kind it is.

@@ -3,7 +3,7 @@
 
 use super::text::{Section, Value};
 use super::{UUID_LEN, unusable};
-use crate::filesystem::Refusal;
+use crate::Refusal;
 use mover_extents::Extents;
 use std::ops::Range;
 

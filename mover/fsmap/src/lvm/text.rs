@@ -2,7 +2,7 @@
 //! not exactly that is refused.
 
 use super::unusable;
-use crate::filesystem::Refusal;
+use crate::Refusal;
 
 /// A group has sections four deep.
 const DEPTH_MAX: u32 = 8;

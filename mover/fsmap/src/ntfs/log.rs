@@ -7,7 +7,7 @@
 
 use super::record::{Runs, mend};
 use super::{Ntfs, unusable};
-use crate::filesystem::{Refusal, le16, le32, le64};
+use crate::{Refusal, le16, le32, le64};
 
 /// Of a page, before what is in it.
 const HEADER: usize = 30;

@@ -4,7 +4,7 @@
 //! each write stands in their place: a record that was written only in part has two of these.
 
 use super::{Boot, attribute, unusable};
-use crate::filesystem::{ReadAt, Refusal, field, le16, le32, le64, read};
+use crate::{ReadAt, Refusal, field, le16, le32, le64, read};
 use std::ops::Range;
 
 /// What such numbers stand at the end of, whatever sectors the device has.

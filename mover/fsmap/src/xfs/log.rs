@@ -14,7 +14,7 @@ mod transactions;
 
 use super::superblock::Superblock;
 use super::unusable;
-use crate::filesystem::{ReadAt, Refusal, be32, be64, crc32c, field, le32, read};
+use crate::{ReadAt, Refusal, be32, be64, crc32c, field, le32, read};
 pub(super) use transactions::Changes;
 use transactions::Transactions;
 

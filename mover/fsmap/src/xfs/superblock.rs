@@ -2,7 +2,7 @@
 //! the volume.
 
 use super::{checksum_fits, unusable};
-use crate::filesystem::{ReadAt, Refusal, be16, be32, be64, field, read};
+use crate::{ReadAt, Refusal, be16, be32, be64, field, read};
 use std::ops::Range;
 
 const MAGIC: &[u8; 4] = b"XFSB";

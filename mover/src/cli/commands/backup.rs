@@ -15,12 +15,12 @@ use super::super::watch::Watch;
 use crate::backup::{AuditAmount, BackupOptions, ParentChoice, backup as run};
 use crate::control::Progress;
 use crate::device::nbd::check_address;
-use mover_nbd::is_nbd;
 use crate::quota::Quota;
 use chrono::Utc;
 use chunkstore::{
     BackupId, Error, ErrorKind, RequestCounts, Result, SnapshotInfo, Store, VolumeName,
 };
+use mover_nbd::is_nbd;
 use serde::Serialize;
 use std::fs::DirBuilder;
 use std::io;

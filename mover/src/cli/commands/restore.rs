@@ -11,10 +11,10 @@ use super::super::watch::Watch;
 use crate::control::Progress;
 use crate::device::reach::leads_into;
 use crate::device::{Source, SourceOptions};
-use mover_nbd::is_nbd;
 use crate::restore::{RestoreOptions, RestoreSummary, RestoreTarget, restore_found};
 use crate::verify::{VerifyOptions, verify as run_verify};
 use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Result};
+use mover_nbd::is_nbd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 

@@ -6,7 +6,7 @@
 //! that are never replayed. What has no commit was never finished.
 
 use super::unusable;
-use crate::filesystem::{Refusal, field, le16, le32, le64};
+use crate::{Refusal, field, le16, le32, le64};
 use std::collections::HashMap;
 use std::mem::take;
 
@@ -47,10 +47,10 @@ type Parts = Vec<(usize, Vec<u8>)>;
 
 /// What the log has newer, by the block's place in sectors.
 #[derive(Debug, Default)]
-pub(in crate::filesystem::xfs) struct Changes {
+pub(in crate::xfs) struct Changes {
     blocks: HashMap<u64, Vec<Change>>,
     /// Transactions that will be replayed.
-    pub(in crate::filesystem::xfs) transactions: u64,
+    pub(in crate::xfs) transactions: u64,
     dirty: bool,
 }
 
@@ -67,12 +67,12 @@ impl Changes {
     }
 
     /// The file system was unmounted.
-    pub(in crate::filesystem::xfs) fn is_clean(&self) -> bool {
+    pub(in crate::xfs) fn is_clean(&self) -> bool {
         !self.dirty
     }
 
     /// Puts upon a block what is newer than it is; tells whether anything was.
-    pub(in crate::filesystem::xfs) fn apply(
+    pub(in crate::xfs) fn apply(
         &self,
         sector: u64,
         bytes: &mut [u8],
