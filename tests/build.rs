@@ -1,13 +1,14 @@
-//! The servers' side of the protocol definitions whose client is in `mover`.
+//! The servers' side of the protocol definitions whose client is in `mover-changes`.
 
 use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    const FILES: [&str; 2] = ["../mover/proto/snapshotmetadata.proto", "../mover/proto/csi.proto"];
+    const FILES: [&str; 2] =
+        ["../mover/changes/proto/snapshotmetadata.proto", "../mover/changes/proto/csi.proto"];
     for file in FILES {
         println!("cargo::rerun-if-changed={file}");
     }
-    let files = protox::compile(FILES, ["../mover/proto"])?;
+    let files = protox::compile(FILES, ["../mover/changes/proto"])?;
     tonic_prost_build::configure().build_client(false).compile_fds(files)?;
     Ok(())
 }

@@ -14,7 +14,7 @@ use chunkstore::{
     PackKind, PageSink, RepositoryId, RunTable, Sealer, is_zero,
 };
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use mover::changes::{Changes, ParseOptions, PlanInput, parse_changed_blocks, plan_backup};
+use mover_changes::{Changes, ParseOptions, PlanInput, parse_changed_blocks, plan_backup};
 use std::hint::black_box;
 use std::sync::Arc;
 

@@ -119,7 +119,7 @@ pub fn delta_list(size_bytes: u64, changed: &[Range<u64>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mover::changes::{ParseOptions, parse_changed_blocks};
+    use mover_changes::{ParseOptions, parse_changed_blocks};
 
     fn made(size: u64) -> (tempfile::TempDir, Images) {
         let dir = tempfile::tempdir().unwrap();

@@ -2,7 +2,7 @@
 //! the same when written again.
 
 use chunkstore::{ChunkSize, Geometry};
-use mover::changes::{
+use mover_changes::{
     ChangeKind, ChangedBlocks, Changes, ParseOptions, PlanInput, parse_changed_blocks, plan_backup,
 };
 use mover_extents::Extents;

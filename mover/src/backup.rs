@@ -41,7 +41,6 @@ pub(crate) use prepare::ranges_max;
 pub use resume::Resumed;
 pub use summary::{BackupOutcome, BackupSummary, Waits};
 
-use crate::changes::{BackupPlan, ChangeRequest, Origin};
 use crate::control::{Cancel, MemoryBudget, Phase, Progress};
 use crate::device::DirectIo;
 use crate::io::EngineChoice;
@@ -53,6 +52,7 @@ use chunkstore::{
     PackId, Repository, Result, ResumeBy, Retention, SnapshotInfo, VolumeMap, VolumeName, Writer,
     WriterOptions, check_frontier,
 };
+use mover_changes::{BackupPlan, ChangeRequest, Origin};
 use parent::Known;
 use prepare::{Prepared, prepare};
 use std::collections::{BTreeMap, HashSet};

@@ -90,6 +90,12 @@ pub struct Progress {
     pub listed: Counter,
 }
 
+impl mover_changes::Movement for Progress {
+    fn moved(&self) {
+        self.listed.add(1);
+    }
+}
+
 impl Progress {
     /// All counters zero.
     pub fn new() -> Arc<Self> {

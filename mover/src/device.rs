@@ -19,6 +19,7 @@ mod signatures;
 mod source;
 mod state;
 mod target;
+mod volume;
 mod zero;
 
 pub use geometry::DeviceKind;

@@ -5,11 +5,11 @@
 //! not even a lease, so this works with read-only credentials; should a backup be forgotten and
 //! collected meanwhile, the page that is gone is an error, never a wrong result.
 
-use crate::changes::{ChangeKind, ChangedBlocks, Origin};
 use chunkstore::{
     ChunkNo, Error, ErrorKind, Geometry, Manifest, MapReader, MapWalk, PageSet, Repository, Result,
     VolumeMap,
 };
+use mover_changes::{ChangeKind, ChangedBlocks, Origin};
 use mover_extents::Extents;
 use std::ops::Range;
 use std::sync::Arc;

@@ -5,7 +5,6 @@
 
 pub mod backup;
 pub mod cgroup;
-pub mod changes;
 pub mod check;
 pub mod cli;
 mod concurrency;

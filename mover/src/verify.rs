@@ -7,7 +7,6 @@
 
 pub(crate) mod compare;
 
-use crate::changes::Origin;
 use crate::control::{Cancel, MemoryBudget, Phase, Progress};
 use crate::device::{DeviceKind, DirectIo, Source, SourceOptions};
 use crate::io::EngineChoice;
@@ -21,6 +20,7 @@ use chunkstore::{
     SourceInfo,
 };
 use compare::Compared;
+use mover_changes::Origin;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

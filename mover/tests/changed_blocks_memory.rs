@@ -3,7 +3,7 @@
 //!
 //! In a process of its own, because the peak of the whole process is what is measured.
 
-use mover::changes::{ParseOptions, parse_changed_blocks};
+use mover_changes::{ParseOptions, parse_changed_blocks};
 use std::io::Read;
 
 /// A list as a stream: never in memory as a whole.

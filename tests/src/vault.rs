@@ -9,7 +9,6 @@ use chunkstore::{
 };
 use futures::TryStreamExt;
 use mover::backup::{AuditAmount, BackupOptions, BackupSummary, ParentChoice, backup};
-use mover::changes::ChangeRequest;
 use mover::check::{CheckOptions, CheckReport, ReadData, check};
 use mover::control::{Cancel, MemoryBudget, Progress};
 use mover::device::DirectIo;
@@ -17,6 +16,7 @@ use mover::io::EngineChoice;
 use mover::quota::Quota;
 use mover::restore::{RestoreOptions, RestoreSummary, RestoreTarget, restore};
 use mover::verify::{VerifyOptions, VerifySummary, verify};
+use mover_changes::ChangeRequest;
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, path::Path as StorePath};
 use std::collections::BTreeMap;

@@ -5,8 +5,8 @@
 
 use chunkstore::Encryption;
 use mover::backup::{AuditAmount, BackupOptions, BackupSummary};
-use mover::changes::ChangeRequest;
 use mover::control::Cancel;
+use mover_changes::ChangeRequest;
 use mover_extents::Extents;
 use std::fs;
 use std::ops::Range;
@@ -154,7 +154,7 @@ fn both_ends_are_always_looked_at_and_require_ends_the_run() {
         fs::write(&image, &now).unwrap();
         let mut options = vault.options(&image, &format!("s{n}"), Some(("s0", &list)));
         options.audit = AuditAmount::Chunks(1);
-        options.changes.require = Some(mover::changes::ChangeKind::Delta);
+        options.changes.require = Some(mover_changes::ChangeKind::Delta);
         let e = run(&vault, &options).expect_err("the list is false");
         assert!(e.to_string().contains("is false") && e.to_string().contains("--require"), "{e}");
         options.changes.require = None;

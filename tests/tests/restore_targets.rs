@@ -8,13 +8,13 @@ use chunkstore::{
     SnapshotInfo, Store, VolumeName,
 };
 use mover::backup::{AuditAmount, BackupOptions, ParentChoice, backup};
-use mover::changes::ChangeRequest;
 use mover::control::{Cancel, MemoryBudget, Progress};
 use mover::device::DirectIo;
 use mover::io::EngineChoice;
 use mover::quota::Quota;
 use mover::restore::{RestoreOptions, RestoreSummary, RestoreTarget, restore};
 use mover::verify::{VerifyOptions, verify};
+use mover_changes::ChangeRequest;
 use object_store::memory::InMemory;
 use object_store::path::Path as Key;
 use std::collections::BTreeMap;

@@ -20,7 +20,7 @@ use crate::table::columns;
 use crate::{failed, note, say};
 use benches::{noise, synthetic};
 use chunkstore::{Error, ErrorKind, Result, random_bytes};
-use mover::changes::{ParseOptions, parse_changed_blocks};
+use mover_changes::{ParseOptions, parse_changed_blocks};
 use serde::Serialize;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;

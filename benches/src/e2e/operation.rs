@@ -10,12 +10,12 @@ use chunkstore::{
     Repository, Result, SnapshotInfo, Store, StoreOptions, VolumeName, open_url,
 };
 use mover::backup::{AuditAmount, BackupOptions, ParentChoice, backup};
-use mover::changes::ChangeRequest;
 use mover::cli::parse_compression;
 use mover::control::{Cancel, MemoryBudget, Progress};
 use mover::device::DirectIo;
 use mover::quota::Quota;
 use mover::restore::{RestoreOptions, RestoreTarget, restore};
+use mover_changes::ChangeRequest;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -153,8 +153,8 @@ mod tests {
         let (before, after) =
             (std::fs::read(&images.base).unwrap(), std::fs::read(&copies[0]).unwrap());
         assert!(after == std::fs::read(&copies[1]).unwrap());
-        let parse = mover::changes::ParseOptions::new("list", 24 << 20);
-        let list = mover::changes::parse_changed_blocks(aged[0].as_bytes(), &parse).unwrap();
+        let parse = mover_changes::ParseOptions::new("list", 24 << 20);
+        let list = mover_changes::parse_changed_blocks(aged[0].as_bytes(), &parse).unwrap();
         let listed: Vec<Range<u64>> = list.data.iter().collect();
         for at in (0..24u64 << 20).step_by(16 << 10) {
             let page = usize::try_from(at).unwrap()..usize::try_from(at + PAGE_BYTES).unwrap();

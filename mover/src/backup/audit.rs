@@ -13,7 +13,6 @@
 //! is not looked at.
 
 use super::turns::Turns;
-use crate::changes::BackupPlan;
 use crate::control::Cancel;
 use crate::device::Source;
 use crate::io::Arena;
@@ -21,6 +20,7 @@ use chunkstore::{
     ChangeKind, ChunkNo, ChunkRef, Error, ErrorKind, Geometry, MapReader, PageSet, Repository,
     Result, VolumeMap, is_zero,
 };
+use mover_changes::BackupPlan;
 use mover_extents::Extents;
 use serde::Serialize;
 use std::fmt;

@@ -21,7 +21,6 @@ pub use requests::RequestForecast;
 use super::dedup::worth_bytes;
 use super::prepare::{Prepared, prepare};
 use super::{BackupOptions, Bounds, Resumed, audit, parent, resume, units};
-use crate::changes::{BackupPlan, Origin};
 use crate::control::{Cancel, Progress};
 use chunkstore::{
     ChangeKind, Checkpoint, ChunkNo, DamagedSet, DedupOptions, Geometry, Manifest, Repository,
@@ -29,6 +28,7 @@ use chunkstore::{
 };
 use elsewhere::Elsewhere;
 use look::{Estimate, Look};
+use mover_changes::{BackupPlan, Origin};
 use serde::Serialize;
 use std::ops::Range;
 use std::sync::Arc;

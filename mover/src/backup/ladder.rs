@@ -16,14 +16,14 @@
 
 use super::parent::{self, Known};
 use super::{BackupOptions, HEAD_BYTES, ranges_max, stdin};
-use crate::changes::{
-    ChangeRequest, ChangeSource, ChangedBlocks, ListRequest, ParseOptions, check_floor, descend,
-    parse_changed_blocks,
-};
 use crate::control::{Cancel, MemoryBudget, Progress};
 use crate::device::Source;
 use chunkstore::{
     ChangeKind, ChunkSize, Error, ErrorKind, Repository, Result, VolumeName, is_zero,
+};
+use mover_changes::{
+    ChangeRequest, ChangeSource, ChangedBlocks, ListRequest, Movement, ParseOptions, check_floor,
+    descend, parse_changed_blocks,
 };
 use std::fs::File;
 use std::sync::Arc;
@@ -84,6 +84,7 @@ impl Ladder<'_> {
         let volume = self.volume(kind)?;
         let known = self.known(&volume, kind)?;
         let base = known.parents.first().filter(|_| kind == ChangeKind::Delta);
+        let movement: Arc<dyn Movement> = self.progress.clone();
         let request = ListRequest {
             kind,
             volume_bytes: self.source.size_bytes(),
@@ -91,7 +92,7 @@ impl Ladder<'_> {
             granule_bytes: u64::from(self.chunk.bytes()),
             base: base.map(|manifest| &manifest.snapshot),
             device: Some(self.source),
-            progress: Some(self.progress),
+            movement: Some(&movement),
         };
         let list = self.rt.block_on(async {
             tokio::select! {

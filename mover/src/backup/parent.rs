@@ -2,11 +2,11 @@
 
 use super::BackupOptions;
 use super::same::SNAPSHOTS_LOOKED_AT;
-use crate::changes::Origin;
 use chunkstore::{
     Checkpoint, DamagedSet, Error, ErrorKind, Manifest, ReadLimits, Recent, Repository, Result,
     VolumeMap, VolumeName, Writer, damaged_chunks,
 };
+use mover_changes::Origin;
 use std::ops::Range;
 use std::sync::Arc;
 

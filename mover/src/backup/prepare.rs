@@ -5,14 +5,14 @@
 
 use super::parent::{self, Known};
 use super::{BackupOptions, Bounds, ladder, same};
-use crate::changes::{
-    BackupPlan, ChangeSource, ChangedBlocks, Changes, PlanInput, RANGES_MAX_DEFAULT, plan_backup,
-};
 use crate::control::{Cancel, MemoryBudget, Progress};
 use crate::device::{Source, SourceOptions};
 use chunkstore::{
     ChangeKind, DamagedSet, Error, ErrorKind, Geometry, Manifest, ReadLimits, Repository, Result,
     VolumeName,
+};
+use mover_changes::{
+    BackupPlan, ChangeSource, ChangedBlocks, Changes, PlanInput, RANGES_MAX_DEFAULT, plan_backup,
 };
 use mover_extents::Extents;
 use std::ops::Range;

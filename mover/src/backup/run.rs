@@ -20,7 +20,6 @@ use super::seal::{SealStage, SealStats};
 use super::stop::Stop;
 use super::unit::{Filled, Unit};
 use super::upload::{UploadBounds, UploadStats, Uploads};
-use crate::changes::BackupPlan;
 use crate::control::Progress;
 use crate::copy::read::{BackupRead, Origin};
 use crate::device::Source;
@@ -31,6 +30,7 @@ use chunkstore::{
     Repository, Result, RunTable, Sealer, VolumeMap,
 };
 use crossbeam_channel::{Receiver, Sender, bounded};
+use mover_changes::BackupPlan;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Instant;

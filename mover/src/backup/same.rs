@@ -8,9 +8,9 @@ use super::BackupOptions;
 use super::parent::{self, Known};
 use super::prepare::Prepared;
 use super::resume;
-use crate::changes::Origin;
 use crate::cli::show_bytes;
 use chunkstore::{Error, ErrorKind, Manifest, Repository, Result, VolumeName, find_unfinished};
+use mover_changes::Origin;
 use std::sync::Arc;
 
 /// Newest backups that are looked at for one of the same snapshot: names that are used again are

@@ -3,11 +3,11 @@
 use super::level::CompressionUsed;
 use super::run::PassDone;
 use super::{Audited, Bounds, Resumed, Run};
-use crate::changes::BackupPlan;
 use chunkstore::{
     BackupStats, ChangeKind, Manifest, ParentRef, RequestCounts, Retention, SnapshotInfo,
     SourceInfo,
 };
+use mover_changes::BackupPlan;
 use serde::Serialize;
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! How a plan is cut: windows of map pages, and read units within them. Pure; the feed stage
 //! executes it, a forecast counts it.
 
-use crate::changes::BackupPlan;
 use chunkstore::{ChunkNo, ChunkSize, Geometry};
+use mover_changes::BackupPlan;
 use std::ops::Range;
 
 /// A gap of unwanted chunks is read along if it is at most this much: one larger read beats two.

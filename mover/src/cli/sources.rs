@@ -1,11 +1,11 @@
 //! From the flags about changed blocks to the sources that are meant by them.
 
 use super::args::{AllocatedFromArg, ChangesArgs, ChangesServerArgs, KindArg};
-use crate::changes::{
+use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
+use mover_changes::{
     ChangeKind, ChangeRequest, ChangeSource, NbdSource, RestSource, RetryPolicy, SnapshotEndpoint,
     SnapshotSource,
 };
-use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
 use mover_nbd::is_nbd;
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,8 @@
 //! What has to be gone through of a volume, from maps of the source alone.
 
-use crate::changes::{ChangeKind, ChangedBlocks, Origin};
 use crate::diff::diff_of;
 use chunkstore::{ChunkNo, Manifest, MapReader, MapWalk, Repository, Result, VolumeMap};
+use mover_changes::{ChangeKind, ChangedBlocks, Origin};
 use mover_extents::Extents;
 use std::ops::Range;
 use std::sync::Arc;

@@ -22,7 +22,6 @@ use crate::backup::resume::{ASKED_WITHIN, Digest, at_bound, bound_of};
 use crate::backup::run::{Input, Pass, PassDone};
 use crate::backup::stop::Stop;
 use crate::backup::{Bounds, CompressionChoice, ROUNDS_MAX, Resumed, dedup, parent, ranges_max};
-use crate::changes::{BackupPlan, ChangedBlocks, Changes, PlanInput, plan_backup};
 use crate::control::{Cancel, MemoryBudget, Phase, Progress};
 use crate::quota::{Meter, Quota};
 use crate::restore::{cores, limits::Limits, plan::PlanScope, summary::get};
@@ -33,6 +32,7 @@ use chunkstore::{
     PackId, ReadLimits, Repository, Result, ResumeBy, VolumeMap, Writer, WriterOptions,
     check_frontier,
 };
+use mover_changes::{BackupPlan, ChangedBlocks, Changes, PlanInput, plan_backup};
 use std::collections::HashSet;
 use std::ops::Range;
 use std::path::PathBuf;

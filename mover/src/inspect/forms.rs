@@ -3,8 +3,8 @@
 //! A shape that cannot say what the list says is refused, unless all that is lost is a known zero:
 //! that is then named as data, which costs a read and is right.
 
-use crate::changes::{ChangeKind, ChangedBlocks};
 use chunkstore::{Error, ErrorKind, Result};
+use mover_changes::{ChangeKind, ChangedBlocks};
 use mover_extents::Extents;
 use std::io::{self, Write};
 use std::ops::Range;
@@ -144,7 +144,7 @@ fn csi(list: &ChangedBlocks, size_bytes: u64, out: &mut dyn Write) -> io::Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::changes::{Origin, ParseOptions, parse_changed_blocks};
+    use mover_changes::{Origin, ParseOptions, parse_changed_blocks};
 
     const SIZE: u64 = 1 << 20;
 

@@ -5,7 +5,7 @@
 //! small changes would be of no use. Neighbours of one colour are one rectangle, so the picture is
 //! small however many ranges there are.
 
-use crate::changes::{ChangeKind, ChangedBlocks};
+use mover_changes::{ChangeKind, ChangedBlocks};
 use mover_extents::Extents;
 use std::io::{self, Write};
 use std::ops::Range;
@@ -169,7 +169,7 @@ impl<'a> Cursor<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::changes::Origin;
+    use mover_changes::Origin;
 
     fn list(kind: ChangeKind, data: Extents) -> ChangedBlocks {
         let (origin, volume_bytes, zero) = (Origin::Mover, None, Extents::new());

@@ -3,7 +3,7 @@
 
 use super::world::{World, only_step};
 use super::{fetch, quick};
-use mover::changes::{ChangeKind, ChangeSource, SnapshotEndpoint, SnapshotSource};
+use mover_changes::{ChangeKind, ChangeSource, SnapshotEndpoint, SnapshotSource};
 use mover_extents::Extents;
 use std::path::PathBuf;
 use tests::{

@@ -1,7 +1,7 @@
 //! `mover changes`: lists looked at and converted, by any source.
 
 use super::world::{World, number};
-use mover::changes::{ChangeKind, ParseOptions, parse_changed_blocks};
+use mover_changes::{ChangeKind, ParseOptions, parse_changed_blocks};
 use serde_json::Value;
 use tests::{Block, Blocks, Cgroup, Mover, MoverOutput, RestQuirks, RestServer, mover_bin};
 

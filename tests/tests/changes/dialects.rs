@@ -3,7 +3,7 @@
 
 use super::world::{World, only_step};
 use super::{fetch, quick};
-use mover::changes::{ChangeKind, ChangeSource, ChangedBlocks, RestSource};
+use mover_changes::{ChangeKind, ChangeSource, ChangedBlocks, RestSource};
 use mover_extents::Extents;
 use tests::{Block, Blocks, RestQuirks, RestServer};
 

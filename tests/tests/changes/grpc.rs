@@ -3,7 +3,7 @@
 use super::command::{MANY, expect_many, many};
 use super::world::{World, number, only_step};
 use super::{fetch, quick, wanted};
-use mover::changes::{ChangeKind, ChangeSource, ChangedBlocks, SnapshotEndpoint, SnapshotSource};
+use mover_changes::{ChangeKind, ChangeSource, ChangedBlocks, SnapshotEndpoint, SnapshotSource};
 use mover_extents::Extents;
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -12,7 +12,7 @@ mod reaching;
 mod rest;
 mod world;
 
-use mover::changes::{ChangeKind, ChangeSource, ChangedBlocks, ListRequest, RetryPolicy};
+use mover_changes::{ChangeKind, ChangeSource, ChangedBlocks, ListRequest, RetryPolicy};
 use mover_extents::Extents;
 use tests::Blocks;
 
@@ -41,7 +41,7 @@ pub(crate) fn fetch(
         granule_bytes: 4096,
         base: None,
         device: None,
-        progress: None,
+        movement: None,
     }))
 }
 

@@ -3,7 +3,7 @@
 
 use super::world::World;
 use super::{fetch, quick};
-use mover::changes::{ChangeKind, ChangeSource, SnapshotEndpoint, SnapshotSource};
+use mover_changes::{ChangeKind, ChangeSource, SnapshotEndpoint, SnapshotSource};
 use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};

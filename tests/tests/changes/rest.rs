@@ -2,7 +2,7 @@
 
 use super::world::{World, number};
 use super::{fetch, quick, wanted};
-use mover::changes::{ChangeKind, ChangeSource, ChangedBlocks, RestSource};
+use mover_changes::{ChangeKind, ChangeSource, ChangedBlocks, RestSource};
 use tests::{Authority, Block, Blocks, RestQuirks, RestServer, RestSpelling, Rng};
 
 const VOLUME: u64 = 64 << 20;
@@ -180,8 +180,8 @@ fn nothing_changed_is_a_list_too_and_contexts_are_kept() {
     assert_eq!(list.contexts[3].context, "AQID/w==");
     let json = list.to_json();
     assert_eq!(json.matches("AQID/w==").count(), list.contexts.len());
-    let parse = mover::changes::ParseOptions::new("its own output", VOLUME);
-    let back = mover::changes::parse_changed_blocks(json.as_bytes(), &parse).expect("ours");
+    let parse = mover_changes::ParseOptions::new("its own output", VOLUME);
+    let back = mover_changes::parse_changed_blocks(json.as_bytes(), &parse).expect("ours");
     assert_eq!((back.data, back.zero), (list.data, list.zero));
 }
 

@@ -12,7 +12,6 @@ use super::super::level::{CompressionChoice, levels};
 use super::super::units::count_groups;
 use super::elsewhere::Elsewhere;
 use super::{Asking, Spread};
-use crate::changes::BackupPlan;
 use crate::device::Source;
 use crate::io::Arena;
 use crate::sample::places;
@@ -20,6 +19,7 @@ use chunkstore::{
     ChunkId, ChunkNo, Compression, DamagedSet, Geometry, MapReader, PageSet, ReadLimits, Result,
     Sealer, VolumeMap, is_zero,
 };
+use mover_changes::BackupPlan;
 use mover_extents::Extents;
 use serde::Serialize;
 use std::collections::{BTreeSet, HashSet};

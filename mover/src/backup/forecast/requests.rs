@@ -11,9 +11,9 @@ use super::super::checkpoint::Pace;
 use super::super::dedup::worth_bytes;
 use super::super::units::count_groups;
 use super::{Asking, Facts, Spread};
-use crate::changes::BackupPlan;
 use chunkstore::names::{DEDUP_PREFIX, parse_segment_key};
 use chunkstore::{RequestCounts, Result, SegmentInfo};
+use mover_changes::BackupPlan;
 use serde::Serialize;
 
 /// Map pages that come with one request, where they lie side by side.

@@ -6,12 +6,12 @@ use super::super::sizes::{parse_size, show_bytes};
 use super::super::sources;
 use super::super::table::Page;
 use crate::backup::{ranges_max, read_given};
-use crate::changes::{
-    ChangeKind, ChangeRequest, ChangeSource, ChangedBlocks, ListRequest, check_floor, descend,
-};
 use crate::device::{Source, SourceOptions};
 use crate::inspect::{Figures, Form, draw, sample};
 use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
+use mover_changes::{
+    ChangeKind, ChangeRequest, ChangeSource, ChangedBlocks, ListRequest, check_floor, descend,
+};
 use std::io::Write;
 
 /// Ranges that fall into one piece of this size may become one when there are too many: no chunk is
@@ -133,8 +133,8 @@ impl Asking<'_> {
             ranges_max: ranges_max(self.ctx.settings.resources.memory),
             granule_bytes: GRANULE_BYTES,
             base: Some(self.base),
-            device: self.device,
-            progress: None,
+            device: self.device.map(|device| device as _),
+            movement: None,
         };
         self.ctx.block_on(source.fetch(&request))
     }

@@ -42,7 +42,7 @@ fn dirty(len: u64) -> Vec<u8> {
 }
 
 /// The second image as made of the first one with only what the list names.
-fn apply(list: &crate::changes::ChangedBlocks, old: &[u8], new: &[u8]) -> Vec<u8> {
+fn apply(list: &mover_changes::ChangedBlocks, old: &[u8], new: &[u8]) -> Vec<u8> {
     let mut made = old.to_vec();
     made.resize(new.len(), 0);
     let cut = |r: std::ops::Range<u64>| {

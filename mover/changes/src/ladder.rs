@@ -9,18 +9,18 @@ use chunkstore::{Error, ErrorKind, Result};
 
 /// Where the way down ended.
 #[derive(Debug)]
-pub(crate) struct Descent<T> {
+pub struct Descent<T> {
     /// What the first attempt that succeeded gave; `None`: none did.
-    pub(crate) found: Option<T>,
+    pub found: Option<T>,
     /// Each step down, and why.
-    pub(crate) steps: Vec<String>,
+    pub steps: Vec<String>,
     /// Why the last attempt failed, if it did.
-    pub(crate) last: Option<Error>,
+    pub last: Option<Error>,
 }
 
 /// Asks until something is found. Ends early with an error where going on would not be right: for a
 /// mistake of the user, for a request to stop, and below `floor`.
-pub(crate) fn descend<T>(
+pub fn descend<T>(
     sources: &[ChangeSource],
     floor: Option<ChangeKind>,
     mut attempt: impl FnMut(ChangeKind, &ChangeSource) -> Result<T>,
@@ -46,7 +46,7 @@ pub(crate) fn descend<T>(
 }
 
 /// Whether what there is lies below the floor.
-pub(crate) fn check_floor(kind: ChangeKind, floor: Option<ChangeKind>) -> Result<()> {
+pub fn check_floor(kind: ChangeKind, floor: Option<ChangeKind>) -> Result<()> {
     let Some(floor) = floor.filter(|floor| height(kind) < height(*floor)) else { return Ok(()) };
     let what = match kind {
         ChangeKind::Whole => "no list of changed blocks is asked for or given".to_owned(),
@@ -92,7 +92,7 @@ fn step(from: ChangeKind, to: ChangeKind, why: &Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::changes::RestSource;
+    use crate::RestSource;
     use ChangeKind::{Allocated, Delta, Whole};
 
     fn sources() -> [ChangeSource; 2] {

@@ -12,7 +12,7 @@ mod page;
 mod walk;
 
 use super::{Collector, RetryPolicy, refused};
-use crate::changes::{ChangeKind, ChangedBlocks, Origin};
+use crate::{ChangeKind, ChangedBlocks, Origin};
 use chunkstore::{ErrorKind, Result};
 use client::Client;
 use std::path::PathBuf;
@@ -65,7 +65,8 @@ impl RestSource {
         }
     }
 
-    pub(crate) fn name(&self) -> String {
+    /// The name by which messages call it.
+    pub fn name(&self) -> String {
         let url = self.delta_url.as_ref().or(self.allocated_url.as_ref());
         url.map_or_else(String::new, |url| client::without_query(url).to_owned())
     }
@@ -75,7 +76,7 @@ impl RestSource {
             let what = format!("no URL of a list of this kind ({}) is known", list.kind().as_str());
             return Err(refused(ErrorKind::Usage, &self.name(), what));
         };
-        let mut client = Client::new(self, url, list.progress())?;
+        let mut client = Client::new(self, url, list.movement())?;
         let mut volume_bytes = None;
         for restart in 0..=RESTARTS_MAX {
             if Walk::new(&mut client, &mut list, &mut volume_bytes).run().await? {

@@ -1,7 +1,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "cells are few")]
 
 use super::*;
-use crate::changes::{ChangeKind, ListRequest, Origin};
+use crate::{ChangeKind, ListRequest, Origin};
 use mover_extents::Extents;
 use proptest::prelude::*;
 
@@ -21,7 +21,7 @@ fn collector_of(kind: ChangeKind, ranges_max: usize) -> Collector {
         granule_bytes: 2 * CELL,
         base: None,
         device: None,
-        progress: None,
+        movement: None,
     })
 }
 

@@ -5,7 +5,7 @@
 use super::super::retry::Patience;
 use super::super::{RetryPolicy, read_ca, read_token, refused};
 use super::RestSource;
-use crate::control::Progress;
+use crate::volume::Movement;
 use chunkstore::{Error, ErrorKind, Result};
 use reqwest::header::{ACCEPT, AUTHORIZATION, DATE, HeaderValue, LINK, RETRY_AFTER};
 use reqwest::{Response, StatusCode, Url};
@@ -63,14 +63,14 @@ pub(super) struct Client {
     /// A token was refused, and is read again.
     token_renewed: bool,
     /// Counts what comes.
-    progress: Option<Arc<Progress>>,
+    movement: Option<Arc<dyn Movement>>,
 }
 
 impl Client {
     pub(super) fn new(
         source: &RestSource,
         url: &str,
-        progress: Option<Arc<Progress>>,
+        movement: Option<Arc<dyn Movement>>,
     ) -> Result<Self> {
         let url = parse_url(source, url)?;
         let name = without_query(url.as_str()).to_owned();
@@ -103,7 +103,7 @@ impl Client {
             retry: source.retry,
             answered: AtomicBool::new(false),
             token_renewed: false,
-            progress,
+            movement,
         })
     }
 
@@ -264,7 +264,7 @@ impl Client {
                 ));
             }
             body.extend_from_slice(&piece);
-            self.progress.iter().for_each(|progress| progress.listed.add(1));
+            self.movement.iter().for_each(|movement| movement.moved());
         }
         Ok(body)
     }

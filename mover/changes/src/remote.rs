@@ -21,7 +21,7 @@ pub use rest::RestSource;
 pub use retry::RetryPolicy;
 
 use super::{BlockContext, ChangeKind, ChangedBlocks, ListRequest, Origin};
-use crate::control::Progress;
+use crate::volume::Movement;
 use chunkstore::{Error, ErrorKind, Result, remember_secret};
 use mover_extents::Extents;
 use mover_extents::ExtentsBuilder;
@@ -55,7 +55,7 @@ pub(crate) struct Collector {
     contexts_left_out: u64,
     /// What a list named that was asked for anew before it was complete.
     before: Option<Before>,
-    progress: Option<Arc<Progress>>,
+    movement: Option<Arc<dyn Movement>>,
 }
 
 /// What the beginnings of a list named that was never complete.
@@ -83,7 +83,7 @@ impl Collector {
             context_bytes: 0,
             contexts_left_out: 0,
             before: None,
-            progress: request.progress.cloned(),
+            movement: request.movement.cloned(),
         }
     }
 
@@ -92,13 +92,13 @@ impl Collector {
     }
 
     /// Counts what comes.
-    pub(crate) fn progress(&self) -> Option<Arc<Progress>> {
-        self.progress.clone()
+    pub(crate) fn movement(&self) -> Option<Arc<dyn Movement>> {
+        self.movement.clone()
     }
 
     /// A piece of the list has come.
     pub(crate) fn moved(&self) {
-        self.progress.iter().for_each(|progress| progress.listed.add(1));
+        self.movement.iter().for_each(|movement| movement.moved());
     }
 
     /// The list is asked for anew, from its start. What it named so far stays named, and has to be

@@ -6,7 +6,7 @@
 
 use super::remote::Collector;
 use super::{ChangeKind, ChangedBlocks, ListRequest, Origin};
-use crate::device::Source;
+use crate::volume::Volume;
 use chunkstore::{Error, ErrorKind, Result};
 use mover_nbd::{BASE_ALLOCATION, DIRTY_BITMAP, Export, STATE_DIRTY, STATE_ZERO};
 use std::path::PathBuf;
@@ -29,12 +29,13 @@ impl NbdSource {
         kind == ChangeKind::Allocated || (kind == ChangeKind::Delta && self.bitmap.is_some())
     }
 
-    pub(super) fn name(&self) -> String {
+    /// Its address.
+    pub fn name(&self) -> String {
         self.uri.display().to_string()
     }
 
     pub(super) async fn fetch(&self, request: &ListRequest<'_>) -> Result<ChangedBlocks> {
-        let Some(export) = request.device.and_then(Source::export) else {
+        let Some(export) = request.device.and_then(Volume::export) else {
             let what = "the volume is not read from an NBD server";
             return Err(Error::new(ErrorKind::Usage, self.context(), what)
                 .hint("name the source by its NBD address, nbd:// or nbd+unix://"));

@@ -1,7 +1,7 @@
 #![allow(clippy::single_range_in_vec_init)]
 
 use super::*;
-use crate::changes::Origin;
+use crate::Origin;
 use chunkstore::ChunkSize;
 use proptest::prelude::*;
 

@@ -12,8 +12,8 @@
 
 use super::super::Collector;
 use super::transport::Message;
-use crate::changes::ChangeKind;
-use crate::changes::csi::{BlockMetadataType, CsiStream};
+use crate::ChangeKind;
+use crate::csi::{BlockMetadataType, CsiStream};
 use std::ops::Range;
 
 /// All calls so far.

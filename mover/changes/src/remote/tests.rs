@@ -12,7 +12,7 @@ fn request(kind: ChangeKind, ranges_max: usize) -> ListRequest<'static> {
         granule_bytes: 4096,
         base: None,
         device: None,
-        progress: None,
+        movement: None,
     }
 }
 
@@ -100,7 +100,7 @@ fn a_list_becomes_coarser_only_where_that_helps() {
         granule_bytes: 64 << 10,
         base: None,
         device: None,
-        progress: None,
+        movement: None,
     };
     let mut list = Collector::new(&wanted);
     (0..RANGES).for_each(|n| list.add(n << 13..(n << 13) + 4096, false));

@@ -18,7 +18,7 @@ mod wire;
 
 use super::retry::Patience;
 use super::{Collector, RetryPolicy, read_token, refused};
-use crate::changes::{ChangeKind, ChangedBlocks, Origin};
+use crate::{ChangeKind, ChangedBlocks, Origin};
 use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
 use said::Said;
 use status::{Class, Failure, broken, judge};
@@ -79,7 +79,8 @@ impl SnapshotSource {
         }
     }
 
-    pub(crate) fn name(&self) -> String {
+    /// The name by which messages call it.
+    pub fn name(&self) -> String {
         match &self.endpoint {
             SnapshotEndpoint::Kubernetes { address, namespace, .. } => {
                 format!("{address} for snapshot {namespace}/{}", self.target)

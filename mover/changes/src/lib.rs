@@ -9,6 +9,8 @@
 //! from outside: what is wrong in one is an error that names the list and the place in it, never a
 //! guess, never a panic; memory is 16 bytes for each merged range, up to a limit.
 
+#![forbid(unsafe_code)]
+
 mod allocation;
 mod csi;
 mod ladder;
@@ -17,15 +19,17 @@ mod parse;
 mod plan;
 mod remote;
 mod source;
+mod volume;
 mod write;
 
 pub use chunkstore::ChangeKind;
-pub(crate) use ladder::{check_floor, descend};
+pub use ladder::{Descent, check_floor, descend};
 pub use nbd::NbdSource;
 pub use parse::{ParseOptions, RANGES_MAX_DEFAULT, parse_changed_blocks};
 pub use plan::{BackupPlan, Changes, PlanInput, plan_backup};
 pub use remote::{RestSource, RetryPolicy, SnapshotEndpoint, SnapshotSource};
 pub use source::{ChangeRequest, ChangeSource, ListRequest};
+pub use volume::{Movement, Volume};
 
 use mover_extents::Extents;
 use std::ops::Range;

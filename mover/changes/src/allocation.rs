@@ -1,7 +1,7 @@
 //! The list of allocated blocks that a volume's own file system gives.
 
+use super::volume::Volume;
 use super::{ChangeKind, ChangedBlocks, ListRequest, Origin};
-use crate::device::{Source, SourceOptions};
 use chunkstore::{Error, ErrorKind, Result};
 use mover_extents::Extents;
 use mover_fsmap::{Limits, ReadAt, Refusal, WHILE_IN_USE, used_space};
@@ -18,13 +18,13 @@ const WINDOWS: usize = 16;
 
 /// A device, of which what was read last is kept. Nobody writes to it while its map is made.
 struct Windows<'a> {
-    source: &'a Source,
+    source: &'a dyn Volume,
     /// Each with where it begins, the newest at the end.
     kept: RefCell<VecDeque<(u64, Vec<u8>)>>,
 }
 
 impl<'a> Windows<'a> {
-    fn new(source: &'a Source) -> Self {
+    fn new(source: &'a dyn Volume) -> Self {
         Self { source, kept: RefCell::default() }
     }
 
@@ -64,7 +64,7 @@ impl ReadAt for Windows<'_> {
     }
 
     fn sector_bytes(&self) -> Option<u64> {
-        self.source.is_block_device().then(|| self.source.logical_block_bytes().into())
+        self.source.sector_bytes()
     }
 }
 
@@ -72,13 +72,9 @@ impl ReadAt for Windows<'_> {
 /// then is behind what is in use.
 pub(super) fn filesystem_list(path: &Path, request: &ListRequest<'_>) -> Result<ChangedBlocks> {
     let context = || format!("find out what the file system on {} uses", path.display());
-    let opened;
-    let source = match request.device {
-        Some(source) => source,
-        None => {
-            opened = Source::open(path, SourceOptions::default())?;
-            &opened
-        }
+    let Some(source) = request.device else {
+        let what = "the volume is not open";
+        return Err(Error::new(ErrorKind::Usage, context(), what).hint("name its device"));
     };
     if let Some(mount) = source.mounted_read_write()? {
         let detail = format!("it is mounted read-write at {}", mount.display());

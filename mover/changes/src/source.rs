@@ -8,9 +8,8 @@
 use super::allocation::filesystem_list;
 use super::nbd::NbdSource;
 use super::remote::{Collector, RestSource, SnapshotSource};
+use super::volume::{Movement, Volume};
 use super::{ChangeKind, ChangedBlocks};
-use crate::control::Progress;
-use crate::device::Source;
 use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -69,9 +68,9 @@ pub struct ListRequest<'a> {
     /// For a delta, the snapshot that it starts from, as the parent recorded it.
     pub base: Option<&'a SnapshotInfo>,
     /// The volume, where it is open: what it tells about itself is read through it.
-    pub device: Option<&'a Source>,
-    /// Counts what comes of the list.
-    pub progress: Option<&'a Arc<Progress>>,
+    pub device: Option<&'a dyn Volume>,
+    /// Counts the pieces of the list.
+    pub movement: Option<&'a Arc<dyn Movement>>,
 }
 
 impl ChangeSource {
