@@ -2,9 +2,9 @@
 //!
 //! One [`Pace`] a direction is shared by all transfers: it is a line in virtual time that each of
 //! them books. A transfer begins when what was booked before it has had its time, so the sum never
-//! runs ahead of the rate by more than one transfer. Small requests are booked, but never wait, nor
-//! does what leases and commits write, small or not: a heartbeat or a manifest must not queue
-//! behind packs.
+//! runs ahead of the rate by more than one transfer. Small reads are booked, but wait for each other
+//! only. What leases and commits write never waits, small or not: a heartbeat or a manifest must not
+//! queue behind packs.
 //!
 //! What is downloaded is read from the connection no faster than the rate, piece by piece, so the
 //! server is held back evenly. An upload can only be held back as a whole, since `object_store`
