@@ -52,7 +52,7 @@ use chunkstore::{
     PackId, Repository, Result, ResumeBy, Retention, SnapshotInfo, VolumeMap, VolumeName, Writer,
     WriterOptions, check_frontier,
 };
-use mover_changes::{BackupPlan, ChangeRequest, Origin};
+use mover_changes::{BackupPlan, ChangeRequest, ListOrigin};
 use parent::Known;
 use prepare::{Prepared, prepare};
 use std::collections::{BTreeMap, HashSet};
@@ -345,7 +345,7 @@ impl Run<'_> {
             geometry: self.prepared.geometry,
             cancel: self.cancel,
             turns: Turns::new(self.options.limit_read),
-            says_zero: origin != Some(Origin::FileSystem),
+            says_zero: origin != Some(ListOrigin::FileSystem),
         };
         let parent = self.writer.parent().filter(|_| plan.inherit);
         let parent = parent.map(|m| VolumeMap::of(self.repo, m)).transpose()?;

@@ -9,7 +9,7 @@ use chunkstore::{
     ChunkNo, Error, ErrorKind, Geometry, Manifest, MapReader, MapWalk, PageSet, Repository, Result,
     VolumeMap,
 };
-use mover_changes::{ChangeKind, ChangedBlocks, Origin};
+use mover_changes::{ChangeKind, ChangedBlocks, ListOrigin};
 use mover_extents::Extents;
 use std::ops::Range;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub(crate) async fn diff_of(
     let data = bytes_of(&stored, &geometry);
     Ok(ChangedBlocks {
         kind: ChangeKind::Delta,
-        origin: Origin::Mover,
+        origin: ListOrigin::Mover,
         volume_bytes: Some(b.size_bytes),
         zero: listed.subtract(&data),
         data,

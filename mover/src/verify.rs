@@ -20,7 +20,7 @@ use chunkstore::{
     SourceInfo,
 };
 use compare::Compared;
-use mover_changes::Origin;
+use mover_changes::ListOrigin;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -204,7 +204,7 @@ fn differs(manifest: &Manifest, source: &Source, what: String) -> Error {
 fn why_it_may(manifest: &Manifest) -> String {
     let mut why = "a device that was written to since that backup differs rightly".to_owned();
     let SourceInfo { kind, origin, .. } = &manifest.source;
-    if *kind == ChangeKind::Allocated && origin == Origin::FileSystem.as_str() {
+    if *kind == ChangeKind::Allocated && origin == ListOrigin::FileSystem.as_str() {
         why += "; so does its own source: the backup was made with --allocated-from filesystem, \
                 and has zeros where the file system has free space";
     }

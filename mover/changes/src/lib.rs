@@ -11,24 +11,22 @@
 
 #![forbid(unsafe_code)]
 
-mod allocation;
 mod csi;
 mod ladder;
-mod nbd;
 mod parse;
 mod plan;
-mod remote;
-mod source;
+mod sources;
 mod volume;
 mod write;
 
 pub use chunkstore::ChangeKind;
 pub use ladder::{Descent, check_floor, descend};
-pub use nbd::NbdSource;
 pub use parse::{ParseOptions, RANGES_MAX_DEFAULT, parse_changed_blocks};
 pub use plan::{BackupPlan, Changes, PlanInput, plan_backup};
-pub use remote::{RestSource, RetryPolicy, SnapshotEndpoint, SnapshotSource};
-pub use source::{ChangeRequest, ChangeSource, ListRequest};
+pub use sources::{
+    ChangeRequest, ChangeSource, ListRequest, NbdSource, RestSource, RetryPolicy, SnapshotEndpoint,
+    SnapshotSource,
+};
 pub use volume::{Movement, Volume};
 
 use mover_extents::Extents;
@@ -36,7 +34,7 @@ use std::ops::Range;
 
 /// Where a list came from, by its shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
+pub enum ListOrigin {
     /// Our own shape, as `mover diff` writes it.
     Mover,
     /// A bare array of ranges.
@@ -57,7 +55,7 @@ pub enum Origin {
     Nbd,
 }
 
-impl Origin {
+impl ListOrigin {
     /// As it stands in a manifest.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -80,7 +78,7 @@ pub struct ChangedBlocks {
     /// What an unlisted byte means.
     pub kind: ChangeKind,
     /// Which tool's shape it had.
-    pub origin: Origin,
+    pub origin: ListOrigin,
     /// Size of the volume as the list states it.
     pub volume_bytes: Option<u64>,
     /// Byte ranges that must be read.

@@ -11,7 +11,7 @@ mod guard;
 mod shapes;
 
 use super::csi::CsiStream;
-use super::{ChangeKind, ChangedBlocks, Origin};
+use super::{ChangeKind, ChangedBlocks, ListOrigin};
 use chunkstore::{Error, ErrorKind, Result};
 use guard::Guard;
 use mover_extents::Extents;
@@ -284,11 +284,11 @@ impl<'a> List<'a> {
             ));
         }
         let origin = match shape {
-            Shape::Mover => Origin::Mover,
-            Shape::Bare => Origin::Extents,
-            Shape::Rbd => Origin::Rbd,
-            Shape::Qemu => Origin::Qemu,
-            Shape::Csi => Origin::Csi,
+            Shape::Mover => ListOrigin::Mover,
+            Shape::Bare => ListOrigin::Extents,
+            Shape::Rbd => ListOrigin::Rbd,
+            Shape::Qemu => ListOrigin::Qemu,
+            Shape::Csi => ListOrigin::Csi,
         };
         let (contexts, notes) = (Vec::new(), self.notes);
         Ok(ChangedBlocks { kind, origin, volume_bytes, data, zero, contexts, notes })

@@ -28,7 +28,7 @@ use chunkstore::{
 };
 use elsewhere::Elsewhere;
 use look::{Estimate, Look};
-use mover_changes::{BackupPlan, Origin};
+use mover_changes::{BackupPlan, ListOrigin};
 use serde::Serialize;
 use std::ops::Range;
 use std::sync::Arc;
@@ -255,7 +255,7 @@ fn reads(
         }
     }
     if let Some(list) = &prepared.changes {
-        let says_zero = list.origin != Origin::FileSystem;
+        let says_zero = list.origin != ListOrigin::FileSystem;
         // the audit looks at all of the plan, also where the run goes on in the middle
         let holes = prepared.holes()?;
         let whole = prepared

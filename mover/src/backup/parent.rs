@@ -6,7 +6,7 @@ use chunkstore::{
     Checkpoint, DamagedSet, Error, ErrorKind, Manifest, ReadLimits, Recent, Repository, Result,
     VolumeMap, VolumeName, Writer, damaged_chunks,
 };
-use mover_changes::Origin;
+use mover_changes::ListOrigin;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -139,7 +139,7 @@ pub(crate) fn check_undamaged(
 /// A backup without the free blocks of a file system is not what its snapshot was: a delta leaves
 /// out a block that came into use as it was.
 fn check_complete(volume: &VolumeName, parent: &Manifest) -> Result<()> {
-    if parent.source.origin != Origin::FileSystem.as_str() {
+    if parent.source.origin != ListOrigin::FileSystem.as_str() {
         return Ok(());
     }
     let id = &parent.backup_id;

@@ -21,7 +21,7 @@ use super::stop::Stop;
 use super::unit::{Filled, Unit};
 use super::upload::{UploadBounds, UploadStats, Uploads};
 use crate::control::Progress;
-use crate::copy::read::{BackupRead, Origin};
+use crate::copy::read::{BackupRead, SourceBackup};
 use crate::device::Source;
 use crate::io::{Arena, Engine, EngineChoice};
 use chunkstore::{
@@ -46,7 +46,7 @@ pub(crate) enum Input<'a> {
         engine: EngineChoice,
     },
     /// A backup in another repository.
-    Backup(&'a Origin),
+    Backup(&'a SourceBackup),
 }
 
 /// The read stage, whatever it reads.

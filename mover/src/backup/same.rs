@@ -10,7 +10,7 @@ use super::prepare::Prepared;
 use super::resume;
 use crate::cli::show_bytes;
 use chunkstore::{Error, ErrorKind, Manifest, Repository, Result, VolumeName, find_unfinished};
-use mover_changes::Origin;
+use mover_changes::ListOrigin;
 use std::sync::Arc;
 
 /// Newest backups that are looked at for one of the same snapshot: names that are used again are
@@ -156,7 +156,7 @@ pub(super) fn check_content(options: &BackupOptions, made: &Manifest, known: &Kn
 /// Whether a backup is all that its snapshot was: free blocks are left out by one that knows the
 /// file system, and a degraded one may be of no one time.
 fn tells_all(m: &Manifest) -> bool {
-    m.degraded.is_empty() && m.source.origin != Origin::FileSystem.as_str()
+    m.degraded.is_empty() && m.source.origin != ListOrigin::FileSystem.as_str()
 }
 
 fn equal(a: &Manifest, b: &Manifest) -> bool {

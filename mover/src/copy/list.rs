@@ -2,7 +2,7 @@
 
 use crate::diff::diff_of;
 use chunkstore::{ChunkNo, Manifest, MapReader, MapWalk, Repository, Result, VolumeMap};
-use mover_changes::{ChangeKind, ChangedBlocks, Origin};
+use mover_changes::{ChangeKind, ChangedBlocks, ListOrigin};
 use mover_extents::Extents;
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(super) async fn allocated(
     let data: Extents = stored.ranges.iter().map(|r| offset(r.start)..offset(r.end)).collect();
     Ok(ChangedBlocks {
         kind: ChangeKind::Allocated,
-        origin: Origin::Mover,
+        origin: ListOrigin::Mover,
         volume_bytes: Some(backup.size_bytes),
         data,
         zero: Extents::new(),

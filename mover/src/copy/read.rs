@@ -49,7 +49,7 @@ const LOOK_UP: Duration = Duration::from_millis(100);
 
 /// The backup that is copied, and what reading it may take.
 #[derive(Debug)]
-pub(crate) struct Origin {
+pub(crate) struct SourceBackup {
     pub(crate) repo: Arc<Repository>,
     pub(crate) map: VolumeMap,
     /// All of its volume.
@@ -62,7 +62,7 @@ pub(crate) struct Origin {
 }
 
 pub(crate) struct BackupRead<'a> {
-    pub(crate) origin: &'a Origin,
+    pub(crate) origin: &'a SourceBackup,
     pub(crate) arena: &'a Arc<Arena>,
     /// The volume as the target cuts it.
     pub(crate) geometry: Geometry,
@@ -165,7 +165,7 @@ impl BackupRead<'_> {
         wanted: &Wanted,
         failure: &Failure,
     ) -> Result<()> {
-        let Origin { repo, map, limits, .. } = self.origin;
+        let SourceBackup { repo, map, limits, .. } = self.origin;
         let mut reader = MapReader::with_limits(Arc::clone(repo), map.clone(), limits.map_reads())?;
         let memory = Arc::new(Semaphore::new(limits.ordered_bytes as usize));
         let mut held = None;
@@ -262,7 +262,7 @@ impl BackupRead<'_> {
         plans: mpsc::Receiver<Planned>,
         failure: &Failure,
     ) -> FetchStats {
-        let Origin { repo, scope, limits, .. } = self.origin;
+        let SourceBackup { repo, scope, limits, .. } = self.origin;
         let fetch = Fetch {
             repo,
             scope,

@@ -15,7 +15,7 @@ use super::ends::Ends;
 use super::list;
 use super::memory::divide;
 use super::plan::{Base, Standing, standing};
-use super::read::Origin;
+use super::read::SourceBackup;
 use super::summary::{CopyOutcome, CopySummary};
 use crate::backup::checkpoint::Pace;
 use crate::backup::resume::{ASKED_WITHIN, Digest, at_bound, bound_of};
@@ -108,7 +108,7 @@ struct Run<'a> {
     options: &'a CopyOptions,
     bounds: Bounds,
     meter: Option<Arc<Meter>>,
-    origin: Origin,
+    origin: SourceBackup,
     /// The volume as the target cuts it.
     geometry: Geometry,
     resume_by: ResumeBy,
@@ -455,9 +455,9 @@ pub(crate) fn taken(to: &Repository, backup: &Manifest) -> Error {
         .hint("forget one of the two, or copy to another repository")
 }
 
-fn origin(from: &Arc<Repository>, backup: &Manifest, limits: Limits) -> Result<Origin> {
+fn origin(from: &Arc<Repository>, backup: &Manifest, limits: Limits) -> Result<SourceBackup> {
     let geometry = backup.geometry(from.params())?;
-    Ok(Origin {
+    Ok(SourceBackup {
         repo: Arc::clone(from),
         map: VolumeMap::of(from, backup)?,
         scope: PlanScope {

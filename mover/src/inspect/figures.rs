@@ -134,12 +134,12 @@ pub fn sample(list: &ChangedBlocks, source: &Source) -> Result<Option<Sample>> {
 mod tests {
     use super::*;
     use crate::device::SourceOptions;
-    use mover_changes::Origin;
+    use mover_changes::ListOrigin;
     use mover_extents::Extents;
 
     fn list(kind: ChangeKind, data: Extents, zero: Extents) -> ChangedBlocks {
         let (contexts, notes, volume_bytes) = (vec![], vec![], None);
-        ChangedBlocks { kind, origin: Origin::Mover, volume_bytes, data, zero, contexts, notes }
+        ChangedBlocks { kind, origin: ListOrigin::Mover, volume_bytes, data, zero, contexts, notes }
     }
 
     #[test]

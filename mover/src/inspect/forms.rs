@@ -144,14 +144,14 @@ fn csi(list: &ChangedBlocks, size_bytes: u64, out: &mut dyn Write) -> io::Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mover_changes::{Origin, ParseOptions, parse_changed_blocks};
+    use mover_changes::{ListOrigin, ParseOptions, parse_changed_blocks};
 
     const SIZE: u64 = 1 << 20;
 
     fn list(kind: ChangeKind) -> ChangedBlocks {
         let data: Extents = (0..600u64).map(|n| n * 1000..n * 1000 + 10).collect();
         let zero = Extents::of(700_000..800_000);
-        let (origin, volume_bytes) = (Origin::Mover, Some(SIZE));
+        let (origin, volume_bytes) = (ListOrigin::Mover, Some(SIZE));
         let (contexts, notes) = (vec![], vec![]);
         ChangedBlocks { kind, origin, volume_bytes, data, zero, contexts, notes }
     }

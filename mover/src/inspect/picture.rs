@@ -169,10 +169,10 @@ impl<'a> Cursor<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mover_changes::Origin;
+    use mover_changes::ListOrigin;
 
     fn list(kind: ChangeKind, data: Extents) -> ChangedBlocks {
-        let (origin, volume_bytes, zero) = (Origin::Mover, None, Extents::new());
+        let (origin, volume_bytes, zero) = (ListOrigin::Mover, None, Extents::new());
         ChangedBlocks { kind, origin, volume_bytes, data, zero, contexts: vec![], notes: vec![] }
     }
 

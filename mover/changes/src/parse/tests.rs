@@ -62,7 +62,7 @@ fn own_shape() {
             "extents": [{"offset": 8192, "len": 4096}, {"offset": 0, "len": 1}, {"offset": 1, "len": 99}],
             "zero": [{"offset": 50, "len": 100}]}"#,
     );
-    assert_eq!((list.kind, list.origin), (ChangeKind::Allocated, Origin::Mover));
+    assert_eq!((list.kind, list.origin), (ChangeKind::Allocated, ListOrigin::Mover));
     assert_eq!(list.volume_bytes, Some(VOLUME));
     assert_eq!(data(&list), [0..100, 8192..12288]);
     assert_eq!(zero(&list), [100..150], "data wins over zero");
@@ -86,7 +86,7 @@ fn bare_ranges() {
     );
     assert_eq!(
         (list.kind, list.origin, list.volume_bytes),
-        (ChangeKind::Delta, Origin::Extents, None)
+        (ChangeKind::Delta, ListOrigin::Extents, None)
     );
     assert_eq!(data(&list), [0..8192, 2 * MIB..2 * MIB + 1]);
     assert_eq!(zero(&list), [MIB..MIB + 4096]);
@@ -95,7 +95,7 @@ fn bare_ranges() {
 #[test]
 fn an_empty_array_is_an_empty_list() {
     let list = parse(" [ ] \n");
-    assert_eq!((list.kind, list.origin), (ChangeKind::Delta, Origin::Extents));
+    assert_eq!((list.kind, list.origin), (ChangeKind::Delta, ListOrigin::Extents));
     assert!(list.data.is_empty() && list.zero.is_empty() && list.notes.is_empty());
 }
 
@@ -111,7 +111,7 @@ fn rbd_diff() {
         r#"[{"offset":0,"length":4194304,"exists":"true"},{"offset":8388608,"length":4194304,"exists":"false"},
             {"offset":4194304,"length":512,"exists":true},{"offset":12582912,"length":512,"exists":false}]"#,
     );
-    assert_eq!((list.kind, list.origin), (ChangeKind::Delta, Origin::Rbd));
+    assert_eq!((list.kind, list.origin), (ChangeKind::Delta, ListOrigin::Rbd));
     assert_eq!(data(&list), [0..4 * MIB + 512]);
     assert_eq!(zero(&list), [8 * MIB..12 * MIB + 512]);
     let list = parse_changed_blocks(
@@ -132,7 +132,7 @@ const QEMU: &str = r#"[{ "start": 0, "length": 65536, "depth": 0, "present": fal
 #[test]
 fn qemu_img_map() {
     let list = parse(QEMU);
-    assert_eq!((list.kind, list.origin), (ChangeKind::Allocated, Origin::Qemu));
+    assert_eq!((list.kind, list.origin), (ChangeKind::Allocated, ListOrigin::Qemu));
     assert_eq!(data(&list), [65536..196608]);
     assert_eq!(zero(&list), [0..65536, 196608..VOLUME]);
 }
@@ -408,7 +408,7 @@ proptest! {
         }
         let zero = zero.subtract(&data);
         let list = ChangedBlocks {
-            kind, origin: Origin::Mover, volume_bytes: sized.then_some(VOLUME), data, zero, contexts: vec![],
+            kind, origin: ListOrigin::Mover, volume_bytes: sized.then_some(VOLUME), data, zero, contexts: vec![],
             notes: vec![],
         };
         let mut back = parse(&list.to_json());

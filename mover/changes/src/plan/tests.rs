@@ -1,7 +1,7 @@
 #![allow(clippy::single_range_in_vec_init)]
 
 use super::*;
-use crate::Origin;
+use crate::ListOrigin;
 use chunkstore::ChunkSize;
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ fn geometry(cells: usize) -> Geometry {
 }
 
 fn list(kind: ChangeKind, data: Extents, zero: Extents) -> ChangedBlocks {
-    let origin = Origin::Mover;
+    let origin = ListOrigin::Mover;
     ChangedBlocks { kind, origin, volume_bytes: None, data, zero, contexts: vec![], notes: vec![] }
 }
 

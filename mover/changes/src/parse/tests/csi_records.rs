@@ -28,7 +28,7 @@ fn csi_records_in_every_arrangement() {
         late.to_string(),
     ] {
         let list = parse(&text);
-        assert_eq!((list.kind, list.origin), (ChangeKind::Delta, Origin::Csi), "{text}");
+        assert_eq!((list.kind, list.origin), (ChangeKind::Delta, ListOrigin::Csi), "{text}");
         assert_eq!(list.volume_bytes, Some(VOLUME));
         assert_eq!(data(&list), [0..8192, 65536..69632], "{text}");
         assert!(list.zero.is_empty() && list.notes.is_empty());

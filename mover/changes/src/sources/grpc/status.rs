@@ -1,7 +1,7 @@
 //! What each end of a call means for the run, and what its reader can do next.
 //! `docs/changed-blocks.md` has the same table.
 
-use super::super::refused;
+use super::super::collector::refused;
 use super::SnapshotEndpoint;
 use super::transport::Ended;
 use super::wire::MESSAGE_BYTES_MAX;

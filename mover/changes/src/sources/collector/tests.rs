@@ -28,7 +28,7 @@ proptest! {
         for (start, len, zero) in &blocks {
             list.add(*start..start + len, *zero);
         }
-        let list = list.finish("x", Origin::Rest, Some(VOLUME)).unwrap();
+        let list = list.finish("x", ListOrigin::Rest, Some(VOLUME)).unwrap();
         let of = |wanted| -> Extents {
             blocks.iter().filter(|b| b.2 == wanted).map(|b| b.0..b.0 + b.1).collect()
         };
@@ -50,7 +50,7 @@ fn the_first_step_of_coarseness_costs_a_backup_nothing() {
     let wanted = ListRequest { granule_bytes, ..request(ChangeKind::Delta, 40) };
     let mut list = Collector::new(&wanted);
     blocks.iter().for_each(|b| list.add(b.clone(), false));
-    let list = list.finish("x", Origin::Rest, None).unwrap();
+    let list = list.finish("x", ListOrigin::Rest, None).unwrap();
     let geometry = Geometry::new(VOLUME, ChunkSize::new(32 << 10).unwrap()).unwrap();
     assert!(fine.count() > 40 && list.data.count() <= 40);
     assert_eq!(list.data.to_chunks(geometry), fine.to_chunks(geometry));
@@ -63,12 +63,12 @@ fn a_capacity_is_held_against_the_device() {
         let mut list = Collector::new(&request(ChangeKind::Allocated, 100));
         list.add(0..4096, false);
         list.add(VOLUME - 4096..VOLUME + 4096, false);
-        list.finish("x", Origin::Rest, capacity)
+        list.finish("x", ListOrigin::Rest, capacity)
     };
     assert_eq!(list(None).unwrap().data.end(), VOLUME);
     let mut beyond = Collector::new(&request(ChangeKind::Delta, 2));
     beyond.add(u64::MAX - 9..u64::MAX, false);
-    assert_eq!(beyond.finish("x", Origin::Rest, None).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(beyond.finish("x", ListOrigin::Rest, None).unwrap_err().kind(), ErrorKind::Corrupt);
     assert_eq!(list(Some(VOLUME + 1)).unwrap_err().kind(), ErrorKind::Corrupt);
     let smaller = list(Some(8192)).unwrap();
     assert_eq!(smaller.data.as_slice(), [0..4096, 8192..VOLUME]);
@@ -80,7 +80,7 @@ fn tokens_are_read_whole_and_bounded() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let read = |bytes: &[u8]| {
         std::fs::write(file.path(), bytes).unwrap();
-        read_token(file.path()).map(|t| t.to_string())
+        crate::sources::credentials::read_token(file.path()).map(|t| t.to_string())
     };
     assert_eq!(read(b" abc.def\n").unwrap(), "abc.def");
     for bad in [&b""[..], b" \n", b"a b", b"\xff", &[b'x'; 70_000]] {
@@ -104,7 +104,7 @@ fn a_list_becomes_coarser_only_where_that_helps() {
     };
     let mut list = Collector::new(&wanted);
     (0..RANGES).for_each(|n| list.add(n << 13..(n << 13) + 4096, false));
-    let list = list.finish("x", Origin::Rest, None).unwrap();
+    let list = list.finish("x", ListOrigin::Rest, None).unwrap();
     let pieces = Geometry::new(RANGES << 13, ChunkSize::new(64 << 10).unwrap()).unwrap();
     assert_eq!(list.data.to_chunks(pieces), Extents::of(0..pieces.chunks()).into_vec());
     assert!(list.data.count() < 1 << 18 && list.data.end() <= RANGES << 13);
@@ -136,7 +136,7 @@ proptest! {
         }
         truth.iter().for_each(|(n, zero)| list.add(cell(*n), *zero));
         let lost = named.iter().any(|n| truth.iter().all(|(m, _)| m != n));
-        match list.finish("x", Origin::Rest, Some(VOLUME)) {
+        match list.finish("x", ListOrigin::Rest, Some(VOLUME)) {
             Ok(list) => {
                 prop_assert!(!lost || ranges_max < 1000, "{named:?} {truth:?}");
                 let all = list.data.union(&list.zero);

@@ -1,7 +1,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "cells are few")]
 
 use super::*;
-use crate::{ChangeKind, ListRequest, Origin};
+use crate::{ChangeKind, ListOrigin, ListRequest};
 use mover_extents::Extents;
 use proptest::prelude::*;
 
@@ -147,7 +147,7 @@ proptest! {
         if complete {
             prop_assert!(last_well, "only an end that is well completes a list");
             let (list, capacity) = said.into_list();
-            let list = list.finish("x", Origin::SnapshotMetadata, capacity).unwrap();
+            let list = list.finish("x", ListOrigin::SnapshotMetadata, capacity).unwrap();
             prop_assert!(listed.subtract(&list.data).is_empty(), "{listed:?} {:?}", list.data);
             prop_assert!(ranges_max < 1000 || listed == list.data);
         }

@@ -4,13 +4,30 @@
 //! an error) or *asked for* (a server). Only a source that is asked can offer several kinds, and
 //! only for such a source is there a way down when it fails: `backup/ladder.rs` decides about that,
 //! nothing here does.
+//!
+//! A list is drained to its end before the device is read: the servers end a stream after some
+//! minutes, so neither device nor store may ever slow it down. A server's words are outside data:
+//! every promise of its protocol is checked here; bodies, pages, tries and waits are bounded; a
+//! broken promise is an error.
 
-use super::allocation::filesystem_list;
-use super::nbd::NbdSource;
-use super::remote::{Collector, RestSource, SnapshotSource};
-use super::volume::{Movement, Volume};
-use super::{ChangeKind, ChangedBlocks};
+mod collector;
+mod credentials;
+mod filesystem;
+mod grpc;
+mod nbd;
+mod rest;
+mod retry;
+
+pub use grpc::{SnapshotEndpoint, SnapshotSource};
+pub use nbd::NbdSource;
+pub use rest::RestSource;
+pub use retry::RetryPolicy;
+
+use crate::volume::{Movement, Volume};
+use crate::{ChangeKind, ChangedBlocks};
 use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
+use collector::Collector;
+use filesystem::filesystem_list;
 use std::path::PathBuf;
 use std::sync::Arc;
 

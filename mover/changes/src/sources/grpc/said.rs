@@ -10,7 +10,7 @@
 //! Invariants: the list names what was listed, clipped to the capacity; every byte before `end`
 //! was spoken of by a call; only a call that ends well makes a list complete.
 
-use super::super::Collector;
+use super::super::collector::Collector;
 use super::transport::Message;
 use crate::ChangeKind;
 use crate::csi::{BlockMetadataType, CsiStream};

@@ -2,8 +2,10 @@
 //!
 //! Redirects are not followed: the token is for the address that the user named.
 
-use super::super::retry::Patience;
-use super::super::{RetryPolicy, read_ca, read_token, refused};
+use super::super::RetryPolicy;
+use super::super::collector::refused;
+use super::super::credentials::{read_ca, read_token};
+use super::super::retry::RetryBudget;
 use super::RestSource;
 use crate::volume::Movement;
 use chunkstore::{Error, ErrorKind, Result};
@@ -57,7 +59,7 @@ pub(super) struct Client {
     offset_parameter: String,
     token_file: Option<PathBuf>,
     retry: RetryPolicy,
-    patience: Patience,
+    retries: RetryBudget,
     /// An answer came, whatever it says: the address is that of a server.
     answered: AtomicBool,
     /// A token was refused, and is read again.
@@ -95,7 +97,7 @@ impl Client {
         Ok(Self {
             http,
             url,
-            patience: Patience::new(source.retry, name.clone()),
+            retries: RetryBudget::new(source.retry, name.clone()),
             name,
             offset_parameter: offset_parameters.first().cloned().unwrap_or_default(),
             offset_parameters,
@@ -139,11 +141,11 @@ impl Client {
         loop {
             let answer = self.attempt_aloud(url.clone()).await;
             if self.answered.load(Ordering::Relaxed) {
-                self.patience.reached();
+                self.retries.reached();
             }
             let (error, tries_max, asked) = match answer {
                 Ok(answer) => {
-                    self.patience.progress();
+                    self.retries.progress();
                     self.token_renewed = false;
                     return Ok(answer);
                 }
@@ -158,14 +160,14 @@ impl Client {
                 Err(Failure::Internal(error)) => (error, self.retry.internal_tries_max, None),
                 Err(Failure::Passing(error, asked)) => (error, self.retry.tries_max, asked),
             };
-            let wait = self.patience.after(error, tries_max, asked)?;
+            let wait = self.retries.after(error, tries_max, asked)?;
             tokio::time::sleep(wait).await;
         }
     }
 
     /// Says when a server that was never reached does not answer at once.
     async fn attempt_aloud(&mut self, url: Url) -> Result<Answer, Failure> {
-        if !self.patience.is_at_start() {
+        if !self.retries.is_at_start() {
             return self.attempt(url).await;
         }
         let mut attempt = std::pin::pin!(self.attempt(url));

@@ -1,39 +1,18 @@
-//! Changed-block lists from a server: asked for over the network, drained wholly, checked, then
-//! used.
+//! A list while it is received: checked range by range, in bounded memory.
 //!
-//! A list is drained to its end before the device is read: the servers end a stream after some
-//! minutes, so neither device nor store may ever slow it down. What a server says is outside data:
-//! every promise of its protocol is checked here, bodies, pages, tries and waits are bounded, and
-//! what breaks a promise is an error. What to do then (go down to a list of allocated blocks, or to
-//! no list) is decided in one place, `backup/ladder.rs`. Nothing here reads a device or a
-//! repository.
-//!
-//! Memory does not grow with the list: [`Collector`] holds a bounded number of ranges, and makes
-//! the list coarser when there are more. A coarser list names more bytes than the server did, so
-//! more is read than need be, and nothing is lost.
+//! [`Collector`] holds a bounded number of ranges, and makes the list coarser when there are more.
+//! A coarser list names more bytes than the server did, so more is read than need be, and nothing is
+//! lost.
 
-mod grpc;
-mod rest;
-mod retry;
-
-pub use grpc::{SnapshotEndpoint, SnapshotSource};
-pub use rest::RestSource;
-pub use retry::RetryPolicy;
-
-use super::{BlockContext, ChangeKind, ChangedBlocks, ListRequest, Origin};
+use super::ListRequest;
 use crate::volume::Movement;
-use chunkstore::{Error, ErrorKind, Result, remember_secret};
+use crate::{BlockContext, ChangeKind, ChangedBlocks, ListOrigin};
+use chunkstore::{Error, ErrorKind, Result};
 use mover_extents::Extents;
 use mover_extents::ExtentsBuilder;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
-use zeroize::Zeroizing;
 
-/// A token of a service account is some hundred bytes to a few KiB.
-const TOKEN_BYTES_MAX: u64 = 64 << 10;
-/// A bundle of certificates.
-const CA_BYTES_MAX: u64 = 4 << 20;
 /// Contexts of blocks that are kept, in bytes of their text.
 const CONTEXT_BYTES_MAX: usize = 1 << 20;
 
@@ -256,7 +235,7 @@ impl Collector {
     pub(crate) fn finish(
         mut self,
         name: &str,
-        origin: Origin,
+        origin: ListOrigin,
         capacity_bytes: Option<u64>,
     ) -> Result<ChangedBlocks> {
         let device = self.volume_bytes;
@@ -309,53 +288,8 @@ impl Collector {
     }
 }
 
-fn refused(kind: ErrorKind, name: &str, what: impl Into<String>) -> Error {
+pub(super) fn refused(kind: ErrorKind, name: &str, what: impl Into<String>) -> Error {
     Error::new(kind, format!("get the changed-block list from {name}"), what)
-}
-
-/// A token, without the white space around it. Read at each use: whoever issues it renews the file.
-fn read_token(path: &Path) -> Result<Zeroizing<String>> {
-    let bytes = Zeroizing::new(read_small(path, TOKEN_BYTES_MAX, "token")?);
-    let bad = |what: &str| {
-        Error::new(ErrorKind::Usage, format!("read token {}", path.display()), what)
-            .hint("it holds the token and nothing else")
-    };
-    let text = std::str::from_utf8(&bytes).map_err(|_| bad("it is not text"))?.trim();
-    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err(bad("it is empty, or has characters that no token has"));
-    }
-    remember_secret(text);
-    Ok(Zeroizing::new(text.to_owned()))
-}
-
-/// Certificates to trust: as PEM, and each by itself.
-fn read_ca(path: &Path) -> Result<(Vec<u8>, Vec<reqwest::Certificate>)> {
-    let bad = |what: &str| {
-        Error::new(ErrorKind::Usage, format!("use CA file {}", path.display()), what)
-            .hint("it holds certificates in PEM, from -----BEGIN CERTIFICATE----- on")
-    };
-    let pem = read_small(path, CA_BYTES_MAX, "CA file")?;
-    let found = reqwest::Certificate::from_pem_bundle(&pem).map_err(|e| bad("").caused_by(e))?;
-    if found.is_empty() {
-        return Err(bad("it has no certificate"));
-    }
-    Ok((pem, found))
-}
-
-fn read_small(path: &Path, bytes_max: u64, what: &str) -> Result<Vec<u8>> {
-    use std::io::Read;
-    let context = || format!("read {what} {}", path.display());
-    let mut bytes = Vec::new();
-    let read =
-        std::fs::File::open(path).and_then(|file| file.take(bytes_max + 1).read_to_end(&mut bytes));
-    match read {
-        Err(e) => Err(Error::new(ErrorKind::Usage, context(), "").caused_by(e)),
-        Ok(_) if bytes.len() as u64 > bytes_max => {
-            let detail = format!("it has more than {bytes_max} bytes");
-            Err(Error::new(ErrorKind::Usage, context(), detail))
-        }
-        Ok(_) => Ok(bytes),
-    }
 }
 
 #[cfg(test)]

@@ -4,9 +4,10 @@
 //! They come through the connection that the volume is read by: what they say is of the very export
 //! that is open, and servers that let one client in at a time are served.
 
-use super::remote::Collector;
-use super::{ChangeKind, ChangedBlocks, ListRequest, Origin};
+use super::ListRequest;
+use super::collector::Collector;
 use crate::volume::Volume;
+use crate::{ChangeKind, ChangedBlocks, ListOrigin};
 use chunkstore::{Error, ErrorKind, Result};
 use mover_nbd::{BASE_ALLOCATION, DIRTY_BITMAP, Export, STATE_DIRTY, STATE_ZERO};
 use std::path::PathBuf;
@@ -72,7 +73,7 @@ impl NbdSource {
             // each question is short: here a run that is to stop does
             tokio::task::yield_now().await;
         }
-        collector.finish(&self.name(), Origin::Nbd, Some(export.size_bytes()))
+        collector.finish(&self.name(), ListOrigin::Nbd, Some(export.size_bytes()))
     }
 
     fn context(&self) -> String {

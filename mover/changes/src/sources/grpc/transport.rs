@@ -4,7 +4,7 @@
 //! often than every five minutes. A server that falls silent is noticed by the time between two
 //! messages instead.
 
-use super::super::{read_ca, read_small};
+use super::super::credentials::{read_ca, read_small};
 use super::wire::{Followed, MESSAGE_BYTES_MAX, Seen, Watch};
 use super::{SnapshotEndpoint, SnapshotSource};
 use chunkstore::{Error, ErrorKind, Result, remember_secret};

@@ -16,9 +16,11 @@ mod status;
 mod transport;
 mod wire;
 
-use super::retry::Patience;
-use super::{Collector, RetryPolicy, read_token, refused};
-use crate::{ChangeKind, ChangedBlocks, Origin};
+use super::RetryPolicy;
+use super::collector::{Collector, refused};
+use super::credentials::read_token;
+use super::retry::RetryBudget;
+use crate::{ChangeKind, ChangedBlocks, ListOrigin};
 use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
 use said::Said;
 use status::{Class, Failure, broken, judge};
@@ -107,14 +109,14 @@ impl SnapshotSource {
             base_id,
             connection,
             said: Said::new(list),
-            patience: Patience::new(self.retry, self.name()),
+            retries: RetryBudget::new(self.retry, self.name()),
             restarted: false,
             token_renewed: false,
             parts: 0,
         };
         drain.run().await?;
         let (list, capacity) = drain.said.into_list();
-        list.finish(&drain.name, Origin::SnapshotMetadata, capacity)
+        list.finish(&drain.name, ListOrigin::SnapshotMetadata, capacity)
     }
 
     /// A name that is given must be one that the base was recorded with, where any was: drivers do
@@ -154,7 +156,7 @@ struct Drain<'a> {
     base_id: Option<String>,
     connection: Connection,
     said: Said,
-    patience: Patience,
+    retries: RetryBudget,
     restarted: bool,
     token_renewed: bool,
     /// Calls that ended well and brought something new.
@@ -169,16 +171,16 @@ impl Drain<'_> {
             let (start, before) = (self.said.next(), self.said.end());
             let ended = self.call().await;
             if self.connection.is_made() {
-                self.patience.reached();
+                self.retries.reached();
             }
             if self.said.end() > before {
-                self.patience.progress();
+                self.retries.progress();
                 self.token_renewed = false;
             }
             let Failure { class, error } = match ended {
                 Ok(true) => return Ok(()),
                 Ok(false) => {
-                    self.patience.progress();
+                    self.retries.progress();
                     self.parts += u32::from(self.said.end() > before);
                     continue;
                 }
@@ -205,7 +207,7 @@ impl Drain<'_> {
                 }
                 Class::Token | Class::OutOfRange | Class::Final => 0,
             };
-            let wait = self.patience.after(error, tries_max, None);
+            let wait = self.retries.after(error, tries_max, None);
             let wait = wait.map_err(|error| self.name_way_out(error))?;
             tracing::info!("{} is asked from byte {}", self.name, self.said.next());
             tokio::time::sleep(wait).await;

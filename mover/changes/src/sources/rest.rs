@@ -11,8 +11,9 @@ mod client;
 mod page;
 mod walk;
 
-use super::{Collector, RetryPolicy, refused};
-use crate::{ChangeKind, ChangedBlocks, Origin};
+use super::RetryPolicy;
+use super::collector::{Collector, refused};
+use crate::{ChangeKind, ChangedBlocks, ListOrigin};
 use chunkstore::{ErrorKind, Result};
 use client::Client;
 use std::path::PathBuf;
@@ -80,7 +81,7 @@ impl RestSource {
         let mut volume_bytes = None;
         for restart in 0..=RESTARTS_MAX {
             if Walk::new(&mut client, &mut list, &mut volume_bytes).run().await? {
-                return list.finish(client.name(), Origin::Rest, volume_bytes);
+                return list.finish(client.name(), ListOrigin::Rest, volume_bytes);
             }
             tracing::info!("the result of {} has expired: asking anew", client.name());
             list.restart();

@@ -4,7 +4,7 @@
 //! parameter gives its first page again. That is seen at the second page, before anything of it
 //! counts; then the next name is tried, and what works is kept.
 
-use super::super::{Collector, refused};
+use super::super::collector::{Collector, refused};
 use super::client::{Answer, Client};
 use super::page::{Block, Page, read_page};
 use chunkstore::{Error, ErrorKind, Result, redact};

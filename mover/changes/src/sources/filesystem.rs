@@ -1,7 +1,8 @@
 //! The list of allocated blocks that a volume's own file system gives.
 
-use super::volume::Volume;
-use super::{ChangeKind, ChangedBlocks, ListRequest, Origin};
+use super::ListRequest;
+use crate::volume::Volume;
+use crate::{ChangeKind, ChangedBlocks, ListOrigin};
 use chunkstore::{Error, ErrorKind, Result};
 use mover_extents::Extents;
 use mover_fsmap::{Limits, ReadAt, Refusal, WHILE_IN_USE, used_space};
@@ -106,7 +107,7 @@ pub(super) fn filesystem_list(path: &Path, request: &ListRequest<'_>) -> Result<
     );
     Ok(ChangedBlocks {
         kind: ChangeKind::Allocated,
-        origin: Origin::FileSystem,
+        origin: ListOrigin::FileSystem,
         volume_bytes: Some(source.size_bytes()),
         data: found.used,
         zero: Extents::new(),

@@ -60,7 +60,7 @@ impl RetryPolicy {
 
 /// How patient a list still is with its server.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct RetryBudget {
     policy: RetryPolicy,
     /// What to call the server.
     name: String,
@@ -74,7 +74,7 @@ pub(crate) struct Patience {
     said: bool,
 }
 
-impl Patience {
+impl RetryBudget {
     pub(crate) fn new(policy: RetryPolicy, name: String) -> Self {
         let (since, reached, failures) = (Instant::now(), false, 0);
         Self { policy, name, since, reached, failures, fresh: false, said: false }
@@ -173,13 +173,13 @@ mod tests {
         let error = || Error::new(chunkstore::ErrorKind::Unavailable, "ask", "no").hint("look");
         let policy = RetryPolicy { tries_max: 1000, ..RetryPolicy::default() };
         let tries = |reached: bool| {
-            let mut patience = Patience::new(policy, "x".into());
+            let mut retries = RetryBudget::new(policy, "x".into());
             if reached {
-                patience.reached();
+                retries.reached();
             }
             let mut elapsed = Duration::ZERO;
             for tries in 1.. {
-                match patience.after_at(elapsed, error(), policy.tries_max, None) {
+                match retries.after_at(elapsed, error(), policy.tries_max, None) {
                     Ok(wait) => elapsed += wait,
                     Err(error) => return (tries, elapsed, error.to_string()),
                 }
@@ -190,12 +190,12 @@ mod tests {
         assert!((5..10).contains(&count) && elapsed <= START, "{count} in {elapsed:?}");
         assert_eq!(words, format!("ask: no; it was asked {count} times without progress; look"));
         assert_eq!(tries(true).0, 1000);
-        let mut patience = Patience::new(policy, "x".into());
-        patience.progress();
-        assert!(patience.after_at(START * 2, error(), 2, None).is_ok(), "its list goes on");
-        assert!(patience.after_at(START * 2, error(), 2, None).is_err());
-        patience.progress();
-        assert!(patience.after_at(START * 2, error(), 2, None).is_ok(), "counted anew");
-        assert!(patience.after_at(START, error(), 0, None).is_err(), "of no use");
+        let mut retries = RetryBudget::new(policy, "x".into());
+        retries.progress();
+        assert!(retries.after_at(START * 2, error(), 2, None).is_ok(), "its list goes on");
+        assert!(retries.after_at(START * 2, error(), 2, None).is_err());
+        retries.progress();
+        assert!(retries.after_at(START * 2, error(), 2, None).is_ok(), "counted anew");
+        assert!(retries.after_at(START, error(), 0, None).is_err(), "of no use");
     }
 }
