@@ -5,48 +5,36 @@
 //! data, put the segment, check the packs of others that were reused, create the manifest, give the
 //! lease back. The stages of moving the data are files of this folder.
 
-mod assemble;
 mod audit;
-pub(crate) mod bounds;
-pub(crate) mod checkpoint;
-pub(crate) mod dedup;
-mod feed;
 mod forecast;
 mod ladder;
-pub(crate) mod level;
 pub(crate) mod parent;
 mod prepare;
-pub(crate) mod read;
 pub(crate) mod resume;
-pub(crate) mod run;
 mod same;
-mod seal;
 mod stdin;
-pub(crate) mod stop;
 mod summary;
-mod turns;
-pub(crate) mod unit;
-mod units;
-mod upload;
 
 pub use audit::{AuditAmount, Audited};
-pub use bounds::{Bounds, MEMORY_BYTES_MIN};
 pub use forecast::{
     Forecast, LookedAt, ReadForecast, RequestForecast, Spread, TimeForecast, forecast,
 };
 pub(crate) use ladder::read_given;
-pub use level::{CompressionChoice, CompressionUsed, LevelUsed};
 pub use parent::ParentChoice;
-pub(crate) use prepare::ranges_max;
-pub use resume::Resumed;
 pub use summary::{BackupOutcome, BackupSummary, Waits};
 
 use crate::control::{Cancel, MemoryBudget, Phase, Progress};
 use crate::device::DirectIo;
+use crate::ingest::checkpoint::Pace;
+use crate::ingest::damage::check_undamaged;
+use crate::ingest::pass::{Input, Pass, PassDone};
+use crate::ingest::resume::{ASKED_WITHIN, FINISH_WITHIN, Kept, bound_of};
+use crate::ingest::stop::Stop;
+use crate::ingest::turns::Turns;
+use crate::ingest::{CompressionChoice, Resumed, dedup};
 use crate::io::EngineChoice;
 use crate::quota::{Meter, Quota};
 use crate::scratch::ScratchDir;
-use checkpoint::Pace;
 use chunkstore::{
     BackupId, BackupStats, Checkpoint, Commit, DedupOptions, Error, ErrorKind, LeaseOptions,
     PackId, Repository, Result, ResumeBy, Retention, SnapshotInfo, VolumeMap, VolumeName, Writer,
@@ -61,8 +49,6 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
-use stop::Stop;
-use turns::Turns;
 
 /// How often a run may have to store again what a collector took away before it gives up.
 pub(crate) const ROUNDS_MAX: u32 = 5;
@@ -179,7 +165,7 @@ pub fn backup(
     let warnings = if cancel.cancelled() {
         // a store that does not answer must not use up the time that is left; the lease runs out by
         // itself
-        let finish = async { tokio::time::timeout(resume::FINISH_WITHIN, finish).await };
+        let finish = async { tokio::time::timeout(FINISH_WITHIN, finish).await };
         rt.block_on(finish).unwrap_or_default()
     } else {
         rt.block_on(finish)
@@ -289,7 +275,7 @@ impl Run<'_> {
         let fanout = self.repo.params().page_fanout;
         let geometry = self.prepared.geometry;
         let fits = check_frontier(fanout, geometry, from.next_chunk, &from.frontier)
-            .and_then(|()| parent::check_undamaged(&from, lost, self.writer.damaged()));
+            .and_then(|()| check_undamaged(&from, lost, self.writer.damaged()));
         match fits {
             Ok(()) => {
                 let began = self.rt.block_on(self.writer.began(&from));
@@ -309,18 +295,17 @@ impl Run<'_> {
     fn ended(&self, e: Error, plan: &BackupPlan) -> Error {
         let kept = self.resume_by.map(|_| {
             // within the runtime: it has the timer
-            let asked = async {
-                tokio::time::timeout(resume::ASKED_WITHIN, self.writer.checkpoint()).await
-            };
+            let asked =
+                async { tokio::time::timeout(ASKED_WITHIN, self.writer.checkpoint()).await };
             let checkpoint = self.rt.block_on(asked).ok().flatten();
             let done = checkpoint.map_or(Resumed { percent: 0, bytes: 0 }, |c| {
                 let left = plan.behind(self.prepared.geometry, c.next_chunk);
                 Resumed::of(plan.read_bytes, left.read_bytes)
             });
             let further = done.bytes > self.resumed.map_or(0, |before| before.bytes);
-            resume::Kept { percent: done.percent, further }
+            Kept { percent: done.percent, further }
         });
-        let bound = resume::bound_of(&e, self.cancel, self.meter.as_deref());
+        let bound = bound_of(&e, self.cancel, self.meter.as_deref());
         resume::explain(e, self.writer.backup_id(), kept, bound, self.meter.as_deref())
     }
 
@@ -371,7 +356,7 @@ impl Run<'_> {
         plan: &BackupPlan,
         from: Option<&Checkpoint>,
         missing: &HashSet<PackId>,
-    ) -> Result<run::PassDone> {
+    ) -> Result<PassDone> {
         let p = &self.prepared;
         let left = from.map(|c| plan.behind(p.geometry, c.next_chunk));
         let left = left.as_ref().unwrap_or(plan);
@@ -402,10 +387,10 @@ impl Run<'_> {
             self.resume_by.map(|by| self.rt.block_on(self.writer.checkpoints(by.plan)));
         let sparing = || Pace::sparing(plan.read_bytes);
         let parent = self.writer.parent().map(|m| VolumeMap::of(self.repo, m)).transpose()?;
-        run::Pass {
+        Pass {
             repo: self.repo,
             runtime: self.rt,
-            input: run::Input::Device { source: &p.source, engine: self.options.engine },
+            input: Input::Device { source: &p.source, engine: self.options.engine },
             geometry: p.geometry,
             plan: left,
             from,

@@ -12,6 +12,7 @@ pub mod control;
 pub mod copy;
 pub mod device;
 pub mod diff;
+pub mod ingest;
 pub mod inspect;
 pub mod io;
 pub mod price;

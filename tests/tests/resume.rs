@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
 use chunkstore::{BackupId, Compression, Encryption, ErrorKind};
-use mover::backup::{BackupOptions, BackupOutcome, BackupSummary, CompressionChoice, ParentChoice};
+use mover::backup::{BackupOptions, BackupOutcome, BackupSummary, ParentChoice};
 use mover::control::Cancel;
+use mover::ingest::CompressionChoice;
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use std::fs;

@@ -12,9 +12,9 @@
 //! with a chance of (1 − *f*)^*n* at most. What is known without reading, holes of an image file,
 //! is not looked at.
 
-use super::turns::Turns;
 use crate::control::Cancel;
 use crate::device::Source;
+use crate::ingest::turns::Turns;
 use crate::io::Arena;
 use chunkstore::{
     ChangeKind, ChunkNo, ChunkRef, Error, ErrorKind, Geometry, MapReader, PageSet, Repository,

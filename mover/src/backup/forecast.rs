@@ -18,10 +18,11 @@ mod requests;
 pub use look::LookedAt;
 pub use requests::RequestForecast;
 
-use super::dedup::worth_bytes;
 use super::prepare::{Prepared, prepare};
-use super::{BackupOptions, Bounds, Resumed, audit, parent, resume, units};
+use super::{BackupOptions, audit, resume};
 use crate::control::{Cancel, Progress};
+use crate::ingest::dedup::worth_bytes;
+use crate::ingest::{Bounds, Resumed, damage, units};
 use chunkstore::{
     ChangeKind, Checkpoint, ChunkNo, DamagedSet, DedupOptions, Geometry, Manifest, Repository,
     Result, Unfinished, VolumeMap, check_frontier, find_unfinished, read_damaged,
@@ -222,7 +223,7 @@ fn fits(
 ) -> bool {
     let fanout = repo.params().page_fanout;
     check_frontier(fanout, geometry, from.next_chunk, &from.frontier)
-        .and_then(|()| parent::check_undamaged(from, lost, damaged))
+        .and_then(|()| damage::check_undamaged(from, lost, damaged))
         .is_ok()
 }
 

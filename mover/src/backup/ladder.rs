@@ -15,9 +15,10 @@
 //! delta starts from, of the same volume. So a base that nobody backed up is one step down as well.
 
 use super::parent::{self, Known};
-use super::{BackupOptions, HEAD_BYTES, ranges_max, stdin};
+use super::{BackupOptions, HEAD_BYTES, stdin};
 use crate::control::{Cancel, MemoryBudget, Progress};
 use crate::device::Source;
+use crate::ingest::bounds::ranges_max;
 use chunkstore::{
     ChangeKind, ChunkSize, Error, ErrorKind, Repository, Result, VolumeName, is_zero,
 };

@@ -2,12 +2,8 @@
 
 use super::BackupOptions;
 use super::same::SNAPSHOTS_LOOKED_AT;
-use chunkstore::{
-    Checkpoint, DamagedSet, Error, ErrorKind, Manifest, ReadLimits, Recent, Repository, Result,
-    VolumeMap, VolumeName, Writer, damaged_chunks,
-};
+use chunkstore::{Error, ErrorKind, Manifest, Recent, Repository, Result, VolumeName, Writer};
 use mover_changes::ListOrigin;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// How a backup finds the one it builds on.
@@ -105,35 +101,6 @@ fn candidates(
             }
         }
     }
-}
-
-/// Chunks of the parent that must not be taken over. Costs a walk over its map, but only where
-/// there are damage records.
-pub(crate) fn damaged_of_parent(
-    rt: &tokio::runtime::Handle,
-    repo: &Repository,
-    parent: Option<&Manifest>,
-    damaged: &DamagedSet,
-    limits: ReadLimits,
-) -> Result<Vec<Range<u64>>> {
-    let Some(parent) = parent else { return Ok(Vec::new()) };
-    let map = VolumeMap::of(repo, parent)?;
-    rt.block_on(damaged_chunks(repo, &map, damaged, limits))
-}
-
-/// A checkpoint may be of a run that did not know of the damage yet: then what it has taken over is
-/// damaged too. `lost`: the parent's damaged chunks.
-pub(crate) fn check_undamaged(
-    from: &Checkpoint,
-    lost: &[Range<u64>],
-    damaged: &DamagedSet,
-) -> Result<()> {
-    let inherited = lost.first().is_some_and(|first| first.start < from.next_chunk.0);
-    if !inherited && !from.packs.iter().any(|pack| damaged.names(pack)) {
-        return Ok(());
-    }
-    let what = "some of what it refers to is recorded as damaged";
-    Err(Error::new(ErrorKind::Corrupt, "go on from the checkpoint", what))
 }
 
 /// A backup without the free blocks of a file system is not what its snapshot was: a delta leaves

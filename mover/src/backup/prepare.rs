@@ -3,17 +3,16 @@
 //!
 //! Nothing here writes to the repository, and nothing needs a lease.
 
-use super::parent::{self, Known};
-use super::{BackupOptions, Bounds, ladder, same};
-use crate::control::{Cancel, MemoryBudget, Progress};
+use super::parent::Known;
+use super::{BackupOptions, ladder, same};
+use crate::control::{Cancel, Progress};
 use crate::device::{Source, SourceOptions};
+use crate::ingest::{Bounds, damage};
 use chunkstore::{
     ChangeKind, DamagedSet, Error, ErrorKind, Geometry, Manifest, ReadLimits, Repository, Result,
     VolumeName,
 };
-use mover_changes::{
-    BackupPlan, ChangeSource, ChangedBlocks, Changes, PlanInput, RANGES_MAX_DEFAULT, plan_backup,
-};
+use mover_changes::{BackupPlan, ChangeSource, ChangedBlocks, Changes, PlanInput, plan_backup};
 use mover_extents::Extents;
 use std::ops::Range;
 use std::sync::Arc;
@@ -105,12 +104,6 @@ fn bounds(repo: &Repository, options: &BackupOptions) -> Result<Bounds> {
     Ok(bounds)
 }
 
-/// A range costs 16 bytes in the list and as many in the plan, twice for a moment: an eighth of the
-/// budget is theirs.
-pub(crate) fn ranges_max(memory: MemoryBudget) -> usize {
-    usize::try_from(memory.total_bytes / 8 / 64).unwrap_or(usize::MAX).min(RANGES_MAX_DEFAULT)
-}
-
 impl Prepared {
     /// Bytes that an image file has no blocks for. Asked for again in each round: asking is cheap,
     /// and the file may have been discarded from.
@@ -149,7 +142,7 @@ impl Prepared {
             return Ok((plan, Vec::new()));
         }
         let limits = ReadLimits::within(self.bounds.map_read_bytes);
-        let lost = parent::damaged_of_parent(rt, repo, parent, damaged, limits)?;
+        let lost = damage::damaged_of_parent(rt, repo, parent, damaged, limits)?;
         Ok((plan.read_again(self.geometry, &lost), lost))
     }
 

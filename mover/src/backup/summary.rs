@@ -1,8 +1,8 @@
 //! What a backup did, with the same numbers for people, machines and the manifest.
 
-use super::level::CompressionUsed;
-use super::run::PassDone;
-use super::{Audited, Bounds, Resumed, Run};
+use super::{Audited, Run};
+use crate::ingest::pass::PassDone;
+use crate::ingest::{Bounds, CompressionUsed, Resumed};
 use chunkstore::{
     BackupStats, ChangeKind, Manifest, ParentRef, RequestCounts, Retention, SnapshotInfo,
     SourceInfo,

@@ -13,10 +13,10 @@ use super::args::{
     ColorWhen, DirectArg, EngineArg, GlobalArgs, LogLevel, OutputArgs, ResourceArgs,
 };
 use super::sizes::parse_rate;
-use crate::backup::CompressionChoice;
 use crate::cgroup::CgroupLimits;
 use crate::control::MemoryBudget;
 use crate::device::DirectIo;
+use crate::ingest::CompressionChoice;
 use crate::io::EngineChoice;
 use chunkstore::{Compression, Error, ErrorKind, Result, TransferLimits, check_labels};
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! The one budget of a copy, divided between its two halves: what reads the source, and what stores
 //! in the target. Pure.
 
-use crate::backup::{Bounds, CompressionChoice};
 use crate::control::MemoryBudget;
+use crate::ingest::{Bounds, CompressionChoice};
 use crate::restore::limits::{Limits, Output};
 use chunkstore::{RepositoryParams, Result};
 

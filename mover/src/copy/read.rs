@@ -20,11 +20,11 @@
 //! batch ahead holds none of its memory. Every wait of these threads ends when the run is over.
 
 use super::wanted::{Complete, Wanted};
-use crate::backup::read::ReadStats;
-use crate::backup::stop::Stop;
-use crate::backup::unit::{Filled, Unit};
 use crate::concurrency::Gate;
 use crate::control::{Cancel, Progress};
+use crate::ingest::read::ReadStats;
+use crate::ingest::stop::Stop;
+use crate::ingest::unit::{Filled, Unit};
 use crate::io::Arena;
 use crate::restore::failure::Failure;
 use crate::restore::fetch::{Fetch, FetchStats, Planned, take};

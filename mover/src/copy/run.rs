@@ -17,12 +17,14 @@ use super::memory::divide;
 use super::plan::{Base, Standing, standing};
 use super::read::SourceBackup;
 use super::summary::{CopyOutcome, CopySummary};
-use crate::backup::checkpoint::Pace;
-use crate::backup::resume::{ASKED_WITHIN, Digest, at_bound, bound_of};
-use crate::backup::run::{Input, Pass, PassDone};
-use crate::backup::stop::Stop;
-use crate::backup::{Bounds, CompressionChoice, ROUNDS_MAX, Resumed, dedup, parent, ranges_max};
+use crate::backup::ROUNDS_MAX;
 use crate::control::{Cancel, MemoryBudget, Phase, Progress};
+use crate::ingest::bounds::ranges_max;
+use crate::ingest::checkpoint::Pace;
+use crate::ingest::pass::{Input, Pass, PassDone};
+use crate::ingest::resume::{ASKED_WITHIN, Digest, at_bound, bound_of};
+use crate::ingest::stop::Stop;
+use crate::ingest::{Bounds, CompressionChoice, Resumed, damage, dedup};
 use crate::quota::{Meter, Quota};
 use crate::restore::{cores, limits::Limits, plan::PlanScope, summary::get};
 use crate::scratch::ScratchDir;
@@ -269,7 +271,7 @@ impl<'a> Run<'a> {
             return Ok((plan, Vec::new()));
         }
         let limits = ReadLimits::within(self.bounds.map_read_bytes);
-        let lost = parent::damaged_of_parent(
+        let lost = damage::damaged_of_parent(
             self.at.rt,
             self.at.to,
             self.writer.parent(),
@@ -289,7 +291,7 @@ impl<'a> Run<'a> {
         let Some(from) = from else { return Ok(None) };
         let fanout = self.at.to.params().page_fanout;
         let fits = check_frontier(fanout, self.geometry, from.next_chunk, &from.frontier)
-            .and_then(|()| parent::check_undamaged(&from, lost, self.writer.damaged()));
+            .and_then(|()| damage::check_undamaged(&from, lost, self.writer.damaged()));
         match fits {
             Ok(()) => Ok(Some(from)),
             Err(e) => {
@@ -436,7 +438,7 @@ impl<'a> Run<'a> {
             packs: 0,
             pages: 0,
             elapsed_seconds: self.begun.elapsed().as_secs_f64(),
-            compression: crate::backup::CompressionUsed::default(),
+            compression: crate::ingest::CompressionUsed::default(),
             resumed: self.resumed,
             limits: self.origin.limits.lines(),
             bounds: self.bounds.clone(),

@@ -1,6 +1,6 @@
 //! What a copy did, with the same numbers for people and machines.
 
-use crate::backup::{Bounds, CompressionUsed, Resumed};
+use crate::ingest::{Bounds, CompressionUsed, Resumed};
 use crate::restore::LimitLine;
 use chunkstore::{Manifest, RequestCounts};
 use serde::Serialize;

@@ -7,12 +7,12 @@
 //! chunks come. Otherwise the range is three standard errors wide to either side, and never
 //! narrower than what so few units could have missed.
 
-use super::super::bounds::Bounds;
-use super::super::level::{CompressionChoice, levels};
-use super::super::units::count_groups;
 use super::elsewhere::Elsewhere;
 use super::{Asking, Spread};
 use crate::device::Source;
+use crate::ingest::bounds::Bounds;
+use crate::ingest::level::{CompressionChoice, levels};
+use crate::ingest::units::count_groups;
 use crate::io::Arena;
 use crate::sample::places;
 use chunkstore::{

@@ -7,10 +7,10 @@
 //! allows. Not in it are looks at packs of other backups that new data turns out to be in, and
 //! tries that fail.
 
-use super::super::checkpoint::Pace;
-use super::super::dedup::worth_bytes;
-use super::super::units::count_groups;
 use super::{Asking, Facts, Spread};
+use crate::ingest::checkpoint::Pace;
+use crate::ingest::dedup::worth_bytes;
+use crate::ingest::units::count_groups;
 use chunkstore::names::{DEDUP_PREFIX, parse_segment_key};
 use chunkstore::{RequestCounts, Result, SegmentInfo};
 use mover_changes::BackupPlan;

@@ -5,8 +5,9 @@ use super::super::context::Context;
 use super::super::sizes::{parse_size, show_bytes};
 use super::super::sources;
 use super::super::table::Page;
-use crate::backup::{ranges_max, read_given};
+use crate::backup::read_given;
 use crate::device::{Source, SourceOptions};
+use crate::ingest::bounds::ranges_max;
 use crate::inspect::{Figures, Form, draw, sample};
 use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
 use mover_changes::{

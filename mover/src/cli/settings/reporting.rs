@@ -4,9 +4,9 @@
 use super::super::args::ReportArgs;
 use super::super::sizes::{parse_size, parse_time, show_bytes};
 use super::Environment;
-use crate::backup::MEMORY_BYTES_MIN;
 use crate::cgroup::CgroupLimits;
 use crate::control::{MemoryBudget, TooLittleMemory};
+use crate::ingest::MEMORY_BYTES_MIN;
 use chunkstore::{Error, ErrorKind, Result};
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -10,21 +10,21 @@ const GAP_BYTES_MAX: u32 = 64 << 10;
 
 /// A piece of the plan, in chunk numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(crate) enum Piece {
     Read(Range<u64>),
     Zero(Range<u64>),
 }
 
 /// Cuts the plan's ranges into windows that touch at most `leaves` leaf pages each.
 #[derive(Debug)]
-pub(super) struct Windows {
+pub(crate) struct Windows {
     pieces: std::iter::Peekable<std::vec::IntoIter<Piece>>,
     fanout: u64,
     leaves: u64,
 }
 
 impl Windows {
-    pub(super) fn new(plan: &BackupPlan, fanout: u16, leaves: usize) -> Self {
+    pub(crate) fn new(plan: &BackupPlan, fanout: u16, leaves: usize) -> Self {
         let read = plan.read.iter().cloned().map(Piece::Read);
         let mut pieces: Vec<Piece> =
             read.chain(plan.zero.iter().cloned().map(Piece::Zero)).collect();
@@ -76,7 +76,7 @@ impl Iterator for Windows {
 
 /// Cuts runs of chunks at the borders of groups; runs of one group that are near become one unit.
 #[derive(Debug)]
-pub(super) struct UnitCutter {
+pub(crate) struct UnitCutter {
     group: u64,
     gap_max: u64,
     pending: Vec<Range<u64>>,
@@ -84,14 +84,14 @@ pub(super) struct UnitCutter {
 
 impl UnitCutter {
     /// Units of so many chunks, aligned to as many.
-    pub(super) fn new(unit_chunks: u16, chunk: ChunkSize) -> Self {
+    pub(crate) fn new(unit_chunks: u16, chunk: ChunkSize) -> Self {
         let gap_max = u64::from(GAP_BYTES_MAX / chunk.bytes());
         Self { group: u64::from(unit_chunks.max(1)), gap_max, pending: Vec::new() }
     }
 
     /// Takes the part of `range` that lies in its first group out of it. `Some`: the unit that is
     /// complete since it does not go on there.
-    pub(super) fn push(&mut self, range: &mut Range<u64>) -> Option<Vec<Range<u64>>> {
+    pub(crate) fn push(&mut self, range: &mut Range<u64>) -> Option<Vec<Range<u64>>> {
         let start = range.start;
         let end = ((start / self.group + 1) * self.group).min(range.end);
         let joins = self.pending.last().is_some_and(|last| {
@@ -104,21 +104,21 @@ impl UnitCutter {
     }
 
     /// The unit that is pending: nothing is added to it any more.
-    pub(super) fn take(&mut self) -> Option<Vec<Range<u64>>> {
+    pub(crate) fn take(&mut self) -> Option<Vec<Range<u64>>> {
         let unit = std::mem::take(&mut self.pending);
         (!unit.is_empty()).then_some(unit)
     }
 }
 
 /// Bytes that a unit is read as: from its first chunk to its last.
-pub(super) fn read_bytes(geometry: Geometry, unit: &[Range<u64>]) -> u64 {
+pub(crate) fn read_bytes(geometry: Geometry, unit: &[Range<u64>]) -> u64 {
     let (Some(first), Some(last)) = (unit.first(), unit.last()) else { return 0 };
     let last = ChunkNo(last.end - 1);
     geometry.offset(last) + u64::from(geometry.len(last)) - geometry.offset(ChunkNo(first.start))
 }
 
 /// Groups that some ascending runs of chunks touch.
-pub(super) fn count_groups(read: &[Range<u64>], group: u64) -> u64 {
+pub(crate) fn count_groups(read: &[Range<u64>], group: u64) -> u64 {
     let mut next = 0;
     let mut count = 0;
     for r in read {
@@ -130,7 +130,7 @@ pub(super) fn count_groups(read: &[Range<u64>], group: u64) -> u64 {
 }
 
 /// Reads that a plan takes, and their bytes, gaps that are read along included.
-pub(super) fn count_reads(
+pub(crate) fn count_reads(
     plan: &BackupPlan,
     geometry: Geometry,
     unit_chunks: u16,

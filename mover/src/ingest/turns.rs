@@ -8,13 +8,13 @@ use std::time::Instant;
 
 /// Whoever reads waits here for its turn. Without a limit nobody waits.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(crate) struct Turns {
     begun: Instant,
     pace: Option<Mutex<Pace>>,
 }
 
 impl Turns {
-    pub(super) fn new(bytes_per_second: Option<NonZeroU64>) -> Self {
+    pub(crate) fn new(bytes_per_second: Option<NonZeroU64>) -> Self {
         Self {
             begun: Instant::now(),
             pace: bytes_per_second.map(|rate| Mutex::new(Pace::new(rate))),
@@ -23,7 +23,7 @@ impl Turns {
 
     /// Waits until so many bytes may be read; false as soon as `over` says that nobody needs them
     /// any more.
-    pub(super) fn wait(&self, bytes: u64, over: impl Fn() -> bool) -> bool {
+    pub(crate) fn wait(&self, bytes: u64, over: impl Fn() -> bool) -> bool {
         let Some(pace) = &self.pace else { return true };
         let now = self.begun.elapsed();
         let wait = pace.lock().unwrap_or_else(PoisonError::into_inner).book(now, bytes);

@@ -7,6 +7,7 @@
 use super::level::{CompressionChoice, STRONG_THREAD_BYTES, seal_thread_bytes};
 use crate::control::MemoryBudget;
 use chunkstore::{ChunkSize, Result};
+use mover_changes::RANGES_MAX_DEFAULT;
 use serde::Serialize;
 use std::num::NonZeroU64;
 
@@ -141,6 +142,12 @@ impl Bounds {
             self.dedup_bytes / MIB,
         )
     }
+}
+
+/// A range costs 16 bytes in the list and as many in the plan, twice for a moment: an eighth of the
+/// budget is theirs.
+pub(crate) fn ranges_max(memory: MemoryBudget) -> usize {
+    usize::try_from(memory.total_bytes / 8 / 64).unwrap_or(usize::MAX).min(RANGES_MAX_DEFAULT)
 }
 
 #[cfg(test)]

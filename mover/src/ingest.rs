@@ -1,0 +1,28 @@
+//! The storing half: from the chunks of a source to the packs and the map of a backup in a
+//! repository.
+//!
+//! [`Pass`](pass::Pass) runs the stages over a plan; each stage is a file. A source of bytes is a
+//! device, or a backup in another repository.
+//!
+//! Must not: know which operation it works for; decide inside a stage what the plan has decided.
+
+pub(crate) mod assemble;
+pub(crate) mod bounds;
+pub(crate) mod checkpoint;
+pub(crate) mod damage;
+pub(crate) mod dedup;
+pub(crate) mod feed;
+pub(crate) mod level;
+pub(crate) mod pass;
+pub(crate) mod read;
+pub(crate) mod resume;
+pub(crate) mod seal;
+pub(crate) mod stop;
+pub(crate) mod turns;
+pub(crate) mod unit;
+pub(crate) mod units;
+pub(crate) mod upload;
+
+pub use bounds::{Bounds, MEMORY_BYTES_MIN};
+pub use level::{CompressionChoice, CompressionUsed, LevelUsed};
+pub use resume::Resumed;
