@@ -23,7 +23,6 @@ pub(crate) use ladder::read_given;
 pub use parent::ParentChoice;
 pub use summary::{BackupOutcome, BackupSummary, Waits};
 
-use crate::control::{Cancel, MemoryBudget, Phase, Progress};
 use crate::device::DirectIo;
 use crate::ingest::checkpoint::Pace;
 use crate::ingest::damage::check_undamaged;
@@ -33,7 +32,8 @@ use crate::ingest::stop::Stop;
 use crate::ingest::turns::Turns;
 use crate::ingest::{CompressionChoice, Resumed, dedup};
 use crate::io::EngineChoice;
-use crate::quota::{Meter, Quota};
+use crate::run::quota::{Meter, Quota};
+use crate::run::{Cancel, MemoryBudget, Phase, Progress};
 use crate::scratch::ScratchDir;
 use chunkstore::{
     BackupId, BackupStats, Checkpoint, Commit, DedupOptions, Error, ErrorKind, LeaseOptions,

@@ -11,9 +11,9 @@
 //! Memory: beside what `chunkstore::Check` states, three reads of 2 MiB and two entries for each
 //! loop that reads data; the number of threads is such that this fits into `--memory`.
 
-use crate::control::{Cancel, MemoryBudget, Phase, Progress};
-use crate::restore::pipeline::cancelled;
-use crate::restore::{cores, failure::Failure, pipeline::spawn};
+use crate::run::failure::Failure;
+use crate::run::threads::{cores, spawn};
+use crate::run::{Cancel, MemoryBudget, Phase, Progress};
 use chunkstore::{
     Check, CheckFigures, Error, ErrorKind, Finding, LeaseOptions, LostBackup, PackChecker, PackId,
     PackReport, ReadLimits, Reader, Repaired, Repository, RequestCounts, Result, random_bytes,
@@ -328,7 +328,7 @@ impl Run<'_> {
         self.rt.block_on(async {
             tokio::select! {
                 biased;
-                () = cancelled(self.cancel) => Err(Cancel::error()),
+                () = self.cancel.requested() => Err(Cancel::error()),
                 result = request => result,
             }
         })
@@ -359,7 +359,7 @@ impl Work<'_> {
             };
             let checked = tokio::select! {
                 biased;
-                () = cancelled(self.run.cancel) => Err(Cancel::error()),
+                () = self.run.cancel.requested() => Err(Cancel::error()),
                 checked = checker.check(pack, *bytes, self.data, &read) => checked,
             };
             if let Some(Some(report)) = self.failure.note(checked) {

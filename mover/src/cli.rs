@@ -40,7 +40,7 @@ mod watch;
 pub use settings::parse_compression;
 pub use sizes::{parse_size, show_bytes};
 
-use crate::control::Cancel;
+use crate::run::Cancel;
 use args::{Args, Command};
 use chunkstore::{Error, ErrorKind, Result, redact};
 use clap::parser::ValueSource;

@@ -19,7 +19,6 @@
 //! zero there; at the end all buffers are home.
 
 pub(crate) mod damage;
-pub(crate) mod failure;
 pub(crate) mod fetch;
 pub(crate) mod limits;
 pub(crate) mod open;
@@ -43,9 +42,10 @@ pub use limits::LimitLine;
 pub(crate) use reading::Reading;
 pub use summary::{RestoreSummary, VerifiedTarget};
 
-use crate::control::{Cancel, MemoryBudget, Phase, Progress};
 use crate::device::{DirectIo, Source, Target, TargetOptions};
 use crate::io::{Arena, Engine, EngineChoice};
+use crate::run::threads::cores;
+use crate::run::{Cancel, MemoryBudget, Phase, Progress};
 use crate::verify::compare::{Compare, Compared, compare};
 use crate::verify::may_be_old;
 use chunkstore::{
@@ -417,7 +417,7 @@ pub(crate) fn find(
     rt.block_on(async {
         tokio::select! {
             biased;
-            () = pipeline::cancelled(cancel) => Err(Cancel::error()),
+            () = cancel.requested() => Err(Cancel::error()),
             found = repo.find_backup(spec) => found,
         }
     })
@@ -481,8 +481,4 @@ pub(crate) fn map_reader(
         }
     }
     Ok(reader)
-}
-
-pub(crate) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }

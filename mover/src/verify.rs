@@ -7,14 +7,15 @@
 
 pub(crate) mod compare;
 
-use crate::control::{Cancel, MemoryBudget, Phase, Progress};
 use crate::device::{DeviceKind, DirectIo, Source, SourceOptions};
 use crate::io::EngineChoice;
 use crate::restore::damage::Damage;
 use crate::restore::limits::{LimitLine, Limits, Output};
 use crate::restore::pipeline::{self, Destination, Figures, Run};
 use crate::restore::summary::longer_file;
-use crate::restore::{OnDamage, Reading, compare_device, cores, find, map_reader, scope_of};
+use crate::restore::{OnDamage, Reading, compare_device, find, map_reader, scope_of};
+use crate::run::threads::cores;
+use crate::run::{Cancel, MemoryBudget, Phase, Progress};
 use chunkstore::{
     ChangeKind, Error, ErrorKind, LeaseOptions, Manifest, Repository, RequestCounts, Result,
     SourceInfo,

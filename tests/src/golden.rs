@@ -4,11 +4,11 @@ use chunkstore::{
     Compression, Credential, Manifest, Repository, Result, StoreOptions, VolumeName, open_url,
 };
 use mover::backup::{AuditAmount, BackupOptions, BackupSummary, ParentChoice, backup};
-use mover::control::{Cancel, MemoryBudget, Progress};
 use mover::device::DirectIo;
 use mover::io::EngineChoice;
-use mover::quota::Quota;
 use mover::restore::{RestoreOptions, RestoreTarget, restore};
+use mover::run::quota::Quota;
+use mover::run::{Cancel, MemoryBudget, Progress};
 use mover_changes::ChangeRequest;
 use serde_json::Value;
 use std::collections::BTreeMap;

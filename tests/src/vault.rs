@@ -10,11 +10,11 @@ use chunkstore::{
 use futures::TryStreamExt;
 use mover::backup::{AuditAmount, BackupOptions, BackupSummary, ParentChoice, backup};
 use mover::check::{CheckOptions, CheckReport, ReadData, check};
-use mover::control::{Cancel, MemoryBudget, Progress};
 use mover::device::DirectIo;
 use mover::io::EngineChoice;
-use mover::quota::Quota;
 use mover::restore::{RestoreOptions, RestoreSummary, RestoreTarget, restore};
+use mover::run::quota::Quota;
+use mover::run::{Cancel, MemoryBudget, Progress};
 use mover::verify::{VerifyOptions, VerifySummary, verify};
 use mover_changes::ChangeRequest;
 use object_store::memory::InMemory;

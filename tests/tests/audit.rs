@@ -5,7 +5,7 @@
 
 use chunkstore::Encryption;
 use mover::backup::{AuditAmount, BackupOptions, BackupSummary};
-use mover::control::Cancel;
+use mover::run::Cancel;
 use mover_changes::ChangeRequest;
 use mover_extents::Extents;
 use std::fs;

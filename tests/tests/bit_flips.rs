@@ -12,7 +12,7 @@ use chunkstore::{
     decode_pack_header, decode_pack_trailer,
 };
 use mover::check::{CheckOptions, CheckReport, ReadData, check};
-use mover::control::{Cancel, MemoryBudget, Progress};
+use mover::run::{Cancel, MemoryBudget, Progress};
 use object_store::memory::InMemory;
 use object_store::{ObjectStoreExt, path::Path as StorePath};
 use std::collections::{BTreeMap, BTreeSet};

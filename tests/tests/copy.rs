@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
 use chunkstore::{Compression, Encryption, Error, ErrorKind, Manifest, Repository, Result};
-use mover::control::{Cancel, MemoryBudget, Progress};
 use mover::copy::{CopyOptions, CopyOutcome, CopySummary, Standing, base_of, copy, standing};
-use mover::quota::Quota;
+use mover::run::quota::Quota;
+use mover::run::{Cancel, MemoryBudget, Progress};
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use std::fs;

@@ -8,9 +8,9 @@ use chunkstore::{
     Page, PageAt, PageId, PageRef, ReadLimits, Result, Visitor, VolumeMap, random_bytes, reach,
 };
 use mover::check::{CheckReport, ReadData};
-use mover::control::{Cancel, MemoryBudget, Progress};
 use mover::copy::{CopyOptions, copy};
-use mover::quota::Quota;
+use mover::run::quota::Quota;
+use mover::run::{Cancel, MemoryBudget, Progress};
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use std::fs;

@@ -5,8 +5,8 @@
 use chunkstore::{ChunkSize, Encryption};
 use futures::TryStreamExt;
 use mover::backup::ParentChoice;
-use mover::control::Cancel;
 use mover::retention::{Policy, plan_forget};
+use mover::run::Cancel;
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt};
 use std::collections::HashSet;

@@ -8,11 +8,11 @@ use chunkstore::{
     SnapshotInfo, Store, VolumeName,
 };
 use mover::backup::{AuditAmount, BackupOptions, ParentChoice, backup};
-use mover::control::{Cancel, MemoryBudget, Progress};
 use mover::device::DirectIo;
 use mover::io::EngineChoice;
-use mover::quota::Quota;
 use mover::restore::{RestoreOptions, RestoreSummary, RestoreTarget, restore};
+use mover::run::quota::Quota;
+use mover::run::{Cancel, MemoryBudget, Progress};
 use mover::verify::{VerifyOptions, verify};
 use mover_changes::ChangeRequest;
 use object_store::memory::InMemory;

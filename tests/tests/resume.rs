@@ -4,8 +4,8 @@
 
 use chunkstore::{BackupId, Compression, Encryption, ErrorKind};
 use mover::backup::{BackupOptions, BackupOutcome, BackupSummary, ParentChoice};
-use mover::control::Cancel;
 use mover::ingest::CompressionChoice;
+use mover::run::Cancel;
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use std::fs;

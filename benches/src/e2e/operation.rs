@@ -11,10 +11,10 @@ use chunkstore::{
 };
 use mover::backup::{AuditAmount, BackupOptions, ParentChoice, backup};
 use mover::cli::parse_compression;
-use mover::control::{Cancel, MemoryBudget, Progress};
 use mover::device::DirectIo;
-use mover::quota::Quota;
 use mover::restore::{RestoreOptions, RestoreTarget, restore};
+use mover::run::quota::Quota;
+use mover::run::{Cancel, MemoryBudget, Progress};
 use mover_changes::ChangeRequest;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};

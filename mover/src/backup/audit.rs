@@ -12,10 +12,10 @@
 //! with a chance of (1 − *f*)^*n* at most. What is known without reading, holes of an image file,
 //! is not looked at.
 
-use crate::control::Cancel;
 use crate::device::Source;
 use crate::ingest::turns::Turns;
 use crate::io::Arena;
+use crate::run::Cancel;
 use chunkstore::{
     ChangeKind, ChunkNo, ChunkRef, Error, ErrorKind, Geometry, MapReader, PageSet, Repository,
     Result, VolumeMap, is_zero,

@@ -20,9 +20,9 @@ pub use requests::RequestForecast;
 
 use super::prepare::{Prepared, prepare};
 use super::{BackupOptions, audit, resume};
-use crate::control::{Cancel, Progress};
 use crate::ingest::dedup::worth_bytes;
 use crate::ingest::{Bounds, Resumed, damage, units};
+use crate::run::{Cancel, Progress};
 use chunkstore::{
     ChangeKind, Checkpoint, ChunkNo, DamagedSet, DedupOptions, Geometry, Manifest, Repository,
     Result, Unfinished, VolumeMap, check_frontier, find_unfinished, read_damaged,

@@ -16,9 +16,9 @@
 
 use super::parent::{self, Known};
 use super::{BackupOptions, HEAD_BYTES, stdin};
-use crate::control::{Cancel, MemoryBudget, Progress};
 use crate::device::Source;
 use crate::ingest::bounds::ranges_max;
+use crate::run::{Cancel, MemoryBudget, Progress};
 use chunkstore::{
     ChangeKind, ChunkSize, Error, ErrorKind, Repository, Result, VolumeName, is_zero,
 };

@@ -5,9 +5,9 @@
 
 use super::parent::Known;
 use super::{BackupOptions, ladder, same};
-use crate::control::{Cancel, Progress};
 use crate::device::{Source, SourceOptions};
 use crate::ingest::{Bounds, damage};
+use crate::run::{Cancel, Progress};
 use chunkstore::{
     ChangeKind, DamagedSet, Error, ErrorKind, Geometry, Manifest, ReadLimits, Repository, Result,
     VolumeName,

@@ -4,7 +4,7 @@ use super::BackupOptions;
 use super::parent::{Known, ParentChoice};
 use super::prepare::Prepared;
 use crate::ingest::resume::{Digest, Kept, at_bound};
-use crate::quota::{Bound, Meter};
+use crate::run::quota::{Bound, Meter};
 use chrono::{DateTime, Utc};
 use chunkstore::{BackupId, Error, ErrorKind, Manifest, PlanDigest, ResumeBy, Writer};
 

@@ -1,7 +1,7 @@
 //! Standard input, as a list of changed blocks is read from it: whoever writes it may take its
 //! time, and a request to stop is heard meanwhile.
 
-use crate::control::Cancel;
+use crate::run::Cancel;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::fs::File;

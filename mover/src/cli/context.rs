@@ -4,7 +4,7 @@ use super::metrics::{RunFacts, Server, Telemetry, push};
 use super::output::Output;
 use super::settings::Settings;
 use super::stall::Stalled;
-use crate::control::Cancel;
+use crate::run::Cancel;
 use chunkstore::{Error, ErrorKind, Result};
 use std::future::Future;
 use std::sync::Arc;

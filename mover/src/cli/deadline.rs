@@ -6,8 +6,8 @@
 use super::context::Context;
 use super::output::Output;
 use super::signals;
-use crate::control::Cancel;
-use crate::quota::Bound;
+use crate::run::Cancel;
+use crate::run::quota::Bound;
 use chunkstore::{Error, ErrorKind, Result};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use std::sync::Arc;

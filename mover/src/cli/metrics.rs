@@ -20,7 +20,7 @@ pub(crate) use push::push;
 pub(crate) use serve::Server;
 
 use super::exit::{CANCELLED, LIMIT, OK};
-use crate::control::{Phase, Progress};
+use crate::run::{Phase, Progress};
 use chunkstore::{Error, ErrorKind, RequestCounts, Result, Store};
 use names::{INFO, Kind, OUTCOME, PHASE, PLAIN, REQUESTS};
 use prometheus::core::Collector;

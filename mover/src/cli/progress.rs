@@ -7,7 +7,7 @@
 use super::output::Output;
 use super::settings::ProgressStyle;
 use super::sizes::{show_bytes, show_seconds};
-use crate::control::{Phase, Progress};
+use crate::run::{Phase, Progress};
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
 use serde::Serialize;

@@ -14,10 +14,10 @@ use super::args::{
 };
 use super::sizes::parse_rate;
 use crate::cgroup::CgroupLimits;
-use crate::control::MemoryBudget;
 use crate::device::DirectIo;
 use crate::ingest::CompressionChoice;
 use crate::io::EngineChoice;
+use crate::run::MemoryBudget;
 use chunkstore::{Compression, Error, ErrorKind, Result, TransferLimits, check_labels};
 use std::collections::BTreeMap;
 use std::ffi::OsString;

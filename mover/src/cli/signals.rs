@@ -10,7 +10,7 @@
 use super::exit::{CANCELLED, exit_code};
 use super::output::Output;
 use super::termination;
-use crate::control::Cancel;
+use crate::run::Cancel;
 use chunkstore::{Error, ErrorKind, Result};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -134,7 +134,7 @@ mod tests {
         let cancel = Cancel::new();
         let output = Output::new(crate::cli::settings::json_only(&Environment::default()));
         let watch = SignalWatch::install(&cancel, &output).unwrap();
-        cancel.request_at(crate::quota::Bound::Deadline);
+        cancel.request_at(crate::run::quota::Bound::Deadline);
         // told after the others, in the same order
         let seen = Arc::<AtomicBool>::default();
         signal_hook::flag::register(SIGTERM, Arc::clone(&seen)).unwrap();
@@ -143,7 +143,7 @@ mod tests {
             std::thread::yield_now();
         }
         drop(watch);
-        assert_eq!(cancel.bound(), Some(crate::quota::Bound::Deadline));
+        assert_eq!(cancel.bound(), Some(crate::run::quota::Bound::Deadline));
     }
 
     #[test]

@@ -10,7 +10,7 @@
 use super::output::Output;
 use super::signals;
 use super::sizes::show_seconds;
-use crate::control::{Cancel, Counter, Progress};
+use crate::run::{Cancel, Counter, Progress};
 use chunkstore::{Error, ErrorKind, RequestCounts, Result, Store};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use std::sync::Arc;
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(still(&mut stillness, 7, counts), 7);
         progress.read_bytes.add(1);
         assert_eq!(still(&mut stillness, 8, counts), 0);
-        progress.set_phase(crate::control::Phase::Finishing);
+        progress.set_phase(crate::run::Phase::Finishing);
         assert_eq!(still(&mut stillness, 9, counts), 0);
         progress.listed.add(1);
         assert_eq!(still(&mut stillness, 9, counts), 0);

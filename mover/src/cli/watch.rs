@@ -5,7 +5,7 @@ use super::context::Context;
 use super::metrics::Reads;
 use super::progress::ProgressView;
 use super::stall::{StallWatch, Watched};
-use crate::control::Progress;
+use crate::run::Progress;
 use chunkstore::Store;
 use std::sync::Arc;
 

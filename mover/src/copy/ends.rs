@@ -4,8 +4,8 @@
 use super::plan::Base;
 use super::run::CopyOptions;
 use crate::backup::LEASE_SECONDS;
-use crate::control::Cancel;
 use crate::ingest::resume::FINISH_WITHIN;
+use crate::run::Cancel;
 use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Reader, Repository, Result};
 use std::sync::Arc;
 use tokio::runtime::Handle;

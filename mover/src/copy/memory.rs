@@ -1,9 +1,9 @@
 //! The one budget of a copy, divided between its two halves: what reads the source, and what stores
 //! in the target. Pure.
 
-use crate::control::MemoryBudget;
 use crate::ingest::{Bounds, CompressionChoice};
 use crate::restore::limits::{Limits, Output};
+use crate::run::MemoryBudget;
 use chunkstore::{RepositoryParams, Result};
 
 const MIB: u64 = 1 << 20;

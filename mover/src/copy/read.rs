@@ -20,19 +20,20 @@
 //! batch ahead holds none of its memory. Every wait of these threads ends when the run is over.
 
 use super::wanted::{Complete, Wanted};
-use crate::concurrency::Gate;
-use crate::control::{Cancel, Progress};
 use crate::ingest::read::ReadStats;
 use crate::ingest::stop::Stop;
 use crate::ingest::unit::{Filled, Unit};
 use crate::io::Arena;
-use crate::restore::failure::Failure;
 use crate::restore::fetch::{Fetch, FetchStats, Planned, take};
 use crate::restore::limits::{Limits, READS_MAX, READS_START};
 use crate::restore::open::{self, OpenContext, Outbox, Outcome, Piece};
-use crate::restore::pipeline::{GAP_BYTES, spawn};
+use crate::restore::pipeline::GAP_BYTES;
 use crate::restore::plan::{PlanScope, ReadShape, Want, plan_jobs};
 use crate::restore::summary::get;
+use crate::run::concurrency::Gate;
+use crate::run::failure::Failure;
+use crate::run::threads::spawn;
+use crate::run::{Cancel, Progress};
 use chunkstore::{
     ChunkNo, ErrorKind, Forwarder, Geometry, MapReader, Repository, Result, VolumeMap,
 };

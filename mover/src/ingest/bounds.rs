@@ -5,7 +5,7 @@
 //! codec contexts, and the TLS stack.
 
 use super::level::{CompressionChoice, STRONG_THREAD_BYTES, seal_thread_bytes};
-use crate::control::MemoryBudget;
+use crate::run::MemoryBudget;
 use chunkstore::{ChunkSize, Result};
 use mover_changes::RANGES_MAX_DEFAULT;
 use serde::Serialize;

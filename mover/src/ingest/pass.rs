@@ -20,10 +20,10 @@ use super::seal::{SealStage, SealStats};
 use super::stop::Stop;
 use super::unit::{Filled, Unit};
 use super::upload::{UploadBounds, UploadStats, Uploads};
-use crate::control::Progress;
 use crate::copy::read::{BackupRead, SourceBackup};
 use crate::device::Source;
 use crate::io::{Arena, Engine, EngineChoice};
+use crate::run::Progress;
 use chunkstore::{
     Checkpoint, Checkpointer, ChunkNo, Compression, Error, ErrorKind, Geometry, Inherit,
     MapBuilder, MapReader, PackAllocator, PackCollector, PackId, PackKind, PageSink, ReadLimits,

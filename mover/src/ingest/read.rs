@@ -6,8 +6,8 @@
 
 use super::stop::Stop;
 use super::unit::{Filled, Unit};
-use crate::control::Progress;
 use crate::io::{Arena, Engine, Op, Slot};
+use crate::run::Progress;
 use chunkstore::{Error, ErrorKind, Geometry, Result};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use std::collections::HashMap;

@@ -1,8 +1,8 @@
 //! The share of a run that an earlier one has done, and the error of a run that left a share to the
 //! next.
 
-use crate::control::Cancel;
-use crate::quota::{Bound, Meter, too_small};
+use crate::run::Cancel;
+use crate::run::quota::{Bound, Meter, too_small};
 use chunkstore::{Error, ErrorKind, PlanDigest};
 use mover_extents::Extents;
 use serde::Serialize;

@@ -9,8 +9,8 @@ use super::dedup::Dedup;
 use super::level::{Level, Spent};
 use super::stop::Stop;
 use super::unit::{ChunkOutcome, Filled, SealedUnit, Step, Work};
-use crate::control::Progress;
-use crate::quota::{Bound, Meter};
+use crate::run::Progress;
+use crate::run::quota::{Bound, Meter};
 use chunkstore::{
     ChunkId, ChunkNo, ChunkRef, Claim, Geometry, Keys, PackAllocator, Result, RunTable, Sealer,
     is_zero,

@@ -1,7 +1,7 @@
 //! The first real error of a run, kept while the other stages end.
 
-use crate::control::Cancel;
-use crate::quota::{Bound, Meter};
+use crate::run::Cancel;
+use crate::run::quota::{Bound, Meter};
 use chunkstore::{Error, ErrorKind, Result};
 use crossbeam_channel::{SendTimeoutError, Sender};
 use std::sync::atomic::{AtomicBool, Ordering};

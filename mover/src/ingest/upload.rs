@@ -10,9 +10,9 @@
 
 use super::checkpoint::Checkpoints;
 use super::stop::{STOP_POLL, Stop};
-use crate::concurrency::Controller;
-use crate::control::Progress;
-use crate::quota::Meter;
+use crate::run::Progress;
+use crate::run::concurrency::Controller;
+use crate::run::quota::Meter;
 use chunkstore::limits::CHECKPOINT_PACKS_MAX;
 use chunkstore::{
     Checkpointer, ChunkId, ChunkNo, Error, ErrorKind, FinishedPack, FrontierPage, Location, PackId,

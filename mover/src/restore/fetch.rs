@@ -18,8 +18,8 @@ use super::open::{Outcome, Piece, Sealed};
 use super::plan::{
     Batch, EntryWork, Job, Placement, PlanScope, Planner, ReadShape, Want, plan_jobs,
 };
-use crate::concurrency::Gate;
-use crate::control::Progress;
+use crate::run::Progress;
+use crate::run::concurrency::Gate;
 use chunkstore::limits::MOVED_HOPS_MAX;
 use chunkstore::names::pack_key;
 use chunkstore::{

@@ -3,7 +3,7 @@
 //! Pure: parameters in, bounds out. What is allocated is the sum of [`Limits::lines`]; a budget
 //! that one entry of the repository does not fit into is refused, with the smallest one that works.
 
-use crate::control::MemoryBudget;
+use crate::run::MemoryBudget;
 use chunkstore::limits::{ENTRY_HEADER_BYTES, TAG_BYTES};
 use chunkstore::{ReadLimits, RepositoryParams, Result};
 

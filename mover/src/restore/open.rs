@@ -6,10 +6,10 @@
 //! taking entries and drops them, which frees the memory that others wait for.
 
 use super::damage::Damage;
-use super::failure::Failure;
 use super::plan::{EntryWork, Placement, PlanScope, runs};
-use crate::control::Progress;
 use crate::io::{Arena, Slot};
+use crate::run::Progress;
+use crate::run::failure::Failure;
 use bytes::Bytes;
 use chunkstore::names::pack_key;
 use chunkstore::{EntryAddr, EntryHeader, EntryKind, Error, ErrorKind, Keys, Opener, Result};

@@ -5,9 +5,9 @@
 //! A restore that was killed in the middle of a chunk, or that began or ended within one
 //! (`--range`), leaves a chunk that is neither: such a file asks for `--force`.
 
-use crate::control::{Cancel, Progress};
 use crate::device::Source;
 use crate::io::Arena;
+use crate::run::{Cancel, Progress};
 use chunkstore::{ChunkNo, Keys, MapReader, Result, is_zero};
 use std::ops::Range;
 

@@ -17,30 +17,28 @@
 //! of the map, at an error, at a failure elsewhere or when it is asked to stop.
 
 use super::damage::Damage;
-use super::failure::Failure;
 use super::fetch::{Fetch, FetchStats, ZeroBox};
 use super::limits::{Limits, READS_MAX, READS_START};
 use super::open::{self, OpenContext, OpenStats, Outbox, Outcome, Sealed};
 use super::plan::{PlanScope, ReadShape};
 use super::stream::{self, StreamContext, Streamed};
 use super::write::{self, WriteContext, Written};
-use crate::concurrency::Gate;
-use crate::control::{Cancel, Progress};
 use crate::device::Target;
 use crate::io::{Arena, Engine};
+use crate::run::concurrency::Gate;
+use crate::run::failure::Failure;
+use crate::run::threads::spawn;
+use crate::run::{Cancel, Progress};
 use chunkstore::{Error, ErrorKind, Forwarder, MapReader, Repository, Result};
 use crossbeam_channel::{Receiver, unbounded};
 use std::io::Write;
 use std::sync::Arc;
 use std::thread::{Scope, ScopedJoinHandle};
-use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Semaphore, mpsc};
 
 /// Bytes between two entries that are read for nothing rather than paying for another request.
 pub(crate) const GAP_BYTES: u32 = 128 << 10;
-/// A signal handler can only set a flag: it is looked at this often.
-const CANCEL_POLL: Duration = Duration::from_millis(100);
 
 /// What all stages share.
 #[derive(Debug, Clone, Copy)]
@@ -170,7 +168,7 @@ fn middle<'scope, 'env: 'scope>(
             // a failure or a request to stop drops what is in flight
             biased;
             () = failure.wait() => {}
-            () = cancelled(run.cancel) => failure.set(Cancel::error()),
+            () = run.cancel.requested() => failure.set(Cancel::error()),
             result = fetched => { failure.note(result); }
         }
     });
@@ -207,33 +205,6 @@ fn openers<'scope, 'env: 'scope>(
         })
     };
     (0..run.limits.threads).filter_map(start).collect()
-}
-
-/// Starts a thread of a stage. Where the system has none left, that is the failure of the run.
-pub(crate) fn spawn<'scope, T: Send + 'scope>(
-    threads: &'scope Scope<'scope, '_>,
-    failure: &Failure,
-    stage: &str,
-    body: impl FnOnce() -> T + Send + 'scope,
-) -> Option<ScopedJoinHandle<'scope, T>> {
-    let started = std::thread::Builder::new().name(stage.into()).spawn_scoped(threads, body);
-    failure.note(started.map_err(|e| {
-        let context = format!("start a thread for the {stage} stage");
-        Error::new(ErrorKind::Unavailable, context, "").caused_by(e)
-    }))
-}
-
-/// Ready once it was asked to stop, by whatever means.
-pub(crate) async fn cancelled(cancel: &Cancel) {
-    let poll = async {
-        while !cancel.cancelled() {
-            tokio::time::sleep(CANCEL_POLL).await;
-        }
-    };
-    tokio::select! {
-        () = cancel.wait() => {}
-        () = poll => {}
-    }
 }
 
 /// Every slot is home at the end of a run, or it is our mistake.

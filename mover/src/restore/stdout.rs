@@ -8,7 +8,7 @@
 //!
 //! A file or device is flushed to its medium at the end: only then is it known that all was written.
 
-use crate::control::Cancel;
+use crate::run::Cancel;
 use chunkstore::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags};

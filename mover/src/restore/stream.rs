@@ -4,9 +4,9 @@
 //! takes batch by batch, in order, before anything of a batch is fetched; so the batch that is next
 //! always has its memory, and this thread never waits for a piece that waits for memory.
 
-use super::failure::Failure;
 use super::open::Piece;
-use crate::control::{Cancel, Progress};
+use crate::run::failure::Failure;
+use crate::run::{Cancel, Progress};
 use chunkstore::{Error, ErrorKind, Result};
 use crossbeam_channel::Receiver;
 use std::collections::BTreeMap;

@@ -5,11 +5,11 @@
 //! takes writes while there is room, and waits for a completion when there is none. After a failure
 //! both threads go on emptying their inboxes, so that slots come home and senders do not wait.
 
-use super::failure::Failure;
 use super::open::Write;
-use crate::control::{Cancel, Progress};
 use crate::device::Target;
 use crate::io::{Engine, Op};
+use crate::run::failure::Failure;
+use crate::run::{Cancel, Progress};
 use chunkstore::Result;
 use crossbeam_channel::{Receiver, TryRecvError};
 use std::ops::Range;

@@ -12,13 +12,13 @@
 //! waiting for anyone; the map walk waits for room in a channel that the reading thread empties to
 //! the end, also after a failure.
 
-use crate::control::{Cancel, Progress};
 use crate::device::{DeviceKind, Source};
 use crate::io::{Arena, Engine, Op, Slot};
-use crate::restore::failure::Failure;
-use crate::restore::pipeline::{cancelled, spawn};
 use crate::restore::plan::PlanScope;
 use crate::restore::ranges::RangeSet;
+use crate::run::failure::Failure;
+use crate::run::threads::spawn;
+use crate::run::{Cancel, Progress};
 use chunkstore::{ChunkId, ChunkNo, Error, ErrorKind, Keys, MapReader, MapWalk, Result, is_zero};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use rustix::fs::SeekFrom;
@@ -120,7 +120,7 @@ pub(crate) fn compare(
             tokio::select! {
                 biased;
                 () = failure.wait() => None,
-                () = cancelled(ctx.cancel) => { failure.set(Cancel::error()); None }
+                () = ctx.cancel.requested() => { failure.set(Cancel::error()); None }
                 walked = walk(ctx, reader, units) => failure.note(walked),
             }
         });

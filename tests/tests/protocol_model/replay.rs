@@ -16,7 +16,7 @@ use chunkstore::{
     Visitor, VolumeMap, reach,
 };
 use mover::backup::BackupOptions;
-use mover::control::Cancel;
+use mover::run::Cancel;
 use names::RealPlace;
 use play::{Played, Recording, Stage};
 use record::{Log, RecordingStore, Request};

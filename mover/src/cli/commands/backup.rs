@@ -13,9 +13,9 @@ use super::super::summary::backup_text;
 use super::super::table::Page;
 use super::super::watch::Watch;
 use crate::backup::{AuditAmount, BackupOptions, ParentChoice, backup as run};
-use crate::control::Progress;
 use crate::device::nbd::check_address;
-use crate::quota::Quota;
+use crate::run::Progress;
+use crate::run::quota::Quota;
 use chrono::Utc;
 use chunkstore::{
     BackupId, Error, ErrorKind, RequestCounts, Result, SnapshotInfo, Store, VolumeName,

@@ -9,7 +9,7 @@ use super::super::table::Page;
 use super::super::watch::Watch;
 use super::restore::lease;
 use crate::check::{CheckOptions, CheckReport, ReadData, check as run_check};
-use crate::control::Progress;
+use crate::run::Progress;
 use chunkstore::{Error, ErrorKind, Finding, LostBackup, Repaired, Result};
 use serde_json::{Value, json};
 use std::time::Duration;

@@ -19,11 +19,11 @@ use super::super::watch::Watch;
 use super::backup::{checkpoint_bytes, deadline, quota, scratch};
 use super::browse::{unreadable, warn_of_unknown};
 use super::forget::policy;
-use crate::control::Progress;
 use crate::copy::{
     CopyOptions, CopyOutcome, CopySummary, Standing, base_of, copy as run, standing,
 };
 use crate::retention::{Policy, plan_forget};
+use crate::run::Progress;
 use chrono::Utc;
 use chunkstore::{
     BackupEntry, Error, ErrorKind, Manifest, Repository, Result, RetainPolicy, Retention,

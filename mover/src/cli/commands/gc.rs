@@ -7,8 +7,8 @@ use super::super::sizes::{counted, show_bytes};
 use super::super::table::{Page, human_time};
 use super::super::watch::Watch;
 use super::plan::{money, read_prices};
-use crate::control::Cancel;
 use crate::price::{Cost, Usage};
+use crate::run::Cancel;
 use chunkstore::{
     CollectOptions, Collected, LeaseOptions, ReadLimits, Repository, RequestCounts, Result,
     collect, preview_collection,

@@ -1,0 +1,19 @@
+//! What every operation carries: progress counters, the request to stop, bounds, the first failure.
+//!
+//! An operation adds to [`Progress`] and asks [`Cancel`] at each unit of work; whoever started it
+//! reads the one and sets the other. Neither ever blocks an operation.
+//!
+//! Must not: know signals, terminals or settings; know what is moved.
+
+mod cancel;
+pub(crate) mod concurrency;
+pub(crate) mod failure;
+mod memory;
+mod progress;
+pub mod quota;
+pub(crate) mod threads;
+
+pub use cancel::Cancel;
+pub use memory::MemoryBudget;
+pub(crate) use memory::TooLittleMemory;
+pub use progress::{Counter, Phase, Progress};
