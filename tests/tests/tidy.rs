@@ -183,3 +183,39 @@ fn every_relative_link_leads_somewhere() {
     assert!(seen > 20, "{seen} links were found");
     none(&problems, "links that lead nowhere");
 }
+
+/// The tops of paths that documents name from the root.
+const TOPS: [&str; 7] = ["benches", "chunkstore", "deploy", "docs", "fuzz", "mover", "tests"];
+
+/// Paths in `code` of a document, code blocks apart: the first word of a span, from the root.
+fn named_paths(page: &str) -> Vec<&str> {
+    let prose = page.split("```").step_by(2).flat_map(str::lines);
+    let spans = prose.flat_map(|line| line.split('`').skip(1).step_by(2));
+    let words = spans.filter_map(|span| span.split(' ').next());
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-*".contains(c);
+    words
+        .filter(|word| word.split_once('/').is_some_and(|(top, _)| TOPS.contains(&top)))
+        .filter(|word| word.chars().all(plain))
+        .collect()
+}
+
+#[test]
+fn every_path_that_a_document_names_is_there() {
+    let page = "`mover/src/io/` ``` `mover/no` ``` `tests/run fmt`, `gc/…/verdict`, `docs/<name>`";
+    assert_eq!(named_paths(page), ["mover/src/io/", "tests/run"]);
+    let mut problems = Vec::new();
+    let mut seen = 0;
+    // what has changed once may have gone since
+    for path in files("", ".md").into_iter().filter(|path| path != "CHANGELOG.md") {
+        for name in named_paths(&text(&path)) {
+            seen += 1;
+            let place = name.trim_end_matches('*').trim_end_matches('/');
+            let places = [place.to_owned(), format!("{place}.rs")];
+            if !places.iter().any(|place| workspace().join(place).exists()) {
+                problems.push(format!("{path}: {name}"));
+            }
+        }
+    }
+    assert!(seen > 60, "{seen} paths were found");
+    none(&problems, "documents name what is not there");
+}
