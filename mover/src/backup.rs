@@ -24,34 +24,27 @@ pub use parent::ParentChoice;
 pub use summary::{BackupOutcome, BackupSummary, Waits};
 
 use crate::device::DirectIo;
-use crate::ingest::checkpoint::Pace;
-use crate::ingest::damage::check_undamaged;
-use crate::ingest::pass::{Input, Pass, PassDone};
-use crate::ingest::resume::{ASKED_WITHIN, FINISH_WITHIN, Kept, bound_of};
-use crate::ingest::stop::Stop;
+use crate::ingest::CompressionChoice;
+use crate::ingest::pass::{Input, PassDone};
+use crate::ingest::rounds::{self, How, Left, Rounds};
 use crate::ingest::turns::Turns;
-use crate::ingest::{CompressionChoice, Resumed, dedup};
 use crate::io::EngineChoice;
 use crate::run::quota::{Meter, Quota};
-use crate::run::{Cancel, MemoryBudget, Phase, Progress};
-use crate::scratch::ScratchDir;
+use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
 use chunkstore::{
-    BackupId, BackupStats, Checkpoint, Commit, DedupOptions, Error, ErrorKind, LeaseOptions,
-    PackId, Repository, Result, ResumeBy, Retention, SnapshotInfo, VolumeMap, VolumeName, Writer,
-    WriterOptions, check_frontier,
+    BackupId, BackupStats, Checkpoint, Error, LeaseOptions, Manifest, Repository, Result,
+    SnapshotInfo, VolumeMap, VolumeName, Writer, WriterOptions,
 };
 use mover_changes::{BackupPlan, ChangeRequest, ListOrigin};
 use parent::Known;
 use prepare::{Prepared, prepare};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// How often a run may have to store again what a collector took away before it gives up.
-pub(crate) const ROUNDS_MAX: u32 = 5;
 /// A writer without a heartbeat for this long counts as dead to a collector.
 pub(crate) const LEASE_SECONDS: u32 = 600;
 /// What is looked at of a volume that a list calls empty.
@@ -117,8 +110,9 @@ pub fn backup(
     cancel: &Arc<Cancel>,
 ) -> Result<BackupSummary> {
     let begun = Instant::now();
+    let run = RunContext { rt, cancel, progress };
     progress.set_phase(Phase::Planning);
-    let (prepared, known) = prepare(rt, repo, options, cancel, progress)?;
+    let (mut prepared, known) = prepare(run, repo, options)?;
     let pages = (repo.params().page_fanout, prepared.bounds.pack_bytes);
     let meter = Meter::new(options.quota, repo.store(), pages, prepared.bounds.slot_bytes)?;
     let backup_id = options.backup_id.clone().unwrap_or_else(BackupId::random);
@@ -130,280 +124,136 @@ pub fn backup(
     let resume_by = resume::resume_by(options, &prepared, &known.parents);
     let (volume, after) = (prepared.volume.clone(), known.recent.newest_seen());
     let wanted = WriterOptions { volume, backup_id, parents: known.parents.clone(), after, lease };
-    let mut writer = rt.block_on(async {
+    let writer = rt.block_on(async {
         match resume_by {
             Some(by) => Box::pin(Writer::begin_or_resume(repo, wanted, by)).await,
             None => Box::pin(Writer::begin(repo, wanted)).await,
         }
     })?;
-    if let Some(done) = parent::already_done(options, &writer) {
-        let locked = rt.block_on(unless_stopped(cancel, writer.lock_committed(&done)));
-        let mut summary = BackupSummary::already_done(done, prepared.warnings, begun.elapsed());
-        summary.warnings.extend(rt.block_on(writer.finish()));
-        summary.retention = retention(repo);
-        return locked.map(|()| summary);
-    }
-    let beat = rt.spawn(writer.heartbeat());
-    let mut run = Run {
-        rt,
+    let how = How {
+        compression: options.compression,
+        scratch: options.scratch.as_deref(),
+        checkpoint_bytes: options.checkpoint_bytes,
+        limit_read: options.limit_read,
+    };
+    let rounds = Rounds {
+        run,
         repo,
-        options,
-        prepared,
-        known,
-        resume_by,
         writer,
-        progress,
-        cancel,
+        geometry: prepared.geometry,
+        bounds: prepared.bounds.clone(),
+        how,
         meter,
-        begun,
+        resume_by,
         resumed: None,
-        audited: None,
-        last_stats: None,
+        warnings: std::mem::take(&mut prepared.warnings),
     };
-    let result = run.rounds();
-    let finish = run.writer.finish();
-    let warnings = if cancel.cancelled() {
-        // a store that does not answer must not use up the time that is left; the lease runs out by
-        // itself
-        let finish = async { tokio::time::timeout(FINISH_WITHIN, finish).await };
-        rt.block_on(finish).unwrap_or_default()
-    } else {
-        rt.block_on(finish)
-    };
-    beat.abort();
-    let mut summary = result.inspect_err(|_| {
-        warnings.iter().for_each(|w| tracing::warn!("{w}"));
-    })?;
+    let mut job = Job { options, prepared, known, begun, audited: None, last_stats: None };
+    let (mut summary, warnings) = rounds.under_lease(|rounds| job.complete(rounds))?;
     summary.warnings.extend(warnings);
-    summary.retention = retention(repo);
+    summary.retention = repo.store().retain_policy().map(|policy| policy.retention);
     Ok(summary)
 }
 
-fn retention(repo: &Repository) -> Option<Retention> {
-    repo.store().retain_policy().map(|policy| policy.retention)
-}
-
-/// What may be dropped at any time and may take long.
-async fn unless_stopped<T>(cancel: &Cancel, work: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::select! {
-        done = work => done,
-        () = cancel.wait() => Err(Cancel::error()),
-    }
-}
-
-struct Run<'a> {
-    rt: &'a tokio::runtime::Handle,
-    repo: &'a Arc<Repository>,
+/// One backup, as the commit loop knows it.
+struct Job<'a> {
     options: &'a BackupOptions,
     prepared: Prepared,
     known: Known,
-    resume_by: Option<ResumeBy>,
-    writer: Writer,
-    progress: &'a Arc<Progress>,
-    cancel: &'a Arc<Cancel>,
-    meter: Option<Arc<Meter>>,
     begun: Instant,
-    /// Where the last pass began, if not at the start.
-    resumed: Option<Resumed>,
     /// What the audit found; `None` before it.
     audited: Option<Audited>,
     /// Of the pass that was committed, or is about to be.
     last_stats: Option<BackupStats>,
 }
 
-impl Run<'_> {
-    /// Moves the data and commits; again where a collector took away what the run referred to.
-    fn rounds(&mut self) -> Result<BackupSummary> {
-        let mut missing: HashSet<PackId> = HashSet::new();
-        for _ in 0..ROUNDS_MAX {
-            let (plan, lost) = self.audited_plan()?;
-            let from = self.resume_point(&missing, &lost)?;
-            let done = match self.pass(&plan, from.as_ref(), &missing) {
-                Err(e) if e.kind() == ErrorKind::Fenced => {
-                    let anew = unless_stopped(self.cancel, self.writer.begin_anew());
-                    let reason = self.rt.block_on(anew)?;
-                    self.again(reason);
-                    continue;
-                }
-                done => done.map_err(|e| self.ended(e, &plan))?,
-            };
-            self.progress.set_phase(Phase::Finishing);
-            self.prepared.note_writes();
-            let manifest = self.manifest(&plan, &done);
-            same::check_content(self.options, &manifest, &self.known)?;
-            self.last_stats = Some(manifest.stats);
-            let reused: Vec<PackId> = done.assembled.reused.iter().copied().collect();
-            let own = done.own_packs.clone();
-            let lock = unless_stopped(self.cancel, self.writer.lock(&manifest, &own, &reused));
-            self.rt.block_on(lock)?;
-            match self.rt.block_on(self.writer.commit(manifest, &own, &reused))? {
-                Commit::Done(m) => return Ok(self.summary(*m, BackupOutcome::Committed, &done)),
-                Commit::AlreadyDone(m) => {
-                    return Ok(self.summary(*m, BackupOutcome::AlreadyCommitted, &done));
-                }
-                Commit::StoreAgain { missing: gone } => {
-                    self.again(format!("{} reused packs were collected meanwhile", gone.len()));
-                    missing.extend(gone);
-                }
-                Commit::Restart { reason } => self.again(reason),
-            }
+impl Job<'_> {
+    fn complete(&mut self, rounds: &mut Rounds<'_>) -> Result<BackupSummary> {
+        if let Some(there) = parent::already_done(self.options, &rounds.writer) {
+            rounds.run.wait(rounds.writer.lock_committed(&there))?;
+            let warnings = rounds.warnings.clone();
+            return Ok(BackupSummary::already_done(there, warnings, self.begun.elapsed()));
         }
-        Err(Error::new(
-            ErrorKind::Unavailable,
-            format!("commit the backup of {}", self.prepared.volume),
-            format!("after {ROUNDS_MAX} rounds, what it refers to is still being collected"),
-        )
-        .hint("run it again when the garbage collection has ended"))
+        let committed = rounds.commit(self)?;
+        Ok(self.summary(rounds, committed))
     }
 
-    fn again(&mut self, why: String) {
-        tracing::info!("storing again: {why}");
-        self.prepared.warnings.push(format!("stored again: {why}"));
-    }
-
-    /// Where the next pass may start: what the lease says, if it fits the volume.
-    fn resume_point(
-        &mut self,
-        missing: &HashSet<PackId>,
-        lost: &[Range<u64>],
-    ) -> Result<Option<Checkpoint>> {
-        if self.resume_by.is_none() {
-            return Ok(None);
-        }
-        let from = self.rt.block_on(self.writer.resume_point(missing))?;
-        let Some(from) = from else { return Ok(None) };
-        let fanout = self.repo.params().page_fanout;
-        let geometry = self.prepared.geometry;
-        let fits = check_frontier(fanout, geometry, from.next_chunk, &from.frontier)
-            .and_then(|()| check_undamaged(&from, lost, self.writer.damaged()));
-        match fits {
-            Ok(()) => {
-                let began = self.rt.block_on(self.writer.began(&from));
-                let late = resume::overtaken(&self.known, &self.writer, began);
-                let late = late.filter(|w| !self.prepared.warnings.contains(w));
-                self.prepared.warnings.extend(late);
-                Ok(Some(from))
-            }
-            Err(e) => {
-                self.prepared.warnings.push(format!("the checkpoint is of no use: {e}"));
-                Ok(None)
-            }
-        }
-    }
-
-    /// Says what is left of a run that ended early, and what to do.
-    fn ended(&self, e: Error, plan: &BackupPlan) -> Error {
-        let kept = self.resume_by.map(|_| {
-            // within the runtime: it has the timer
-            let asked =
-                async { tokio::time::timeout(ASKED_WITHIN, self.writer.checkpoint()).await };
-            let checkpoint = self.rt.block_on(asked).ok().flatten();
-            let done = checkpoint.map_or(Resumed { percent: 0, bytes: 0 }, |c| {
-                let left = plan.behind(self.prepared.geometry, c.next_chunk);
-                Resumed::of(plan.read_bytes, left.read_bytes)
-            });
-            let further = done.bytes > self.resumed.map_or(0, |before| before.bytes);
-            Kept { percent: done.percent, further }
-        });
-        let bound = bound_of(&e, self.cancel, self.meter.as_deref());
-        resume::explain(e, self.writer.backup_id(), kept, bound, self.meter.as_deref())
-    }
-
-    /// What to do, and the chunks of the parent that cannot be inherited as they are damaged.
-    fn plan(&self) -> Result<(BackupPlan, Vec<Range<u64>>)> {
-        let (p, parent) = (&self.prepared, self.writer.parent());
+    /// The plan on top of the parent, whatever the audit says.
+    fn unaudited_plan(&self, rounds: &Rounds<'_>) -> Result<(BackupPlan, Vec<Range<u64>>)> {
+        let (p, parent) = (&self.prepared, rounds.writer.parent());
         p.check_parent(self.options, parent.is_some())?;
-        p.plan(self.rt, self.repo, parent, self.writer.damaged())
+        p.plan(rounds.run.rt, rounds.repo, parent, rounds.writer.damaged())
     }
+}
 
+impl rounds::Job for Job<'_> {
     /// The plan, once the list has stood the audit; otherwise that of the whole volume.
-    fn audited_plan(&mut self) -> Result<(BackupPlan, Vec<Range<u64>>)> {
-        let (plan, lost) = self.plan()?;
+    fn plan(&mut self, rounds: &mut Rounds<'_>) -> Result<(BackupPlan, Vec<Range<u64>>)> {
+        let (plan, lost) = self.unaudited_plan(rounds)?;
         if self.audited.is_some() || self.prepared.changes.is_none() {
             return Ok((plan, lost));
         }
         let origin = self.prepared.changes.as_ref().map(|list| list.origin);
+        let RunContext { rt, cancel, .. } = rounds.run;
         let audit = audit::Audit {
-            rt: self.rt,
-            repo: self.repo,
+            rt,
+            repo: rounds.repo,
             source: &self.prepared.source,
             geometry: self.prepared.geometry,
-            cancel: self.cancel,
+            cancel,
             turns: Turns::new(self.options.limit_read),
             says_zero: origin != Some(ListOrigin::FileSystem),
         };
-        let parent = self.writer.parent().filter(|_| plan.inherit);
-        let parent = parent.map(|m| VolumeMap::of(self.repo, m)).transpose()?;
+        let parent = rounds.writer.parent().filter(|_| plan.inherit);
+        let parent = parent.map(|m| VolumeMap::of(rounds.repo, m)).transpose()?;
         let seed = u64::from_le_bytes(chunkstore::random_bytes());
         let holes = self.prepared.holes()?;
         let audited = audit.run(&plan, holes.as_ref(), parent, self.options.audit, seed)?;
         self.audited = Some(audited);
         let Some(offset) = audited.false_at else { return Ok((plan, lost)) };
         // what a run that believed the list has left must not be built upon
-        self.rt.block_on(self.writer.forget_checkpoint())?;
+        rounds.run.wait(rounds.writer.forget_checkpoint())?;
         if let Some(kind) = self.options.changes.require {
             return Err(audit::refused(&self.prepared.source, kind, offset));
         }
         self.prepared.degraded.push(audit::verdict(&audited, offset));
         self.prepared.changes = None;
         // nor may a run that believes it build upon what this one leaves
-        self.resume_by = None;
-        self.plan()
+        rounds.resume_by = None;
+        self.unaudited_plan(rounds)
     }
 
-    fn pass(
+    fn input(&self) -> Input<'_> {
+        Input::Device { source: &self.prepared.source, engine: self.options.engine }
+    }
+
+    fn goes_on(&mut self, rounds: &mut Rounds<'_>, from: &Checkpoint) {
+        let began = rounds.run.rt.block_on(rounds.writer.began(from));
+        let late = resume::overtaken(&self.known, &rounds.writer, began);
+        let late = late.filter(|w| !rounds.warnings.contains(w));
+        rounds.warnings.extend(late);
+    }
+
+    fn manifest(
         &mut self,
+        rounds: &Rounds<'_>,
         plan: &BackupPlan,
-        from: Option<&Checkpoint>,
-        missing: &HashSet<PackId>,
-    ) -> Result<PassDone> {
-        let p = &self.prepared;
-        let left = from.map(|c| plan.behind(p.geometry, c.next_chunk));
-        let left = left.as_ref().unwrap_or(plan);
-        self.resumed = from.map(|_| Resumed::of(plan.read_bytes, left.read_bytes));
-        self.progress.total_bytes.set(plan.read_bytes);
-        self.progress.done_bytes.set(plan.read_bytes - left.read_bytes);
-        // what needs no reading is known now; a repeated pass starts anew
-        self.progress.zero_bytes.set(plan.zero_bytes);
-        self.progress.unchanged_bytes.set(plan.inherited_bytes);
-        for counter in [&self.progress.reused_bytes, &self.progress.new_bytes] {
-            counter.set(0);
-        }
-        self.progress.set_phase(Phase::Moving);
-        let mut packs = self.writer.condemned().clone();
-        packs.extend(missing);
-        let scratch = ScratchDir::for_run(self.options.scratch.as_deref(), self.repo.id())?;
-        let segments = self.rt.block_on(self.writer.list_segments())?;
-        let options = DedupOptions {
-            memory_bytes: p.bounds.dedup_bytes,
-            worth_bytes: dedup::worth_bytes(plan.read_bytes),
-        };
-        let unusable = dedup::Unusable { packs, entries: self.writer.damaged().clone() };
-        let stop = Arc::new(Stop::new(self.cancel, self.meter.clone()));
-        let _watch = stop.fail_when(self.rt, self.writer.taken_for_dead());
-        let dedup =
-            dedup::Dedup::new(self.repo, self.rt, &stop, segments, options, scratch, unusable);
-        let checkpointer =
-            self.resume_by.map(|by| self.rt.block_on(self.writer.checkpoints(by.plan)));
-        let sparing = || Pace::sparing(plan.read_bytes);
-        let parent = self.writer.parent().map(|m| VolumeMap::of(self.repo, m)).transpose()?;
-        Pass {
-            repo: self.repo,
-            runtime: self.rt,
-            input: Input::Device { source: &p.source, engine: self.options.engine },
-            geometry: p.geometry,
-            plan: left,
-            from,
-            checkpointer,
-            pace: self.options.checkpoint_bytes.map_or_else(sparing, Pace::of),
-            parent,
-            dedup: &dedup,
-            bounds: &p.bounds,
-            compression: self.options.compression,
-            limit_read: self.options.limit_read,
-            progress: self.progress,
-            stop: &stop,
-        }
-        .run()
+        done: &PassDone,
+    ) -> Result<Manifest> {
+        self.prepared.note_writes();
+        let manifest = self.manifest_of(&rounds.writer, plan, done);
+        same::check_content(self.options, &manifest, &self.known)?;
+        self.last_stats = Some(manifest.stats);
+        Ok(manifest)
+    }
+
+    fn ended(&self, rounds: &Rounds<'_>, e: Error, left: Left) -> Error {
+        let meter = rounds.meter.as_deref();
+        resume::explain(e, rounds.writer.backup_id(), left.kept, left.bound, meter)
+    }
+
+    fn collected(&self) -> (String, &'static str) {
+        let context = format!("commit the backup of {}", self.prepared.volume);
+        (context, "run it again when the garbage collection has ended")
     }
 }

@@ -325,13 +325,7 @@ impl Run<'_> {
 
     /// Waits for a request, or for the wish to stop.
     fn wait<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
-        self.rt.block_on(async {
-            tokio::select! {
-                biased;
-                () = self.cancel.requested() => Err(Cancel::error()),
-                result = request => result,
-            }
-        })
+        self.rt.block_on(self.cancel.unless_requested(request))
     }
 }
 
@@ -357,11 +351,8 @@ impl Work<'_> {
             else {
                 return;
             };
-            let checked = tokio::select! {
-                biased;
-                () = self.run.cancel.requested() => Err(Cancel::error()),
-                checked = checker.check(pack, *bytes, self.data, &read) => checked,
-            };
+            let check = checker.check(pack, *bytes, self.data, &read);
+            let checked = self.run.cancel.unless_requested(check).await;
             if let Some(Some(report)) = self.failure.note(checked) {
                 self.reports.lock().unwrap_or_else(PoisonError::into_inner).push(report);
             }

@@ -28,12 +28,12 @@
 //! checked against its id in the source; the manifest of a copy says what the original's says, but
 //! for map, parent and attempt, and where it came from.
 
-mod ends;
 mod list;
 mod memory;
 mod plan;
 pub(crate) mod read;
 mod run;
+mod session;
 mod summary;
 mod wanted;
 

@@ -1,8 +1,9 @@
 //! The storing half: from the chunks of a source to the packs and the map of a backup in a
 //! repository.
 //!
-//! [`Pass`](pass::Pass) runs the stages over a plan; each stage is a file. A source of bytes is a
-//! device, or a backup in another repository.
+//! [`Rounds`](rounds::Rounds) is the commit loop of all that stores; [`Pass`](pass::Pass) runs the
+//! stages over one plan; each stage is a file. A source of bytes is a device, or a backup in another
+//! repository.
 //!
 //! Must not: know which operation it works for; decide inside a stage what the plan has decided.
 
@@ -16,6 +17,7 @@ pub(crate) mod level;
 pub(crate) mod pass;
 pub(crate) mod read;
 pub(crate) mod resume;
+pub(crate) mod rounds;
 pub(crate) mod seal;
 pub(crate) mod stop;
 pub(crate) mod turns;

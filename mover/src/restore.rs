@@ -414,13 +414,7 @@ pub(crate) fn find(
     spec: &str,
     cancel: &Cancel,
 ) -> Result<Manifest> {
-    rt.block_on(async {
-        tokio::select! {
-            biased;
-            () = cancel.requested() => Err(Cancel::error()),
-            found = repo.find_backup(spec) => found,
-        }
-    })
+    rt.block_on(cancel.unless_requested(repo.find_backup(spec)))
 }
 
 /// What is wanted of a backup's volume.

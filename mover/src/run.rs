@@ -7,6 +7,7 @@
 
 mod cancel;
 pub(crate) mod concurrency;
+mod context;
 pub(crate) mod failure;
 mod memory;
 mod progress;
@@ -14,6 +15,7 @@ pub mod quota;
 pub(crate) mod threads;
 
 pub use cancel::Cancel;
+pub(crate) use context::RunContext;
 pub use memory::MemoryBudget;
 pub(crate) use memory::TooLittleMemory;
 pub use progress::{Counter, Phase, Progress};

@@ -22,7 +22,7 @@ use super::prepare::{Prepared, prepare};
 use super::{BackupOptions, audit, resume};
 use crate::ingest::dedup::worth_bytes;
 use crate::ingest::{Bounds, Resumed, damage, units};
-use crate::run::{Cancel, Progress};
+use crate::run::{Cancel, Progress, RunContext};
 use chunkstore::{
     ChangeKind, Checkpoint, ChunkNo, DamagedSet, DedupOptions, Geometry, Manifest, Repository,
     Result, Unfinished, VolumeMap, check_frontier, find_unfinished, read_damaged,
@@ -133,8 +133,9 @@ pub fn forecast(
     progress: &Arc<Progress>,
     cancel: &Arc<Cancel>,
 ) -> Result<Forecast> {
-    let (prepared, known) = prepare(rt, repo, options, cancel, progress)?;
-    let asking = Asking { rt, repo, cancel };
+    let run = RunContext { rt, cancel, progress };
+    let (prepared, known) = prepare(run, repo, options)?;
+    let asking = Asking { run, repo };
     let (damaged, notes) = asking.wait(read_damaged(repo))?;
     let resume_by = resume::resume_by(options, &prepared, &known.parents);
     let unfinished = match resume_by {
@@ -195,21 +196,15 @@ pub fn forecast(
     })
 }
 
-/// Who asks, and until when.
+/// Who asks, and whom.
 pub(super) struct Asking<'a> {
-    rt: &'a tokio::runtime::Handle,
+    run: RunContext<'a>,
     repo: &'a Arc<Repository>,
-    cancel: &'a Arc<Cancel>,
 }
 
 impl Asking<'_> {
     fn wait<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
-        self.rt.block_on(async {
-            tokio::select! {
-                done = request => done,
-                () = self.cancel.wait() => Err(Cancel::error()),
-            }
-        })
+        self.run.wait(request)
     }
 }
 

@@ -18,7 +18,7 @@ use super::parent::{self, Known};
 use super::{BackupOptions, HEAD_BYTES, stdin};
 use crate::device::Source;
 use crate::ingest::bounds::ranges_max;
-use crate::run::{Cancel, MemoryBudget, Progress};
+use crate::run::{Cancel, MemoryBudget, RunContext};
 use chunkstore::{
     ChangeKind, ChunkSize, Error, ErrorKind, Repository, Result, VolumeName, is_zero,
 };
@@ -47,13 +47,11 @@ impl Choice {
 
 /// What is needed to ask.
 pub(super) struct Ladder<'a> {
-    pub(super) rt: &'a tokio::runtime::Handle,
+    pub(super) run: RunContext<'a>,
     pub(super) repo: &'a Arc<Repository>,
     pub(super) options: &'a BackupOptions,
     pub(super) source: &'a Source,
     pub(super) chunk: ChunkSize,
-    pub(super) cancel: &'a Arc<Cancel>,
-    pub(super) progress: &'a Arc<Progress>,
 }
 
 impl Ladder<'_> {
@@ -68,7 +66,7 @@ impl Ladder<'_> {
         let ChangeRequest { sources, require } = &self.options.changes;
         if let Some(given) = sources.iter().find(|source| source.is_given()) {
             let mut list =
-                read_given(given, self.source.size_bytes(), self.options.memory, self.cancel)?;
+                read_given(given, self.source.size_bytes(), self.options.memory, self.run.cancel)?;
             check_empty(&list, self.source)?;
             self.note_base(&mut list);
             return self.with_parents(Some(list), Vec::new());
@@ -85,7 +83,7 @@ impl Ladder<'_> {
         let volume = self.volume(kind)?;
         let known = self.known(&volume, kind)?;
         let base = known.parents.first().filter(|_| kind == ChangeKind::Delta);
-        let movement: Arc<dyn Movement> = self.progress.clone();
+        let movement: Arc<dyn Movement> = self.run.progress.clone();
         let request = ListRequest {
             kind,
             volume_bytes: self.source.size_bytes(),
@@ -95,12 +93,7 @@ impl Ladder<'_> {
             device: Some(self.source),
             movement: Some(&movement),
         };
-        let list = self.rt.block_on(async {
-            tokio::select! {
-                list = source.fetch(&request) => list,
-                () = self.cancel.wait() => Err(Cancel::error()),
-            }
-        })?;
+        let list = self.run.wait(source.fetch(&request))?;
         check_empty(&list, self.source)?;
         Ok(Choice { list: Some(list), volume, known, steps: Vec::new() })
     }
@@ -125,7 +118,7 @@ impl Ladder<'_> {
 
     fn known(&self, volume: &VolumeName, kind: ChangeKind) -> Result<Known> {
         let delta = kind == ChangeKind::Delta;
-        parent::known(self.rt, self.repo, self.options, volume, delta)
+        parent::known(self.run.rt, self.repo, self.options, volume, delta)
     }
 
     fn volume(&self, kind: ChangeKind) -> Result<VolumeName> {

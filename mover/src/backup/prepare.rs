@@ -7,7 +7,7 @@ use super::parent::Known;
 use super::{BackupOptions, ladder, same};
 use crate::device::{Source, SourceOptions};
 use crate::ingest::{Bounds, damage};
-use crate::run::{Cancel, Progress};
+use crate::run::RunContext;
 use chunkstore::{
     ChangeKind, DamagedSet, Error, ErrorKind, Geometry, Manifest, ReadLimits, Repository, Result,
     VolumeName,
@@ -34,15 +34,13 @@ pub(super) struct Prepared {
 }
 
 pub(super) fn prepare(
-    rt: &tokio::runtime::Handle,
+    run: RunContext<'_>,
     repo: &Arc<Repository>,
     options: &BackupOptions,
-    cancel: &Arc<Cancel>,
-    progress: &Arc<Progress>,
 ) -> Result<(Prepared, Known)> {
     same::check_names(options)?;
     let source = Source::open(&options.source, SourceOptions { direct: options.direct })?;
-    source.io_file().heed(cancel.flag());
+    source.io_file().heed(run.cancel.flag());
     let geometry = Geometry::new(source.size_bytes(), repo.params().chunk)
         .map_err(|e| e.within(format!("back up {}", options.source.display())))?;
     let written = source.written();
@@ -63,7 +61,7 @@ pub(super) fn prepare(
         ));
     }
     let chunk = repo.params().chunk;
-    let ladder = ladder::Ladder { rt, repo, options, source: &source, chunk, cancel, progress };
+    let ladder = ladder::Ladder { run, repo, options, source: &source, chunk };
     let chosen = ladder.choose()?;
     let bounds = bounds(repo, options)?;
     let ladder::Choice { list: changes, volume, known, steps } = chosen;
@@ -81,7 +79,7 @@ pub(super) fn prepare(
         warnings,
         degraded,
     };
-    same::check_source(rt, repo, options, &prepared, &known)?;
+    same::check_source(run.rt, repo, options, &prepared, &known)?;
     Ok((prepared, known))
 }
 

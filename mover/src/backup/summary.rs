@@ -1,11 +1,12 @@
 //! What a backup did, with the same numbers for people, machines and the manifest.
 
-use super::{Audited, Run};
+use super::{Audited, Job};
 use crate::ingest::pass::PassDone;
+use crate::ingest::rounds::{Committed, Rounds};
 use crate::ingest::{Bounds, CompressionUsed, Resumed};
 use chunkstore::{
     BackupStats, ChangeKind, Manifest, ParentRef, RequestCounts, Retention, SnapshotInfo,
-    SourceInfo,
+    SourceInfo, Writer,
 };
 use mover_changes::BackupPlan;
 use serde::Serialize;
@@ -158,10 +159,15 @@ impl BackupSummary {
     }
 }
 
-impl Run<'_> {
+impl Job<'_> {
     /// The manifest of what the pass made. The commit gives it its attempt and its place in the order,
     /// and right times where the clock is off.
-    pub(super) fn manifest(&self, plan: &BackupPlan, done: &PassDone) -> Manifest {
+    pub(super) fn manifest_of(
+        &self,
+        writer: &Writer,
+        plan: &BackupPlan,
+        done: &PassDone,
+    ) -> Manifest {
         let p = &self.prepared;
         let listed = p.changes.as_ref().map(|c| {
             (
@@ -175,13 +181,12 @@ impl Run<'_> {
         // a clock may have been set meanwhile
         let ran = chrono::TimeDelta::from_std(self.begun.elapsed()).unwrap_or_default();
         Manifest {
-            backup_id: self.writer.backup_id().clone(),
+            backup_id: writer.backup_id().clone(),
             volume: p.volume.clone(),
-            attempt: self.writer.attempt(),
+            attempt: writer.attempt(),
             size_bytes: p.geometry.size_bytes(),
             map: done.assembled.map,
-            parent: self
-                .writer
+            parent: writer
                 .parent()
                 .map(|m| ParentRef { backup_id: m.backup_id.clone(), attempt: m.attempt }),
             snapshot: SnapshotInfo {
@@ -222,15 +227,16 @@ impl Run<'_> {
         }
     }
 
-    pub(super) fn summary(
-        &self,
-        m: Manifest,
-        outcome: BackupOutcome,
-        done: &PassDone,
-    ) -> BackupSummary {
+    pub(super) fn summary(&self, rounds: &Rounds<'_>, committed: Committed) -> BackupSummary {
+        let Committed { manifest, fresh, done, .. } = committed;
+        let done = &done;
+        let outcome = match fresh {
+            true => BackupOutcome::Committed,
+            false => BackupOutcome::AlreadyCommitted,
+        };
         let elapsed = self.begun.elapsed();
         let stats = self.last_stats.unwrap_or_default();
-        let mut summary = BackupSummary::of(m, outcome, elapsed);
+        let mut summary = BackupSummary::of(manifest, outcome, elapsed);
         summary.read_bytes = stats.read_bytes;
         summary.zero_bytes = stats.zero_bytes;
         summary.unchanged_bytes = stats.unchanged_bytes;
@@ -244,13 +250,13 @@ impl Run<'_> {
         summary.rate_bytes_per_second = rate;
         summary.engine = done.engine;
         summary.compression.clone_from(&done.compression);
-        summary.resumed = self.resumed;
+        summary.resumed = rounds.resumed;
         summary.audit = self.audited;
         summary.bottleneck = self.bottleneck(done, elapsed);
         summary.waits = Waits::of(done);
         summary.bounds = Some(self.prepared.bounds.clone());
-        summary.requests = self.repo.store().counts();
-        summary.warnings.clone_from(&self.prepared.warnings);
+        summary.requests = rounds.repo.store().counts();
+        summary.warnings.clone_from(&rounds.warnings);
         summary
     }
 

@@ -90,12 +90,7 @@ impl Context {
 
     /// Runs a request to its end, or until the user wants to stop.
     pub(crate) fn block_on<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
-        self.runtime()?.block_on(async {
-            tokio::select! {
-                result = request => result,
-                () = self.cancel.wait() => Err(Cancel::error()),
-            }
-        })
+        self.runtime()?.block_on(self.cancel.unless_requested(request))
     }
 }
 

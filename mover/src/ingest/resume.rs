@@ -17,10 +17,9 @@ pub struct Resumed {
     pub bytes: u64,
 }
 
-/// How long a run that has to stop asks its own lease how far it is, and tries to give it back: a
-/// request to the store that is under way holds both up.
+/// How long a run that has to stop asks its own lease how far it is: a request to the store that is
+/// under way holds that up.
 pub(crate) const ASKED_WITHIN: Duration = Duration::from_millis(300);
-pub(crate) const FINISH_WITHIN: Duration = Duration::from_millis(500);
 
 /// The bound that ended a run, if it was one.
 pub(crate) fn bound_of(e: &Error, cancel: &Cancel, meter: Option<&Meter>) -> Option<Bound> {

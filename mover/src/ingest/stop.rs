@@ -97,14 +97,9 @@ impl Stop {
         runtime: &tokio::runtime::Handle,
         request: impl Future<Output = T>,
     ) -> Result<T> {
-        runtime.block_on(async {
-            tokio::select! {
-                done = request => Ok(done),
-                () = self.cancel.wait() => {
-                    self.since();
-                    Err(Cancel::error())
-                }
-            }
+        let answered = self.cancel.unless_requested(async { Ok(request.await) });
+        runtime.block_on(answered).inspect_err(|_| {
+            self.since();
         })
     }
 

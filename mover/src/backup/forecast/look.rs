@@ -171,7 +171,7 @@ impl Look<'_> {
         let mut buffer = Arena::new(1, bounds.slot_bytes as usize)?.take_wait();
         let mut known = Known { seen: HashSet::new(), stored };
         for group_no in wanted {
-            self.asking.cancel.check()?;
+            self.asking.run.cancel.check()?;
             let within = Extents::of(group_no * group..(group_no + 1) * group);
             let unit = within.intersect(&read).into_vec();
             let pages = match &mut reader {

@@ -33,8 +33,8 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Both ends, and what was in them.
-struct Ends {
+/// Both repositories, and what was in them.
+struct CopyInventory {
     from: Arc<Repository>,
     to: Arc<Repository>,
     /// All that is in the source, of the wanted volume.
@@ -75,25 +75,25 @@ pub(crate) fn copy(ctx: &Context, args: &CopyArgs) -> Result<()> {
     let (there, far_problems) = ctx.block_on(to.list_backups(volume.as_ref()))?;
     far_problems.iter().for_each(|e| ctx.output.warn(&e.to_string()));
     let there = there.into_iter().map(|b| b.manifest).collect();
-    let mut ends = Ends { from, to, source, there };
-    let wanted = select(ctx, args, &policy, &ends)?;
+    let mut inventory = CopyInventory { from, to, source, there };
+    let wanted = select(ctx, args, &policy, &inventory)?;
     if args.dry_run {
-        preview(ctx, &ends, &wanted)?;
+        preview(ctx, &inventory, &wanted)?;
         return unreadable(ctx, problems);
     }
     let deadline = Deadline::start(ctx, deadline(&args.storing.quota)?)?;
     let begun = Instant::now();
     let mut done = Done::default();
-    let copied = copy_all(ctx, &mut ends, &wanted, &options, &mut done);
+    let copied = copy_all(ctx, &mut inventory, &wanted, &options, &mut done);
     drop(deadline);
     if let Err(e) = &copied
         && (e.kind() == ErrorKind::Limit
             || (e.kind() == ErrorKind::Cancelled && ctx.cancel.bound().is_some()))
     {
-        stopped(ctx, &ends, &done, begun)?;
+        stopped(ctx, &inventory, &done, begun)?;
     }
     let failed = copied?;
-    let mut view = view(&ends, &done);
+    let mut view = view(&inventory, &done);
     view["retention"] = json!(retain.map(|policy| policy.retention));
     view["dry_run"] = json!(false);
     let (copied, there) = (done.copied.len(), done.there);
@@ -116,20 +116,20 @@ pub(crate) fn copy(ctx: &Context, args: &CopyArgs) -> Result<()> {
 }
 
 /// What was done with the backups that were gone through to the end.
-fn view(ends: &Ends, done: &Done) -> Value {
+fn view(inventory: &CopyInventory, done: &Done) -> Value {
     let sum = |of: fn(&CopySummary) -> u64| done.copied.iter().map(of).sum::<u64>();
     json!({
         "copied": done.copied.len(), "already_there": done.there, "failed": done.failed,
         "fetched_bytes": sum(|s| s.fetched_bytes), "stored_bytes": sum(|s| s.stored_bytes),
-        "source_requests": ends.from.store().counts(), "target_requests": ends.to.store().counts(),
+        "source_requests": inventory.from.store().counts(), "target_requests": inventory.to.store().counts(),
     })
 }
 
 /// What a run did that has kept to a bound, the backup in which it stopped included.
-fn stopped(ctx: &Context, ends: &Ends, done: &Done, begun: Instant) -> Result<()> {
+fn stopped(ctx: &Context, inventory: &CopyInventory, done: &Done, begun: Instant) -> Result<()> {
     let last = done.last.as_ref().map_or(0, |progress| progress.stored_bytes.get());
-    let uploaded = ends.to.store().sent().total();
-    let mut view = view(ends, done);
+    let uploaded = inventory.to.store().sent().total();
+    let mut view = view(inventory, done);
     view["outcome"] = json!("stopped");
     view["elapsed_seconds"] = json!(begun.elapsed().as_secs_f64());
     view["stopped_stored_bytes"] = json!(last);
@@ -175,19 +175,25 @@ fn open_target(
 }
 
 /// What is to be copied, by volume and then from the oldest to the newest.
-fn select(ctx: &Context, args: &CopyArgs, policy: &Policy, ends: &Ends) -> Result<Vec<Manifest>> {
-    let all = || ends.source.iter().map(|b| &b.manifest);
+fn select(
+    ctx: &Context,
+    args: &CopyArgs,
+    policy: &Policy,
+    inventory: &CopyInventory,
+) -> Result<Vec<Manifest>> {
+    let all = || inventory.source.iter().map(|b| &b.manifest);
     if args.backups.is_empty() && *policy == Policy::default() {
         return Ok(all().cloned().collect());
     }
     if args.backups.is_empty() {
-        let kept =
-            plan_forget(policy, &ends.source, chrono::Utc::now())?.into_iter().filter(|d| d.keep());
+        let kept = plan_forget(policy, &inventory.source, chrono::Utc::now())?
+            .into_iter()
+            .filter(|d| d.keep());
         return Ok(kept.map(|d| d.backup.manifest.clone()).collect());
     }
     let mut named = Vec::new();
     for spec in &args.backups {
-        let found = ctx.block_on(ends.from.find_backup(spec))?;
+        let found = ctx.block_on(inventory.from.find_backup(spec))?;
         if !all().any(|m| *m == found) {
             let detail = format!("it is of volume {}", found.volume);
             return Err(Error::new(ErrorKind::Usage, format!("copy backup {spec}"), detail)
@@ -198,12 +204,12 @@ fn select(ctx: &Context, args: &CopyArgs, policy: &Policy, ends: &Ends) -> Resul
     Ok(all().filter(|m| named.contains(&m.name())).cloned().collect())
 }
 
-fn preview(ctx: &Context, ends: &Ends, wanted: &[Manifest]) -> Result<()> {
-    let (from, to) = (*ends.from.id(), *ends.to.id());
+fn preview(ctx: &Context, inventory: &CopyInventory, wanted: &[Manifest]) -> Result<()> {
+    let (from, to) = (*inventory.from.id(), *inventory.to.id());
     let mut counts = [0; 3];
     let mut rows = Vec::new();
     for m in wanted {
-        let (index, word) = match standing(from, m, to, &ends.there) {
+        let (index, word) = match standing(from, m, to, &inventory.there) {
             Standing::Absent => (0, "copy"),
             Standing::There(_) => (1, "there"),
             Standing::Taken(_) => (2, "taken"),
@@ -235,31 +241,31 @@ fn preview(ctx: &Context, ends: &Ends, wanted: &[Manifest]) -> Result<()> {
 /// Copies what is not there. The error is the first of those that concern one backup only.
 fn copy_all(
     ctx: &Context,
-    ends: &mut Ends,
+    inventory: &mut CopyInventory,
     wanted: &[Manifest],
     options: &CopyOptions,
     done: &mut Done,
 ) -> Result<Option<Error>> {
-    let (from, to) = (*ends.from.id(), *ends.to.id());
+    let (from, to) = (*inventory.from.id(), *inventory.to.id());
     let mut first = None;
     for backup in wanted {
-        let copied = match standing(from, backup, to, &ends.there) {
+        let copied = match standing(from, backup, to, &inventory.there) {
             Standing::There(_) => {
                 done.there += 1;
                 continue;
             }
-            Standing::Taken(_) => Err(crate::copy::taken(&ends.to, backup)),
+            Standing::Taken(_) => Err(crate::copy::taken(&inventory.to, backup)),
             Standing::Absent => {
                 let progress = Progress::new();
                 done.last = Some(Arc::clone(&progress));
-                one(ctx, ends, backup, options, &progress)
+                one(ctx, inventory, backup, options, &progress)
             }
         };
         match copied {
             Ok(summary) => {
                 summary.warnings.iter().for_each(|w| ctx.output.warn(w));
                 show(ctx, &summary)?;
-                ends.there.push(summary.manifest.clone());
+                inventory.there.push(summary.manifest.clone());
                 match summary.outcome {
                     CopyOutcome::Copied => done.copied.push(summary),
                     CopyOutcome::AlreadyThere => done.there += 1,
@@ -283,13 +289,13 @@ fn copy_all(
 
 fn one(
     ctx: &Context,
-    ends: &Ends,
+    inventory: &CopyInventory,
     backup: &Manifest,
     options: &CopyOptions,
     progress: &Arc<Progress>,
 ) -> Result<CopySummary> {
-    let (from, to) = (&ends.from, &ends.to);
-    let base = base_of(*from.id(), &ends.source, *to.id(), &ends.there, backup);
+    let (from, to) = (&inventory.from, &inventory.to);
+    let base = base_of(*from.id(), &inventory.source, *to.id(), &inventory.there, backup);
     ctx.telemetry.set_volume(backup.volume.as_str());
     let watch = Watch::start(ctx, progress, Reads::Store, to.store());
     let copied = run(ctx.runtime()?, (from, to), backup, base, options, progress, &ctx.cancel);

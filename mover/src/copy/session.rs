@@ -4,30 +4,22 @@
 use super::plan::Base;
 use super::run::CopyOptions;
 use crate::backup::LEASE_SECONDS;
-use crate::ingest::resume::FINISH_WITHIN;
-use crate::run::Cancel;
+use crate::run::RunContext;
 use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Reader, Repository, Result};
 use std::sync::Arc;
-use tokio::runtime::Handle;
 
-/// Between what, and until when.
+/// Two repositories, and the run that copies from the one to the other.
 #[derive(Clone, Copy)]
-pub(super) struct Ends<'a> {
-    pub(super) rt: &'a Handle,
+pub(super) struct CopySession<'a> {
+    pub(super) run: RunContext<'a>,
     pub(super) from: &'a Arc<Repository>,
     pub(super) to: &'a Arc<Repository>,
-    pub(super) cancel: &'a Arc<Cancel>,
 }
 
-impl Ends<'_> {
+impl CopySession<'_> {
     /// Waits for a request, or until the run is to stop.
     pub(super) fn wait<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
-        self.rt.block_on(async {
-            tokio::select! {
-                done = request => done,
-                () = self.cancel.wait() => Err(Cancel::error()),
-            }
-        })
+        self.run.wait(request)
     }
 
     pub(super) fn lease(options: &CopyOptions) -> LeaseOptions {
@@ -39,7 +31,7 @@ impl Ends<'_> {
         let lease = options.source_lease.then(|| Self::lease(options));
         let reader = self.wait(Reader::begin(self.from, backup, lease))?;
         // it ends with the reader
-        drop(self.rt.spawn(reader.heartbeat()));
+        drop(self.run.rt.spawn(reader.heartbeat()));
         Ok(reader)
     }
 
@@ -59,23 +51,14 @@ impl Ends<'_> {
 
     /// An error, or that the original was forgotten meanwhile, if that is why.
     pub(super) fn explain(&self, reader: &Reader, e: Error) -> Error {
-        self.rt.block_on(reader.explain(e))
+        self.run.rt.block_on(reader.explain(e))
     }
 
     /// That a lease stays is no more than a line in the log: it runs out by itself.
     pub(super) fn finish(&self, reader: Option<Reader>) {
         let Some(reader) = reader else { return };
-        let warnings = self.give_back(reader.finish());
+        let warnings = self.run.give_back(reader.finish());
         warnings.iter().for_each(|w| tracing::warn!("in {}: {w}", self.from.store().url()));
-    }
-
-    /// A store that does not answer must not use up the time that is left when the run is to stop.
-    pub(super) fn give_back(&self, finish: impl Future<Output = Vec<String>>) -> Vec<String> {
-        if !self.cancel.cancelled() {
-            return self.rt.block_on(finish);
-        }
-        let finish = async { tokio::time::timeout(FINISH_WITHIN, finish).await };
-        self.rt.block_on(finish).unwrap_or_default()
     }
 }
 
