@@ -277,3 +277,30 @@ fn what_is_refused_changes_nothing() {
     assert_eq!(run(&kit, poor).unwrap_err().kind(), ErrorKind::Usage);
     assert_eq!(fs::read(&target).unwrap(), content);
 }
+
+/// A large file takes longer to look through than a run may stand still: each chunk is movement,
+/// and it stops at the first that is somebody else's.
+#[test]
+fn each_chunk_of_an_existing_file_that_is_looked_at_is_movement() {
+    let kit = Kit::new(Shape::default());
+    let mut image = kit.image(1000 * 4096 + 513);
+    let chunks = image.geometry().chunks();
+    (0..chunks).for_each(|chunk| image.set(chunk, chunk + 1));
+    kit.backup("vol", "one", &image);
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("there.img");
+    let looked_at = |there: &[u8]| {
+        fs::write(&target, there).unwrap();
+        let options = RestoreOptions { force: false, ..options("one", &target) };
+        let progress = Progress::new();
+        let done = restore(kit.rt.handle(), &kit.repo, options, &progress, &Cancel::new());
+        (done.map_err(|e| e.kind()).err(), progress.listed.get())
+    };
+    let ours = image.bytes();
+    assert_eq!(looked_at(&ours), (None, chunks));
+    for (chunk, at) in [(0, 7), (400, 400 * 4096), (1000, ours.len() - 1)] {
+        let mut theirs = ours.clone();
+        theirs[at] ^= 1;
+        assert_eq!(looked_at(&theirs), (Some(ErrorKind::Usage), chunk + 1), "chunk {chunk}");
+    }
+}
