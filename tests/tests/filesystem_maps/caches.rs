@@ -234,6 +234,36 @@ fn a_partition_that_is_open_shows_what_was_restored_onto_its_disk() {
     drop(mapped);
 }
 
+/// A volume that ends within a block is compared with a larger disk. Its last bytes are read
+/// through the disk's cache, and are of the disk nevertheless.
+#[test]
+fn the_odd_end_of_a_volume_is_compared_with_what_is_on_the_disk() {
+    require_root!();
+    let mut stage = Stage::new(Filesystem::Ext4, 94);
+    let image = make_disk(&stage, Content::Swap, 40 * MIB);
+    let disk = Disk::attach(&image);
+    let held = hold(disk.path());
+    write_plain(&mut stage, &disk.partition());
+    let odd = (START + PLAIN.start + 5 * MIB + 77) as usize;
+    let on_disk = fs::read(&image).unwrap()[..odd].to_vec();
+    let mut cached = [1; 77];
+    let at = (odd - cached.len()) as u64;
+    held.read_exact_at(&mut cached, at).unwrap();
+    assert!(cached == [0; 77] && !on_disk.ends_with(&cached), "the cache is of before");
+    let volume = stage.path("odd");
+    fs::write(&volume, on_disk).unwrap();
+    let mover = stage.repository();
+    mover.ok(["backup", &text(&volume), "--volume", "v"]);
+    let path = text(disk.path());
+    let line = ["verify", "v@latest", "--device", &path, "--direct-io", "always", "--json"];
+    let warnings = || mover.ok(line).summary()["warnings"].to_string();
+    assert_eq!(warnings(), "[]");
+    let mapped = MmapOptions::new().len(1 << 20).populate().map_raw_read_only(&held).unwrap();
+    let told = warnings();
+    assert!(told.contains("may be older") && told.contains("pages stay"), "{told}");
+    drop(mapped);
+}
+
 /// What a process has mapped into its memory cannot be dropped from the cache.
 #[test]
 fn a_cache_that_cannot_be_emptied_makes_the_backup_degraded() {
