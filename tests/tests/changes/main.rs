@@ -23,6 +23,7 @@ pub(crate) fn quick() -> RetryPolicy {
         internal_tries_max: 2,
         wait_first_ms: 1,
         wait_max_ms: 2,
+        start_ms: 15_000,
         idle_ms: 2000,
     }
 }

@@ -2,12 +2,16 @@
 //! ends.
 
 use super::world::World;
-use super::{fetch, quick};
-use mover_changes::{ChangeKind, ChangeSource, SnapshotEndpoint, SnapshotSource};
+use super::{fetch, quick, wanted};
+use mover_changes::{
+    ChangeKind, ChangeSource, RestSource, RetryPolicy, SnapshotEndpoint, SnapshotSource,
+};
 use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tests::{Authority, Blocks, Code, GrpcQuirks, GrpcServer, Mover, RestServer, work_dir};
+use tests::{
+    Authority, Blocks, Code, GrpcQuirks, GrpcServer, Mover, RestQuirks, RestServer, work_dir,
+};
 
 const VOLUME: u64 = 1 << 20;
 
@@ -136,6 +140,34 @@ fn both_reasons_are_told_where_neither_list_can_be_had() {
     let more = ["--changed-blocks-kind", "delta", "--allocated-url", &all];
     let said = Mover::new().run([&line[..], &more].concat()).expect_code(2).stderr;
     assert!(said.contains(&delta) && said.contains(&all), "{said}");
+}
+
+/// 503 comes from a server that is there, so it gets all tries, and not the short time of an address
+/// where nobody was ever reached: here none at all. An hour that it asks for is cut, or this test
+/// would take hours.
+#[test]
+fn a_server_that_is_busy_at_the_start_is_waited_for_within_bounds() {
+    let server = RestServer::http();
+    let blocks = Blocks::by(9, |n| tests::Block { offset: n * 8192, len: 4096, zero: false });
+    let busy = |path, times| {
+        let status_at = Some((1, 503, times));
+        let quirks = RestQuirks { status_at, retry_after: Some(3600), ..RestQuirks::default() };
+        server.put(path, VOLUME, blocks.clone(), quirks)
+    };
+    let ask = |url| {
+        let retry = RetryPolicy { start_ms: 0, ..quick() };
+        let source =
+            RestSource { delta_url: Some(url), plain_http: true, retry, ..RestSource::default() };
+        fetch(&ChangeSource::Rest(source), ChangeKind::Delta, VOLUME)
+    };
+    let list = ask(busy("/soon", 3)).expect("it is waited for");
+    assert_eq!((list.data, list.zero), wanted(&blocks));
+    assert_eq!(server.requests().len(), 4);
+    let error = ask(busy("/never", u32::MAX)).expect_err("it stays busy").to_string();
+    assert!(error.contains("503") && error.contains("it was asked 4 times"), "{error}");
+    assert_eq!(server.requests().len(), 4 + 4);
+    let error = ask(format!("http://{}/", nobody())).expect_err("nobody is there").to_string();
+    assert!(error.contains("it was asked 1 times"), "{error}");
 }
 
 /// Where a driver does not answer for what follows, its list can be had nevertheless.

@@ -9,8 +9,6 @@
 use chunkstore::Error;
 use std::time::{Duration, Instant};
 
-/// A server that was never reached is given up after this time.
-const START: Duration = Duration::from_secs(15);
 /// Longest wait while a server was never reached.
 const START_WAIT: Duration = Duration::from_secs(3);
 
@@ -25,6 +23,8 @@ pub struct RetryPolicy {
     pub wait_first_ms: u64,
     /// Longest wait, also where a server asks for more.
     pub wait_max_ms: u64,
+    /// A server that was never reached is given up after this time.
+    pub start_ms: u64,
     /// A server that says nothing for this long has failed.
     pub idle_ms: u64,
 }
@@ -36,6 +36,7 @@ impl Default for RetryPolicy {
             internal_tries_max: 3,
             wait_first_ms: 500,
             wait_max_ms: 30_000,
+            start_ms: 15_000,
             idle_ms: 60_000,
         }
     }
@@ -121,7 +122,7 @@ impl RetryBudget {
         let mut over = self.failures >= tries_max;
         if !self.reached {
             wait = wait.min(START_WAIT);
-            over |= elapsed + wait > START;
+            over |= elapsed + wait > Duration::from_millis(self.policy.start_ms);
         }
         if over {
             return Err(self.counted(error));
@@ -172,30 +173,35 @@ mod tests {
     fn a_server_that_was_never_reached_is_given_up_sooner() {
         let error = || Error::new(chunkstore::ErrorKind::Unavailable, "ask", "no").hint("look");
         let policy = RetryPolicy { tries_max: 1000, ..RetryPolicy::default() };
-        let tries = |reached: bool| {
+        let start = Duration::from_millis(policy.start_ms);
+        let tries = |policy: RetryPolicy, reached: bool, asked| {
             let mut retries = RetryBudget::new(policy, "x".into());
             if reached {
                 retries.reached();
             }
             let mut elapsed = Duration::ZERO;
             for tries in 1.. {
-                match retries.after_at(elapsed, error(), policy.tries_max, None) {
+                match retries.after_at(elapsed, error(), policy.tries_max, asked) {
                     Ok(wait) => elapsed += wait,
                     Err(error) => return (tries, elapsed, error.to_string()),
                 }
             }
             unreachable!("it ends")
         };
-        let (count, elapsed, words) = tries(false);
-        assert!((5..10).contains(&count) && elapsed <= START, "{count} in {elapsed:?}");
+        let (count, elapsed, words) = tries(policy, false, None);
+        assert!((5..10).contains(&count) && elapsed <= start, "{count} in {elapsed:?}");
         assert_eq!(words, format!("ask: no; it was asked {count} times without progress; look"));
-        assert_eq!(tries(true).0, 1000);
+        assert_eq!(tries(policy, true, None).0, 1000);
+        // one that is there and wants an hour each time
+        let hour = Some(Duration::from_secs(3600));
+        let (count, elapsed, _) = tries(RetryPolicy::default(), true, hour);
+        assert_eq!((count, elapsed.as_secs()), (6, 5 * 30));
         let mut retries = RetryBudget::new(policy, "x".into());
         retries.progress();
-        assert!(retries.after_at(START * 2, error(), 2, None).is_ok(), "its list goes on");
-        assert!(retries.after_at(START * 2, error(), 2, None).is_err());
+        assert!(retries.after_at(start * 2, error(), 2, None).is_ok(), "its list goes on");
+        assert!(retries.after_at(start * 2, error(), 2, None).is_err());
         retries.progress();
-        assert!(retries.after_at(START * 2, error(), 2, None).is_ok(), "counted anew");
-        assert!(retries.after_at(START, error(), 0, None).is_err(), "of no use");
+        assert!(retries.after_at(start * 2, error(), 2, None).is_ok(), "counted anew");
+        assert!(retries.after_at(start, error(), 0, None).is_err(), "of no use");
     }
 }
