@@ -28,15 +28,16 @@
 //! its packs from being deleted before that.
 
 mod locking;
+mod look;
 mod lost;
 mod resumed;
 mod timing;
 
 pub use resumed::{Checkpointer, ResumeBy, Unfinished, find_unfinished};
 
-use super::condemned::{DamagedSet, read_condemned, read_damaged};
+use super::condemned::DamagedSet;
 use super::lease::{LeaseKeeper, LeaseOptions, Removal};
-use super::reader::{Confirmed, backup_at, confirm, stays_behind};
+use super::reader::{backup_at, stays_behind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::lease::LeaseRole;
 use crate::format::manifest::{Manifest, ManifestRecord};
@@ -164,50 +165,6 @@ impl Writer {
                 Err(e)
             }
         }
-    }
-
-    /// Steps 2 and 3: what may be relied upon, seen after the lease was there.
-    async fn look_around(&mut self) -> Result<()> {
-        self.choose_parent().await?; // 2
-        self.read_lists().await // 3
-    }
-
-    async fn choose_parent(&mut self) -> Result<()> {
-        self.parent = None;
-        let mut first = true;
-        while let Some(candidate) = self.candidates.pop_front() {
-            if candidate.volume != self.volume {
-                let detail = format!("{} is of another volume", candidate.name());
-                return Err(Error::new(ErrorKind::Usage, "choose a parent", detail));
-            }
-            if !std::mem::take(&mut first) {
-                // for whoever looks at the lease; what counts is that it was there before the next
-                // line
-                self.lease.update(role(self.name(), Some(&candidate))).await?;
-            }
-            match confirm(&self.repo, &candidate.name()).await? {
-                Confirmed::Present => {
-                    self.parent = Some(candidate);
-                    return Ok(());
-                }
-                Confirmed::Forgotten => tracing::info!("parent {} was forgotten", candidate.name()),
-                Confirmed::Absent => tracing::info!("parent {} is gone", candidate.name()),
-            }
-        }
-        if !first {
-            self.lease.update(role(self.name(), None)).await?;
-        }
-        Ok(())
-    }
-
-    async fn read_lists(&mut self) -> Result<()> {
-        let (condemned, damaged) =
-            futures::try_join!(read_condemned(&self.repo), read_damaged(&self.repo))?;
-        self.condemned = condemned;
-        let (damaged, warnings) = damaged;
-        self.damaged = damaged;
-        self.warnings.extend(warnings);
-        Ok(())
     }
 
     /// The confirmed parent.

@@ -1,0 +1,52 @@
+//! Steps 2 and 3 of a writer: what it finds once its lease is there, and may rely upon from then on.
+
+use super::{Writer, role};
+use crate::error::{Error, ErrorKind, Result};
+use crate::protocol::condemned::{read_condemned, read_damaged};
+use crate::protocol::reader::{Confirmed, confirm};
+
+impl Writer {
+    /// Steps 2 and 3: what may be relied upon, seen after the lease was there.
+    pub(super) async fn look_around(&mut self) -> Result<()> {
+        self.choose_parent().await?; // 2
+        self.read_lists().await // 3
+    }
+
+    async fn choose_parent(&mut self) -> Result<()> {
+        self.parent = None;
+        let mut first = true;
+        while let Some(candidate) = self.candidates.pop_front() {
+            if candidate.volume != self.volume {
+                let detail = format!("{} is of another volume", candidate.name());
+                return Err(Error::new(ErrorKind::Usage, "choose a parent", detail));
+            }
+            if !std::mem::take(&mut first) {
+                // for whoever looks at the lease; what counts is that it was there before the next
+                // line
+                self.lease.update(role(self.name(), Some(&candidate))).await?;
+            }
+            match confirm(&self.repo, &candidate.name()).await? {
+                Confirmed::Present => {
+                    self.parent = Some(candidate);
+                    return Ok(());
+                }
+                Confirmed::Forgotten => tracing::info!("parent {} was forgotten", candidate.name()),
+                Confirmed::Absent => tracing::info!("parent {} is gone", candidate.name()),
+            }
+        }
+        if !first {
+            self.lease.update(role(self.name(), None)).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn read_lists(&mut self) -> Result<()> {
+        let (condemned, damaged) =
+            futures::try_join!(read_condemned(&self.repo), read_damaged(&self.repo))?;
+        self.condemned = condemned;
+        let (damaged, warnings) = damaged;
+        self.damaged = damaged;
+        self.warnings.extend(warnings);
+        Ok(())
+    }
+}
