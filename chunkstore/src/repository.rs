@@ -35,6 +35,10 @@ use std::sync::Arc;
 pub(crate) const RECORD_OVERHEAD: u64 =
     (RECORD_HEADER_BYTES + RECORD_CLEAR_BYTES_MAX + TAG_BYTES) as u64;
 
+/// What a store does that has no create-once.
+pub(crate) const WRITES_OVER: &str =
+    "writes over objects that it was asked to create only if absent";
+
 /// Whether the store refuses to create what exists: what all coordination rests on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CreateOnce {
@@ -44,6 +48,29 @@ pub enum CreateOnce {
     Ignored,
     /// Credentials do not allow to find out.
     Unknown,
+}
+
+impl CreateOnce {
+    /// What to tell the user of a store that backups are made in.
+    pub fn warning(self, store: &Store) -> Option<String> {
+        let url = store.url();
+        (self == Self::Ignored).then(|| {
+            format!(
+                "{url} {WRITES_OVER}: two backups of one volume must never run at the same time here, and garbage \
+                 collection is refused"
+            )
+        })
+    }
+}
+
+impl From<Probe> for CreateOnce {
+    fn from(probe: Probe) -> Self {
+        match probe {
+            Probe::Refused => Self::Holds,
+            Probe::WroteOver => Self::Ignored,
+            Probe::Denied => Self::Unknown,
+        }
+    }
 }
 
 /// An open repository.
@@ -131,12 +158,8 @@ impl Repository {
     }
 
     /// Finds out whether the store refuses to create what exists, by creating `format` again with
-    /// its very bytes.
+    /// its very bytes. Writers ask with their leases instead.
     pub async fn probe_create_once(&self) -> Result<CreateOnce> {
-        Ok(match self.store.probe_create(FORMAT_KEY, self.format.clone()).await? {
-            Probe::Refused => CreateOnce::Holds,
-            Probe::WroteOver => CreateOnce::Ignored,
-            Probe::Denied => CreateOnce::Unknown,
-        })
+        Ok(self.store.probe_create(FORMAT_KEY, self.format.clone()).await?.into())
     }
 }

@@ -260,6 +260,42 @@ fn a_copy_killed_at_any_change_of_either_store_harms_nothing_and_can_be_run_agai
     let mut rng = Rng::new(43);
     let aes = Encryption::Aes256Gcm;
     let source = Vault::new("copy-crash-from", params(4096, 16, 16, aes));
+#[test]
+fn a_store_that_begins_to_ignore_create_once_is_noticed_by_backups_and_copies() {
+    let aes = Encryption::Aes256Gcm;
+    let source = Vault::new("promise-from", params(4096, 16, 16, aes));
+    let target = Vault::new("promise-to", params(8192, 16, 16, aes));
+    let image = target.path("own.img");
+    fs::write(&image, Rng::new(45).bytes(100_000)).unwrap();
+    source.backup(source.memory(), &image, "one", None).unwrap();
+    let objects = ClockedStore::new(target.memory().fork());
+    for (broken, ids) in [(false, ["before", "one"]), (true, ["later", "two"])] {
+        if broken {
+            objects.ignore_create_once();
+            source.backup(source.memory(), &image, "two", None).unwrap();
+        }
+        let backup = target.backup(objects.clone(), &image, ids[0], None).unwrap();
+        let copy = copy_one(
+            (&source, source.memory()),
+            (&target, objects.clone()),
+            ids[1],
+            &options(None),
+        );
+        let copy = copy.unwrap();
+        for warnings in [backup.warnings, copy.warnings] {
+            let said = "writes over objects that it was asked to create only if absent";
+            let times = warnings.iter().filter(|warning| warning.contains(said)).count();
+            assert_eq!(times, usize::from(broken), "{warnings:?}");
+        }
+    }
+    // a collection says the same; what was made is good
+    let refused = target.collect(objects.clone(), false).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    for id in ["before", "one", "later", "two"] {
+        assert_eq!(target.restored(objects.clone(), id).unwrap(), fs::read(&image).unwrap());
+    }
+}
+
     let target = Vault::new("copy-crash-to", params(8192, 16, 16, aes));
     let states = three_states(&source, &mut rng);
     let mut resumed = 0;

@@ -53,7 +53,8 @@ fn fork(memory: &InMemory) -> Arc<InMemory> {
 
 /// What is there when a run dies once its first checkpoint is written.
 fn killed(world: &Vault, image: &Path, id: &str, list: Option<(&str, &Path)>) -> Arc<InMemory> {
-    let death = Death { change: 1, done: true };
+    // the lease is made and asked for once more; a checkpoint writes it again
+    let death = Death { change: 2, done: true };
     // how many checkpoints a run makes depends on how its threads are scheduled: some make none
     for _ in 0..50 {
         let memory = world.fork();

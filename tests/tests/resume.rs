@@ -26,8 +26,9 @@ fn vault(name: &str, checkpoint_bytes: u64) -> Vault {
     Vault::new(name, params).with_checkpoints(checkpoint_bytes)
 }
 
-/// The lease is made; each checkpoint writes it again. Killed at the second one.
-const HALF_WAY: Death = Death { change: 2, done: true };
+/// The lease is made and asked for once more; each checkpoint writes it again. Killed at the second
+/// one.
+const HALF_WAY: Death = Death { change: 3, done: true };
 /// How many checkpoints a run makes depends on how its threads are scheduled: some runs end before
 /// there are two.
 const TRIES: usize = 50;

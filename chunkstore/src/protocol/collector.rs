@@ -62,7 +62,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::names::{GC_PREFIX, GcObject, parse_gc_key};
 use crate::ids::GenerationId;
 use crate::map::ReadLimits;
-use crate::repository::{CreateOnce, Repository};
+use crate::repository::{CreateOnce, Repository, WRITES_OVER};
 use crate::store::RequestCounts;
 use chrono::{DateTime, Utc};
 use condemn::Condemnation;
@@ -288,8 +288,9 @@ async fn refuse_unsafe_store(repo: &Repository, exclusive: bool) -> Result<()> {
                 .hint("give it credentials that may do both"));
         }
         CreateOnce::Ignored => {
-            "the store writes over objects that it was asked to create only if absent, so a backup that commits beside the \
-             collection could lose data"
+            format!(
+                "the store {WRITES_OVER}, so a backup that commits beside the collection could lose data"
+            )
         }
     };
     Err(Error::new(ErrorKind::Unsupported, context, detail).hint(

@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::lease::{Checkpoint, Lease, LeaseRole};
 use crate::format::names::lease_key;
 use crate::ids::LeaseId;
-use crate::repository::Repository;
+use crate::repository::{CreateOnce, Repository};
 use crate::store::Created;
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
@@ -137,6 +137,28 @@ impl LeaseKeeper {
         let keeper = Self { repo: Arc::clone(repo), state, lease_seconds, ended, lost };
         let there = keeper.beat().await?;
         Ok(there.then_some(keeper))
+    }
+
+    /// Finds out whether the store refuses to create what exists, by asking for this lease once
+    /// more. Who writes it beside this, a beat or a fellow's, is kept out or says as much.
+    ///
+    /// A store that creates it may hold its promise: a collector may have removed it. Then it is
+    /// there again, as after a beat that was under way, and the second time it is refused.
+    pub(super) async fn probe_create_once(&self) -> Result<CreateOnce> {
+        let mut state = self.state.lock().await;
+        let key = lease_key(&state.lease.lease_id);
+        let bytes = encode(&self.repo, &state.lease, &key)?;
+        let mut found = CreateOnce::Unknown;
+        for _ in 0..2 {
+            let (before, written) = (Utc::now(), state.written.take());
+            found = self.repo.store().probe_create(&key, bytes.clone()).await?.into();
+            if found != CreateOnce::Ignored {
+                state.written = written;
+                break;
+            }
+            state.written = Some([before, Utc::now()]);
+        }
+        Ok(found)
     }
 
     /// Its name now.

@@ -2,6 +2,7 @@
 //! moment.
 
 mod crashes;
+mod create_once;
 mod fences;
 mod leases;
 mod resumed;

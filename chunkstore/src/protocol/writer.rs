@@ -3,6 +3,7 @@
 //! | step | what | here |
 //! |---|---|---|
 //! | 1 | a lease that names the manifest key and the parent | [`Writer::begin`] |
+//! | | ask for that lease once more: does the store hold create-once? | [`Writer::begin`] |
 //! | 2 | *then* confirm the parent: present, not forgotten; else another one | [`Writer::begin`] |
 //! | 3 | read all condemned lists | [`Writer::begin`] |
 //! | 4 | list segments; ignore what lies in condemned packs | [`Writer::list_segments`], the caller |

@@ -86,7 +86,7 @@ impl Store {
                 }
             }
             if attempt + 1 < TRIES {
-                patience::pause((PAUSE * 2u32.pow(attempt)).min(PAUSE_MAX)).await;
+                pause_after(attempt).await;
             }
         }
         let last = last.unwrap_or_else(|| {
@@ -100,21 +100,29 @@ impl Store {
         .caused_by(last))
     }
 
-    /// One create request for an object that is known to exist, with its very bytes: harmless
-    /// whatever the store does.
+    /// A create request for an object that is known to exist, with its bytes: harmless whatever the
+    /// store does. What it answers to a second try is the same, so lost answers do not matter.
     pub(crate) async fn probe_create(&self, key: &str, bytes: Bytes) -> Result<Probe> {
-        // what it answers to a second try is the same
         let path = self.path(key)?;
-        match self.persist(|| self.create_once(key, &path, &bytes)).await {
-            Ok(()) => Ok(Probe::WroteOver),
-            Err(e) => {
-                let fault = Fault::of(&e);
-                match fault.kind {
-                    ErrorKind::AlreadyExists => Ok(Probe::Refused),
-                    ErrorKind::Denied => Ok(Probe::Denied),
-                    _ => Err(self.failed(fault, self.context("create again", key), e)),
+        let mut attempt = 0;
+        loop {
+            let Err(e) = self.persist(|| self.create_once(key, &path, &bytes)).await else {
+                return Ok(Probe::WroteOver);
+            };
+            let fault = Fault::of(&e);
+            attempt += 1;
+            match fault.kind {
+                ErrorKind::AlreadyExists => return Ok(Probe::Refused),
+                ErrorKind::Denied => return Ok(Probe::Denied),
+                _ if fault.outcome_unknown && !fault.unreachable && attempt < TRIES => {
+                    pause_after(attempt - 1).await;
                 }
+                _ => return Err(self.failed(fault, self.context("create again", key), e)),
             }
         }
     }
+}
+
+async fn pause_after(attempt: u32) {
+    patience::pause((PAUSE * 2u32.pow(attempt)).min(PAUSE_MAX)).await;
 }

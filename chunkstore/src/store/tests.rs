@@ -186,6 +186,12 @@ async fn the_probe_tells_what_the_store_does_with_create_once() {
     let (faulty, store) = faulty();
     store.create("format", body(1)).await.unwrap();
     assert_eq!(store.probe_create("format", body(1)).await.unwrap(), Probe::Refused);
+    // what is asked twice has one answer
+    for fault in [Fault::LostBefore, Fault::LostAfter, Fault::Conflict] {
+        faulty.fault("create", fault);
+        let probe = store.probe_create("format", body(1)).await.unwrap();
+        assert_eq!(probe, Probe::Refused, "{fault:?}");
+    }
     faulty.fault("create", Fault::Denied);
     assert_eq!(store.probe_create("format", body(1)).await.unwrap(), Probe::Denied);
     faulty.ignore_create_once();

@@ -5,9 +5,9 @@ use super::context::{Context, host, tool};
 use super::keys::{self, MadeKeyFile};
 use super::settings::{KeySources, RepositoryPlace};
 use chunkstore::{
-    ChunkSize, CreateOnce, Credential, Encryption, Error, ErrorKind, InitOptions, KdfCost,
-    Repository, Result, RetainPolicy, Store, StoreOptions, check_parameters, directory_of,
-    open_url, open_url_with, random_bytes,
+    ChunkSize, Credential, Encryption, Error, ErrorKind, InitOptions, KdfCost, Repository, Result,
+    RetainPolicy, Store, StoreOptions, check_parameters, directory_of, open_url, open_url_with,
+    random_bytes,
 };
 use object_store::memory::InMemory;
 use object_store::path::Path as StorePath;
@@ -266,12 +266,9 @@ fn log_opened(repository: &Repository) {
 
 fn make(ctx: &Context, store: Store, options: InitOptions) -> Result<Arc<Repository>> {
     let repository = ctx.block_on(Repository::init(store, options))?;
-    if ctx.block_on(repository.probe_create_once())? == CreateOnce::Ignored {
-        ctx.output.warn(&format!(
-            "{} writes over objects that it was asked to create only if absent: two backups of one volume must never run \
-             at the same time here, and garbage collection will be refused",
-            repository.store().url()
-        ));
+    let create_once = ctx.block_on(repository.probe_create_once())?;
+    if let Some(warning) = create_once.warning(repository.store()) {
+        ctx.output.warn(&warning);
     }
     Ok(repository)
 }

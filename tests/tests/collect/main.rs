@@ -52,7 +52,7 @@ fn a_collection_killed_at_any_change_loses_nothing_and_is_made_good() {
     let world = World::new("collect-killed");
     let start = world.with_garbage();
     // a run that died: packs and a lease, no backup
-    let dying = DyingStore::new(start.clone(), Some(Death { change: 4, done: false }));
+    let dying = DyingStore::new(start.clone(), Some(Death { change: 5, done: false }));
     world.backup(dying, "dead", 3).unwrap_err();
     // its lease has run out, and nobody else's
     start.advance(LONG);

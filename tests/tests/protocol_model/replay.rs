@@ -277,7 +277,7 @@ fn a_killed_run_and_the_next_one_are_a_path() {
     let image = tale.image("v.img", &Rng::new(31).bytes(150 * CHUNK));
     let vault = Arc::clone(&tale.vault);
     // killed at the second checkpoint; read slowly, so that there is time for two
-    let death = Some(Death { change: 2, done: true });
+    let death = Some(Death { change: 3, done: true });
     let slow = NonZeroU64::new(1 << 20);
     let mut killed = None;
     for _ in 0..50 {
@@ -308,8 +308,8 @@ fn a_killed_run_and_the_next_one_are_a_path() {
 fn a_dead_writer_and_its_burial_are_a_path() {
     let (mut tale, first, _) = with_garbage("replay-dead");
     let vault = Arc::clone(&tale.vault);
-    // its lease and a pack are there
-    let death = Some(Death { change: 1, done: true });
+    // its lease, which was asked for once more, and a pack are there
+    let death = Some(Death { change: 2, done: true });
     tale.act(1, false, |s| {
         let dying = DyingStore::new(s[0].clone(), death);
         vault.backup(dying, &first, "dead", None).unwrap_err();

@@ -36,6 +36,7 @@ steps! {
     PutAdoptedLease = "writer: rewrite the lease of the earlier run as its own",
     CreateWriterLease = "writer: create lease",
     RemoveOldLease = "writer: remove the lease that was replaced",
+    AskForLeaseAgain = "writer: ask to create its lease once more",
     PutParentIntoLease = "writer: rewrite its lease with another parent",
     LookAtParent = "writer: look at the parent's manifest",
     LookForForgottenParent = "writer: look whether the parent is forgotten",

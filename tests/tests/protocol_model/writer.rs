@@ -63,9 +63,10 @@ pub(crate) struct Writer {
 }
 
 /// Steps that touch the lease of a writer: none happens between the two requests of a heartbeat.
-const TOUCHES_LEASE: [Step; 8] = [
+const TOUCHES_LEASE: [Step; 9] = [
     Step::RemoveOldLease,
     Step::CreateWriterLease,
+    Step::AskForLeaseAgain,
     Step::PutParentIntoLease,
     Step::LookAtLeaseToWrite,
     Step::PutCheckpoint,
@@ -252,18 +253,23 @@ impl Writer {
                 store.leases |= 1 << self.old_lease;
                 self.lease = std::mem::replace(&mut self.old_lease, NONE);
                 self.shared = true;
-                // no further check: what the other one relied upon is still protected by it
-                self.pc = if world.rules.writer_reads_condemned {
-                    Step::ListCondemnedOfWriter
-                } else {
-                    Step::ListSegments
-                };
+                self.pc = Step::AskForLeaseAgain;
             }
-            Step::CreateWriterLease => self.create_lease(world, spec, store, me),
+            Step::CreateWriterLease => self.create_lease(spec, store, me),
             Step::RemoveOldLease => {
                 store.leases &= !(1 << self.old_lease);
                 self.old_lease = NONE;
-                self.look_around(world, spec);
+                self.pc = Step::AskForLeaseAgain;
+            }
+            Step::AskForLeaseAgain => {
+                // refused, unless somebody has removed it meanwhile
+                store.leases |= 1 << self.lease;
+                if self.shared {
+                    // no further check: what the other one relied upon is still protected by it
+                    self.pc = self.after_parent(world);
+                } else {
+                    self.look_around(world, spec);
+                }
             }
             Step::PutParentIntoLease => {
                 store.leases |= 1 << self.lease;
@@ -363,7 +369,7 @@ impl Writer {
         self.begin(world, spec);
     }
 
-    fn create_lease(&mut self, world: &World, spec: &WriterSpec, store: &mut Store, me: u8) {
+    fn create_lease(&mut self, spec: &WriterSpec, store: &mut Store, me: u8) {
         self.old_lease = self.lease;
         self.lease = 2 * me + self.leases_had;
         self.leases_had += 1;
@@ -371,11 +377,8 @@ impl Writer {
         self.confirmed = 0;
         store.leases |= 1 << self.lease;
         store.keys[usize::from(self.lease)] = Key::Manifest(self.slot(spec));
-        if self.old_lease == NONE {
-            self.look_around(world, spec);
-        } else {
-            self.pc = Step::RemoveOldLease;
-        }
+        self.pc =
+            if self.old_lease == NONE { Step::AskForLeaseAgain } else { Step::RemoveOldLease };
     }
 
     /// Steps 2 and 3, under a lease: the same parent as before, or the first.

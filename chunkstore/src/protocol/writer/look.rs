@@ -6,8 +6,20 @@ use crate::protocol::condemned::{read_condemned, read_damaged};
 use crate::protocol::reader::{Confirmed, confirm};
 
 impl Writer {
+    /// Asks whether the store holds create-once, under a lease that is new to this process. Without
+    /// it two runs could both believe that they have committed; the backup of one that runs alone
+    /// is good.
+    pub(super) async fn probe_create_once(&mut self) -> Result<()> {
+        let found = self.lease.probe_create_once().await?;
+        let warning = found.warning(self.repo.store());
+        let new = warning.filter(|warning| !self.warnings.contains(warning));
+        self.warnings.extend(new);
+        Ok(())
+    }
+
     /// Steps 2 and 3: what may be relied upon, seen after the lease was there.
     pub(super) async fn look_around(&mut self) -> Result<()> {
+        self.probe_create_once().await?;
         self.choose_parent().await?; // 2
         self.read_lists().await // 3
     }

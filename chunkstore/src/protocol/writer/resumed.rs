@@ -171,8 +171,9 @@ impl Writer {
                 locked: None,
                 in_doubt: false,
             };
-            // for what it will reuse from now on; the lease stays whatever happens, it may be
-            // another process's too
+            // the lease stays whatever happens, it may be another process's too
+            writer.probe_create_once().await?;
+            // for what it will reuse from now on
             writer.read_lists().await?;
             return Ok(Some(writer));
         }

@@ -154,8 +154,8 @@ pub(super) fn requests(
         // the parent is confirmed under the lease
         gets: Spread::exactly(before.gets + begins).plus(map).plus(dedup),
         puts: packs.plus(cut_puts).plus(last_puts),
-        // lease and manifest
-        creates: Spread::exactly(2),
+        // the lease, asked for twice, and the manifest
+        creates: Spread::exactly(3),
         // the lease, before the commit and now and then
         heads: Spread::of(before.heads + 1, before.heads + 2, before.heads + 4).plus(cuts),
         // attempts of this id and whether it was forgotten, the parent, what is condemned, whether

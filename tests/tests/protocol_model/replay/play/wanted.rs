@@ -40,6 +40,7 @@ pub(super) fn wanted(act: &Act, actor: usize, op: Op) -> Option<(&'static [Verb]
                 Step::PutAdoptedLease => object(&[Put], old),
                 Step::CreateWriterLease => object(&[Create], new),
                 Step::RemoveOldLease => object(&[Delete], old),
+                Step::AskForLeaseAgain => object(&[Create], lease),
                 Step::PutParentIntoLease => object(&[Put], lease),
                 Step::LookAtParent => object(&[Head], Object::Manifest(parent)),
                 Step::LookForForgottenParent => object(&[Head], Object::Forgotten(parent)),
