@@ -48,6 +48,7 @@ pub struct Vault {
     rt: Runtime,
     memory: Arc<InMemory>,
     checkpoint_bytes: Option<u64>,
+    volume_changes: bool,
     dir: tempfile::TempDir,
 }
 
@@ -94,13 +95,20 @@ impl Vault {
         };
         rt.block_on(Repository::init(store(memory.clone()), options)).expect("init");
         let credentials = if encrypted { vec![credential()] } else { Vec::new() };
-        Self { credentials, rt, memory, checkpoint_bytes: None, dir: work_dir(name) }
+        let dir = work_dir(name);
+        Self { credentials, rt, memory, checkpoint_bytes: None, volume_changes: false, dir }
     }
 
     /// Backups make a checkpoint at least so often.
     #[must_use]
     pub fn with_checkpoints(self, every_bytes: u64) -> Self {
         Self { checkpoint_bytes: Some(every_bytes), ..self }
+    }
+
+    /// The volume may have another size, or other content of one snapshot, at each backup.
+    #[must_use]
+    pub fn with_a_volume_that_changes(self) -> Self {
+        Self { volume_changes: true, ..self }
     }
 
     /// The objects themselves.
@@ -140,7 +148,7 @@ impl Vault {
             parent: ParentChoice::Auto,
             base_snapshot: list.map(|(base, _)| base.to_owned()),
             snapshot: SnapshotInfo { id: Some(id.to_owned()), ..SnapshotInfo::default() },
-            volume_changed: true, // states of any size
+            volume_changed: self.volume_changes,
             compression: Compression::Zstd(1).into(),
             labels: BTreeMap::new(),
             memory: MEMORY,

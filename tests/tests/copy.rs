@@ -62,6 +62,11 @@ fn copy_one(
     copy(&rt, (&from, &to), &wanted.manifest, base, options, &progress, &cancel)
 }
 
+/// With volumes of any sizes.
+fn vault(name: &str, params: VaultParams) -> Vault {
+    Vault::new(name, params).with_a_volume_that_changes()
+}
+
 fn fork(memory: &InMemory) -> Arc<InMemory> {
     Arc::new(memory.fork())
 }
@@ -109,7 +114,7 @@ fn copies_between_repositories_that_agree_in_nothing_restore_bit_for_bit() {
         (params(8192, 4, 16, none), params(2 << 20, 1, 16, none)),
     ];
     for (from, to) in shapes {
-        let (source, target) = (Vault::new("copy-from", from), Vault::new("copy-to", to));
+        let (source, target) = (vault("copy-from", from), vault("copy-to", to));
         let states = three_states(&source, &mut rng);
         for (i, (id, content)) in states.iter().enumerate() {
             let ends = ((&source, source.memory() as _), (&target, target.memory() as _));
@@ -156,8 +161,8 @@ fn what_the_copies_say(source: &Vault, target: &Vault) {
 fn what_is_there_is_not_stored_again_and_another_backup_is_never_replaced() {
     let mut rng = Rng::new(42);
     let aes = Encryption::Aes256Gcm;
-    let source = Vault::new("copy-dedup-from", params(4096, 16, 16, aes));
-    let target = Vault::new("copy-dedup-to", params(8192, 8, 16, aes));
+    let source = vault("copy-dedup-from", params(4096, 16, 16, aes));
+    let target = vault("copy-dedup-to", params(8192, 8, 16, aes));
     let states = three_states(&source, &mut rng);
     // the target knows the content from elsewhere
     let image = target.path("own.img");
@@ -256,11 +261,6 @@ fn nothing_is_left(target: &Vault, memory: &Arc<InMemory>, copy: (&str, &[u8]), 
 }
 
 #[test]
-fn a_copy_killed_at_any_change_of_either_store_harms_nothing_and_can_be_run_again() {
-    let mut rng = Rng::new(43);
-    let aes = Encryption::Aes256Gcm;
-    let source = Vault::new("copy-crash-from", params(4096, 16, 16, aes));
-#[test]
 fn a_store_that_begins_to_ignore_create_once_is_noticed_by_backups_and_copies() {
     let aes = Encryption::Aes256Gcm;
     let source = Vault::new("promise-from", params(4096, 16, 16, aes));
@@ -296,7 +296,12 @@ fn a_store_that_begins_to_ignore_create_once_is_noticed_by_backups_and_copies() 
     }
 }
 
-    let target = Vault::new("copy-crash-to", params(8192, 16, 16, aes));
+#[test]
+fn a_copy_killed_at_any_change_of_either_store_harms_nothing_and_can_be_run_again() {
+    let mut rng = Rng::new(43);
+    let aes = Encryption::Aes256Gcm;
+    let source = vault("copy-crash-from", params(4096, 16, 16, aes));
+    let target = vault("copy-crash-to", params(8192, 16, 16, aes));
     let states = three_states(&source, &mut rng);
     let mut resumed = 0;
     for dies in [0, 1] {
@@ -315,8 +320,8 @@ fn a_store_that_begins_to_ignore_create_once_is_noticed_by_backups_and_copies() 
 fn a_collection_of_either_repository_between_any_two_requests_of_a_copy_is_safe() {
     let mut rng = Rng::new(44);
     let aes = Encryption::Aes256Gcm;
-    let source = Arc::new(Vault::new("copy-gc-from", params(4096, 16, 16, aes)));
-    let target = Arc::new(Vault::new("copy-gc-to", params(8192, 16, 16, aes)));
+    let source = Arc::new(vault("copy-gc-from", params(4096, 16, 16, aes)));
+    let target = Arc::new(vault("copy-gc-to", params(8192, 16, 16, aes)));
     let states = three_states(&source, &mut rng);
     // the base is there; and the content of the copy too, in a backup that goes meanwhile
     let ends = ((&*source, source.memory() as _), (&*target, target.memory() as _));
@@ -371,8 +376,8 @@ fn a_collection_of_either_repository_between_any_two_requests_of_a_copy_is_safe(
 fn a_damaged_original_is_an_error_that_names_the_place() {
     let mut rng = Rng::new(45);
     let aes = Encryption::Aes256Gcm;
-    let source = Vault::new("copy-damage-from", params(4096, 16, 16, aes));
-    let target = Vault::new("copy-damage-to", params(8192, 16, 16, aes));
+    let source = vault("copy-damage-from", params(4096, 16, 16, aes));
+    let target = vault("copy-damage-to", params(8192, 16, 16, aes));
     three_states(&source, &mut rng);
     let objects: Arc<dyn ObjectStore> = source.memory();
     let mut found = 0;

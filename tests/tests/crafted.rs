@@ -76,7 +76,7 @@ fn world(name: &str, encryption: Encryption) -> World {
     let mut rng = Rng::new(47);
     let page_fanout = u16::try_from(FANOUT).unwrap();
     let params = VaultParams { chunk_bytes: 4096, entry_chunks: 4, page_fanout, encryption };
-    let vault = Vault::new(name, params);
+    let vault = Vault::new(name, params).with_a_volume_that_changes();
     let content = rng.bytes(usize::try_from(SIZE).unwrap());
     let image = vault.path("v.img");
     fs::write(&image, &content).unwrap();

@@ -81,7 +81,8 @@ fn a_run_killed_at_any_change_leaves_what_was_committed_and_can_be_run_again() {
             encryption: Encryption::Aes256Gcm,
         },
     )
-    .with_checkpoints(512 << 10);
+    .with_checkpoints(512 << 10)
+    .with_a_volume_that_changes();
     let image = world.path("v.img");
     let mut content = rng.bytes(3 << 20);
     content[100_000..900_000].fill(0);

@@ -111,7 +111,7 @@ fn apply(volume: &mut Vec<u8>, change: &Change) {
 }
 
 fn run(params: VaultParams, size: u32, steps: &[Step]) {
-    let vault = Vault::new("model", params);
+    let vault = Vault::new("model", params).with_a_volume_that_changes();
     let (image, old, list) = (vault.path("v.img"), vault.path("old.img"), vault.path("list.json"));
     let mut volume = vec![0_u8; size as usize];
     let mut history: Vec<Vec<u8>> = Vec::new();

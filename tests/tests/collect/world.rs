@@ -45,7 +45,7 @@ impl World {
             page_fanout: 16,
             encryption: Encryption::Aes256Gcm,
         };
-        let vault = Vault::new(name, params);
+        let vault = Vault::new(name, params).with_a_volume_that_changes();
         let vault = match checkpoint_bytes {
             Some(bytes) => vault.with_checkpoints(bytes),
             None => vault,

@@ -80,7 +80,7 @@ impl Tale {
             page_fanout: 16,
             encryption: Encryption::Aes256Gcm,
         };
-        let vault = Vault::new(name, params);
+        let vault = Vault::new(name, params).with_a_volume_that_changes();
         let vault = match checkpoint_bytes {
             Some(every) => vault.with_checkpoints(every),
             None => vault,
