@@ -97,7 +97,7 @@ mod tests {
 
     /// A disk with these bytes on it.
     fn disk(places: &[(usize, &[u8])]) -> Vec<u8> {
-        let mut head = vec![0; 128 << 10];
+        let mut head = vec![0; usize::try_from(signatures::NAMES_BYTES).unwrap()];
         for (at, bytes) in places {
             head[*at..*at + bytes.len()].copy_from_slice(bytes);
         }

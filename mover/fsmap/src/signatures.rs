@@ -6,6 +6,9 @@
 
 /// Enough for every signature below (VMFS has the last).
 pub const HEAD_BYTES: u64 = (1 << 20) + 4096;
+/// Enough for all that names a disk or the file system on it (btrfs has the last): each backup reads
+/// it.
+pub const NAMES_BYTES: u64 = (64 << 10) + 4096;
 /// Enough for the signatures at a device's end: a GPT's second header, the metadata of older md
 /// arrays.
 pub const TAIL_BYTES: u64 = 128 << 10;

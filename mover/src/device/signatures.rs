@@ -2,11 +2,11 @@
 
 use crate::io::{Direction, IoFile, transfer_error};
 use chunkstore::Result;
-use mover_fsmap::signatures::{HEAD_BYTES, TAIL_BYTES, detect};
+use mover_fsmap::signatures::{HEAD_BYTES, NAMES_BYTES, TAIL_BYTES, detect};
 
-/// The first bytes of a device, where the signatures are.
-pub(super) fn read_head(io: &IoFile, size_bytes: u64) -> Result<Vec<u8>> {
-    read(io, 0, size_bytes.min(HEAD_BYTES))
+/// The first bytes of a device, where the names are.
+pub(super) fn read_names(io: &IoFile, size_bytes: u64) -> Result<Vec<u8>> {
+    read(io, 0, size_bytes.min(NAMES_BYTES))
 }
 
 /// What is on a device, by its first and last bytes.
@@ -17,7 +17,8 @@ pub(super) fn look(io: &IoFile, size_bytes: u64) -> Result<Option<&'static str>>
 
 fn ends(io: &IoFile, size_bytes: u64) -> Result<(Vec<u8>, Vec<u8>)> {
     let tail_bytes = size_bytes.min(TAIL_BYTES);
-    Ok((read_head(io, size_bytes)?, read(io, size_bytes - tail_bytes, tail_bytes)?))
+    let head = read(io, 0, size_bytes.min(HEAD_BYTES))?;
+    Ok((head, read(io, size_bytes - tail_bytes, tail_bytes)?))
 }
 
 fn read(io: &IoFile, offset: u64, len: u64) -> Result<Vec<u8>> {

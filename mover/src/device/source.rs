@@ -189,7 +189,7 @@ impl Source {
     /// What to call this volume if the user does not say: the UUID of the file system (or encrypted
     /// container) on it, else its file name.
     pub fn default_volume_name(&self) -> Result<VolumeName> {
-        let head = signatures::read_head(&self.io, self.facts.size_bytes)?;
+        let head = signatures::read_names(&self.io, self.facts.size_bytes)?;
         if let Some(uuid) = mover_fsmap::signatures::filesystem_uuid(&head) {
             return VolumeName::new(uuid);
         }
@@ -202,7 +202,7 @@ impl Source {
 
     /// What names the disk or the file system on it, if anything known does.
     pub fn identity(&self) -> Result<Option<String>> {
-        Ok(mover_fsmap::identity(&signatures::read_head(&self.io, self.facts.size_bytes)?))
+        Ok(mover_fsmap::identity(&signatures::read_names(&self.io, self.facts.size_bytes)?))
     }
 
     /// Where a file system on this volume is mounted for writing, if it is: what is read then

@@ -102,8 +102,9 @@ fn uuids_are_read_where_the_formats_keep_them() {
     let btrfs: &[(usize, &[u8])] = &[(65536 + 64, b"_BHRfS_M"), (65536 + 32, UUID)];
     let f2fs: &[(usize, &[u8])] = &[(1024, b"\x10\x20\xf5\xf2"), (1024 + 108, UUID)];
     let luks: &[(usize, &[u8])] = &[(0, b"LUKS\xba\xbe"), (168, UUID_TEXT.as_bytes())];
+    let names = usize::try_from(NAMES_BYTES).unwrap();
     for parts in [ext, xfs, btrfs, f2fs, luks] {
-        assert_eq!(filesystem_uuid(&with(HEAD, parts)).as_deref(), Some(UUID_TEXT));
+        assert_eq!(filesystem_uuid(&with(names, parts)).as_deref(), Some(UUID_TEXT));
         // no UUID was given, or the device ends before it
         assert_eq!(filesystem_uuid(&with(HEAD, &parts[..1])), None);
         assert_eq!(filesystem_uuid(&with(HEAD, parts)[..parts[1].0 + 15]), None);
