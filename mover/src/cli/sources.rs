@@ -236,10 +236,12 @@ fn retry(server: &ChangesServerArgs) -> Result<RetryPolicy> {
         }
     }
     let default = RetryPolicy::default();
+    let idle_ms = u64::from(server.changes_idle) * 1000;
     Ok(RetryPolicy {
         tries_max: server.changes_tries,
         internal_tries_max: default.internal_tries_max.min(server.changes_tries),
-        idle_ms: u64::from(server.changes_idle) * 1000,
+        idle_ms,
+        nothing_new_ms: idle_ms * RetryPolicy::NOTHING_NEW_FOR,
         ..default
     })
 }

@@ -147,7 +147,7 @@ fn what_never_brings_anything_new_ends() {
     let server = RestServer::http();
     let quirks = RestQuirks { endless: true, ..RestQuirks::default() };
     let mut endless = source(server.put("/d", VOLUME, blocks(&CELLS), quirks));
-    endless.retry.idle_ms = 100;
+    endless.retry.nothing_new_ms = 1000;
     // the second page is the first one again, by any name of the parameter
     let error = ask(endless.clone()).expect_err("it would never end").to_string();
     assert!(error.contains("its first page again"), "{error}");

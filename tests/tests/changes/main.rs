@@ -25,6 +25,7 @@ pub(crate) fn quick() -> RetryPolicy {
         wait_max_ms: 2,
         start_ms: 15_000,
         idle_ms: 2000,
+        nothing_new_ms: 20_000,
     }
 }
 

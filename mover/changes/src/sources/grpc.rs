@@ -232,10 +232,10 @@ impl Drain<'_> {
     /// Whether a call that ended well has made the list complete.
     async fn call(&mut self) -> std::result::Result<bool, Failure> {
         let call = self.request().map_err(|e| Failure::of(Class::Final, e))?;
-        let idle = self.source.retry.idle();
+        let retry = &self.source.retry;
         let mut telling = self.said.begin();
         let mut each = |message: Message| self.said.take(&mut telling, message);
-        match self.connection.drain(call, idle, &mut each).await {
+        match self.connection.drain(call, retry, &mut each).await {
             Ok(()) => {
                 let ended = self.said.end_well(&telling, self.source.tail_check);
                 ended.map_err(|what| broken(&self.name, what))

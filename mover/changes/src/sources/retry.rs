@@ -27,6 +27,8 @@ pub struct RetryPolicy {
     pub start_ms: u64,
     /// A server that says nothing for this long has failed.
     pub idle_ms: u64,
+    /// One that goes on answering and says nothing new has failed after this long.
+    pub nothing_new_ms: u64,
 }
 
 impl Default for RetryPolicy {
@@ -38,11 +40,15 @@ impl Default for RetryPolicy {
             wait_max_ms: 30_000,
             start_ms: 15_000,
             idle_ms: 60_000,
+            nothing_new_ms: 60_000 * Self::NOTHING_NEW_FOR,
         }
     }
 }
 
 impl RetryPolicy {
+    /// Answers without anything new may come for so many times the longest silence.
+    pub const NOTHING_NEW_FOR: u64 = 10;
+
     /// Wait behind failure number `failures` (from 1) without progress; `asked` is what the server
     /// wants.
     pub(crate) fn wait(&self, failures: u32, asked: Option<Duration>) -> Duration {
@@ -56,6 +62,10 @@ impl RetryPolicy {
 
     pub(crate) fn idle(&self) -> Duration {
         Duration::from_millis(self.idle_ms)
+    }
+
+    pub(crate) fn nothing_new(&self) -> Duration {
+        Duration::from_millis(self.nothing_new_ms)
     }
 }
 

@@ -4,6 +4,7 @@
 //! often than every five minutes. A server that falls silent is noticed by the time between two
 //! messages instead.
 
+use super::super::RetryPolicy;
 use super::super::credentials::{read_ca, read_small};
 use super::wire::{Followed, MESSAGE_BYTES_MAX, Seen, Watch};
 use super::{SnapshotEndpoint, SnapshotSource};
@@ -23,8 +24,6 @@ const SECRETS_BYTES_MAX: u64 = 1 << 20;
 const CONNECT: Duration = Duration::from_secs(15);
 /// When a connection that is not there yet is worth a word.
 const SLOW: Duration = Duration::from_secs(2);
-/// Messages without a range may come for so many times the longest silence.
-const EMPTY_FOR: u32 = 10;
 const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
 
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, reason = "generated")]
@@ -100,7 +99,7 @@ type Take<'a> = &'a mut (dyn FnMut(Message) -> std::result::Result<(), String> +
 
 /// One answer while it comes.
 struct Each<'a> {
-    idle: Duration,
+    retry: &'a RetryPolicy,
     watch: Watch,
     take: Take<'a>,
     /// When the last range came.
@@ -180,17 +179,17 @@ impl Connection {
         Ok(channel)
     }
 
-    /// Makes the call and hands on each message as it comes. `idle` bounds the wait for each of
-    /// them.
+    /// Makes the call and hands on each message as it comes. `retry` bounds the wait for each
+    /// of them, and for one with a range.
     pub(super) async fn drain(
         &mut self,
         call: Call,
-        idle: Duration,
+        retry: &RetryPolicy,
         take: Take<'_>,
     ) -> std::result::Result<(), Ended> {
         let (channel, watch) = (self.channel().await?, Watch::default());
         let channel = Followed::new(channel, watch.clone());
-        let mut each = Each { idle, watch, take, news: Instant::now() };
+        let mut each = Each { retry, watch, take, news: Instant::now() };
         match &self.service {
             Service::Kubernetes { namespace } => {
                 let mut client =
@@ -267,16 +266,16 @@ async fn consume<T: Into<Message>>(
 }
 
 impl Each<'_> {
-    /// `idle` bounds each wait.
+    /// As long as a server may be silent.
     async fn wait<T>(
         &self,
         next: impl Future<Output = std::result::Result<T, Status>>,
     ) -> std::result::Result<T, Ended> {
-        match tokio::time::timeout(self.idle, next).await {
+        match tokio::time::timeout(self.retry.idle(), next).await {
             Ok(Ok(next)) => Ok(next),
             Ok(Err(status)) => Err(ended(&self.watch, status)),
             Err(_) => {
-                let what = format!("nothing came for {} ms", self.idle.as_millis());
+                let what = format!("nothing came for {} ms", self.retry.idle_ms);
                 Err(Ended::Interrupted(what))
             }
         }
@@ -286,7 +285,7 @@ impl Each<'_> {
         let now = Instant::now();
         if !message.blocks.is_empty() {
             self.news = now;
-        } else if now.duration_since(self.news) > self.idle.saturating_mul(EMPTY_FOR) {
+        } else if now.duration_since(self.news) > self.retry.nothing_new() {
             let seconds = now.duration_since(self.news).as_secs();
             return Err(Ended::Endless(format!(
                 "for {seconds} s nothing came but messages without a range"

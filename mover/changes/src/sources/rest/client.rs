@@ -113,8 +113,9 @@ impl Client {
         &self.name
     }
 
-    pub(super) fn idle(&self) -> Duration {
-        self.retry.idle()
+    /// Pages without anything new may come for so long.
+    pub(super) fn nothing_new(&self) -> Duration {
+        self.retry.nothing_new()
     }
 
     /// Names that may carry `nextOffset`; the one that has worked, once one has.

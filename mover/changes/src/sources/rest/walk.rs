@@ -15,8 +15,6 @@ use std::time::{Duration, Instant};
 const PAGES_MAX: u64 = 1_000_000;
 /// Longest part of a server's own words in a message, characters.
 const QUOTED_CHARS_MAX: usize = 300;
-/// Pages without anything new may come for so many times the longest silence.
-const NOTHING_NEW_FOR: u32 = 10;
 /// How often there is a look whether there was something new: it costs a sort.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -212,7 +210,7 @@ impl<'a> Walk<'a> {
 
     /// Fresh tokens for the same blocks would never end.
     fn look(&mut self) -> Result<()> {
-        let (now, quiet) = (Instant::now(), self.client.idle().saturating_mul(NOTHING_NEW_FOR));
+        let (now, quiet) = (Instant::now(), self.client.nothing_new());
         if now.duration_since(self.news.looked) < LOOK.min(quiet / 4) {
             return Ok(());
         }
