@@ -43,6 +43,19 @@ pub const PREFIXES: [&str; 10] = [
     REMOVALS_PREFIX,
 ];
 
+/// What file systems and their servers put into directories by themselves: of no repository, and
+/// nobody's data.
+pub const NOT_OURS: [&str; 2] = ["lost+found", ".snapshot"];
+
+/// Directories between a prefix and its objects, where a store is a directory.
+pub fn directory_levels(prefix: &str) -> usize {
+    match prefix {
+        BACKUPS_PREFIX | FORGOTTEN_PREFIX => 2,
+        PACKS_PREFIX | GC_PREFIX | REMOVALS_PREFIX => 1,
+        _ => 0,
+    }
+}
+
 /// Whether a repository can have an object of this key.
 pub fn is_key(key: &str) -> bool {
     key == FORMAT_KEY
@@ -305,8 +318,11 @@ mod tests {
             gc_key(&generation, GcObject::Verdict),
             forgotten_key(&volume, &id, 0),
             damaged_key(&DamageId::random()),
+            removal_key(&KeyId::random(), &KeyId::random()),
         ];
+        assert_eq!(keys.len(), PREFIXES.len());
         for (key, prefix) in keys.iter().zip(PREFIXES) {
+            assert_eq!(key.split('/').count(), 2 + directory_levels(prefix), "{key}");
             assert!(is_key(key) && key.starts_with(prefix), "{key}");
             assert!(!is_key(&format!("x/{key}")) && !is_key(&format!("{key}/x")), "{key}");
             assert!(!is_key(prefix), "{prefix}");

@@ -14,7 +14,7 @@
 
 use super::Store;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::names::{FORMAT_KEY, LEASES_PREFIX, PREFIXES, is_key, lease_key};
+use crate::format::names::{FORMAT_KEY, LEASES_PREFIX, NOT_OURS, PREFIXES, is_key, lease_key};
 use crate::ids::LeaseId;
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, statat, unlinkat,
@@ -24,8 +24,6 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// What file systems and their servers put into directories by themselves.
-const NOTHING: [&str; 2] = ["lost+found", ".snapshot"];
 /// Parts of the longest key, a manifest's.
 const KEY_PARTS_MAX: usize = 4;
 const DIRECTORY: OFlags =
@@ -65,7 +63,7 @@ impl Store {
                 }
                 _ => key_of(name).is_some_and(|key| key == FORMAT_KEY),
             };
-            if !ours && !NOTHING.contains(&name) {
+            if !ours && !NOT_OURS.contains(&name) {
                 others.push(name.to_owned());
             }
         })

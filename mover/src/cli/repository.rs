@@ -4,6 +4,7 @@
 use super::context::{Context, host, tool};
 use super::keys::{self, MadeKeyFile};
 use super::settings::{KeySources, RepositoryPlace};
+use crate::device::reach::leads_into;
 use chunkstore::{
     ChunkSize, Credential, Encryption, Error, ErrorKind, InitOptions, KdfCost, Repository, Result,
     RetainPolicy, Store, StoreOptions, check_parameters, directory_of, open_url, open_url_with,
@@ -12,7 +13,7 @@ use chunkstore::{
 use object_store::memory::InMemory;
 use object_store::path::Path as StorePath;
 use std::fs::DirBuilder;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -293,41 +294,24 @@ fn named_directory(ctx: &Context) -> Result<Option<PathBuf>> {
     })
 }
 
-/// Refuses a new key file below the repository's directory, which need not be there yet.
+/// Refuses a new key file in the repository's directory, which need not be there yet.
 pub(crate) fn refuse_key_in_repository(ctx: &Context, key_file: &Path) -> Result<()> {
-    match named_directory(ctx)? {
-        Some(directory) if is_below(key_file, &directory) => Err(Error::new(
-            ErrorKind::Usage,
-            format!("make key file {}", key_file.display()),
-            format!("it would lie in the repository {}", directory.display()),
-        )
-        .hint("put it elsewhere: a key that lies beside what it protects protects nothing, and is lost with it")),
-        _ => Ok(()),
+    let Some(directory) = named_directory(ctx)? else { return Ok(()) };
+    let context = format!("make key file {}", key_file.display());
+    let parent = key_file.parent().filter(|parent| !parent.as_os_str().is_empty());
+    // its name, also if that is a link
+    for path in [parent.unwrap_or(Path::new(".")), key_file] {
+        let inside = leads_into(path, &directory).map_err(|e| {
+            let detail = format!("whether it is in the repository {}", directory.display());
+            Error::new(ErrorKind::Device, context.clone(), detail).caused_by(e)
+        });
+        if inside? {
+            let detail = format!("it would lie in the repository {}", directory.display());
+            return Err(Error::new(ErrorKind::Usage, context, detail)
+                .hint("put it elsewhere: a key that lies beside what it protects protects nothing, and is lost with it"));
+        }
     }
-}
-
-/// By its name or by what that is a link to, or through another mount of the same directory.
-fn is_below(path: &Path, directory: &Path) -> bool {
-    let identity = |path: &Path| path.metadata().map(|meta| (meta.dev(), meta.ino())).ok();
-    let (resolved, this) = (resolved_as_far(directory), identity(directory));
-    let is_it = |above: &Path| above == resolved || (this.is_some() && identity(above) == this);
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    [parent.unwrap_or(Path::new(".")), path]
-        .iter()
-        .any(|path| resolved_as_far(path).ancestors().any(is_it))
-}
-
-/// Without links, as far as there is something.
-fn resolved_as_far(path: &Path) -> PathBuf {
-    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
-    match there {
-        Some((above, found)) => match path.strip_prefix(above) {
-            Ok(rest) if !rest.as_os_str().is_empty() => found.join(rest),
-            _ => found,
-        },
-        None => path,
-    }
+    Ok(())
 }
 
 fn is_repository(directory: &Path) -> bool {

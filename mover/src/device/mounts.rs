@@ -87,6 +87,12 @@ pub(super) fn is_mounted(identity: Identity) -> bool {
     })
 }
 
+/// Where something is mounted.
+pub(super) fn mount_points() -> Vec<PathBuf> {
+    let text = std::fs::read(System::default().proc.join("self/mountinfo")).unwrap_or_default();
+    parse_mountinfo(&text).into_iter().map(|mount| mount.at).collect()
+}
+
 /// The partitions and loop devices above this one, and what is built on them, each with its node.
 pub(super) fn devices_above(identity: Identity) -> Vec<(DeviceNo, PathBuf)> {
     let system = System::default();

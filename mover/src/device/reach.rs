@@ -2,25 +2,28 @@
 //! system, a bind mount of a part of it, a link to one of its directories, a hard link to one of its
 //! files, a loop device over one.
 //!
-//! Names do not tell: only device and inode numbers do. Reading all of a large directory takes
-//! time, so that it is done only where a cheaper look leaves a doubt: another mount of the same
-//! file system, or a file that has several names. It is done only in the repository's own
-//! directories: each may be a link or a mount, and what is beside them is somebody else's.
+//! Names do not tell: only device and inode numbers do. Each directory of a repository may be a link
+//! or a mount, and what is beside them is somebody else's. So the directories that hold directories
+//! are read for links: they have an entry for each of 256 packs' prefixes, for each volume and each
+//! backup, as many as a listing of backups has. Those that hold objects may have millions of entries
+//! and are read only where a cheaper look leaves a doubt: another mount of the same file system, or
+//! a file that has several names. An object that is itself a symbolic link is not looked for.
 
 use super::geometry::Identity;
 use super::mounts;
-use chunkstore::names::PREFIXES;
+use chunkstore::names::{NOT_OURS, PREFIXES, directory_levels};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::io::Errno;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// What file systems and their servers put into directories by themselves, for root alone.
-const NOT_OURS: [&str; 2] = ["lost+found", ".snapshot"];
+/// As many links as the kernel follows for one path.
+const LINKS_MAX: u32 = 40;
 
 /// Whether writing to what is at `path`, or will be made there, would write into the repository in
-/// `directory`.
+/// `directory`, which need not be there yet.
 pub(crate) fn leads_into(path: &Path, directory: &Path) -> io::Result<bool> {
     let places = places_of(directory)?;
     if is_in(path, &places)? {
@@ -36,37 +39,90 @@ pub(crate) fn leads_into(path: &Path, directory: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// A directory of a repository: its root, or what one of its prefixes leads to.
+/// A directory of a repository: its root, what one of its prefixes leads to, or a link or a mount
+/// below that.
 struct Place {
     /// Without links.
     path: PathBuf,
-    dev: u64,
-    ino: u64,
-    /// Of the root, only what is directly in it is the repository's.
-    is_root: bool,
+    /// Device and inode; `None`: it is not there, or is a link that leads round in a circle.
+    number: Option<(u64, u64)>,
+    /// Directories between it and what is in it. Of the root, only what is directly in it is the
+    /// repository's.
+    levels: usize,
+}
+
+impl Place {
+    fn of(path: &Path, levels: usize) -> io::Result<Self> {
+        let leads_nowhere = |e: &io::Error| {
+            [Errno::NOENT, Errno::NOTDIR, Errno::LOOP]
+                .map(|e| Some(e.raw_os_error()))
+                .contains(&e.raw_os_error())
+        };
+        let number = match fs::metadata(path) {
+            Err(e) if leads_nowhere(&e) => None,
+            found => Some(number(&found?)),
+        };
+        Ok(Self { path: resolved(path)?, number, levels })
+    }
 }
 
 fn places_of(directory: &Path) -> io::Result<Vec<Place>> {
-    let place = |path: &Path, is_root| -> io::Result<Place> {
-        let path = path.canonicalize()?;
-        let (dev, ino) = number(fs::metadata(&path)?);
-        Ok(Place { path, dev, ino, is_root })
-    };
-    let mut places = vec![place(directory, true)?];
+    let mut places = vec![Place::of(directory, 0)?];
     for prefix in PREFIXES {
-        match place(&directory.join(prefix.trim_end_matches('/')), false) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            found => places.push(found?),
+        let place = directory.join(prefix.trim_end_matches('/'));
+        add(&mut places, &place, directory_levels(prefix))?;
+    }
+    // below the root it is in a prefix, or is nothing of ours
+    for at in mounts::mount_points() {
+        let levels = |place: &Place| {
+            let depth = at.strip_prefix(&place.path).ok()?.components().count();
+            (1..=place.levels + 1).contains(&depth).then(|| place.levels.saturating_sub(depth))
+        };
+        if let Some(levels) = places[1..].iter().filter_map(levels).max() {
+            add(&mut places, &at, levels)?;
         }
     }
     Ok(places)
 }
 
+/// A place, and what is linked to from its directories.
+fn add(places: &mut Vec<Place>, path: &Path, levels: usize) -> io::Result<()> {
+    let place = Place::of(path, levels)?;
+    if place.number.is_none() {
+        return Ok(());
+    }
+    let mut todo = vec![(place.path.clone(), levels)];
+    places.push(place);
+    while let Some((directory, levels)) = todo.pop() {
+        if levels == 0 {
+            continue;
+        }
+        each_entry(&directory, &mut |entry| {
+            let kind = entry.file_type()?;
+            if !is_ours(entry) {
+                return Ok(false);
+            }
+            if kind.is_symlink() {
+                let place = Place::of(&entry.path(), levels - 1)?;
+                if place.number.is_some() {
+                    todo.push((place.path.clone(), levels - 1));
+                    places.push(place);
+                }
+            } else if kind.is_dir() && levels > 1 {
+                todo.push((entry.path(), levels - 1));
+            }
+            Ok(false)
+        })?;
+    }
+    Ok(())
+}
+
 fn is_in(path: &Path, places: &[Place]) -> io::Result<bool> {
-    let Some(path) = resolved(path) else { return Ok(false) };
+    let path = resolved(path)?;
     let above: Vec<(u64, u64)> =
-        path.ancestors().skip(1).filter_map(|dir| fs::metadata(dir).ok()).map(number).collect();
-    if places.iter().any(|p| path.starts_with(&p.path) || above.contains(&(p.dev, p.ino))) {
+        path.ancestors().filter_map(|dir| fs::metadata(dir).ok()).map(|m| number(&m)).collect();
+    let is_it = |n: (u64, u64)| above.contains(&n);
+    if places.iter().any(|p| path.starts_with(&p.path) || p.number.is_some_and(is_it)) {
         return Ok(true);
     }
     let parent = path.parent().unwrap_or(&path);
@@ -75,19 +131,19 @@ fn is_in(path: &Path, places: &[Place]) -> io::Result<bool> {
         .ok()
         .filter(|meta| meta.is_file() && (meta.nlink() > 1 || !same_mount(&path, parent)));
     for place in places {
-        if let Some(file) = file.as_ref().filter(|file| file.dev() == place.dev)
+        let Some((dev, _)) = place.number else { continue };
+        if let Some(file) = file.as_ref().filter(|file| file.dev() == dev)
             && find(place, &mut |entry| is(entry, file), &|_| true)?
         {
             return Ok(true);
         }
-        let may_be_seen = above.iter().any(|(dev, _)| *dev == place.dev);
-        if place.is_root || !may_be_seen || same_mount(parent, &place.path) {
+        let may_be_seen = above.iter().any(|(at, _)| *at == dev);
+        if place.levels == 0 || !may_be_seen || same_mount(parent, &place.path) {
             continue;
         }
         let is_above = |entry: &fs::DirEntry| {
             let inode = above.iter().any(|(_, ino)| *ino == entry.ino());
-            inode
-                && entry.metadata().is_ok_and(|meta| meta.is_dir() && above.contains(&number(meta)))
+            inode && entry.metadata().is_ok_and(|meta| meta.is_dir() && is_it(number(&meta)))
         };
         // a directory of two links has no directories: `.` and its own name are all
         if find(place, &mut |entry| is_above(entry), &|meta| meta.nlink() != 2)? {
@@ -97,40 +153,60 @@ fn is_in(path: &Path, places: &[Place]) -> io::Result<bool> {
     Ok(false)
 }
 
-fn number(meta: Metadata) -> (u64, u64) {
+fn number(meta: &Metadata) -> (u64, u64) {
     (meta.dev(), meta.ino())
 }
 
 fn is(entry: &fs::DirEntry, file: &Metadata) -> bool {
-    entry.ino() == file.ino()
-        && entry.metadata().is_ok_and(|meta| number(meta) == (file.dev(), file.ino()))
+    entry.ino() == file.ino() && entry.metadata().is_ok_and(|meta| number(&meta) == number(file))
+}
+
+fn is_ours(entry: &fs::DirEntry) -> bool {
+    !NOT_OURS.iter().any(|name| entry.file_name() == *name)
 }
 
 /// Whether something of the repository in a place is what is looked for. Goes into no directory that
-/// is not worth it; what vanishes meanwhile is not there.
+/// is not worth it, and no deeper than objects are; what vanishes meanwhile is not there.
 fn find(
     place: &Place,
     wanted: &mut dyn FnMut(&fs::DirEntry) -> bool,
     worth: &dyn Fn(&Metadata) -> bool,
 ) -> io::Result<bool> {
-    let mut todo = vec![place.path.clone()];
-    while let Some(directory) = todo.pop() {
-        let entries = match fs::read_dir(&directory) {
-            Ok(entries) => entries,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-            Err(e) => return Err(e),
-        };
-        for entry in entries {
-            let entry = entry?;
-            if wanted(&entry) {
+    let mut todo = vec![(place.path.clone(), place.levels)];
+    while let Some((directory, levels)) = todo.pop() {
+        let found = each_entry(&directory, &mut |entry| {
+            if wanted(entry) {
                 return Ok(true);
             }
-            let enter = !place.is_root
-                && !NOT_OURS.iter().any(|name| entry.file_name() == *name)
-                && entry.file_type()?.is_dir();
+            let enter = levels > 0 && is_ours(entry) && entry.file_type()?.is_dir();
             if enter && entry.metadata().is_ok_and(|meta| worth(&meta)) {
-                todo.push(entry.path());
+                todo.push((entry.path(), levels - 1));
             }
+            Ok(false)
+        })?;
+        if found {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Until `seen` says that this is enough: whether it did. What is not there, or is no directory, has
+/// no entries.
+fn each_entry(
+    directory: &Path,
+    seen: &mut dyn FnMut(&fs::DirEntry) -> io::Result<bool>,
+) -> io::Result<bool> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(e) if [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory].contains(&e.kind()) => {
+            return Ok(false);
+        }
+        Err(e) => return Err(e),
+    };
+    for entry in entries {
+        if seen(&entry?)? {
+            return Ok(true);
         }
     }
     Ok(false)
@@ -146,15 +222,23 @@ fn same_mount(a: &Path, b: &Path) -> bool {
     mount(a).is_some_and(|a| mount(b) == Some(a))
 }
 
-/// What a path names, symbolic links followed; of a file that does not exist yet, where it will be.
-fn resolved(path: &Path) -> Option<PathBuf> {
-    path.canonicalize().ok().or_else(|| {
-        let parent = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        Some(parent.canonicalize().ok()?.join(path.file_name()?))
-    })
+/// What a path names, symbolic links followed; of what is not there yet, where it will be.
+fn resolved(path: &Path) -> io::Result<PathBuf> {
+    resolve(&std::path::absolute(path)?, LINKS_MAX)
+}
+
+fn resolve(path: &Path, links: u32) -> io::Result<PathBuf> {
+    if let Ok(found) = path.canonicalize() {
+        return Ok(found);
+    }
+    let (Some(parent), Some(name)) = (path.parent(), path.components().next_back()) else {
+        return Ok(path.to_owned());
+    };
+    match fs::read_link(path) {
+        // to what is not there yet
+        Ok(to) if links > 0 => resolve(&parent.join(to), links - 1),
+        _ => Ok(resolve(parent, links)?.join(name)),
+    }
 }
 
 #[cfg(test)]
@@ -202,6 +286,66 @@ mod tests {
             assert!(into(&big.join(path)), "{path}");
         }
         assert!(!into(&big.join("new")) && !into(&big.join("packs-2")));
+    }
+
+    #[test]
+    fn links_below_a_prefix_lead_to_the_repository() {
+        let top = tempfile::tempdir().unwrap();
+        let (inside, big) = (top.path().join("in"), top.path().join("big"));
+        for dir in ["in/packs/cd", "in/backups/v", "in/leases", "big/ab", "big/b1", "big/w/b2"] {
+            fs::create_dir_all(top.path().join(dir)).unwrap();
+        }
+        for (to, at) in [
+            ("ab", "packs/ab"),
+            ("b1", "backups/v/b1"),
+            ("w", "backups/w"),
+            ("none", "packs/ef"),
+            ("other", "packs/cd/deeper"),
+            ("lease", "leases/lease"),
+        ] {
+            std::os::unix::fs::symlink(big.join(to), inside.join(at)).unwrap();
+        }
+        for dir in ["other", "none-2", "w-2"] {
+            fs::create_dir(big.join(dir)).unwrap();
+        }
+        fs::write(big.join("ab/pack"), [1]).unwrap();
+        fs::hard_link(big.join("ab/pack"), top.path().join("hard")).unwrap();
+        fs::create_dir(big.join("other/ab")).unwrap();
+        std::os::unix::fs::symlink(inside.join("packs/cd/new"), big.join("to-be")).unwrap();
+        let into = |path: &Path| leads_into(path, &inside).unwrap();
+        for path in ["ab/pack", "ab/new", "b1/0", "w/b2/0", "w/new", "../hard", "to-be"] {
+            assert!(into(&big.join(path)), "{path}");
+        }
+        for path in ["new", "other/new", "other/ab/new", "none-2/new", "w-2/new"] {
+            assert!(!into(&big.join(path)), "{path}");
+        }
+    }
+
+    #[test]
+    fn links_that_lead_back_are_followed_no_deeper_than_objects_are() {
+        let top = tempfile::tempdir().unwrap();
+        let (inside, outside) = (top.path().join("in"), top.path().join("out"));
+        for dir in ["in/backups/v", "in/packs", "out/deep/er"] {
+            fs::create_dir_all(top.path().join(dir)).unwrap();
+        }
+        std::os::unix::fs::symlink("..", inside.join("backups/v/up")).unwrap();
+        std::os::unix::fs::symlink(".", inside.join("backups/self")).unwrap();
+        std::os::unix::fs::symlink("loop", inside.join("packs/loop")).unwrap();
+        let into = |path: &Path| leads_into(path, &inside).unwrap();
+        assert!(!into(&outside.join("deep/er/file")));
+        assert!(into(&inside.join("backups/self/self/v/up/new")));
+    }
+
+    #[test]
+    fn a_repository_that_is_not_there_yet_has_a_place_too() {
+        let top = tempfile::tempdir().unwrap();
+        let inside = top.path().join("to/be/made");
+        std::os::unix::fs::symlink("to", top.path().join("link")).unwrap();
+        let into = |path: &str| leads_into(&top.path().join(path), &inside).unwrap();
+        assert!(into("to/be/made/key") && into("link/be/made/a/key") && into("to/be/made"));
+        assert!(!into("to/be/key") && !into("link") && !into("to/be/made-2"));
+        fs::create_dir_all(&inside).unwrap();
+        assert!(into("to/be/made/key") && into("link/be/made/a/key"));
     }
 
     #[test]

@@ -59,13 +59,18 @@ fn the_repository_is_no_target_by_whatever_way_it_is_reached() {
     assert!(before == tree(&stage.repository()), "the repository was changed");
 }
 
-/// A prefix may be on another disk: a link, or a mount of what is seen elsewhere, too.
+/// A prefix, or a directory in it, may be on another disk: a link, or a mount of what is seen
+/// elsewhere, too.
 #[test]
-fn a_prefix_that_is_elsewhere_is_no_target_there() {
+fn a_directory_that_is_elsewhere_is_no_target_there() {
     tests::require_root!();
-    for mounted in [false, true] {
+    for (mounted, deeper) in [(false, false), (true, false), (false, true), (true, true)] {
         let stage = Stage::new("prefix-elsewhere");
-        let packs = stage.repository().join("packs");
+        let pack = stage.objects("packs").pop().expect("a pack");
+        let packs = match deeper {
+            true => pack.parent().expect("a directory").to_owned(),
+            false => stage.repository().join("packs"),
+        };
         let big = stage.path("big");
         fs::rename(&packs, &big).expect("move the packs");
         let _bound = mounted.then(|| bind(&big, &packs));
