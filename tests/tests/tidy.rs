@@ -219,3 +219,13 @@ fn every_path_that_a_document_names_is_there() {
     assert!(seen > 60, "{seen} paths were found");
     none(&problems, "documents name what is not there");
 }
+
+/// README says which Rust a build needs; the workspace's Cargo.toml decides.
+#[test]
+fn the_readme_names_the_least_rust() {
+    let manifest = text("Cargo.toml");
+    let least =
+        manifest.split("\nrust-version = \"").nth(1).and_then(|rest| rest.split('"').next());
+    let named = format!("**Rust {} or newer**", least.expect("a rust-version"));
+    assert!(text("README.md").contains(&named), "README.md does not say {named}");
+}
