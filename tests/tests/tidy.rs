@@ -229,3 +229,14 @@ fn the_readme_names_the_least_rust() {
     let named = format!("**Rust {} or newer**", least.expect("a rust-version"));
     assert!(text("README.md").contains(&named), "README.md does not say {named}");
 }
+
+/// Hosted CI adds nothing to `.ci/run`: what is checked stands in one place.
+#[test]
+fn hosted_ci_calls_the_same_script() {
+    let workflow = text(".github/workflows/ci.yml");
+    let lines = workflow.lines().map(|line| line.trim_start().trim_start_matches("- "));
+    let commands: Vec<_> = lines.filter_map(|line| line.strip_prefix("run: ")).collect();
+    // the container's Rust comes without them
+    assert_eq!(commands, ["rustup component add clippy rustfmt", ".ci/run"]);
+    assert!(text(".ci/run").contains("\nexec tests/run \"$@\"\n"));
+}
