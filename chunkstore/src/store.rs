@@ -18,6 +18,9 @@
 //! - `store/place.rs` reads URLs, `store/url.rs` opens them. Such a store has two clients: an
 //!   impatient one for small requests and one for packs and large ranges, watched by
 //!   `store/patience.rs`, so that a dead network is noticed but a slow one is not mistaken for it.
+//!
+//! Each request is a future on the heap: what waits for one is no larger for it, nor is the stack
+//! of the thread that polls it.
 
 mod clock;
 mod counts;
@@ -52,6 +55,7 @@ use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use counts::{Counters, add, count};
 use fault::Fault;
+use futures::future::BoxFuture;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{
@@ -152,71 +156,89 @@ impl Store {
     }
 
     /// `expected_bytes` sets the pace: how long it may take.
-    async fn fetch(&self, key: &str, bytes_max: u64, expected_bytes: u64) -> Result<Option<Bytes>> {
-        count(&self.counters.gets);
-        let path = self.path(key)?;
-        let download = self.throttles.download.clone();
-        let fetch = |store: Arc<dyn ObjectStore>| {
-            let (path, download) = (path.clone(), download.clone());
-            async move {
-                let result = store.get_opts(&path, GetOptions::default()).await?;
-                let size = result.meta.size;
-                if size > bytes_max {
-                    return Ok((size, Bytes::new()));
+    fn fetch<'a>(
+        &'a self,
+        key: &'a str,
+        bytes_max: u64,
+        expected_bytes: u64,
+    ) -> BoxFuture<'a, Result<Option<Bytes>>> {
+        Box::pin(async move {
+            count(&self.counters.gets);
+            let path = self.path(key)?;
+            let download = self.throttles.download.clone();
+            let fetch = |store: Arc<dyn ObjectStore>| {
+                let (path, download) = (path.clone(), download.clone());
+                async move {
+                    let result = store.get_opts(&path, GetOptions::default()).await?;
+                    let size = result.meta.size;
+                    if size > bytes_max {
+                        return Ok((size, Bytes::new()));
+                    }
+                    if let Some(throttle) = &download {
+                        throttle.charge(size);
+                    }
+                    Ok((size, Self::body(download.as_deref(), result).await?))
                 }
-                if let Some(throttle) = &download {
-                    throttle.charge(size);
+            };
+            match self.patient(expected_bytes, fetch).await {
+                Ok((size, _)) if size > bytes_max => {
+                    let detail =
+                        format!("the object has {size} bytes, {bytes_max} are the most allowed");
+                    Err(Error::new(ErrorKind::Corrupt, self.context("read", key), detail))
                 }
-                Ok((size, Self::body(download.as_deref(), result).await?))
+                Ok((size, bytes)) if bytes.len() as u64 == size => Ok(Some(bytes)),
+                Ok((size, bytes)) => Err(self.cut_short(key, size, bytes.len() as u64)),
+                Err(e) => self.absent_or_err("read", key, e),
             }
-        };
-        match self.patient(expected_bytes, fetch).await {
-            Ok((size, _)) if size > bytes_max => {
-                let detail =
-                    format!("the object has {size} bytes, {bytes_max} are the most allowed");
-                Err(Error::new(ErrorKind::Corrupt, self.context("read", key), detail))
-            }
-            Ok((size, bytes)) if bytes.len() as u64 == size => Ok(Some(bytes)),
-            Ok((size, bytes)) => Err(self.cut_short(key, size, bytes.len() as u64)),
-            Err(e) => self.absent_or_err("read", key, e),
-        }
+        })
     }
 
     /// A byte range of an object: exactly that many bytes, or an error. An absent object is
     /// `NotFound`, one that ends before the range does is `Corrupt`.
-    pub async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
-        let wanted = range.end.saturating_sub(range.start);
-        if wanted == 0 {
-            return Ok(Bytes::new());
-        }
-        count(&self.counters.gets);
-        let path = self.path(key)?;
-        let options =
-            GetOptions { range: Some(GetRange::Bounded(range.clone())), ..GetOptions::default() };
-        let download = self.throttles.download.clone();
-        if let Some(throttle) = &download {
-            throttle.turn(wanted).await;
-        }
-        let fetch = |store: Arc<dyn ObjectStore>| {
-            let (path, options, download) = (path.clone(), options.clone(), download.clone());
-            async move { Self::body(download.as_deref(), store.get_opts(&path, options).await?).await }
-        };
-        match self.patient(wanted, fetch).await {
-            Ok(bytes) if bytes.len() as u64 == wanted => Ok(bytes),
-            Ok(bytes) => Err(self.cut_short(key, range.end, range.start + bytes.len() as u64)),
-            Err(e) => {
-                let fault = Fault::of(&e);
-                // stores word "beyond the end" in as many ways as there are stores; the size tells
-                if fault.kind == ErrorKind::Unavailable
-                    && fault.answered
-                    && let Ok(Some(meta)) = self.head(key).await
-                    && meta.size < range.end
-                {
-                    return Err(self.cut_short(key, range.end, meta.size));
-                }
-                Err(self.failed(fault, self.context("read", key), e))
+    pub fn get_range<'a>(
+        &'a self,
+        key: &'a str,
+        range: Range<u64>,
+    ) -> BoxFuture<'a, Result<Bytes>> {
+        Box::pin(async move {
+            let wanted = range.end.saturating_sub(range.start);
+            if wanted == 0 {
+                return Ok(Bytes::new());
             }
-        }
+            count(&self.counters.gets);
+            let path = self.path(key)?;
+            let options = GetOptions {
+                range: Some(GetRange::Bounded(range.clone())),
+                ..GetOptions::default()
+            };
+            let download = self.throttles.download.clone();
+            if let Some(throttle) = &download {
+                throttle.turn(wanted).await;
+            }
+            let fetch = |store: Arc<dyn ObjectStore>| {
+                let (path, options, download) = (path.clone(), options.clone(), download.clone());
+                async move {
+                    Self::body(download.as_deref(), store.get_opts(&path, options).await?).await
+                }
+            };
+            match self.patient(wanted, fetch).await {
+                Ok(bytes) if bytes.len() as u64 == wanted => Ok(bytes),
+                Ok(bytes) => Err(self.cut_short(key, range.end, range.start + bytes.len() as u64)),
+                Err(e) => {
+                    let fault = Fault::of(&e);
+                    // stores word "beyond the end" in as many ways as there are stores; the size
+                    // tells
+                    if fault.kind == ErrorKind::Unavailable
+                        && fault.answered
+                        && let Ok(Some(meta)) = self.head(key).await
+                        && meta.size < range.end
+                    {
+                        return Err(self.cut_short(key, range.end, meta.size));
+                    }
+                    Err(self.failed(fault, self.context("read", key), e))
+                }
+            }
+        })
     }
 
     /// Writes an object, over any that is there. For keys that only the caller uses. It counts for
@@ -242,83 +264,95 @@ impl Store {
         self.put_now(key, payload).await
     }
 
-    async fn put_now(&self, key: &str, payload: PutPayload) -> Result<()> {
-        count(&self.counters.puts);
-        let path = self.path(key)?;
-        let begun = AtomicBool::new(false);
-        let send = |store: Arc<dyn ObjectStore>| {
-            if begun.swap(true, Ordering::Relaxed) {
-                add(&self.counters.sent_again, payload.content_length());
+    fn put_now<'a>(&'a self, key: &'a str, payload: PutPayload) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            count(&self.counters.puts);
+            let path = self.path(key)?;
+            let begun = AtomicBool::new(false);
+            let send = |store: Arc<dyn ObjectStore>| {
+                if begun.swap(true, Ordering::Relaxed) {
+                    add(&self.counters.sent_again, payload.content_length());
+                }
+                let (path, payload) = (path.clone(), payload.clone());
+                async move { store.put_opts(&path, payload, PutOptions::default()).await }
+            };
+            let clients = self.clients_for(key);
+            match self.patient_with(clients, payload.content_length() as u64, send).await {
+                Ok(_) => Ok(()),
+                Err(e) => Err(self.put_failed(key, e)),
             }
-            let (path, payload) = (path.clone(), payload.clone());
-            async move { store.put_opts(&path, payload, PutOptions::default()).await }
-        };
-        let clients = self.clients_for(key);
-        match self.patient_with(clients, payload.content_length() as u64, send).await {
-            Ok(_) => Ok(()),
-            Err(e) => Err(self.put_failed(key, e)),
-        }
+        })
     }
 
     /// Size and time of an object, `None` where there is none.
-    pub async fn head(&self, key: &str) -> Result<Option<ObjectMeta>> {
-        count(&self.counters.heads);
-        let path = self.path(key)?;
-        match self.persist(|| self.small.head(&path)).await {
-            Ok(meta) => Ok(Some(meta)),
-            Err(e) => self.absent_or_err("look up", key, e),
-        }
+    pub fn head<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<ObjectMeta>>> {
+        Box::pin(async move {
+            count(&self.counters.heads);
+            let path = self.path(key)?;
+            match self.persist(|| self.small.head(&path)).await {
+                Ok(meta) => Ok(Some(meta)),
+                Err(e) => self.absent_or_err("look up", key, e),
+            }
+        })
     }
 
     /// All objects below a prefix of whole path segments (`""` is the repository itself), in no
     /// certain order.
-    pub async fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
-        let path = self.path(prefix)?;
-        let listing = || async {
-            let mut found = Vec::new();
-            let mut stream = self.small.list(Some(&path));
-            let result = loop {
-                match stream.try_next().await {
-                    Ok(Some(meta)) => found.extend(self.listed(meta)),
-                    Ok(None) => break Ok(()),
-                    Err(e) => break Err(e),
-                }
+    pub fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<Listed>>> {
+        Box::pin(async move {
+            let path = self.path(prefix)?;
+            let listing = || async {
+                let mut found = Vec::new();
+                let mut stream = self.small.list(Some(&path));
+                let result = loop {
+                    match stream.try_next().await {
+                        Ok(Some(meta)) => found.extend(self.listed(meta)),
+                        Ok(None) => break Ok(()),
+                        Err(e) => break Err(e),
+                    }
+                };
+                let pages = (found.len() as u64).div_ceil(LIST_PAGE).max(1);
+                self.counters.lists.fetch_add(pages, Ordering::Relaxed);
+                result.map(|()| found)
             };
-            let pages = (found.len() as u64).div_ceil(LIST_PAGE).max(1);
-            self.counters.lists.fetch_add(pages, Ordering::Relaxed);
-            result.map(|()| found)
-        };
-        self.persist(listing).await.map_err(|e| self.list_failed(prefix, e))
+            self.persist(listing).await.map_err(|e| self.list_failed(prefix, e))
+        })
     }
 
     /// Whether there is any object below a prefix; reads at most one page of the listing.
-    pub async fn any(&self, prefix: &str) -> Result<bool> {
-        count(&self.counters.lists);
-        let path = self.path(prefix)?;
-        let first = || async { self.small.list(Some(&path)).try_next().await };
-        match self.persist(first).await {
-            Ok(first) => Ok(first.is_some()),
-            Err(e) => Err(self.list_failed(prefix, e)),
-        }
+    pub fn any<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(async move {
+            count(&self.counters.lists);
+            let path = self.path(prefix)?;
+            let first = || async { self.small.list(Some(&path)).try_next().await };
+            match self.persist(first).await {
+                Ok(first) => Ok(first.is_some()),
+                Err(e) => Err(self.list_failed(prefix, e)),
+            }
+        })
     }
 
     /// Deletes an object; deleting none is fine.
-    pub async fn delete(&self, key: &str) -> Result<()> {
-        count(&self.counters.deletes);
-        let path = self.path(key)?;
-        match self.persist(|| self.small.delete(&path)).await {
-            Ok(()) => Ok(()),
-            Err(e) => self.absent_or_err::<()>("delete", key, e).map(|_| ()),
-        }
+    pub fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            count(&self.counters.deletes);
+            let path = self.path(key)?;
+            match self.persist(|| self.small.delete(&path)).await {
+                Ok(()) => Ok(()),
+                Err(e) => self.absent_or_err::<()>("delete", key, e).map(|_| ()),
+            }
+        })
     }
 
     /// As [`delete`](Self::delete), with the store's own error.
-    async fn try_delete(&self, key: &str) -> Result<object_store::Result<()>> {
-        count(&self.counters.deletes);
-        let path = self.path(key)?;
-        Ok(match self.persist(|| self.small.delete(&path)).await {
-            Err(e) if Fault::of(&e).kind == ErrorKind::NotFound => Ok(()),
-            result => result,
+    fn try_delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<object_store::Result<()>>> {
+        Box::pin(async move {
+            count(&self.counters.deletes);
+            let path = self.path(key)?;
+            Ok(match self.persist(|| self.small.delete(&path)).await {
+                Err(e) if Fault::of(&e).kind == ErrorKind::NotFound => Ok(()),
+                result => result,
+            })
         })
     }
 
@@ -335,28 +369,37 @@ impl Store {
     }
 
     /// False: something could not be deleted.
-    async fn delete_many(&self, keys: &[String]) -> Result<bool> {
-        self.counters.deletes.fetch_add(keys.len() as u64, Ordering::Relaxed);
-        let paths = keys.iter().map(|key| self.path(key)).collect::<Result<Vec<Path>>>()?;
-        let paths = stream::iter(paths.into_iter().map(Ok)).boxed();
-        let mut answers = self.small.delete_stream(paths);
-        let mut failed = false;
-        while let Some(answer) = answers.next().await {
-            failed |= answer.is_err_and(|e| Fault::of(&e).kind != ErrorKind::NotFound);
-        }
-        Ok(!failed)
+    fn delete_many<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(async move {
+            self.counters.deletes.fetch_add(keys.len() as u64, Ordering::Relaxed);
+            let paths = keys.iter().map(|key| self.path(key)).collect::<Result<Vec<Path>>>()?;
+            let paths = stream::iter(paths.into_iter().map(Ok)).boxed();
+            let mut answers = self.small.delete_stream(paths);
+            let mut failed = false;
+            while let Some(answer) = answers.next().await {
+                failed |= answer.is_err_and(|e| Fault::of(&e).kind != ErrorKind::NotFound);
+            }
+            Ok(!failed)
+        })
     }
 
     /// One create request, nothing made of its answer.
-    async fn create_once(&self, key: &str, path: &Path, bytes: &Bytes) -> object_store::Result<()> {
-        count(&self.counters.creates);
-        if let Some(throttle) = &self.throttles.upload {
-            throttle.charge(bytes.len() as u64);
-        }
-        add(&self.counters.sent_at_once, bytes.len());
-        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        let client = self.clients_for(key)[0];
-        client.put_opts(path, PutPayload::from(bytes.clone()), options).await.map(|_| ())
+    fn create_once<'a>(
+        &'a self,
+        key: &'a str,
+        path: &'a Path,
+        bytes: &'a Bytes,
+    ) -> BoxFuture<'a, object_store::Result<()>> {
+        Box::pin(async move {
+            count(&self.counters.creates);
+            if let Some(throttle) = &self.throttles.upload {
+                throttle.charge(bytes.len() as u64);
+            }
+            add(&self.counters.sent_at_once, bytes.len());
+            let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+            let client = self.clients_for(key)[0];
+            client.put_opts(path, PutPayload::from(bytes.clone()), options).await.map(|_| ())
+        })
     }
 
     /// What writes an object: the small and the bulk client.

@@ -18,6 +18,7 @@ use super::{Store, patience};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{GC_BYTES_MAX, RECORD_CLEAR_BYTES_MAX, RECORD_HEADER_BYTES, TAG_BYTES};
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use std::time::Duration;
 
 /// Create requests for one object before giving up.
@@ -56,70 +57,78 @@ impl Store {
     /// Writes an object if there is none, and finds out what happened. `bytes` must be unlike any
     /// other writer's (a record with its random salt is). An error of kind `Unavailable` leaves
     /// open whether the object was or will be written.
-    pub async fn create(&self, key: &str, bytes: Bytes) -> Result<Created> {
-        let path = self.path(key)?;
-        let mut last = None;
-        for attempt in 0..TRIES {
-            match self.create_once(key, &path, &bytes).await {
-                Ok(()) => return Ok(Created::Now),
-                Err(e) => {
-                    let fault = Fault::of(&e).of_place();
-                    if fault.kind != ErrorKind::AlreadyExists && !fault.outcome_unknown {
-                        return Err(self.failed(fault, self.context("create", key), e));
+    pub fn create<'a>(&'a self, key: &'a str, bytes: Bytes) -> BoxFuture<'a, Result<Created>> {
+        Box::pin(async move {
+            let path = self.path(key)?;
+            let mut last = None;
+            for attempt in 0..TRIES {
+                match self.create_once(key, &path, &bytes).await {
+                    Ok(()) => return Ok(Created::Now),
+                    Err(e) => {
+                        let fault = Fault::of(&e).of_place();
+                        if fault.kind != ErrorKind::AlreadyExists && !fault.outcome_unknown {
+                            return Err(self.failed(fault, self.context("create", key), e));
+                        }
+                        let unreachable = fault.unreachable;
+                        let error = self.failed(fault, self.context("create", key), e);
+                        if unreachable {
+                            // the object cannot be looked up either: one clear error now, not another
+                            // minute from now
+                            return Err(error);
+                        }
+                        last = Some(error);
                     }
-                    let unreachable = fault.unreachable;
-                    let error = self.failed(fault, self.context("create", key), e);
-                    if unreachable {
-                        // the object cannot be looked up either: one clear error now, not another
-                        // minute from now
-                        return Err(error);
+                }
+                match self.fetch(key, BYTES_MAX, bytes.len() as u64).await {
+                    Ok(Some(found)) if found == bytes => return Ok(Created::Ours),
+                    Ok(Some(found)) => return Ok(Created::Taken(found)),
+                    Ok(None) => tracing::debug!(key, attempt, "create left nothing behind"),
+                    Err(e) => {
+                        return Err(e.within(format!("find out whether {key} was created")));
                     }
-                    last = Some(error);
+                }
+                if attempt + 1 < TRIES {
+                    pause_after(attempt).await;
                 }
             }
-            match self.fetch(key, BYTES_MAX, bytes.len() as u64).await {
-                Ok(Some(found)) if found == bytes => return Ok(Created::Ours),
-                Ok(Some(found)) => return Ok(Created::Taken(found)),
-                Ok(None) => tracing::debug!(key, attempt, "create left nothing behind"),
-                Err(e) => {
-                    return Err(e.within(format!("find out whether {key} was created")));
-                }
-            }
-            if attempt + 1 < TRIES {
-                pause_after(attempt).await;
-            }
-        }
-        let last = last.unwrap_or_else(|| {
-            Error::new(ErrorKind::Bug, self.context("create", key), "not tried at all")
-        });
-        Err(Error::new(
-            ErrorKind::Unavailable,
-            self.context("create", key),
-            format!("the store neither wrote the object nor has it, {TRIES} times over"),
-        )
-        .caused_by(last))
+            let last = last.unwrap_or_else(|| {
+                Error::new(ErrorKind::Bug, self.context("create", key), "not tried at all")
+            });
+            Err(Error::new(
+                ErrorKind::Unavailable,
+                self.context("create", key),
+                format!("the store neither wrote the object nor has it, {TRIES} times over"),
+            )
+            .caused_by(last))
+        })
     }
 
     /// A create request for an object that is known to exist, with its bytes: harmless whatever the
     /// store does. What it answers to a second try is the same, so lost answers do not matter.
-    pub(crate) async fn probe_create(&self, key: &str, bytes: Bytes) -> Result<Probe> {
-        let path = self.path(key)?;
-        let mut attempt = 0;
-        loop {
-            let Err(e) = self.persist(|| self.create_once(key, &path, &bytes)).await else {
-                return Ok(Probe::WroteOver);
-            };
-            let fault = Fault::of(&e);
-            attempt += 1;
-            match fault.kind {
-                ErrorKind::AlreadyExists => return Ok(Probe::Refused),
-                ErrorKind::Denied => return Ok(Probe::Denied),
-                _ if fault.outcome_unknown && !fault.unreachable && attempt < TRIES => {
-                    pause_after(attempt - 1).await;
+    pub(crate) fn probe_create<'a>(
+        &'a self,
+        key: &'a str,
+        bytes: Bytes,
+    ) -> BoxFuture<'a, Result<Probe>> {
+        Box::pin(async move {
+            let path = self.path(key)?;
+            let mut attempt = 0;
+            loop {
+                let Err(e) = self.persist(|| self.create_once(key, &path, &bytes)).await else {
+                    return Ok(Probe::WroteOver);
+                };
+                let fault = Fault::of(&e);
+                attempt += 1;
+                match fault.kind {
+                    ErrorKind::AlreadyExists => return Ok(Probe::Refused),
+                    ErrorKind::Denied => return Ok(Probe::Denied),
+                    _ if fault.outcome_unknown && !fault.unreachable && attempt < TRIES => {
+                        pause_after(attempt - 1).await;
+                    }
+                    _ => return Err(self.failed(fault, self.context("create again", key), e)),
                 }
-                _ => return Err(self.failed(fault, self.context("create again", key), e)),
             }
-        }
+        })
     }
 }
 
