@@ -47,6 +47,7 @@ use crate::format::names::{parse_manifest_key, parse_segment_key};
 use crate::ids::{BackupId, PackId, SegmentId, VolumeName};
 use crate::repository::{NewestSeen, Repository};
 use crate::store::Created;
+use futures::future::BoxFuture;
 use futures::{StreamExt, TryStreamExt, stream};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -132,40 +133,46 @@ pub struct Writer {
 
 impl Writer {
     /// Steps 1 to 3. `Forgotten` if this backup id was used for a backup that was forgotten.
-    pub async fn begin(repo: &Arc<Repository>, options: WriterOptions) -> Result<Self> {
-        let timing = timing::Timing::of(&options);
-        let WriterOptions { volume, backup_id, parents, lease, .. } = options;
-        let (attempt, existing) = next_attempt(repo, &volume, &backup_id).await?;
-        let candidates = VecDeque::from(parents);
-        let name = AttemptName { volume: volume.clone(), backup_id: backup_id.clone(), attempt };
-        let record = lease.lease(role(name, candidates.front()));
-        let keeper = LeaseKeeper::create(repo, record).await?; // 1
-        let mut writer = Self {
-            repo: Arc::clone(repo),
-            volume,
-            backup_id,
-            attempt,
-            options: lease,
-            candidates,
-            parent: None,
-            over: existing.is_some(),
-            existing,
-            lease: Arc::new(keeper),
-            condemned: HashSet::new(),
-            damaged: DamagedSet::default(),
-            carried: Vec::new(),
-            warnings: Vec::new(),
-            timing,
-            locked: None,
-            in_doubt: false,
-        };
-        match writer.look_around().await {
-            Ok(()) => Ok(writer),
-            Err(e) => {
-                writer.abandon().await;
-                Err(e)
+    pub fn begin<'a>(
+        repo: &'a Arc<Repository>,
+        options: WriterOptions,
+    ) -> BoxFuture<'a, Result<Self>> {
+        Box::pin(async move {
+            let timing = timing::Timing::of(&options);
+            let WriterOptions { volume, backup_id, parents, lease, .. } = options;
+            let (attempt, existing) = next_attempt(repo, &volume, &backup_id).await?;
+            let candidates = VecDeque::from(parents);
+            let name =
+                AttemptName { volume: volume.clone(), backup_id: backup_id.clone(), attempt };
+            let record = lease.lease(role(name, candidates.front()));
+            let keeper = LeaseKeeper::create(repo, record).await?; // 1
+            let mut writer = Self {
+                repo: Arc::clone(repo),
+                volume,
+                backup_id,
+                attempt,
+                options: lease,
+                candidates,
+                parent: None,
+                over: existing.is_some(),
+                existing,
+                lease: Arc::new(keeper),
+                condemned: HashSet::new(),
+                damaged: DamagedSet::default(),
+                carried: Vec::new(),
+                warnings: Vec::new(),
+                timing,
+                locked: None,
+                in_doubt: false,
+            };
+            match writer.look_around().await {
+                Ok(()) => Ok(writer),
+                Err(e) => {
+                    writer.abandon().await;
+                    Err(e)
+                }
             }
-        }
+        })
     }
 
     /// The confirmed parent.
@@ -234,25 +241,29 @@ impl Writer {
     /// Errors: `Forgotten`; `AlreadyExists` if this backup id was used for other content; `Usage`
     /// if the manifest is not of this writer's volume and id or not of its parent; whatever the
     /// store says. After an error the writer can only be abandoned.
-    pub async fn commit(
-        &mut self,
+    pub fn commit<'a>(
+        &'a mut self,
         manifest: Manifest,
-        own_packs: &[PackId],
-        reused_packs: &[PackId],
-    ) -> Result<Commit> {
-        let result = self.try_commit(manifest, own_packs, reused_packs).await;
-        self.over |= match &result {
-            Ok(commit) => matches!(commit, Commit::Done(_) | Commit::AlreadyDone(_)),
-            Err(e) => matches!(e.kind(), ErrorKind::Forgotten | ErrorKind::AlreadyExists),
-        };
-        match &result {
-            Ok(Commit::Done(made)) => self.lock_manifest(made).await?,
-            // a twin made it, of packs of its own
-            Ok(Commit::AlreadyDone(made)) => self.lock_committed(made).await?,
-            // what is made anew refers to other packs, even if its map has the same content
-            Ok(Commit::StoreAgain { .. } | Commit::Restart { .. }) | Err(_) => self.locked = None,
-        }
-        result
+        own_packs: &'a [PackId],
+        reused_packs: &'a [PackId],
+    ) -> BoxFuture<'a, Result<Commit>> {
+        Box::pin(async move {
+            let result = self.try_commit(manifest, own_packs, reused_packs).await;
+            self.over |= match &result {
+                Ok(commit) => matches!(commit, Commit::Done(_) | Commit::AlreadyDone(_)),
+                Err(e) => matches!(e.kind(), ErrorKind::Forgotten | ErrorKind::AlreadyExists),
+            };
+            match &result {
+                Ok(Commit::Done(made)) => self.lock_manifest(made).await?,
+                // a twin made it, of packs of its own
+                Ok(Commit::AlreadyDone(made)) => self.lock_committed(made).await?,
+                // what is made anew refers to other packs, even if its map has the same content
+                Ok(Commit::StoreAgain { .. } | Commit::Restart { .. }) | Err(_) => {
+                    self.locked = None
+                }
+            }
+            result
+        })
     }
 
     async fn try_commit(

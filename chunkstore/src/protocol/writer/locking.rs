@@ -13,23 +13,26 @@ use crate::map::{ReadLimits, VolumeMap};
 use crate::protocol::retain::{Extended, Needs, retain_base, retain_packs};
 use crate::repository::Repository;
 use crate::store::{Inherited, RetainPolicy, Retained};
+use futures::future::BoxFuture;
 
 impl Writer {
     /// Locks all that `manifest` is going to need, as the store's policy says; nothing without one.
     /// [`Writer::commit`] does it where it was not done. Unlike that, this may be dropped at any
     /// time. What is gone is for the commit to find.
-    pub async fn lock(
-        &mut self,
-        manifest: &Manifest,
-        own_packs: &[PackId],
-        reused_packs: &[PackId],
-    ) -> Result<()> {
-        if self.repo.store().retain_policy().is_some()
-            && self.confirm_packs(reused_packs).await?.is_empty()
-        {
-            self.lock_needs(manifest, own_packs, reused_packs).await?;
-        }
-        Ok(())
+    pub fn lock<'a>(
+        &'a mut self,
+        manifest: &'a Manifest,
+        own_packs: &'a [PackId],
+        reused_packs: &'a [PackId],
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            if self.repo.store().retain_policy().is_some()
+                && self.confirm_packs(reused_packs).await?.is_empty()
+            {
+                self.lock_needs(manifest, own_packs, reused_packs).await?;
+            }
+            Ok(())
+        })
     }
 
     /// False: something is gone, and so is the lease that protected it.
@@ -61,12 +64,14 @@ impl Writer {
 
     /// Locks a backup that is committed, and all that it needs: of a run that was started twice.
     /// Which packs it stored or reused nobody knows any more, so its whole map is read.
-    pub async fn lock_committed(&mut self, manifest: &Manifest) -> Result<()> {
-        let Some(policy) = self.repo.store().retain_policy() else { return Ok(()) };
-        let whole = RetainPolicy { inherited: Inherited::Now, ..policy };
-        let done = lock_all(&self.repo, whole, manifest, std::iter::empty()).await;
-        done.map_err(|e| e.within(format!("lock backup {}", manifest.name())))?;
-        self.lock_manifest(manifest).await
+    pub fn lock_committed<'a>(&'a mut self, manifest: &'a Manifest) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let Some(policy) = self.repo.store().retain_policy() else { return Ok(()) };
+            let whole = RetainPolicy { inherited: Inherited::Now, ..policy };
+            let done = lock_all(&self.repo, whole, manifest, std::iter::empty()).await;
+            done.map_err(|e| e.within(format!("lock backup {}", manifest.name())))?;
+            self.lock_manifest(manifest).await
+        })
     }
 
     /// Of a new one this only looks whether the store did as it was asked.

@@ -12,6 +12,7 @@
 use super::{Writer, backup_at};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::ManifestRecord;
+use futures::future::BoxFuture;
 use std::sync::Arc;
 
 impl Writer {
@@ -50,13 +51,15 @@ impl Writer {
 
     /// A new lease, the next attempt where a collector took this one, and steps 2 and 3 under them.
     /// All of the work is to be done again. Gives the reason.
-    pub async fn begin_anew(&mut self) -> Result<String> {
-        let there = self.repo.read_manifest(&self.name()).await?;
-        let fenced = matches!(there, Some(ManifestRecord::Fence { .. }));
-        self.carried.clear();
-        self.locked = None;
-        let parent_gone = self.resume(fenced, &[]).await?;
-        let reason = "it was taken for dead, so what it had stored may be gone";
-        Ok(parent_gone.unwrap_or_else(|| format!("{}: {reason}", self.name())))
+    pub fn begin_anew<'a>(&'a mut self) -> BoxFuture<'a, Result<String>> {
+        Box::pin(async move {
+            let there = self.repo.read_manifest(&self.name()).await?;
+            let fenced = matches!(there, Some(ManifestRecord::Fence { .. }));
+            self.carried.clear();
+            self.locked = None;
+            let parent_gone = self.resume(fenced, &[]).await?;
+            let reason = "it was taken for dead, so what it had stored may be gone";
+            Ok(parent_gone.unwrap_or_else(|| format!("{}: {reason}", self.name())))
+        })
     }
 }

@@ -36,6 +36,7 @@ use crate::protocol::writer::timing::Timing;
 use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::units::ChunkNo;
 use chrono::{DateTime, Utc};
+use futures::future::BoxFuture;
 use futures::{StreamExt, TryStreamExt, stream};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -107,89 +108,94 @@ struct Found {
 impl Writer {
     /// As [`Writer::begin`], but goes on from the checkpoint of an earlier run if there is one that
     /// fits. [`Writer::resume_point`] says whether.
-    pub async fn begin_or_resume(
-        repo: &Arc<Repository>,
+    pub fn begin_or_resume<'a>(
+        repo: &'a Arc<Repository>,
         options: WriterOptions,
         by: ResumeBy,
-    ) -> Result<Self> {
-        let id = (!by.any_id).then_some(&options.backup_id);
-        let Search { fitting, other } = find(repo, &options.volume, id, by).await?;
-        for found in fitting {
-            if let Some(writer) = Self::go_on(repo, &options, by, found).await? {
-                return Ok(writer);
-            }
-        }
-        let mut writer = Self::begin(repo, options).await?;
-        if other {
-            writer.warnings.push(ANOTHER_PLAN.into());
-        }
-        Ok(writer)
-    }
-
-    async fn go_on(
-        repo: &Arc<Repository>,
-        options: &WriterOptions,
-        by: ResumeBy,
-        found: Found,
-    ) -> Result<Option<Self>> {
-        let Found { lease, name, parent, checkpoint } = found;
-        let (attempt, existing) = match next_attempt(repo, &name.volume, &name.backup_id).await {
-            Err(e) if e.kind() == ErrorKind::Forgotten && by.any_id => return Ok(None),
-            next => next?,
-        };
-        let parent = match parent {
-            None => None,
-            Some(ParentRef { backup_id, attempt }) => {
-                let volume = name.volume.clone();
-                match backup_at(repo, &AttemptName { volume, backup_id, attempt }).await? {
-                    None => return Ok(None),
-                    some => some,
+    ) -> BoxFuture<'a, Result<Self>> {
+        Box::pin(async move {
+            let id = (!by.any_id).then_some(&options.backup_id);
+            let Search { fitting, other } = find(repo, &options.volume, id, by).await?;
+            for found in fitting {
+                if let Some(writer) = Self::go_on(repo, &options, by, found).await? {
+                    return Ok(writer);
                 }
             }
-        };
-        let others = options.parents.iter().filter(|p| Some(*p) != parent.as_ref()).cloned();
-        if attempt == name.attempt
-            && let Some(keeper) = LeaseKeeper::adopt(repo, lease, &options.lease).await?
-        {
-            tracing::info!("going on with {name} at chunk {}", checkpoint.next_chunk.0);
-            let mut writer = Self {
-                repo: Arc::clone(repo),
-                volume: name.volume,
-                backup_id: name.backup_id,
-                attempt,
-                options: options.lease.clone(),
-                candidates: others.collect(),
-                parent,
-                over: existing.is_some(),
-                existing,
-                lease: Arc::new(keeper),
-                condemned: HashSet::new(),
-                damaged: DamagedSet::default(),
-                carried: Vec::new(),
-                warnings: Vec::new(),
-                timing: Timing::of(options),
-                locked: None,
-                in_doubt: false,
-            };
-            // the lease stays whatever happens, it may be another process's too
-            writer.probe_create_once().await?;
-            // for what it will reuse from now on
-            writer.read_lists().await?;
-            return Ok(Some(writer));
-        }
-        let again = WriterOptions {
-            backup_id: name.backup_id,
-            parents: parent.iter().cloned().chain(others).collect(),
-            ..options.clone()
-        };
-        let mut writer = Self::begin(repo, again).await?;
-        match writer.take_over(parent.as_ref(), checkpoint).await {
-            Ok(()) => Ok(Some(writer)),
-            Err(e) => {
-                writer.abandon().await;
-                Err(e)
+            let mut writer = Self::begin(repo, options).await?;
+            if other {
+                writer.warnings.push(ANOTHER_PLAN.into());
             }
-        }
+            Ok(writer)
+        })
+    }
+
+    fn go_on<'a>(
+        repo: &'a Arc<Repository>,
+        options: &'a WriterOptions,
+        by: ResumeBy,
+        found: Found,
+    ) -> BoxFuture<'a, Result<Option<Self>>> {
+        Box::pin(async move {
+            let Found { lease, name, parent, checkpoint } = found;
+            let (attempt, existing) = match next_attempt(repo, &name.volume, &name.backup_id).await
+            {
+                Err(e) if e.kind() == ErrorKind::Forgotten && by.any_id => return Ok(None),
+                next => next?,
+            };
+            let parent = match parent {
+                None => None,
+                Some(ParentRef { backup_id, attempt }) => {
+                    let volume = name.volume.clone();
+                    match backup_at(repo, &AttemptName { volume, backup_id, attempt }).await? {
+                        None => return Ok(None),
+                        some => some,
+                    }
+                }
+            };
+            let others = options.parents.iter().filter(|p| Some(*p) != parent.as_ref()).cloned();
+            if attempt == name.attempt
+                && let Some(keeper) = LeaseKeeper::adopt(repo, lease, &options.lease).await?
+            {
+                tracing::info!("going on with {name} at chunk {}", checkpoint.next_chunk.0);
+                let mut writer = Self {
+                    repo: Arc::clone(repo),
+                    volume: name.volume,
+                    backup_id: name.backup_id,
+                    attempt,
+                    options: options.lease.clone(),
+                    candidates: others.collect(),
+                    parent,
+                    over: existing.is_some(),
+                    existing,
+                    lease: Arc::new(keeper),
+                    condemned: HashSet::new(),
+                    damaged: DamagedSet::default(),
+                    carried: Vec::new(),
+                    warnings: Vec::new(),
+                    timing: Timing::of(options),
+                    locked: None,
+                    in_doubt: false,
+                };
+                // the lease stays whatever happens, it may be another process's too
+                writer.probe_create_once().await?;
+                // for what it will reuse from now on
+                writer.read_lists().await?;
+                return Ok(Some(writer));
+            }
+            let again = WriterOptions {
+                backup_id: name.backup_id,
+                parents: parent.iter().cloned().chain(others).collect(),
+                ..options.clone()
+            };
+            let mut writer = Self::begin(repo, again).await?;
+            match writer.take_over(parent.as_ref(), checkpoint).await {
+                Ok(()) => Ok(Some(writer)),
+                Err(e) => {
+                    writer.abandon().await;
+                    Err(e)
+                }
+            }
+        })
     }
 
     /// Case 2: the checkpoint of a lease that is no more, under a new one. It counts as a whole, or
@@ -218,19 +224,25 @@ impl Writer {
     /// `gone`: packs that were found missing although they had been there. A checkpoint that may
     /// refer to one of them, or to what was found damaged since, is of no use to anybody: it is
     /// taken out of the lease.
-    pub async fn resume_point(&mut self, gone: &HashSet<PackId>) -> Result<Option<Checkpoint>> {
-        self.carried.clear();
-        let Some(checkpoint) = self.lease.checkpoint().await else { return Ok(None) };
-        let bad = |pack: &PackId| gone.contains(pack) || self.damaged.names(pack);
-        let unknown = is_cut(&checkpoint.packs) && !(gone.is_empty() && self.damaged.is_empty());
-        if unknown || checkpoint.packs.iter().any(bad) {
-            let name = self.name();
-            tracing::info!("{name}: not gone on with, packs of it are gone or damaged");
-            self.lease.drop_checkpoint().await?;
-            return Ok(None);
-        }
-        self.carried.clone_from(&checkpoint.packs);
-        Ok(Some(checkpoint))
+    pub fn resume_point<'a>(
+        &'a mut self,
+        gone: &'a HashSet<PackId>,
+    ) -> BoxFuture<'a, Result<Option<Checkpoint>>> {
+        Box::pin(async move {
+            self.carried.clear();
+            let Some(checkpoint) = self.lease.checkpoint().await else { return Ok(None) };
+            let bad = |pack: &PackId| gone.contains(pack) || self.damaged.names(pack);
+            let unknown =
+                is_cut(&checkpoint.packs) && !(gone.is_empty() && self.damaged.is_empty());
+            if unknown || checkpoint.packs.iter().any(bad) {
+                let name = self.name();
+                tracing::info!("{name}: not gone on with, packs of it are gone or damaged");
+                self.lease.drop_checkpoint().await?;
+                return Ok(None);
+            }
+            self.carried.clone_from(&checkpoint.packs);
+            Ok(Some(checkpoint))
+        })
     }
 
     /// Takes back what was recorded as done: nobody is to go on from it. For when what it rests on
