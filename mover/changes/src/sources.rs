@@ -29,6 +29,7 @@ use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
 use collector::Collector;
 use filesystem::filesystem_list;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 
 /// A source of changed-block lists.
@@ -120,17 +121,24 @@ impl ChangeSource {
     }
 
     /// Asks for a list and drains it to its end.
-    pub async fn fetch(&self, request: &ListRequest<'_>) -> Result<ChangedBlocks> {
-        match self {
-            Self::File(..) | Self::Stdin(_) => {
-                let context = format!("ask {} for a changed-block list", self.name());
-                Err(Error::new(ErrorKind::Bug, context, "it is a list, not a server"))
+    pub fn fetch<'a>(
+        &'a self,
+        request: &'a ListRequest<'a>,
+    ) -> Pin<Box<dyn Future<Output = Result<ChangedBlocks>> + 'a>> {
+        Box::pin(async move {
+            match self {
+                Self::File(..) | Self::Stdin(_) => {
+                    let context = format!("ask {} for a changed-block list", self.name());
+                    Err(Error::new(ErrorKind::Bug, context, "it is a list, not a server"))
+                }
+                Self::Rest(rest) => rest.fetch(Collector::new(request)).await,
+                Self::Snapshot(service) => {
+                    service.fetch(Collector::new(request), request.base).await
+                }
+                Self::Nbd(nbd) => nbd.fetch(request).await,
+                // some reads of metadata, beside which this thread has nothing to do
+                Self::FileSystem(device) => filesystem_list(device, request),
             }
-            Self::Rest(rest) => rest.fetch(Collector::new(request)).await,
-            Self::Snapshot(service) => service.fetch(Collector::new(request), request.base).await,
-            Self::Nbd(nbd) => nbd.fetch(request).await,
-            // some reads of metadata, beside which this thread has nothing to do
-            Self::FileSystem(device) => filesystem_list(device, request),
-        }
+        })
     }
 }

@@ -25,6 +25,7 @@ use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
 use said::Said;
 use status::{Class, Failure, broken, judge};
 use std::path::PathBuf;
+use std::pin::Pin;
 use transport::{Call, Connection, Message};
 
 /// Where the service is.
@@ -230,22 +231,26 @@ impl Drain<'_> {
     }
 
     /// Whether a call that ended well has made the list complete.
-    async fn call(&mut self) -> std::result::Result<bool, Failure> {
-        let call = self.request().map_err(|e| Failure::of(Class::Final, e))?;
-        let retry = &self.source.retry;
-        let mut telling = self.said.begin();
-        let mut each = |message: Message| self.said.take(&mut telling, message);
-        match self.connection.drain(call, retry, &mut each).await {
-            Ok(()) => {
-                let ended = self.said.end_well(&telling, self.source.tail_check);
-                ended.map_err(|what| broken(&self.name, what))
+    fn call<'a>(
+        &'a mut self,
+    ) -> Pin<Box<dyn Future<Output = std::result::Result<bool, Failure>> + 'a>> {
+        Box::pin(async move {
+            let call = self.request().map_err(|e| Failure::of(Class::Final, e))?;
+            let retry = &self.source.retry;
+            let mut telling = self.said.begin();
+            let mut each = |message: Message| self.said.take(&mut telling, message);
+            match self.connection.drain(call, retry, &mut each).await {
+                Ok(()) => {
+                    let ended = self.said.end_well(&telling, self.source.tail_check);
+                    ended.map_err(|what| broken(&self.name, what))
+                }
+                Err(ended) => {
+                    self.connection.close();
+                    self.said.end_badly(&telling);
+                    Err(judge(&self.name, &self.source.endpoint, ended))
+                }
             }
-            Err(ended) => {
-                self.connection.close();
-                self.said.end_badly(&telling);
-                Err(judge(&self.name, &self.source.endpoint, ended))
-            }
-        }
+        })
     }
 
     fn request(&self) -> Result<Call> {

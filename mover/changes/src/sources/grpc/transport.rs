@@ -14,6 +14,7 @@ use proto::kubernetes::snapshot_metadata_client::SnapshotMetadataClient as Kuber
 use proto::{csi, kubernetes};
 use std::collections::HashMap;
 use std::error::Error as _;
+use std::pin::Pin;
 use std::time::{Duration, Instant};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Response, Status, Streaming};
@@ -155,28 +156,32 @@ impl Connection {
         self.channel = None;
     }
 
-    async fn channel(&mut self) -> std::result::Result<Channel, Ended> {
-        if let Some(channel) = &self.channel {
-            return Ok(channel.clone());
-        }
-        let mut connecting = std::pin::pin!(self.endpoint.connect());
-        let made = match tokio::time::timeout(SLOW.min(self.connect), &mut connecting).await {
-            Ok(made) => made,
-            Err(_) => {
-                let left = self.connect.saturating_sub(SLOW);
-                if !left.is_zero() && !self.made {
-                    let left = left.as_secs();
-                    tracing::warn!("no connection to {} yet: given up in {left} s", self.name);
-                }
-                tokio::time::timeout(left, connecting).await.map_err(|_| {
-                    let within = self.connect.as_millis();
-                    Ended::Unconnected(format!("no connection: no answer within {within} ms"))
-                })?
+    fn channel<'a>(
+        &'a mut self,
+    ) -> Pin<Box<dyn Future<Output = std::result::Result<Channel, Ended>> + 'a>> {
+        Box::pin(async move {
+            if let Some(channel) = &self.channel {
+                return Ok(channel.clone());
             }
-        };
-        let channel = made.map_err(unconnected)?;
-        (self.channel, self.made) = (Some(channel.clone()), true);
-        Ok(channel)
+            let mut connecting = std::pin::pin!(self.endpoint.connect());
+            let made = match tokio::time::timeout(SLOW.min(self.connect), &mut connecting).await {
+                Ok(made) => made,
+                Err(_) => {
+                    let left = self.connect.saturating_sub(SLOW);
+                    if !left.is_zero() && !self.made {
+                        let left = left.as_secs();
+                        tracing::warn!("no connection to {} yet: given up in {left} s", self.name);
+                    }
+                    tokio::time::timeout(left, connecting).await.map_err(|_| {
+                        let within = self.connect.as_millis();
+                        Ended::Unconnected(format!("no connection: no answer within {within} ms"))
+                    })?
+                }
+            };
+            let channel = made.map_err(unconnected)?;
+            (self.channel, self.made) = (Some(channel.clone()), true);
+            Ok(channel)
+        })
     }
 
     /// Makes the call and hands on each message as it comes. `retry` bounds the wait for each

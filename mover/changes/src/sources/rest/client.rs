@@ -13,6 +13,7 @@ use reqwest::header::{ACCEPT, AUTHORIZATION, DATE, HeaderValue, LINK, RETRY_AFTE
 use reqwest::{Response, StatusCode, Url};
 use std::error::Error as _;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -179,33 +180,38 @@ impl Client {
         attempt.await
     }
 
-    async fn attempt(&self, url: Url) -> Result<Answer, Failure> {
-        let mut request = self.http.get(url).header(ACCEPT, "application/json");
-        if let Some(path) = &self.token_file {
-            let token = read_token(path).map_err(Failure::Final)?;
-            let bearer = zeroize::Zeroizing::new(format!("Bearer {}", token.as_str()));
-            let mut value = HeaderValue::from_str(&bearer).map_err(|e| {
-                let what = format!("use token {}", path.display());
-                Failure::Final(Error::new(ErrorKind::Usage, what, "").caused_by(e))
-            })?;
-            value.set_sensitive(true);
-            request = request.header(AUTHORIZATION, value);
-        }
-        let response = request.send().await.map_err(|e| self.transport(e))?;
-        self.answered.store(true, Ordering::Relaxed);
-        let judged = self.judge(&response);
-        match judged {
-            Some(Failure::Final(error)) if is_bad_request(response.status()) => {
-                Ok(Answer::BadRequest(error))
+    fn attempt<'a>(
+        &'a self,
+        url: Url,
+    ) -> Pin<Box<dyn Future<Output = Result<Answer, Failure>> + 'a>> {
+        Box::pin(async move {
+            let mut request = self.http.get(url).header(ACCEPT, "application/json");
+            if let Some(path) = &self.token_file {
+                let token = read_token(path).map_err(Failure::Final)?;
+                let bearer = zeroize::Zeroizing::new(format!("Bearer {}", token.as_str()));
+                let mut value = HeaderValue::from_str(&bearer).map_err(|e| {
+                    let what = format!("use token {}", path.display());
+                    Failure::Final(Error::new(ErrorKind::Usage, what, "").caused_by(e))
+                })?;
+                value.set_sensitive(true);
+                request = request.header(AUTHORIZATION, value);
             }
-            Some(failure) => Err(failure),
-            None if response.status() == StatusCode::GONE => Ok(Answer::Expired),
-            None => {
-                let server_time = server_time(&response);
-                let body = self.body(response).await?;
-                Ok(Answer::Page { body, server_time })
+            let response = request.send().await.map_err(|e| self.transport(e))?;
+            self.answered.store(true, Ordering::Relaxed);
+            let judged = self.judge(&response);
+            match judged {
+                Some(Failure::Final(error)) if is_bad_request(response.status()) => {
+                    Ok(Answer::BadRequest(error))
+                }
+                Some(failure) => Err(failure),
+                None if response.status() == StatusCode::GONE => Ok(Answer::Expired),
+                None => {
+                    let server_time = server_time(&response);
+                    let body = self.body(response).await?;
+                    Ok(Answer::Page { body, server_time })
+                }
             }
-        }
+        })
     }
 
     /// What a status other than 200 and 410 means.
