@@ -58,17 +58,14 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// Stack of the thread that a command runs on: what the flags are made of takes more than 128 KiB,
-/// and `ulimit -s` may leave the process less.
-const STACK_BYTES: usize = 2 << 20;
-
 /// Runs the program; what the process ends with.
 pub fn main() -> ExitCode {
     crate::io::bound_allocator();
     // keys are in memory: no core dump, no debugger, no other process of this user may read them
     let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable).err();
     install_panic_hook();
-    let command = std::thread::Builder::new().name("command".into()).stack_size(STACK_BYTES);
+    // with the stack that all threads have: `ulimit -s` may leave this one less than flags take
+    let command = std::thread::Builder::new().name("command".into());
     match command.spawn(move || on_own_stack(hidden)) {
         Ok(command) => command.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
         // where there is no thread to be had, what there is of a stack has to do

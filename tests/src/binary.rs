@@ -92,6 +92,11 @@ pub fn mover_bin() -> &'static Path {
     })
 }
 
+/// Stack of each thread of the program in all tests: a thread that takes more crashes. On top of
+/// what commands take (`tests/tests/cli/small_stack.rs`), clients of object stores take some 40 KiB,
+/// and TLS does.
+const THREAD_STACK_BYTES_MAX: u32 = 256 << 10;
+
 /// Runs of the program with one home directory, fresh at first.
 #[derive(Debug)]
 pub struct Mover {
@@ -147,6 +152,7 @@ impl Mover {
         command.env("HOME", self.home.path());
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("RUST_BACKTRACE", "1");
+        command.env("RUST_MIN_STACK", THREAD_STACK_BYTES_MAX.to_string());
         // where the tests run in a pod themselves, its message is not theirs to write
         command.env("MOVER_TERMINATION_LOG", "none");
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));

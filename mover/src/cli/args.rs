@@ -8,7 +8,7 @@ mod checking;
 pub(crate) use checking::CheckArgs;
 
 mod collecting;
-pub(crate) use changes::{AllocatedFromArg, ChangesArgs, ChangesServerArgs};
+pub(crate) use changes::{AllocatedFromArg, ChangesArgs, ChangesAskingArgs};
 pub(crate) use collecting::{ForgetArgs, GcArgs, KeepArgs};
 
 mod copying;

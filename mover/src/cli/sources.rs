@@ -1,6 +1,6 @@
 //! From the flags about changed blocks to the sources that are meant by them.
 
-use super::args::{AllocatedFromArg, ChangesArgs, ChangesServerArgs, KindArg};
+use super::args::{AllocatedFromArg, ChangesArgs, ChangesAskingArgs, KindArg};
 use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
 use mover_changes::{
     ChangeKind, ChangeRequest, ChangeSource, NbdSource, RestSource, RetryPolicy, SnapshotEndpoint,
@@ -144,7 +144,7 @@ fn refuse_without_source(args: &ChangesArgs) -> Result<()> {
 /// The address is of a delta if a base is named: the draft leaves the base out of what it calls a
 /// list of all blocks.
 fn rest(args: &ChangesArgs, kind: Option<ChangeKind>) -> Result<Option<RestSource>> {
-    let server = &args.server;
+    let ChangesArgs { server, asking, .. } = args;
     let url = some(server.changes_url.as_ref());
     let allocated = some(server.allocated_url.as_ref());
     if url.is_none() && allocated.is_none() {
@@ -167,13 +167,13 @@ fn rest(args: &ChangesArgs, kind: Option<ChangeKind>) -> Result<Option<RestSourc
     Ok(Some(RestSource {
         delta_url,
         allocated_url,
-        plain_http: server.changes_http,
-        page_entries: server.changes_page,
-        offset_parameter: some(server.changes_offset_parameter.as_ref()),
-        entries_parameter: some(server.changes_entries_parameter.as_ref()),
-        token_file: path(server.changes_token_file.as_ref()),
-        ca_file: path(server.changes_ca_file.as_ref()),
-        retry: retry(server)?,
+        plain_http: asking.changes_http,
+        page_entries: asking.changes_page,
+        offset_parameter: some(asking.changes_offset_parameter.as_ref()),
+        entries_parameter: some(asking.changes_entries_parameter.as_ref()),
+        token_file: path(asking.changes_token_file.as_ref()),
+        ca_file: path(asking.changes_ca_file.as_ref()),
+        retry: retry(asking)?,
     }))
 }
 
@@ -183,7 +183,7 @@ fn service(
     kind: Option<ChangeKind>,
     snapshot: &SnapshotInfo,
 ) -> Result<Option<SnapshotSource>> {
-    let server = &args.server;
+    let ChangesArgs { server, asking, .. } = args;
     let Some(address) = some(server.changes_server.as_ref()) else { return Ok(None) };
     let missing = |flag: &str| {
         let what = format!("{flag} is needed as well");
@@ -204,9 +204,9 @@ fn service(
             let endpoint = SnapshotEndpoint::Kubernetes {
                 address: address.clone(),
                 server_name: some(server.changes_server_name.as_ref()),
-                ca_file: path(server.changes_ca_file.as_ref())
+                ca_file: path(asking.changes_ca_file.as_ref())
                     .ok_or_else(|| missing("--changes-ca-file"))?,
-                token_file: path(server.changes_token_file.as_ref())
+                token_file: path(asking.changes_token_file.as_ref())
                     .ok_or_else(|| missing("--changes-token-file"))?,
                 namespace: some(server.changes_namespace.as_ref())
                     .ok_or_else(|| missing("--changes-namespace"))?,
@@ -221,25 +221,25 @@ fn service(
         target,
         delta: kind.map_or(based, |kind| kind == ChangeKind::Delta),
         base_id,
-        page_entries: server.changes_page,
+        page_entries: asking.changes_page,
         tail_check: !server.changes_no_tail_check,
-        retry: retry(server)?,
+        retry: retry(asking)?,
     }))
 }
 
-fn retry(server: &ChangesServerArgs) -> Result<RetryPolicy> {
+fn retry(asking: &ChangesAskingArgs) -> Result<RetryPolicy> {
     for (flag, n) in
-        [("--changes-tries", server.changes_tries), ("--changes-idle", server.changes_idle)]
+        [("--changes-tries", asking.changes_tries), ("--changes-idle", asking.changes_idle)]
     {
         if n == 0 {
             return Err(Error::new(ErrorKind::Usage, format!("use {flag}"), "0 is too few"));
         }
     }
     let default = RetryPolicy::default();
-    let idle_ms = u64::from(server.changes_idle) * 1000;
+    let idle_ms = u64::from(asking.changes_idle) * 1000;
     Ok(RetryPolicy {
-        tries_max: server.changes_tries,
-        internal_tries_max: default.internal_tries_max.min(server.changes_tries),
+        tries_max: asking.changes_tries,
+        internal_tries_max: default.internal_tries_max.min(asking.changes_tries),
         idle_ms,
         nothing_new_ms: idle_ms * RetryPolicy::NOTHING_NEW_FOR,
         ..default

@@ -1,5 +1,9 @@
-//! Every command on a small stack: what runs on one of musl's size, or below a `ulimit -s` that
+//! Every command on small stacks: what runs on those of musl's size, or below a `ulimit -s` that
 //! somebody has set for good reasons, must not end in a crash.
+//!
+//! `ulimit -s` is for the main thread, `RUST_MIN_STACK` for each that is started. A thread that
+//! needs more ends the program, which names it. The whole suite runs with somewhat more
+//! (`tests/src/binary.rs`), so what is not run here is bounded too.
 
 use super::{Stage, file_url, p};
 use std::path::PathBuf;
@@ -28,6 +32,7 @@ fn no_command_takes_a_large_stack() {
             .arg(mover_bin())
             .args(args)
             .env_clear()
+            .env("RUST_MIN_STACK", (STACK_KIB << 10).to_string())
             .env("HOME", stage.directory.path())
             .env("MOVER_REPO", file_url(&stage.repository()))
             .env("MOVER_KEY_FILE", &key)
@@ -40,9 +45,12 @@ fn no_command_takes_a_large_stack() {
     let latest = || p("v@latest");
     run(&[p("backup"), stage.image(), p("--volume"), p("v")]);
     run(&[p("backup"), stage.image(), p("--volume"), p("w")]);
+    run(&[p("backup"), stage.image(), p("--volume"), p("v"), p("--plan")]);
     run(&[p("list")]);
     run(&[p("show"), latest()]);
     run(&[p("verify"), latest()]);
+    run(&[p("verify"), latest(), p("--device"), stage.image()]);
+    run(&[p("restore"), latest(), target.clone(), p("--verify")]);
     run(&[p("restore"), latest(), target, p("--verify")]);
     run(&[p("restore"), latest(), p("-")]);
     run(&[p("diff"), latest(), latest()]);

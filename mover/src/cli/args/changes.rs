@@ -35,6 +35,8 @@ pub(crate) struct ChangesArgs {
     pub(crate) nbd_bitmap: Option<String>,
     #[command(flatten)]
     pub(crate) server: ChangesServerArgs,
+    #[command(flatten)]
+    pub(crate) asking: ChangesAskingArgs,
 }
 
 /// Where a list of allocated blocks comes from besides.
@@ -82,6 +84,13 @@ pub(crate) struct ChangesServerArgs {
     /// again from there, since some drivers end a list that was cut off in the same way
     #[arg(long, env = "MOVER_CHANGES_NO_TAIL_CHECK", value_parser = FalseyValueParser::new())]
     pub(crate) changes_no_tail_check: bool,
+}
+
+/// How servers of lists are asked. Apart from what they are asked for, since the code that clap
+/// makes for a structure takes stack for each of its members.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Changed blocks from a server")]
+pub(crate) struct ChangesAskingArgs {
     /// File with the token that the server asks for; it is read again for each request
     #[arg(long, env = "MOVER_CHANGES_TOKEN_FILE", value_name = "FILE")]
     pub(crate) changes_token_file: Option<PathBuf>,
