@@ -215,9 +215,9 @@ fn a_policy_keeps_the_child_of_a_slow_machine() {
     let mover = Mover::new().env("MOVER_REPO", &repo);
     mover.ok(["init", "--encryption", "none"]);
     let line = |id| ["backup", text(&image), "--volume", "v", "--json", "--backup-id", id];
-    fs::write(&image, [1; 100_000]).unwrap();
+    fs::write(&image, vec![1; 100_000]).unwrap();
     under(&mover, "+0s", &line("parent"));
-    fs::write(&image, [2; 100_000]).unwrap();
+    fs::write(&image, vec![2; 100_000]).unwrap();
     under(&mover, "-90s", &line("child"));
     mover.ok(["forget", "--keep-last", "1"]);
     mover.ok(["gc"]);

@@ -170,7 +170,7 @@ fn a_device_is_thin_again() {
     let source = dir.path().join("source.img");
     let file = File::create(&source).unwrap();
     file.set_len(64 * MIB).unwrap();
-    file.write_all_at(&[9; 300_000], 10 * MIB).unwrap();
+    file.write_all_at(&vec![9; 300_000], 10 * MIB).unwrap();
     place.backup(&source, "one");
     let backing = dirty(dir.path(), 64 * MIB);
     let device = LoopDevice::attach(&backing);

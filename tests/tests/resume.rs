@@ -159,7 +159,7 @@ fn a_volume_that_has_grown_meanwhile_is_no_other() {
     let options = BackupOptions { volume_changed: false, ..scene.options() };
     let memory = scene.killed(&options);
     let grown = scene.vault.path("grown.img");
-    fs::write(&grown, [&scene.content[..], &[9; MIB]].concat()).unwrap();
+    fs::write(&grown, [&scene.content[..], &vec![9; MIB]].concat()).unwrap();
     let next = BackupOptions { volume_changed: false, ..scene.vault.options(&grown, "c", None) };
     let run =
         |options: &BackupOptions| scene.vault.run(memory.clone(), options, &Cancel::new()).result;

@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn what_is_cached_is_counted_and_dropped() {
         let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        file.write_all(&[1; 100_000]).unwrap();
+        file.write_all(&vec![1; 100_000]).unwrap();
         let Ok(pages) = pages_cached(&file) else {
             println!("this kernel does not tell what is cached");
             return;
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn pages_that_are_mapped_stay_and_that_is_said() {
         let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        file.write_all(&[1; 100_000]).unwrap();
+        file.write_all(&vec![1; 100_000]).unwrap();
         if pages_cached(&file).is_err() {
             println!("this kernel does not tell what is cached");
             return;

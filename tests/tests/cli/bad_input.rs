@@ -77,7 +77,7 @@ fn keys_that_do_not_fit() {
     expect_error(mover.run(["list"]), 4, "key");
     expect_error(with(&[7; 32]), 4, "key");
     expect_error(with(b"not a key"), 2, "other");
-    expect_error(with(&[b'x'; 100_000]), 2, "other");
+    expect_error(with(&vec![b'x'; 100_000]), 2, "other");
     expect_error(mover.run(["list", "--key-file", "/does/not/exist"]), 2, "/does/not/exist");
     expect_error(mover.run(["list", "--key-file", "/"]), 2, "key file /");
     expect_error(mover.run([p("backup"), stage.image(), p("--volume"), p("v")]), 4, "key");

@@ -138,8 +138,8 @@ fn file_systems_in_partitions_are_mapped_at_their_places() {
     for table in ["gpt", "mbr"] {
         copy(&plain, &disk);
         let wiped = OpenOptions::new().write(true).open(&disk).unwrap();
-        wiped.write_all_at(&[0; 34 * SECTOR as usize], 0).unwrap();
-        wiped.write_all_at(&[0; 34 * SECTOR as usize], disk_bytes() - 34 * SECTOR).unwrap();
+        wiped.write_all_at(&vec![0; 34 * SECTOR as usize], 0).unwrap();
+        wiped.write_all_at(&vec![0; 34 * SECTOR as usize], disk_bytes() - 34 * SECTOR).unwrap();
         if table == "gpt" {
             write_gpt(&disk);
         } else {

@@ -177,7 +177,7 @@ fn an_error_that_nobody_reads_is_in_the_termination_message() {
 /// As much as it holds, and nobody reads.
 fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     let (unread, mut full) = std::io::pipe().unwrap();
-    full.write_all(&[b'\n'; 64 << 10]).unwrap();
+    full.write_all(&vec![b'\n'; 64 << 10]).unwrap();
     (unread, full)
 }
 

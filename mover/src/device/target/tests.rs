@@ -42,7 +42,7 @@ fn a_file_is_created_and_extended_and_a_longer_ones_tail_is_kept() {
     drop(target);
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 20_000);
 
-    std::fs::write(&path, [9; 30_000]).unwrap();
+    std::fs::write(&path, vec![9; 30_000]).unwrap();
     let target = Target::open(&path, &forced(5_000)).unwrap();
     assert_eq!((target.size_bytes(), target.device_bytes()), (5_000, 30_000));
     target.deallocate_or_zero(0..5_000).unwrap();
@@ -171,7 +171,7 @@ fn holes_are_found() {
     let source = || Source::open(&path, SourceOptions::default()).unwrap();
     assert_eq!(source().data_ranges().unwrap(), Some(vec![]));
     for at in [0, 1 << 20, (1 << 30) - 65_536] {
-        std::os::unix::fs::FileExt::write_all_at(&file, &[1; 65_536], at).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &vec![1; 65_536], at).unwrap();
     }
     file.sync_all().unwrap();
     let want = [0..65_536, 1 << 20..(1 << 20) + 65_536, (1 << 30) - 65_536..1 << 30];

@@ -83,7 +83,7 @@ fn tokens_are_read_whole_and_bounded() {
         crate::sources::credentials::read_token(file.path()).map(|t| t.to_string())
     };
     assert_eq!(read(b" abc.def\n").unwrap(), "abc.def");
-    for bad in [&b""[..], b" \n", b"a b", b"\xff", &[b'x'; 70_000]] {
+    for bad in [&b""[..], b" \n", b"a b", b"\xff", &vec![b'x'; 70_000]] {
         assert_eq!(read(bad).unwrap_err().kind(), ErrorKind::Usage);
     }
 }
