@@ -169,6 +169,8 @@ mod repository;
 mod seal;
 mod secrets;
 mod store;
+#[cfg(any(test, feature = "testkit"))]
+pub mod testkit;
 mod units;
 
 pub use check::{

@@ -3,22 +3,22 @@
 
 use async_trait::async_trait;
 use chrono::{DateTime, TimeDelta, Utc};
-use futures::stream::{BoxStream, StreamExt};
+use chunkstore::testkit::{Answer, Hook, HookedStore, Request};
+use futures::StreamExt;
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
-};
+use object_store::{GetResult, ObjectMeta, Result};
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// A store in memory with a clock.
+pub type ClockedStore = HookedStore<Clocked>;
+
 /// See the module.
 #[derive(Debug)]
-pub struct ClockedStore {
-    inner: InMemory,
+pub struct Clocked {
+    inner: Arc<InMemory>,
     clock: Arc<Clock>,
     ignores_create_once: AtomicBool,
 }
@@ -39,20 +39,23 @@ impl Clock {
     }
 }
 
-impl ClockedStore {
+impl Clocked {
     /// Over these objects, which count as written at the beginning of time.
-    pub fn new(inner: InMemory) -> Arc<Self> {
-        let ignores_create_once = AtomicBool::new(false);
-        Arc::new(Self { inner, clock: Arc::default(), ignores_create_once })
+    pub fn over(inner: InMemory) -> Arc<ClockedStore> {
+        Self::at(inner, Clock::default())
+    }
+
+    fn at(inner: InMemory, clock: Clock) -> Arc<ClockedStore> {
+        let (inner, ignores_create_once) = (Arc::new(inner), AtomicBool::new(false));
+        let store = Arc::clone(&inner);
+        HookedStore::new(store, Self { inner, clock: Arc::new(clock), ignores_create_once })
     }
 
     /// A copy of all objects and of the clock.
-    pub fn fork(&self) -> Arc<Self> {
-        let fork = Self::new(self.inner.fork());
-        fork.clock.now.store(self.clock.now.load(Ordering::SeqCst), Ordering::SeqCst);
+    pub fn fork(&self) -> Arc<ClockedStore> {
+        let now = AtomicI64::new(self.clock.now.load(Ordering::SeqCst));
         let written = self.clock.written.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        *fork.clock.written.lock().unwrap_or_else(PoisonError::into_inner) = written;
-        fork
+        Self::at(self.inner.fork(), Clock { now, written: Mutex::new(written) })
     }
 
     /// Sets the clock forward.
@@ -66,62 +69,29 @@ impl ClockedStore {
     }
 }
 
-impl fmt::Display for ClockedStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ClockedStore")
-    }
-}
-
 #[async_trait]
-impl ObjectStore for ClockedStore {
-    async fn put_opts(
-        &self,
-        path: &Path,
-        payload: PutPayload,
-        mut opts: PutOptions,
-    ) -> Result<PutResult> {
+impl Hook for Clocked {
+    async fn request(&self, mut request: Request) -> Result<Answer> {
         if self.ignores_create_once.load(Ordering::SeqCst) {
-            opts.mode = PutMode::Overwrite;
+            request.overwrite();
         }
-        let done = self.inner.put_opts(path, payload, opts).await?;
-        let now = self.clock.now.load(Ordering::SeqCst);
-        let mut written = self.clock.written.lock().unwrap_or_else(PoisonError::into_inner);
-        written.insert(path.clone(), now);
-        Ok(done)
-    }
-
-    async fn put_multipart_opts(
-        &self,
-        _: &Path,
-        _: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        let (operation, implementer) = ("multipart".into(), "ClockedStore".into());
-        Err(Error::NotImplemented { operation, implementer })
-    }
-
-    async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
-        let got = self.inner.get_opts(path, options).await?;
-        let meta = self.clock.set(got.meta.clone());
-        Ok(GetResult { meta, ..got })
-    }
-
-    fn delete_stream(
-        &self,
-        paths: BoxStream<'static, Result<Path>>,
-    ) -> BoxStream<'static, Result<Path>> {
-        self.inner.delete_stream(paths)
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        let clock = Arc::clone(&self.clock);
-        self.inner.list(prefix).map(move |meta| meta.map(|meta| clock.set(meta))).boxed()
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.inner.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.inner.copy_opts(from, to, options).await
+        let path = request.path().clone();
+        Ok(match request.pass().await? {
+            Answer::Put(put) => {
+                let now = self.clock.now.load(Ordering::SeqCst);
+                let mut written = self.clock.written.lock().unwrap_or_else(PoisonError::into_inner);
+                written.insert(path, now);
+                Answer::Put(put)
+            }
+            Answer::Got(got) => {
+                let meta = self.clock.set(got.meta.clone());
+                Answer::Got(GetResult { meta, ..got })
+            }
+            Answer::Listed(listed) => {
+                let clock = Arc::clone(&self.clock);
+                Answer::Listed(listed.map(move |meta| meta.map(|meta| clock.set(meta))).boxed())
+            }
+            Answer::Done => Answer::Done,
+        })
     }
 }

@@ -2,13 +2,9 @@
 //! from then on: what a process that is killed there leaves behind.
 
 use async_trait::async_trait;
-use futures::stream::{self, BoxStream, StreamExt};
+use chunkstore::testkit::{Answer, Hook, HookedStore, Request};
 use object_store::path::Path;
-use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
-};
-use std::fmt;
+use object_store::{Error, ObjectStore, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -24,23 +20,17 @@ pub struct Death {
 /// See the module.
 #[derive(Debug)]
 pub struct DyingStore {
-    inner: Arc<dyn ObjectStore>,
     death: Option<Death>,
     /// Only changes of objects below it count.
     below: &'static str,
-    state: Arc<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
     changes: AtomicU64,
     dead: AtomicBool,
 }
 
 impl DyingStore {
     /// Over `inner`; `None` never dies, and counts.
-    pub fn new(inner: Arc<dyn ObjectStore>, death: Option<Death>) -> Arc<Self> {
-        Arc::new(Self { inner, death, below: "", state: Arc::default() })
+    pub fn new(inner: Arc<dyn ObjectStore>, death: Option<Death>) -> Arc<HookedStore<Self>> {
+        Self::below(inner, "", death)
     }
 
     /// As [`Self::new`], but only changes of objects below a prefix of the repository count, such
@@ -49,40 +39,43 @@ impl DyingStore {
         inner: Arc<dyn ObjectStore>,
         below: &'static str,
         death: Option<Death>,
-    ) -> Arc<Self> {
-        Arc::new(Self { inner, death, below, state: Arc::default() })
+    ) -> Arc<HookedStore<Self>> {
+        let (changes, dead) = (AtomicU64::new(0), AtomicBool::new(false));
+        HookedStore::new(inner, Self { death, below, changes, dead })
     }
 
     /// Changes that were asked for.
     pub fn changes(&self) -> u64 {
-        self.state.changes.load(Ordering::SeqCst)
+        self.changes.load(Ordering::SeqCst)
     }
 
     /// Whether it has died.
     pub fn dead(&self) -> bool {
-        self.state.dead.load(Ordering::SeqCst)
+        self.dead.load(Ordering::SeqCst)
     }
 
-    fn alive(&self) -> Result<()> {
-        if self.dead() { Err(gone()) } else { Ok(()) }
+    fn counts(&self, path: &Path) -> bool {
+        let below = path.parts().nth(1);
+        self.below.is_empty() || below.is_some_and(|part| part.as_ref() == self.below)
     }
+}
 
-    /// Whether the change that is about to happen is done, and whether its caller hears of it.
-    fn change(&self, path: &Path) -> (bool, bool) {
+#[async_trait]
+impl Hook for DyingStore {
+    async fn request(&self, request: Request) -> Result<Answer> {
         if self.dead() {
-            return (false, false);
+            return Err(gone());
         }
-        let is_below = |path: &Path| path.parts().nth(1).is_some_and(|p| p.as_ref() == self.below);
-        if !self.below.is_empty() && !is_below(path) {
-            return (true, true);
+        if !request.verb().changes() || !self.counts(request.path()) {
+            return request.pass().await;
         }
-        let n = self.state.changes.fetch_add(1, Ordering::SeqCst);
+        let change = self.changes.fetch_add(1, Ordering::SeqCst);
         match self.death {
-            Some(death) if death.change == n => {
-                self.state.dead.store(true, Ordering::SeqCst);
-                (death.done, false)
+            Some(death) if death.change == change => {
+                self.dead.store(true, Ordering::SeqCst);
+                if death.done { request.pass_but(gone()).await } else { Err(gone()) }
             }
-            _ => (true, true),
+            _ => request.pass().await,
         }
     }
 }
@@ -91,83 +84,4 @@ impl DyingStore {
 /// for that.
 fn gone() -> Error {
     Error::PermissionDenied { path: "dead".into(), source: "the store died".into() }
-}
-
-impl fmt::Display for DyingStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DyingStore({})", self.inner)
-    }
-}
-
-#[async_trait]
-impl ObjectStore for DyingStore {
-    async fn put_opts(
-        &self,
-        path: &Path,
-        payload: PutPayload,
-        opts: PutOptions,
-    ) -> Result<PutResult> {
-        let (done, heard) = self.change(path);
-        let result =
-            if done { self.inner.put_opts(path, payload, opts).await } else { Err(gone()) };
-        if heard { result } else { Err(gone()) }
-    }
-
-    async fn put_multipart_opts(
-        &self,
-        _: &Path,
-        _: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        Err(Error::NotImplemented {
-            operation: "multipart".into(),
-            implementer: "DyingStore".into(),
-        })
-    }
-
-    async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
-        self.alive()?;
-        self.inner.get_opts(path, options).await
-    }
-
-    fn delete_stream(
-        &self,
-        paths: BoxStream<'static, Result<Path>>,
-    ) -> BoxStream<'static, Result<Path>> {
-        let this = Self {
-            inner: Arc::clone(&self.inner),
-            death: self.death,
-            below: self.below,
-            state: Arc::clone(&self.state),
-        };
-        paths
-            .then(move |path| {
-                let (done, heard) = path.as_ref().map_or((true, true), |path| this.change(path));
-                let inner = Arc::clone(&this.inner);
-                async move {
-                    let path = path?;
-                    if done {
-                        inner.delete(&path).await?;
-                    }
-                    if heard { Ok(path) } else { Err(gone()) }
-                }
-            })
-            .boxed()
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        match self.alive() {
-            Ok(()) => self.inner.list(prefix),
-            Err(e) => stream::once(async { Err(e) }).boxed(),
-        }
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.alive()?;
-        self.inner.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.alive()?;
-        self.inner.copy_opts(from, to, options).await
-    }
 }

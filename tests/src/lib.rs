@@ -42,7 +42,7 @@ pub use beside::BesideStore;
 pub use binary::{Mover, MoverOutput, mover_bin, python, target_dir, volume_dir, work_dir};
 pub use cgroup::Cgroup;
 pub use clean::expect_clean;
-pub use clocked::ClockedStore;
+pub use clocked::{Clocked, ClockedStore};
 pub use containers::{Container, Containers};
 pub use crates::{product_sources, workspace};
 pub use devices::{LoopDevice, Mount, run, run_ok};

@@ -10,7 +10,7 @@ use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use std::fs;
 use std::sync::Arc;
-use tests::{BesideStore, ClockedStore, Death, DyingStore, Rng, Vault, VaultParams};
+use tests::{BesideStore, Clocked, Death, DyingStore, Rng, Vault, VaultParams};
 
 const MEMORY: MemoryBudget = MemoryBudget { total_bytes: 256 << 20 };
 
@@ -247,7 +247,7 @@ fn die_everywhere(
 /// When the leases of the dead have run out, two collections take away all that no backup refers
 /// to, and nothing else.
 fn nothing_is_left(target: &Vault, memory: &Arc<InMemory>, copy: (&str, &[u8]), when: &str) {
-    let clocked = ClockedStore::new(memory.fork());
+    let clocked = Clocked::over(memory.fork());
     clocked.advance(3600);
     for _ in 0..2 {
         target.collect(clocked.clone(), false).unwrap();
@@ -268,7 +268,7 @@ fn a_store_that_begins_to_ignore_create_once_is_noticed_by_backups_and_copies() 
     let image = target.path("own.img");
     fs::write(&image, Rng::new(45).bytes(100_000)).unwrap();
     source.backup(source.memory(), &image, "one", None).unwrap();
-    let objects = ClockedStore::new(target.memory().fork());
+    let objects = Clocked::over(target.memory().fork());
     for (broken, ids) in [(false, ["before", "one"]), (true, ["later", "two"])] {
         if broken {
             objects.ignore_create_once();

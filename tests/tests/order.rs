@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::process::Command;
 use std::sync::Arc;
-use tests::{ClockedStore, Mover, MoverOutput, Rng, Vault, VaultParams, work_dir};
+use tests::{Clocked, ClockedStore, Mover, MoverOutput, Rng, Vault, VaultParams, work_dir};
 
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
@@ -42,7 +42,7 @@ impl World {
             encryption: Encryption::None,
         };
         let vault = Vault::new("order", params);
-        let store = ClockedStore::new(vault.memory().fork());
+        let store = Clocked::over(vault.memory().fork());
         store.advance(chrono::Utc::now().timestamp());
         Self { vault, store, made: Vec::new() }
     }
@@ -77,7 +77,7 @@ impl World {
     /// All objects go to another store, as a tool that knows nothing of them would bring them there:
     /// in any order, dated when they arrive. From now on it is the one that is used.
     fn copy(&mut self, rng: &mut Rng) {
-        let copy = ClockedStore::new(InMemory::new());
+        let copy = Clocked::over(InMemory::new());
         copy.advance(chrono::Utc::now().timestamp() + one_of(rng));
         self.vault.block_on(async {
             let mut found: Vec<_> = self.store.list(None).try_collect().await.unwrap();

@@ -8,6 +8,7 @@ use crate::ids::{BackupId, PackId, PageId, VolumeName};
 use crate::keys::{Credential, Encryption, KdfCost};
 use crate::store::testing::{FaultyStore, LockServer};
 use crate::store::{RetainPolicy, Store};
+use crate::testkit::HookedStore;
 use crate::units::{ChunkSize, Location, PageRef};
 use chrono::{DateTime, TimeDelta, Utc};
 use object_store::ObjectStore;
@@ -33,14 +34,15 @@ pub(crate) fn init_options(credential: Option<Credential>) -> InitOptions {
     }
 }
 
-pub(crate) fn store_on(inner: Arc<dyn ObjectStore>) -> (Arc<FaultyStore>, Store) {
+pub(crate) fn store_on(inner: Arc<dyn ObjectStore>) -> (Arc<HookedStore<FaultyStore>>, Store) {
     let faulty = FaultyStore::new(inner);
     let store = Store::new(Arc::clone(&faulty) as _, Path::default(), "memory:///");
     (faulty, store)
 }
 
 /// A new repository, the store that it is on, and the bare store behind that.
-pub(crate) async fn memory_repository() -> (Arc<Repository>, Arc<FaultyStore>, Arc<InMemory>) {
+pub(crate) async fn memory_repository()
+-> (Arc<Repository>, Arc<HookedStore<FaultyStore>>, Arc<InMemory>) {
     let inner = Arc::new(InMemory::new());
     let (faulty, store) = store_on(Arc::clone(&inner) as _);
     let repo = Repository::init(store, init_options(Some(key_file(1)))).await.unwrap();

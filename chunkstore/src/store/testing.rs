@@ -9,15 +9,10 @@ mod locks;
 
 pub(crate) use locks::LockServer;
 
+use crate::testkit::{Answer, Hook, HookedStore, Request};
 use async_trait::async_trait;
 use futures::future::BoxFuture;
-use futures::stream::{BoxStream, StreamExt};
-use object_store::path::Path;
-use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
-    Result,
-};
+use object_store::{Error, ObjectStore, Result};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -76,10 +71,8 @@ struct Stop {
     done: bool,
 }
 
-pub(crate) struct FaultyStore(Arc<Shared>);
-
-struct Shared {
-    inner: Arc<dyn ObjectStore>,
+#[derive(Default)]
+pub(crate) struct FaultyStore {
     script: Mutex<Vec<(String, Step)>>,
     log: Mutex<Vec<String>>,
     ignores_create_once: AtomicBool,
@@ -89,21 +82,13 @@ struct Shared {
 }
 
 impl FaultyStore {
-    pub(crate) fn new(inner: Arc<dyn ObjectStore>) -> Arc<Self> {
-        Arc::new(Self(Arc::new(Shared {
-            inner,
-            script: Mutex::default(),
-            log: Mutex::default(),
-            ignores_create_once: AtomicBool::new(false),
-            changes: AtomicU64::new(0),
-            stop: Mutex::new(None),
-            stopped: AtomicBool::new(false),
-        })))
+    pub(crate) fn new(inner: Arc<dyn ObjectStore>) -> Arc<HookedStore<Self>> {
+        HookedStore::new(inner, Self::default())
     }
 
     /// The next operation whose name starts so suffers this.
     pub(crate) fn fault(&self, operation: &str, fault: Fault) {
-        self.0.script.lock().unwrap().push((operation.to_owned(), Step::Fault(fault)));
+        self.script.lock().unwrap().push((operation.to_owned(), Step::Fault(fault)));
     }
 
     /// Right before the next such operation somebody else does this.
@@ -111,7 +96,7 @@ impl FaultyStore {
     where
         F: FnOnce(Arc<dyn ObjectStore>) -> BoxFuture<'static, ()> + Send + 'static,
     {
-        self.0.script.lock().unwrap().push((operation.to_owned(), Step::Before(Box::new(action))));
+        self.script.lock().unwrap().push((operation.to_owned(), Step::Before(Box::new(action))));
     }
 
     /// Right after the next such operation somebody else does this.
@@ -119,79 +104,79 @@ impl FaultyStore {
     where
         F: FnOnce(Arc<dyn ObjectStore>) -> BoxFuture<'static, ()> + Send + 'static,
     {
-        self.0.script.lock().unwrap().push((operation.to_owned(), Step::After(Box::new(action))));
+        self.script.lock().unwrap().push((operation.to_owned(), Step::After(Box::new(action))));
     }
 
     pub(crate) fn ignore_create_once(&self) {
-        self.0.ignores_create_once.store(true, Ordering::SeqCst);
+        self.ignores_create_once.store(true, Ordering::SeqCst);
     }
 
     /// From the `change`-th change on (from 0) every operation fails; that change itself is still
     /// `done`, or is not.
     pub(crate) fn stop_at(&self, change: u64, done: bool) {
-        *self.0.stop.lock().unwrap() = Some(Stop { change, done });
+        *self.stop.lock().unwrap() = Some(Stop { change, done });
     }
 
     pub(crate) fn was_stopped(&self) -> bool {
-        self.0.stopped.load(Ordering::SeqCst)
+        self.stopped.load(Ordering::SeqCst)
     }
 
     /// Operations so far, and forgets them.
     pub(crate) fn take_log(&self) -> Vec<String> {
-        std::mem::take(&mut *self.0.log.lock().unwrap())
+        std::mem::take(&mut *self.log.lock().unwrap())
+    }
+
+    /// Logs an operation, and takes what the script has for it.
+    fn enter(&self, name: String) -> Option<Step> {
+        let mut script = self.script.lock().unwrap();
+        let found = script.iter().position(|(start, _)| name.starts_with(start));
+        self.log.lock().unwrap().push(name);
+        found.map(|i| script.remove(i).1)
     }
 }
 
-impl Shared {
-    fn enter(&self, operation: &str, at: &str) -> Result<(String, Option<Step>)> {
-        let name = format!("{operation} {at}");
+#[async_trait]
+impl Hook for FaultyStore {
+    async fn request(&self, mut request: Request) -> Result<Answer> {
         if self.stopped.load(Ordering::SeqCst) {
             return Err(gone());
         }
-        self.log.lock().unwrap().push(name.clone());
-        let mut script = self.script.lock().unwrap();
-        let found = script.iter().position(|(start, _)| name.starts_with(start));
-        Ok((name, found.map(|i| script.remove(i).1)))
-    }
-
-    /// Runs one operation under the script.
-    async fn run<T, F>(&self, operation: &str, at: &str, changes: bool, inner: F) -> Result<T>
-    where
-        F: Future<Output = Result<T>> + Send,
-    {
-        let (_, step) = self.enter(operation, at)?;
-        if changes {
+        let step = self.enter(request.name());
+        if self.ignores_create_once.load(Ordering::SeqCst) {
+            request.overwrite();
+        }
+        if request.verb().changes() {
             let change = self.changes.fetch_add(1, Ordering::SeqCst);
             let stop = *self.stop.lock().unwrap();
             if let Some(stop) = stop
                 && stop.change == change
             {
                 if stop.done {
-                    let _ = inner.await;
+                    let _ = request.pass().await;
                 }
                 self.stopped.store(true, Ordering::SeqCst);
                 return Err(gone());
             }
         }
         match step {
-            None => inner.await,
+            None => request.pass().await,
             Some(Step::Before(action)) => {
-                action(Arc::clone(&self.inner)).await;
-                inner.await
+                action(Arc::clone(request.store())).await;
+                request.pass().await
             }
             Some(Step::After(action)) => {
-                let result = inner.await;
-                action(Arc::clone(&self.inner)).await;
+                let store = Arc::clone(request.store());
+                let result = request.pass().await;
+                action(store).await;
                 result
             }
             Some(Step::Fault(fault)) => {
-                if fault == Fault::Hang {
-                    std::future::pending::<()>().await;
+                let error = fault.error(request.path().as_ref());
+                match fault {
+                    Fault::Hang => request.never().await,
+                    Fault::ExistedAfterSuccess | Fault::LostAfter => request.pass_but(error).await,
+                    _ => Err(error),
                 }
-                if matches!(fault, Fault::ExistedAfterSuccess | Fault::LostAfter) {
-                    let _ = inner.await;
-                }
-                Err(fault.error(at))
             }
         }
     }
@@ -226,85 +211,4 @@ impl Fault {
 
 fn gone() -> Error {
     Error::Generic { store: "test", source: "stopped".into() }
-}
-
-impl fmt::Display for FaultyStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FaultyStore")
-    }
-}
-
-impl fmt::Debug for FaultyStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FaultyStore")
-    }
-}
-
-#[async_trait]
-impl ObjectStore for FaultyStore {
-    async fn put_opts(
-        &self,
-        location: &Path,
-        payload: PutPayload,
-        mut opts: PutOptions,
-    ) -> Result<PutResult> {
-        let operation = if opts.mode == PutMode::Create { "create" } else { "put" };
-        if self.0.ignores_create_once.load(Ordering::SeqCst) {
-            opts.mode = PutMode::Overwrite;
-        }
-        let inner = self.0.inner.put_opts(location, payload, opts);
-        self.0.run(operation, location.as_ref(), true, inner).await
-    }
-
-    async fn put_multipart_opts(
-        &self,
-        location: &Path,
-        opts: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        self.0.inner.put_multipart_opts(location, opts).await
-    }
-
-    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        let operation = if options.head { "head" } else { "get" };
-        let inner = self.0.inner.get_opts(location, options);
-        self.0.run(operation, location.as_ref(), false, inner).await
-    }
-
-    fn delete_stream(
-        &self,
-        locations: BoxStream<'static, Result<Path>>,
-    ) -> BoxStream<'static, Result<Path>> {
-        let shared = Arc::clone(&self.0);
-        let delete = move |path: Result<Path>| {
-            let shared = Arc::clone(&shared);
-            async move {
-                let path = path?;
-                let delete = shared.inner.delete(&path);
-                shared.run("delete", path.as_ref(), true, delete).await.map(|()| path.clone())
-            }
-        };
-        locations.then(delete).boxed()
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        let shared = Arc::clone(&self.0);
-        let prefix = prefix.cloned();
-        let listing = async move {
-            let at = prefix.as_ref().map_or("", |p| p.as_ref());
-            let inner = async { Ok(shared.inner.list(prefix.as_ref())) };
-            match shared.run("list", at, false, inner).await {
-                Ok(listing) => listing,
-                Err(e) => futures::stream::iter([Err(e)]).boxed(),
-            }
-        };
-        futures::stream::once(listing).flatten().boxed()
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.0.inner.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.0.inner.copy_opts(from, to, options).await
-    }
 }

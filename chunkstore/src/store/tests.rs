@@ -4,11 +4,12 @@ use super::create::Probe;
 use super::patience::Patience;
 use super::testing::{Fault, FaultyStore};
 use super::*;
+use crate::testkit::HookedStore;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use std::time::Duration;
 
-fn faulty() -> (Arc<FaultyStore>, Store) {
+fn faulty() -> (Arc<HookedStore<FaultyStore>>, Store) {
     let faulty = FaultyStore::new(Arc::new(InMemory::new()));
     let store = Store::new(Arc::clone(&faulty) as _, Path::from("a/b"), "memory:///a/b");
     (faulty, store)
@@ -363,7 +364,7 @@ fn a_missing_right_is_no_lock_whatever_names_are_in_it() {
 }
 
 /// A store over a network with little patience.
-fn over_a_network() -> (Arc<FaultyStore>, Store) {
+fn over_a_network() -> (Arc<HookedStore<FaultyStore>>, Store) {
     let (faulty, mut store) = faulty();
     store.patience = Some(Patience {
         look_up_every: Duration::from_millis(20),

@@ -1,6 +1,8 @@
 //! Small backups made of a model, with chunkstore's own parts: what the tests of reading code start
 //! from.
 
+use async_trait::async_trait;
+use chunkstore::testkit::{Answer, Hook, HookedStore, Request, Verb};
 use chunkstore::{
     BackupId, BackupStats, ChangeKind, ChunkId, ChunkNo, ChunkRef, ChunkSize, Compression,
     Encryption, Geometry, Inherit, InitOptions, KdfCost, Location, Manifest, ManifestRecord,
@@ -8,13 +10,9 @@ use chunkstore::{
     SegmentRecord, SnapshotInfo, SourceInfo, Store, VolumeName,
 };
 use futures::StreamExt;
-use futures::stream::BoxStream;
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult,
-};
+use object_store::{ObjectStore, ObjectStoreExt};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -71,17 +69,12 @@ impl Image {
 /// A store that notes the key of each request, without the prefix.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    inner: InMemory,
     log: Mutex<Vec<(&'static str, String)>>,
     /// Reads that still work; negative: all.
     reads_left: AtomicI64,
 }
 
 impl Recorder {
-    fn note(&self, what: &'static str, at: &Path) {
-        self.log.lock().unwrap().push((what, at.to_string()));
-    }
-
     /// After so many more reads each one fails.
     pub(crate) fn fail_after(&self, reads: Option<i64>) {
         self.reads_left.store(reads.unwrap_or(-1), Ordering::SeqCst);
@@ -101,63 +94,20 @@ impl Recorder {
     }
 }
 
-impl std::fmt::Display for Recorder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Recorder")
-    }
-}
-
-#[async_trait::async_trait]
-impl ObjectStore for Recorder {
-    async fn put_opts(
-        &self,
-        at: &Path,
-        payload: PutPayload,
-        opts: PutOptions,
-    ) -> object_store::Result<PutResult> {
-        self.note("put", at);
-        self.inner.put_opts(at, payload, opts).await
-    }
-
-    async fn put_multipart_opts(
-        &self,
-        at: &Path,
-        opts: PutMultipartOptions,
-    ) -> object_store::Result<Box<dyn MultipartUpload>> {
-        self.note("put", at);
-        self.inner.put_multipart_opts(at, opts).await
-    }
-
-    async fn get_opts(&self, at: &Path, options: GetOptions) -> object_store::Result<GetResult> {
-        self.note(if options.head { "head" } else { "get" }, at);
-        self.read()?;
-        self.inner.get_opts(at, options).await
-    }
-
-    fn delete_stream(
-        &self,
-        keys: BoxStream<'static, object_store::Result<Path>>,
-    ) -> BoxStream<'static, object_store::Result<Path>> {
-        self.inner.delete_stream(keys)
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
-        self.note("list", prefix.unwrap_or(&Path::default()));
-        self.inner.list(prefix)
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> object_store::Result<ListResult> {
-        self.note("list", prefix.unwrap_or(&Path::default()));
-        self.inner.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(
-        &self,
-        from: &Path,
-        to: &Path,
-        options: CopyOptions,
-    ) -> object_store::Result<()> {
-        self.inner.copy_opts(from, to, options).await
+#[async_trait]
+impl Hook for Recorder {
+    async fn request(&self, request: Request) -> object_store::Result<Answer> {
+        let what = match request.verb() {
+            Verb::Create => Verb::Put,
+            verb => verb,
+        };
+        if matches!(what, Verb::Put | Verb::Get | Verb::Head | Verb::List) {
+            self.log.lock().unwrap().push((what.name(), request.path().to_string()));
+        }
+        if matches!(what, Verb::Get | Verb::Head) {
+            self.read()?;
+        }
+        request.pass().await
     }
 }
 
@@ -187,7 +137,9 @@ impl Default for Shape {
 #[derive(Debug)]
 pub(crate) struct Kit {
     pub(crate) rt: Runtime,
-    pub(crate) store: Arc<Recorder>,
+    pub(crate) store: Arc<HookedStore<Recorder>>,
+    /// Behind the store: requests that nobody notes.
+    objects: Arc<InMemory>,
     pub(crate) repo: Arc<Repository>,
     shape: Shape,
     known: Mutex<HashMap<ChunkId, Location>>,
@@ -200,9 +152,9 @@ impl Kit {
             .enable_all()
             .build()
             .unwrap();
-        let inner = InMemory::new();
-        let reads_left = AtomicI64::new(-1);
-        let store = Arc::new(Recorder { inner, log: Mutex::new(Vec::new()), reads_left });
+        let recorder = Recorder { log: Mutex::default(), reads_left: AtomicI64::new(-1) };
+        let objects = Arc::new(InMemory::new());
+        let store = HookedStore::new(Arc::clone(&objects) as _, recorder);
         let options = InitOptions {
             chunk: ChunkSize::new(shape.chunk_bytes).unwrap(),
             entry_chunks: shape.entry_chunks,
@@ -217,7 +169,7 @@ impl Kit {
         let dynamic: Arc<dyn ObjectStore> = store.clone();
         let repo = Repository::init(Store::new(dynamic, Path::default(), "memory:"), options);
         let repo = rt.block_on(repo).unwrap();
-        Self { rt, store, repo, shape, known: Mutex::default() }
+        Self { rt, store, objects, repo, shape, known: Mutex::default() }
     }
 
     pub(crate) fn image(&self, size_bytes: u64) -> Image {
@@ -324,20 +276,20 @@ impl Kit {
 
     /// Keys below a prefix.
     pub(crate) fn keys_of(&self, prefix: &str) -> Vec<String> {
-        let listed = self.store.inner.list(Some(&Path::from(prefix)));
+        let listed = self.objects.list(Some(&Path::from(prefix)));
         self.rt.block_on(listed.map(|o| o.unwrap().location.to_string()).collect())
     }
 
     pub(crate) fn object(&self, key: &str) -> Vec<u8> {
-        let get = async { self.store.inner.get(&Path::from(key)).await.unwrap().bytes().await };
+        let get = async { self.objects.get(&Path::from(key)).await.unwrap().bytes().await };
         self.rt.block_on(get).unwrap().to_vec()
     }
 
     pub(crate) fn replace(&self, key: &str, bytes: Vec<u8>) {
-        self.rt.block_on(self.store.inner.put(&Path::from(key), bytes.into())).unwrap();
+        self.rt.block_on(self.objects.put(&Path::from(key), bytes.into())).unwrap();
     }
 
     pub(crate) fn remove(&self, key: &str) {
-        self.rt.block_on(self.store.inner.delete(&Path::from(key))).unwrap();
+        self.rt.block_on(self.objects.delete(&Path::from(key))).unwrap();
     }
 }

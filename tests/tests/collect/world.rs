@@ -5,7 +5,7 @@ use object_store::ObjectStore;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tests::{ClockedStore, Rng, Vault, VaultParams, expect_clean};
+use tests::{Clocked, ClockedStore, Rng, Vault, VaultParams, expect_clean};
 
 /// Bytes of a chunk.
 pub(crate) const CHUNK: usize = 4096;
@@ -61,7 +61,7 @@ impl World {
 
     /// The empty repository.
     pub(crate) fn start(&self) -> Arc<ClockedStore> {
-        ClockedStore::new(self.vault.memory().fork())
+        Clocked::over(self.vault.memory().fork())
     }
 
     pub(crate) fn backup(

@@ -11,6 +11,7 @@ mod record;
 
 use crate::steps::Step;
 use chunkstore::names::{AttemptName, pack_key};
+use chunkstore::testkit::HookedStore;
 use chunkstore::{
     ChunkRef, DamagedSet, Encryption, Error, PackId, PageAt, ReadLimits, Repository, Result,
     Visitor, VolumeMap, reach,
@@ -25,7 +26,9 @@ use std::fs;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tests::{BesideStore, ClockedStore, Death, DyingStore, Rng, Vault, VaultParams, write_extents};
+use tests::{
+    BesideStore, Clocked, ClockedStore, Death, DyingStore, Rng, Vault, VaultParams, write_extents,
+};
 
 const CHUNK: usize = 4096;
 /// Longer than any lease here.
@@ -85,7 +88,7 @@ impl Tale {
             Some(every) => vault.with_checkpoints(every),
             None => vault,
         };
-        let objects = ClockedStore::new(vault.memory().fork());
+        let objects = Clocked::over(vault.memory().fork());
         let (log, maps, acts, lost) = (Vec::new(), BTreeMap::new(), Vec::new(), Vec::new());
         Self { vault: Arc::new(vault), objects, log, maps, acts, lost, runs: 0 }
     }
@@ -106,7 +109,7 @@ impl Tale {
         &mut self,
         runs: usize,
         ends: bool,
-        happens: impl FnOnce(&[Arc<RecordingStore>]) -> R,
+        happens: impl FnOnce(&[Arc<HookedStore<RecordingStore>>]) -> R,
     ) -> R {
         let log = Log::default();
         let numbers: Vec<usize> = (self.runs..self.runs + runs).collect();

@@ -2,24 +2,19 @@
 
 use super::*;
 use crate::repository::testing::*;
+use crate::testkit::{Answer, Hook, HookedStore, Request};
 use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use futures::stream::BoxStream;
+use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult,
-};
-use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 /// A store whose every request waits for the next poll before it is done: who polls decides who is
 /// next, one request a time.
-#[derive(Debug)]
-struct Stepped(Arc<dyn ObjectStore>);
+struct Stepped;
 
 /// Pending once.
 async fn turn() {
@@ -30,69 +25,11 @@ async fn turn() {
     .await;
 }
 
-impl fmt::Display for Stepped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Stepped")
-    }
-}
-
 #[async_trait]
-impl ObjectStore for Stepped {
-    async fn put_opts(
-        &self,
-        path: &Path,
-        payload: PutPayload,
-        options: PutOptions,
-    ) -> object_store::Result<PutResult> {
+impl Hook for Stepped {
+    async fn request(&self, request: Request) -> object_store::Result<Answer> {
         turn().await;
-        self.0.put_opts(path, payload, options).await
-    }
-
-    async fn put_multipart_opts(
-        &self,
-        path: &Path,
-        options: PutMultipartOptions,
-    ) -> object_store::Result<Box<dyn MultipartUpload>> {
-        self.0.put_multipart_opts(path, options).await
-    }
-
-    async fn get_opts(&self, path: &Path, options: GetOptions) -> object_store::Result<GetResult> {
-        turn().await;
-        self.0.get_opts(path, options).await
-    }
-
-    fn delete_stream(
-        &self,
-        paths: BoxStream<'static, object_store::Result<Path>>,
-    ) -> BoxStream<'static, object_store::Result<Path>> {
-        let inner = Arc::clone(&self.0);
-        let deleted = futures::stream::once(async move {
-            turn().await;
-            inner.delete_stream(paths)
-        });
-        deleted.flatten().boxed()
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
-        let (inner, prefix) = (Arc::clone(&self.0), prefix.cloned());
-        let listed = futures::stream::once(async move {
-            turn().await;
-            inner.list(prefix.as_ref())
-        });
-        listed.flatten().boxed()
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> object_store::Result<ListResult> {
-        self.0.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(
-        &self,
-        from: &Path,
-        to: &Path,
-        options: CopyOptions,
-    ) -> object_store::Result<()> {
-        self.0.copy_opts(from, to, options).await
+        request.pass().await
     }
 }
 
@@ -134,7 +71,7 @@ impl Scene {
     async fn play(&self, pairs: &[(usize, usize)], turns: impl Iterator<Item = usize>) -> Played {
         let inner: Arc<dyn ObjectStore> = Arc::new(self.inner.fork());
         let on = |repo: &Repository| Repository {
-            store: Store::new(Arc::new(Stepped(Arc::clone(&inner))), Path::default(), "m"),
+            store: Store::new(HookedStore::new(Arc::clone(&inner), Stepped), Path::default(), "m"),
             params: repo.params.clone(),
             keys: Arc::clone(&repo.keys),
             master: repo.master.clone(),

@@ -1,6 +1,6 @@
 //! Which object of a real repository is which of the model.
 
-use super::record::{Request, Verb};
+use super::record::Request;
 use crate::store::{
     Condemned, ENTRIES, LEASES, Manifest, NONE, PACKS, Packs, Places, Store, bits, place,
 };
@@ -9,6 +9,7 @@ use chunkstore::names::{
     parse_forgotten_key, parse_gc_key, parse_lease_key, parse_manifest_key, parse_moved_key,
     parse_pack_key, verdict_key,
 };
+use chunkstore::testkit::Verb;
 use chunkstore::{GenerationId, LeaseId, PackId};
 use std::collections::{BTreeMap, BTreeSet};
 

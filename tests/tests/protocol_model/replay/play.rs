@@ -10,7 +10,7 @@
 mod wanted;
 
 use super::names::{Names, Object, RealPlace};
-use super::record::{Request, Verb};
+use super::record::Request;
 use crate::collector::CollectorSpec;
 use crate::steps::{Op, Step};
 use crate::store::{ENTRIES, Key, LEASES, NONE, Packs, Places, Store, bits, places_of};
@@ -20,6 +20,7 @@ use chunkstore::names::{
     AttemptName, GcObject, parse_forgotten_key, parse_gc_key, parse_lease_key, parse_manifest_key,
     parse_pack_key,
 };
+use chunkstore::testkit::Verb;
 use chunkstore::{
     Condemned, GenerationId, Lease, LeaseId, LeaseRole, PackId, PackKind, Repository, Verdict,
     decode_pack_header,
@@ -427,7 +428,7 @@ impl<'a> Stage<'a> {
             Verb::Get | Verb::Head | Verb::List => true,
             // whether the store has create-once is found out with an object that is there
             Verb::Create => request.found || is_clock,
-            Verb::Put => false,
+            Verb::Put | Verb::Copy => false,
             Verb::Delete => !request.found || is_clock || request.key.starts_with("dedup/"),
         }
     }
