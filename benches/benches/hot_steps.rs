@@ -8,6 +8,7 @@
 mod stored;
 
 use benches::{mixed, noise};
+use chunkstore::testkit::is_worth_trying;
 use chunkstore::{
     ChunkId, ChunkRef, ChunkSize, ClosedPack, Compression, Encryption, EntryKind, Geometry,
     Inherit, Keys, Location, MapBuilder, MasterKey, Opener, PackAllocator, PackCollector, PackId,
@@ -82,8 +83,8 @@ fn compressibility(c: &mut Criterion) {
     let mut group = c.benchmark_group("compressibility test of 1 MiB");
     group.throughput(Throughput::Bytes(UNIT as u64));
     for (name, unit, worth) in [("data", mixed(UNIT, 4), true), ("noise", noise(UNIT, 5), false)] {
-        assert_eq!(sealer.is_worth_trying(&unit).unwrap(), worth, "{name}");
-        group.bench_function(name, |b| b.iter(|| sealer.is_worth_trying(black_box(&unit))));
+        assert_eq!(is_worth_trying(&mut sealer, &unit).unwrap(), worth, "{name}");
+        group.bench_function(name, |b| b.iter(|| is_worth_trying(&mut sealer, black_box(&unit))));
     }
     group.finish();
 }

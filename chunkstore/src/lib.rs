@@ -155,10 +155,6 @@ mod dedup;
 mod error;
 mod fetch;
 mod format;
-#[doc(hidden)]
-pub mod fuzzing;
-#[doc(hidden)]
-pub mod golden;
 mod ids;
 mod keys;
 pub mod limits;
@@ -211,8 +207,6 @@ pub use map::{
     PageSink, Reached, ReadLimits, Visitor, VolumeMap, Window, check_frontier, damaged_chunks,
     diff, reach,
 };
-#[doc(hidden)]
-pub use pack::pack_end;
 pub use pack::{
     ClosedPack, Codec, DirectoryEntry, EntryHeader, EntryKind, FinishedPack, PACK_END_BYTES,
     PACK_HASH_BYTES, PackAllocator, PackCollector, PackHasher, PackHeader, PackKind, PackSummary,

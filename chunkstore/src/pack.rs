@@ -11,8 +11,6 @@ mod hash;
 mod layout;
 
 pub use allocator::PackAllocator;
-#[doc(hidden)]
-pub use collector::pack_end;
 pub use collector::{FinishedPack, PackCollector};
 pub use hash::{PACK_END_BYTES, PACK_HASH_BYTES, PackHasher};
 pub use layout::{
@@ -21,6 +19,8 @@ pub use layout::{
 };
 
 pub(crate) use allocator::Reservation;
+#[cfg(any(test, feature = "testkit"))]
+pub(crate) use collector::pack_end;
 pub(crate) use layout::{Entry, encode_directory, entry_parts, seal_entry, split_entry};
 
 use crate::ids::PackId;

@@ -13,8 +13,6 @@ mod keyring;
 mod objects;
 
 #[cfg(test)]
-pub(crate) mod testing;
-#[cfg(test)]
 mod tests;
 
 pub(crate) use backups::before;

@@ -164,10 +164,8 @@ impl Sealer {
         Ok(SealedEntry { place, bytes, plain_len, ids, closes })
     }
 
-    /// Whether compressing is worth a try, found out from a sample: a step of its own for the
-    /// benchmarks.
-    #[doc(hidden)]
-    pub fn is_worth_trying(&mut self, plain: &[u8]) -> Result<bool> {
+    /// Whether compressing is worth a try, found out from a sample.
+    pub(crate) fn is_worth_trying(&mut self, plain: &[u8]) -> Result<bool> {
         compressible::is_worth_trying(&mut self.encoder, &mut self.sample, plain)
             .map_err(codec_failed)
     }

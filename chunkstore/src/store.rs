@@ -36,14 +36,14 @@ mod tries;
 mod url;
 
 #[cfg(test)]
-pub(crate) mod testing;
-#[cfg(test)]
 mod tests;
 
 pub use clock::time_span;
 pub use counts::{RequestCounts, SentBytes};
 pub use create::Created;
 pub(crate) use create::Probe;
+#[cfg(test)]
+pub(crate) use lock::LockServer;
 pub use lock::{Inherited, ObjectLock, RetainMode, RetainPolicy, Retention};
 pub(crate) use lock::{Kept, Retained};
 pub use pace::{Pace, TransferLimits};

@@ -1,9 +1,10 @@
 //! Packs: header, trailer, directory and entries, behind their hash and their tags.
 
 use crate::kit::{REPOSITORY, must, plain_keys, split};
+use chunkstore::testkit::fuzzing;
 use chunkstore::{
     ChunkSize, Codec, Encryption, EntryKind, Opener, PackId, PackKind, PackTrailer, check_pack,
-    decode_directory, decode_pack_header, decode_pack_trailer, fuzzing,
+    decode_directory, decode_pack_header, decode_pack_trailer,
 };
 use std::sync::Arc;
 

@@ -2,9 +2,10 @@
 
 use crate::kit::{HEADER, REPOSITORY, SALT, TAG, must, plain_keys, split};
 use chunkstore::limits::{MAGIC_FORMAT, MAGIC_KEY, PAGE_FANOUT_MAX, PAGE_FANOUT_MIN};
+use chunkstore::testkit::{fuzzing, golden};
 use chunkstore::{
     Blockers, Condemned, Damaged, ErrorKind, Forgotten, Lease, ManifestRecord, Moved, Page,
-    RepositoryParams, Verdict, fuzzing, golden, read_key_info,
+    RepositoryParams, Verdict, read_key_info,
 };
 
 /// Where the records of the corpora stand; the backup is named in their bodies too.

@@ -1,9 +1,9 @@
 //! Dedup segments: layout, index, filter and blocks, behind their hash and their tags.
 
 use crate::kit::{REPOSITORY, must, plain_keys, split};
+use chunkstore::testkit::fuzzing;
 use chunkstore::{
-    ChunkId, Encryption, SegmentId, SegmentIndex, SegmentLayout, SegmentOpener, fuzzing,
-    to_plain_segment,
+    ChunkId, Encryption, SegmentId, SegmentIndex, SegmentLayout, SegmentOpener, to_plain_segment,
 };
 
 const ID: SegmentId = SegmentId::from_bytes([0x99; 32]);

@@ -3,6 +3,7 @@
 
 use chrono::{DateTime, Utc};
 use chunkstore::names::AttemptName;
+use chunkstore::testkit::{fuzzing, golden};
 use chunkstore::{
     BackupId, BackupStats, Blocker, Blockers, ChangeKind, Checkpoint, Child, ChunkId, ChunkNo,
     ChunkSize, Compression, Condemned, CondemnedList, Credential, Damaged, Encryption, Forgotten,
@@ -10,7 +11,7 @@ use chunkstore::{
     Manifest, ManifestRecord, MapRoot, MasterKey, Moved, PackCollector, PackId, PackKind, Page,
     PageId, PageRef, ParentRef, PlanDigest, RepositoryId, RepositoryParams, Result, SealedEntry,
     Sealer, SegmentId, SegmentRecord, SnapshotInfo, SourceInfo, Verdict, VolumeName, Wrapping,
-    check_pack, encode_segment, fuzzing, golden, names,
+    check_pack, encode_segment, names,
 };
 use std::path::Path;
 use std::sync::Arc;

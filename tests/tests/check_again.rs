@@ -148,7 +148,7 @@ fn what_is_of_a_newer_version_ends_a_check_and_stays() {
     vault.block_on(async {
         let mut bytes = repo.store().get(&key).await.unwrap().to_vec();
         bytes[8] = 2;
-        chunkstore::fuzzing::rehash_pack(&mut bytes);
+        chunkstore::testkit::fuzzing::rehash_pack(&mut bytes);
         repo.store().put(&key, bytes).await.unwrap();
     });
     let before = objects(&vault, &store);

@@ -80,6 +80,28 @@ fn unsafe_code_is_in_its_places_only() {
     none(&problems, "unsafe code outside of its places");
 }
 
+/// What tests are made of is behind a feature. A build of the whole workspace enables it, so it hides
+/// a dependency of the product that does; `tests/run alone` builds the product without.
+#[test]
+fn test_kits_are_no_part_of_the_product() {
+    let mut problems = Vec::new();
+    for library in product_sources() {
+        let path = format!("{}Cargo.toml", library.trim_end_matches("src"));
+        let mut section = String::new();
+        for (line, number) in text(&path).lines().zip(1..) {
+            let line = line.split('#').next().unwrap_or_default();
+            if line.starts_with('[') {
+                section = line.trim().to_owned();
+            }
+            let defines = section == "[features]" && line.starts_with("testkit = ");
+            if line.contains("testkit") && !defines && section != "[dev-dependencies]" {
+                problems.push(format!("{path}:{number}: {}", line.trim()));
+            }
+        }
+    }
+    none(&problems, "only tests, benchmarks and fuzz targets enable the feature testkit");
+}
+
 /// The code map names each crate and each folder of modules of the product, and nothing that is not
 /// there.
 #[test]

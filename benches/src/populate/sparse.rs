@@ -3,9 +3,10 @@
 
 use crate::failed;
 use benches::made_up_id;
+use chunkstore::testkit::{fuzzing, pack_end};
 use chunkstore::{
     ChunkId, DirectoryEntry, Keys, Location, PackHasher, PackHeader, PackId, PackKind,
-    RepositoryId, Result, pack_end,
+    RepositoryId, Result,
 };
 use std::fs::File;
 use std::ops::Range;
@@ -88,7 +89,7 @@ impl<'a> PackWriter<'a> {
             encryption: self.keys.encryption(),
             repository_id: self.repository,
         };
-        let head = header.encode();
+        let head = fuzzing::encode_pack_header(&header);
         let entries = self.layout.directory(chunks);
         let end = entries.last().map_or(0, |last| last.offset + last.stored_len);
         let (directory, trailer, _) = pack_end(self.keys, &pack, end, &entries)?;

@@ -241,10 +241,8 @@ impl Building {
 }
 
 /// What follows the entries of a pack, which end at `end`: its directory as stored, its trailer but
-/// for the hash, and the length of the whole pack. For benchmarks that make packs without their
-/// entries.
-#[doc(hidden)]
-pub fn pack_end(
+/// for the hash, and the length of the whole pack.
+pub(crate) fn pack_end(
     keys: &Keys,
     pack: &PackId,
     end: u32,

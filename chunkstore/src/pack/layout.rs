@@ -210,9 +210,8 @@ pub struct PackHeader {
 }
 
 impl PackHeader {
-    /// The first bytes of a pack. For benchmarks that make packs without their entries.
-    #[doc(hidden)]
-    pub fn encode(&self) -> [u8; PACK_HEADER_BYTES as usize] {
+    /// The first bytes of a pack.
+    pub(crate) fn encode(&self) -> [u8; PACK_HEADER_BYTES as usize] {
         let mut out = [0; PACK_HEADER_BYTES as usize];
         out[..8].copy_from_slice(&MAGIC_PACK);
         out[8..10].copy_from_slice(&FORMAT_VERSION.to_le_bytes());

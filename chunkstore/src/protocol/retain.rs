@@ -216,8 +216,8 @@ impl Extended {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::repository::testing::locking_repository;
     use crate::store::{Inherited, RetainMode, RetainPolicy};
+    use crate::testkit::repositories::locking_repository;
     use crate::units::Location;
     use chrono::{DateTime, Utc};
 

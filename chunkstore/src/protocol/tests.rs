@@ -14,9 +14,9 @@ use crate::format::gc::{Condemned, CondemnedList};
 use crate::format::manifest::Manifest;
 use crate::format::names::{condemned_key, lease_key, pack_key, parse_lease_key};
 use crate::ids::{GenerationId, LeaseId, PackId};
-use crate::repository::testing::*;
 use crate::repository::{NewestSeen, Repository};
-use crate::store::testing::{Fault, FaultyStore};
+use crate::testkit::repositories::*;
+use crate::testkit::{Fault, FaultyStore};
 use std::collections::HashSet;
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
-use super::testing::*;
 use super::*;
 use crate::Manifest;
 use crate::ids::PackId;
 use crate::keys::KdfCost;
-use crate::store::testing::Fault;
+use crate::testkit::Fault;
+use crate::testkit::repositories::*;
 use object_store::memory::InMemory;
 
 const CHEAP: KdfCost = KdfCost { memory_kib: 8, passes: 1, lanes: 1 };

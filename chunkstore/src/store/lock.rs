@@ -11,8 +11,12 @@
 //! a retention and to change one `store/lock/client.rs` has requests of its own.
 
 mod client;
+#[cfg(test)]
+mod server;
 
 pub(super) use client::LockClient;
+#[cfg(test)]
+pub(crate) use server::LockServer;
 
 use super::Store;
 use super::fault::Fault;

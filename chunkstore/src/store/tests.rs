@@ -2,9 +2,9 @@ mod answers;
 
 use super::create::Probe;
 use super::patience::Patience;
-use super::testing::{Fault, FaultyStore};
 use super::*;
 use crate::testkit::HookedStore;
+use crate::testkit::{Fault, FaultyStore};
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use std::time::Duration;

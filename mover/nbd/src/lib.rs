@@ -26,6 +26,7 @@ mod connection;
 mod error;
 mod export;
 mod handshake;
+#[cfg(any(test, feature = "testkit"))]
 mod rehearsal;
 mod reply;
 mod socket;
@@ -36,6 +37,6 @@ mod wire;
 
 pub use error::{Error, ErrorKind, Parts, Result};
 pub use export::{BASE_ALLOCATION, BlockStatus, DIRTY_BITMAP, Export, STATE_DIRTY, STATE_ZERO};
-#[doc(hidden)]
+#[cfg(any(test, feature = "testkit"))]
 pub use rehearsal::{Rehearsed, rehearse};
 pub use uri::{NbdUri, is_nbd};

@@ -8,7 +8,7 @@
 
 mod repository;
 
-use chunkstore::golden;
+use chunkstore::testkit::golden;
 use chunkstore::{
     Blocker, Blockers, Checkpoint, ChunkNo, Condemned, CondemnedList, Credential, DamageId,
     Damaged, Encryption, Forgotten, FrontierPage, GenerationId, Lease, LeaseId, LeaseRole,

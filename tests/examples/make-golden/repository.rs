@@ -2,7 +2,7 @@
 //! makes the same bytes.
 
 use chrono::{DateTime, Utc};
-use chunkstore::golden;
+use chunkstore::testkit::golden;
 use chunkstore::{
     BackupId, BackupStats, ChangeKind, Child, ChunkId, ChunkNo, ChunkRef, ChunkSize, Compression,
     Credential, Encryption, Geometry, KdfCost, KeyId, Keys, Location, Manifest, ManifestRecord,

@@ -1,6 +1,6 @@
 //! Decodes any object of a repository, as thoroughly as it can be done without the others.
 
-use chunkstore::golden;
+use chunkstore::testkit::golden;
 use chunkstore::{
     Blockers, ChunkId, Codec, Condemned, Damaged, Encryption, EntryKind, Error, ErrorKind,
     Forgotten, Keys, Lease, ManifestRecord, Moved, Opener, PackKind, Page, Repository,

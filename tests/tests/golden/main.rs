@@ -4,7 +4,8 @@
 mod damage;
 mod decode;
 
-use chunkstore::{BackupId, Credential, ErrorKind, VolumeName, fuzzing, names};
+use chunkstore::testkit::fuzzing;
+use chunkstore::{BackupId, Credential, ErrorKind, VolumeName, names};
 use decode::{Decoder, kind_of};
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;

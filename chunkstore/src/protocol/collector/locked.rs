@@ -200,11 +200,11 @@ mod tests {
     use crate::map::ReadLimits;
     use crate::protocol::LeaseOptions;
     use crate::protocol::condemned::read_condemned;
-    use crate::repository::testing::{
+    use crate::store::{Inherited, RetainPolicy};
+    use crate::testkit::Fault;
+    use crate::testkit::repositories::{
         locking_repository, manifest, memory_repository, put_manifest,
     };
-    use crate::store::testing::Fault;
-    use crate::store::{Inherited, RetainPolicy};
 
     async fn run(repo: &Arc<Repository>) -> Result<Collected> {
         let lease = LeaseOptions { lease_seconds: 600, tool: "test".into(), host: "here".into() };

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
     use crate::format::names::pack_key;
     use crate::ids::ChunkId;
-    use crate::repository::testing::memory_repository;
+    use crate::testkit::repositories::memory_repository;
     use crate::units::Location;
 
     fn merged(sizes: &[u64]) -> usize {

@@ -13,7 +13,7 @@ use crate::format::names::{
 };
 use crate::ids::PackId;
 use crate::map::LiveSet;
-use crate::repository::testing::*;
+use crate::testkit::repositories::*;
 use crate::units::Location;
 use proptest::prelude::*;
 use std::collections::HashSet;

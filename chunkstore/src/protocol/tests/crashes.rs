@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::Result;
-use crate::repository::testing::store_on;
+use crate::testkit::repositories::store_on;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload, path::Path};

@@ -117,8 +117,8 @@ mod tests {
     use crate::format::names::pack_key;
     use crate::protocol::{Commit, LeaseOptions, WriterOptions};
     use crate::repository::NewestSeen;
-    use crate::repository::testing::*;
     use crate::store::{RetainMode, Retention};
+    use crate::testkit::repositories::*;
     use chrono::{DateTime, Utc};
     use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Removals of keys beside each other: request by request, in all orders, with a death after each.
 
 use super::*;
-use crate::repository::testing::*;
+use crate::testkit::repositories::*;
 use crate::testkit::{Answer, Hook, HookedStore, Request};
 use async_trait::async_trait;
 use futures::FutureExt;

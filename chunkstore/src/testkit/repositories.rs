@@ -1,14 +1,16 @@
 //! Repositories in memory, and manifests to put into them.
 
-use super::{InitOptions, Repository};
+use super::faulty::FaultyStore;
+use super::hooked::HookedStore;
 use crate::format::manifest::{
     BackupStats, ChangeKind, Manifest, ManifestRecord, MapRoot, ParentRef, SnapshotInfo, SourceInfo,
 };
 use crate::ids::{BackupId, PackId, PageId, VolumeName};
 use crate::keys::{Credential, Encryption, KdfCost};
-use crate::store::testing::{FaultyStore, LockServer};
-use crate::store::{RetainPolicy, Store};
-use crate::testkit::HookedStore;
+use crate::repository::{InitOptions, Repository};
+use crate::store::Store;
+#[cfg(test)]
+use crate::store::{LockServer, RetainPolicy};
 use crate::units::{ChunkSize, Location, PageRef};
 use chrono::{DateTime, TimeDelta, Utc};
 use object_store::ObjectStore;
@@ -17,11 +19,13 @@ use object_store::path::Path;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub(crate) fn key_file(byte: u8) -> Credential {
+/// A key of so many equal bytes.
+pub fn key_file(byte: u8) -> Credential {
     Credential::from_key_file_bytes(&[byte; 32]).unwrap()
 }
 
-pub(crate) fn init_options(credential: Option<Credential>) -> InitOptions {
+/// A small repository; encrypted, if there is a credential.
+pub fn init_options(credential: Option<Credential>) -> InitOptions {
     InitOptions {
         chunk: ChunkSize::new(4096).unwrap(),
         entry_chunks: 16,
@@ -34,15 +38,16 @@ pub(crate) fn init_options(credential: Option<Credential>) -> InitOptions {
     }
 }
 
-pub(crate) fn store_on(inner: Arc<dyn ObjectStore>) -> (Arc<HookedStore<FaultyStore>>, Store) {
+/// A store with faults on top of `inner`.
+pub fn store_on(inner: Arc<dyn ObjectStore>) -> (Arc<HookedStore<FaultyStore>>, Store) {
     let faulty = FaultyStore::new(inner);
     let store = Store::new(Arc::clone(&faulty) as _, Path::default(), "memory:///");
     (faulty, store)
 }
 
 /// A new repository, the store that it is on, and the bare store behind that.
-pub(crate) async fn memory_repository()
--> (Arc<Repository>, Arc<HookedStore<FaultyStore>>, Arc<InMemory>) {
+pub async fn memory_repository() -> (Arc<Repository>, Arc<HookedStore<FaultyStore>>, Arc<InMemory>)
+{
     let inner = Arc::new(InMemory::new());
     let (faulty, store) = store_on(Arc::clone(&inner) as _);
     let repo = Repository::init(store, init_options(Some(key_file(1)))).await.unwrap();
@@ -50,27 +55,30 @@ pub(crate) async fn memory_repository()
 }
 
 /// A new repository that locks what is written to it, and the server of its locks.
+#[cfg(test)]
 pub(crate) async fn locking_repository(policy: RetainPolicy) -> (Arc<Repository>, LockServer) {
     let (server, store) = LockServer::start(&Arc::new(InMemory::new()), policy);
     let repo = Repository::init(store, init_options(Some(key_file(1)))).await.unwrap();
     (repo, server)
 }
 
-pub(crate) fn volume(name: &str) -> VolumeName {
+/// A volume of this name.
+pub fn volume(name: &str) -> VolumeName {
     VolumeName::new(name).unwrap()
 }
 
-pub(crate) fn backup_id(id: &str) -> BackupId {
+/// A backup of this name.
+pub fn backup_id(id: &str) -> BackupId {
     BackupId::new(id).unwrap()
 }
 
 /// The test's clock: minutes after some day.
-pub(crate) fn minute(minute: i64) -> DateTime<Utc> {
+pub fn minute(minute: i64) -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + TimeDelta::days(20_000) + TimeDelta::minutes(minute)
 }
 
 /// A manifest of 1 MiB whose content is named by one byte.
-pub(crate) fn manifest(volume_name: &str, id: &str, content: u8) -> Manifest {
+pub fn manifest(volume_name: &str, id: &str, content: u8) -> Manifest {
     let location = Location {
         pack: PackId::from_bytes([content; 32]),
         entry: 0,
@@ -109,19 +117,20 @@ pub(crate) fn manifest(volume_name: &str, id: &str, content: u8) -> Manifest {
     }
 }
 
-pub(crate) fn with_parent(mut child: Manifest, parent: &Manifest) -> Manifest {
+/// The same on top of a parent.
+pub fn with_parent(mut child: Manifest, parent: &Manifest) -> Manifest {
     child.parent = Some(ParentRef { backup_id: parent.backup_id.clone(), attempt: parent.attempt });
     child
 }
 
 /// Puts a manifest there without any protocol.
-pub(crate) async fn put_manifest(repo: &Repository, manifest: &Manifest) {
+pub async fn put_manifest(repo: &Repository, manifest: &Manifest) {
     put_record(repo, &manifest.object_key(), ManifestRecord::Backup(Box::new(manifest.clone())))
         .await;
 }
 
 /// Puts a fence in the place of an attempt.
-pub(crate) async fn put_fence(repo: &Repository, manifest: &Manifest) {
+pub async fn put_fence(repo: &Repository, manifest: &Manifest) {
     let fence = ManifestRecord::Fence { by: "a collector".into(), time: minute(0) };
     put_record(repo, &manifest.object_key(), fence).await;
 }

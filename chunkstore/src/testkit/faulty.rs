@@ -5,11 +5,7 @@
 //! `delete`). Faults are scripted by the beginning of that name, each for one operation, or set as
 //! a stop at the n-th change of the store.
 
-mod locks;
-
-pub(crate) use locks::LockServer;
-
-use crate::testkit::{Answer, Hook, HookedStore, Request};
+use super::hooked::{Answer, Hook, HookedStore, Request};
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use object_store::{Error, ObjectStore, Result};
@@ -19,7 +15,7 @@ use std::sync::{Arc, Mutex};
 
 /// What happens to one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// It is done, and the answer says that the object existed before.
     ExistedAfterSuccess,
     /// Nothing is done, and the answer says that the object exists: S3's 409.
@@ -71,8 +67,9 @@ struct Stop {
     done: bool,
 }
 
+/// See the module.
 #[derive(Default)]
-pub(crate) struct FaultyStore {
+pub struct FaultyStore {
     script: Mutex<Vec<(String, Step)>>,
     log: Mutex<Vec<String>>,
     ignores_create_once: AtomicBool,
@@ -81,18 +78,25 @@ pub(crate) struct FaultyStore {
     stopped: AtomicBool,
 }
 
+impl fmt::Debug for FaultyStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FaultyStore").field("changes", &self.changes).finish_non_exhaustive()
+    }
+}
+
 impl FaultyStore {
-    pub(crate) fn new(inner: Arc<dyn ObjectStore>) -> Arc<HookedStore<Self>> {
+    /// Without a script it passes everything on to `inner`.
+    pub fn new(inner: Arc<dyn ObjectStore>) -> Arc<HookedStore<Self>> {
         HookedStore::new(inner, Self::default())
     }
 
     /// The next operation whose name starts so suffers this.
-    pub(crate) fn fault(&self, operation: &str, fault: Fault) {
+    pub fn fault(&self, operation: &str, fault: Fault) {
         self.script.lock().unwrap().push((operation.to_owned(), Step::Fault(fault)));
     }
 
     /// Right before the next such operation somebody else does this.
-    pub(crate) fn before<F>(&self, operation: &str, action: F)
+    pub fn before<F>(&self, operation: &str, action: F)
     where
         F: FnOnce(Arc<dyn ObjectStore>) -> BoxFuture<'static, ()> + Send + 'static,
     {
@@ -100,29 +104,31 @@ impl FaultyStore {
     }
 
     /// Right after the next such operation somebody else does this.
-    pub(crate) fn after<F>(&self, operation: &str, action: F)
+    pub fn after<F>(&self, operation: &str, action: F)
     where
         F: FnOnce(Arc<dyn ObjectStore>) -> BoxFuture<'static, ()> + Send + 'static,
     {
         self.script.lock().unwrap().push((operation.to_owned(), Step::After(Box::new(action))));
     }
 
-    pub(crate) fn ignore_create_once(&self) {
+    /// From now on a create writes over what exists.
+    pub fn ignore_create_once(&self) {
         self.ignores_create_once.store(true, Ordering::SeqCst);
     }
 
     /// From the `change`-th change on (from 0) every operation fails; that change itself is still
     /// `done`, or is not.
-    pub(crate) fn stop_at(&self, change: u64, done: bool) {
+    pub fn stop_at(&self, change: u64, done: bool) {
         *self.stop.lock().unwrap() = Some(Stop { change, done });
     }
 
-    pub(crate) fn was_stopped(&self) -> bool {
+    /// Whether the stop has come.
+    pub fn was_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)
     }
 
     /// Operations so far, and forgets them.
-    pub(crate) fn take_log(&self) -> Vec<String> {
+    pub fn take_log(&self) -> Vec<String> {
         std::mem::take(&mut *self.log.lock().unwrap())
     }
 

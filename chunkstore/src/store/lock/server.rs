@@ -1,7 +1,7 @@
 //! A server of locks beside a store in memory: it answers HEAD and `PUT ?retention` over HTTP as S3
 //! does, and remembers.
 
-use crate::store::lock::RetainingClients;
+use super::RetainingClients;
 use crate::store::{RetainMode, RetainPolicy, Retention, Store, StoreOptions, open_url_with};
 use chrono::DateTime;
 use object_store::memory::InMemory;
