@@ -9,6 +9,7 @@ mod cancel;
 pub(crate) mod concurrency;
 mod context;
 pub(crate) mod failure;
+pub(crate) mod identity;
 mod memory;
 mod progress;
 pub mod quota;

@@ -5,6 +5,7 @@ use super::output::Output;
 use super::settings::Settings;
 use super::stall::Stalled;
 use crate::run::Cancel;
+pub(crate) use crate::run::identity::{host, tool};
 use chunkstore::{Error, ErrorKind, Result};
 use std::future::Future;
 use std::sync::Arc;
@@ -100,16 +101,4 @@ impl Drop for Context {
             runtime.shutdown_timeout(SHUTDOWN);
         }
     }
-}
-
-/// Program and version, as they stand in what is stored.
-pub(crate) fn tool() -> String {
-    format!("mover {}", env!("CARGO_PKG_VERSION"))
-}
-
-/// Name of this machine or pod.
-pub(crate) fn host() -> String {
-    // the kernel's own answer; a name that cannot be had is not worth a failure
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim().to_owned()
 }
