@@ -6,6 +6,7 @@
 //! lease back. The stages of moving the data are files of this folder.
 
 mod audit;
+mod defaults;
 mod forecast;
 mod ladder;
 pub(crate) mod parent;

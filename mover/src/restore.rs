@@ -6,6 +6,7 @@
 //! | `limits` | pure: the memory budget → every bound |
 //! | `pipeline` | the stages and their threads; why it cannot deadlock |
 //! | `fetch`, `open`, `write`, `stream` | the stages: network, decryption and checks, target, output in order |
+//! | `defaults` | what a restore does that is asked for nothing in particular |
 //! | `ours` | whether an existing file holds nothing but parts of the backup |
 //! | `failure`, `damage`, `ranges` | first error wins; what is damaged; small sets of byte ranges |
 //!
@@ -19,6 +20,7 @@
 //! zero there; at the end all buffers are home.
 
 pub(crate) mod damage;
+mod defaults;
 pub(crate) mod fetch;
 pub(crate) mod limits;
 pub(crate) mod open;
@@ -38,6 +40,7 @@ pub(crate) mod testkit;
 mod tests;
 
 pub use damage::{SkippedDamage, SkippedRange};
+pub(crate) use defaults::LEASE_SECONDS;
 pub use limits::LimitLine;
 pub(crate) use reading::Reading;
 pub use summary::{RestoreSummary, VerifiedTarget};

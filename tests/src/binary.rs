@@ -77,19 +77,29 @@ pub fn mover_bin() -> &'static Path {
         if let Some(path) = std::env::var_os("MOVER_TEST_BIN") {
             return PathBuf::from(path);
         }
-        let profile_dir = profile_dir();
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        // The whole workspace's features, as in the test build: no dependency is built twice.
-        cargo.args(["build", "--quiet", "--workspace", "--bin", "mover"]);
-        cargo.arg("--target-dir").arg(target_dir());
-        cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
-        if profile_dir.file_name() == Some(OsStr::new("release")) {
-            cargo.arg("--release");
-        }
-        let status = cargo.status().expect("start cargo");
-        assert!(status.success(), "cargo build: {status}");
-        profile_dir.join("mover")
+        built("--bin", "mover").join("mover")
     })
+}
+
+/// An example of a library, built by cargo in the same profile as this test.
+pub fn example_bin(name: &str) -> PathBuf {
+    built("--example", name).join("examples").join(name)
+}
+
+/// The profile's directory, once one target has been built there.
+fn built(kind: &str, name: &str) -> PathBuf {
+    let profile_dir = profile_dir();
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // The whole workspace's features, as in the test build: no dependency is built twice.
+    cargo.args(["build", "--quiet", "--workspace", kind, name]);
+    cargo.arg("--target-dir").arg(target_dir());
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+    if profile_dir.file_name() == Some(OsStr::new("release")) {
+        cargo.arg("--release");
+    }
+    let status = cargo.status().expect("start cargo");
+    assert!(status.success(), "cargo build {kind} {name}: {status}");
+    profile_dir
 }
 
 /// Stack of each thread of the program in all tests: a thread that takes more crashes. On top of

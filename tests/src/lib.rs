@@ -39,7 +39,9 @@ mod vault;
 
 pub use bad_file::{BadFile, Badness};
 pub use beside::BesideStore;
-pub use binary::{Mover, MoverOutput, mover_bin, python, target_dir, volume_dir, work_dir};
+pub use binary::{
+    Mover, MoverOutput, example_bin, mover_bin, python, target_dir, volume_dir, work_dir,
+};
 pub use cgroup::Cgroup;
 pub use clean::expect_clean;
 pub use clocked::{Clocked, ClockedStore};

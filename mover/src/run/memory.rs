@@ -10,6 +10,9 @@ pub struct MemoryBudget {
 }
 
 impl MemoryBudget {
+    /// More has never been faster but over long lines (`docs/reference.md`).
+    pub const DEFAULT: Self = Self { total_bytes: 256 << 20 };
+
     /// That an operation cannot do with it; `context` says where that was found out, and why an
     /// operation needs so much.
     pub(crate) fn too_little(self, context: &str, operation: &str, least_bytes: u64) -> Error {

@@ -10,17 +10,13 @@ use super::super::summary::{restore_text, verify_text};
 use super::super::watch::Watch;
 use crate::device::reach::leads_into;
 use crate::device::{Source, SourceOptions};
-use crate::restore::{RestoreOptions, RestoreSummary, RestoreTarget, restore_found};
+use crate::restore::{LEASE_SECONDS, RestoreOptions, RestoreSummary, RestoreTarget, restore_found};
 use crate::run::Progress;
 use crate::verify::{VerifyOptions, verify as run_verify};
 use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Result};
 use mover_nbd::is_nbd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-
-/// A reader counts as dead after this long without a heartbeat, and garbage collection no longer
-/// waits for it.
-const LEASE_SECONDS: u32 = 600;
 
 pub(crate) fn restore(ctx: &Context, args: RestoreArgs) -> Result<()> {
     let target = if args.target.as_os_str() == "-" {

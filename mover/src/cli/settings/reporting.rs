@@ -14,8 +14,7 @@ use std::time::Duration;
 
 /// Where a kubelet reads how a container ended, unless the pod says otherwise.
 const TERMINATION_LOG: &str = "/dev/termination-log";
-/// More has never been faster but over long lines (`docs/reference.md`).
-const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
+const MEMORY_BYTES_DEFAULT: u64 = MemoryBudget::DEFAULT.total_bytes;
 /// Of a limit, for what the kernel charges beside the process: page tables, sockets, the image's
 /// pages.
 const KERNEL_SHARE: u64 = 8;
