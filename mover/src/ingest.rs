@@ -1,9 +1,8 @@
 //! The storing half: from the chunks of a source to the packs and the map of a backup in a
 //! repository.
 //!
-//! [`Rounds`](rounds::Rounds) is the commit loop of all that stores; [`Pass`](pass::Pass) runs the
-//! stages over one plan; each stage is a file. A source of bytes is a device, or a backup in another
-//! repository.
+//! `rounds::Rounds` is the commit loop of all that stores; `pass::Pass` runs the stages over one
+//! plan; each stage is a file. A source of bytes is a device, or a backup in another repository.
 //!
 //! Must not: know which operation it works for; decide inside a stage what the plan has decided.
 
