@@ -9,8 +9,8 @@
 //! | `commands` | one function for each command |
 //! | `output`, `progress`, `log`, `table`, `summary`, `sizes` | what is shown |
 //! | `metrics`, `termination` | what Prometheus and a kubelet are told |
-//! | `watch`, `stall`, `deadline` | what looks at an operation while it runs |
-//! | `signals`, `exit` | how it ends |
+//! | `watch` | what looks at an operation while it runs |
+//! | `supervision`, `exit` | how it ends: signals, deadline, stall; exit codes |
 //!
 //! Nothing else of the crate prints, reads the environment, installs handlers or ends the process.
 //! An error is one line on stderr, and one function (`cli/exit.rs`) says what its exit code is.
@@ -18,7 +18,6 @@
 mod args;
 mod commands;
 mod context;
-mod deadline;
 mod exit;
 mod keys;
 mod log;
@@ -28,11 +27,10 @@ mod progress;
 mod repository;
 mod retain;
 mod settings;
-mod signals;
 mod sizes;
 mod sources;
-mod stall;
 mod summary;
+mod supervision;
 mod table;
 mod termination;
 mod watch;
@@ -52,11 +50,11 @@ use settings::{
     Environment, Resources, Settings, explain_memory, limits_line, limits_warning, output_settings,
     termination_log,
 };
-use signals::SignalWatch;
 use std::ffi::OsStr;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
+use supervision::Supervisor;
 
 /// Runs the program; what the process ends with.
 pub fn main() -> ExitCode {
@@ -98,31 +96,28 @@ fn run(args: Args, env: Environment, output: &Arc<Output>) -> u8 {
     let Args { global, command } = args;
     let ready = Settings::new(global, env).and_then(|settings| {
         // first, since a log that nobody reads may stop whatever writes to it
-        let signals = SignalWatch::install(&cancel, output)?;
+        let supervisor = Supervisor::start(&cancel, output)?;
         say_limits(&settings, command.is_job(), output);
-        let mut ctx = Context::new(settings, Arc::clone(output), cancel, command.name());
+        let mut ctx =
+            Context::new(settings, Arc::clone(output), cancel, supervisor, command.name());
         if !matches!(command, Command::Completions(_)) {
             ctx.start_runtime()?;
         }
         let server = ctx.serve_metrics()?;
-        Ok((signals, ctx, server))
+        Ok((ctx, server))
     });
-    let (signals, ctx, server) = match ready {
+    let (ctx, server) = match ready {
         Ok(ready) => ready,
         Err(e) => return ended(output, Err(e)),
     };
     let is_job = command.is_job();
     let done = commands::run(&ctx, command);
-    let done = signals::explain(done, &ctx.cancel);
-    let done = ctx.stalled.explain(done, ctx.settings.report.stall_timeout);
-    let done = deadline::explain(done, &ctx.cancel);
+    let done = supervision::explain(done, &ctx.cancel);
     let done = explain_memory(done, &ctx.settings.resources.cgroup);
     let code = ended(output, done);
     if is_job {
         ctx.report_end(code, server.as_ref());
     }
-    drop(ctx);
-    drop(signals);
     code
 }
 

@@ -15,7 +15,7 @@ mod progress;
 pub mod quota;
 pub(crate) mod threads;
 
-pub use cancel::Cancel;
+pub use cancel::{Cancel, StopReason};
 pub(crate) use context::RunContext;
 pub use memory::MemoryBudget;
 pub(crate) use memory::TooLittleMemory;

@@ -3,7 +3,7 @@
 use super::metrics::{RunFacts, Server, Telemetry, push};
 use super::output::Output;
 use super::settings::Settings;
-use super::stall::Stalled;
+use super::supervision::Supervisor;
 use crate::run::Cancel;
 pub(crate) use crate::run::identity::{host, tool};
 use chunkstore::{Error, ErrorKind, Result};
@@ -25,7 +25,7 @@ pub(crate) struct Context {
     pub(crate) settings: Settings,
     pub(crate) output: Arc<Output>,
     pub(crate) cancel: Arc<Cancel>,
-    pub(crate) stalled: Arc<Stalled>,
+    pub(crate) supervisor: Supervisor,
     pub(crate) telemetry: Arc<Telemetry>,
     runtime: Option<Runtime>,
 }
@@ -35,6 +35,7 @@ impl Context {
         settings: Settings,
         output: Arc<Output>,
         cancel: Arc<Cancel>,
+        supervisor: Supervisor,
         command: &'static str,
     ) -> Self {
         let resources = &settings.resources;
@@ -44,7 +45,7 @@ impl Context {
             memory_limit_bytes: resources.cgroup.memory_bytes,
             threads: resources.threads.unwrap_or(resources.cores) as u64,
         });
-        Self { settings, output, cancel, stalled: Arc::default(), telemetry, runtime: None }
+        Self { settings, output, cancel, supervisor, telemetry, runtime: None }
     }
 
     /// Starts the runtime; commands that touch no store do without.

@@ -4,7 +4,7 @@
 use super::context::Context;
 use super::metrics::Reads;
 use super::progress::ProgressView;
-use super::stall::{StallWatch, Watched};
+use super::supervision::Held;
 use crate::run::Progress;
 use chunkstore::Store;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Watch {
     _view: Option<ProgressView>,
-    _stall: StallWatch,
+    _stall: Held,
 }
 
 impl Watch {
@@ -39,14 +39,7 @@ impl Watch {
     }
 }
 
-fn watch(ctx: &Context, progress: &Arc<Progress>, reads: Reads, store: &Store) -> StallWatch {
+fn watch(ctx: &Context, progress: &Arc<Progress>, reads: Reads, store: &Store) -> Held {
     ctx.telemetry.watch(progress, reads, store);
-    let watched = Watched {
-        progress: Arc::clone(progress),
-        store: store.clone(),
-        cancel: Arc::clone(&ctx.cancel),
-        stalled: Arc::clone(&ctx.stalled),
-        output: Arc::clone(&ctx.output),
-    };
-    StallWatch::start(ctx.settings.report.stall_timeout, watched)
+    ctx.supervisor.watch(ctx.settings.report.stall_timeout, progress, store)
 }

@@ -10,12 +10,23 @@ use tokio::sync::Notify;
 /// How often a wait looks at the flag.
 const POLL: Duration = Duration::from_millis(100);
 
+/// Why a run is to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopReason {
+    /// A signal, or the wish of a caller.
+    Requested,
+    /// Nothing has moved for this time.
+    Stalled(Duration),
+    /// A bound that the user has set.
+    Bound(Bound),
+}
+
 /// The request to stop: set once, never taken back.
 #[derive(Debug, Default)]
 pub struct Cancel {
     flag: Arc<AtomicBool>,
     since: OnceLock<Instant>,
-    because: OnceLock<Bound>,
+    reason: OnceLock<StopReason>,
     wake: Notify,
 }
 
@@ -27,22 +38,29 @@ impl Cancel {
 
     /// Asks the operation to stop and wakes who awaits [`Self::wait`].
     pub fn request(&self) {
+        self.request_for(StopReason::Requested);
+    }
+
+    /// Asks it to stop for a reason, which counts unless somebody else has asked before.
+    pub fn request_for(&self, reason: StopReason) {
+        let reason = if self.cancelled() { StopReason::Requested } else { reason };
+        self.reason.get_or_init(|| reason);
         self.since.get_or_init(Instant::now);
         self.flag.store(true, Ordering::SeqCst);
         self.wake.notify_waiters();
     }
 
-    /// Asks it to stop since a bound was reached, unless somebody else has asked before.
-    pub fn request_at(&self, bound: Bound) {
-        if !self.cancelled() {
-            self.because.get_or_init(|| bound);
-        }
-        self.request();
+    /// Why it was requested, if it was.
+    pub fn reason(&self) -> Option<StopReason> {
+        self.cancelled().then(|| *self.reason.get_or_init(|| StopReason::Requested))
     }
 
     /// The bound that it was requested for, if it was for one.
     pub fn bound(&self) -> Option<Bound> {
-        self.because.get().copied()
+        match self.reason() {
+            Some(StopReason::Bound(bound)) => Some(bound),
+            _ => None,
+        }
     }
 
     /// Whether it was requested.

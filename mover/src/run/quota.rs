@@ -9,7 +9,7 @@
 //! is stored, however long it takes. So what goes over the line stays within the bound, but for
 //! what has to be sent again and the beats of the lease. *Time* is another thing: its end is that
 //! of a window, so the run is stopped as by a signal
-//! ([`Cancel::request_at`](crate::run::Cancel::request_at)).
+//! ([`StopReason::Bound`](crate::run::StopReason::Bound)).
 //!
 //! The sums are one short lock a unit, and none at all without a bound.
 

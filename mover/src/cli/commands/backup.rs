@@ -2,7 +2,6 @@
 
 use super::super::args::{BackupArgs, QuotaArgs};
 use super::super::context::{Context, host, tool};
-use super::super::deadline::Deadline;
 use super::super::metrics::Reads;
 use super::super::repository;
 use super::super::retain::retain_policy;
@@ -48,7 +47,7 @@ pub(crate) fn backup(ctx: &Context, args: BackupArgs) -> Result<()> {
     if let Some(volume) = &options.volume {
         ctx.telemetry.set_volume(volume.as_str());
     }
-    let deadline = Deadline::start(ctx, after)?;
+    let deadline = ctx.supervisor.deadline(after);
     if plans {
         return super::plan::plan(ctx, &options, price.as_deref());
     }

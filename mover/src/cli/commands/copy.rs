@@ -6,7 +6,6 @@
 
 use super::super::args::{CopyArgs, TargetArgs};
 use super::super::context::{Context, host, tool};
-use super::super::deadline::Deadline;
 use super::super::metrics::Reads;
 use super::super::output::Line;
 use super::super::repository;
@@ -81,7 +80,7 @@ pub(crate) fn copy(ctx: &Context, args: &CopyArgs) -> Result<()> {
         preview(ctx, &inventory, &wanted)?;
         return unreadable(ctx, problems);
     }
-    let deadline = Deadline::start(ctx, deadline(&args.storing.quota)?)?;
+    let deadline = ctx.supervisor.deadline(deadline(&args.storing.quota)?);
     let begun = Instant::now();
     let mut done = Done::default();
     let copied = copy_all(ctx, &mut inventory, &wanted, &options, &mut done);

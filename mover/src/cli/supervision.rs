@@ -1,0 +1,305 @@
+//! How a run is ended from outside: SIGINT and SIGTERM, a deadline, a stall.
+//!
+//! One thread waits for all of them. The first asks the operation to stop, with its reason, so that
+//! a checkpoint is kept; an operation that does not stop in the time that a Job is given is ended by
+//! force. A second signal ends the process at once. The signal handlers only set flags and write to
+//! a pipe; the thread waits on nothing that an operation holds, and ends when it is dropped.
+//!
+//! A call that hangs in the kernel, in a device that does not answer, cannot be ended: then all is
+//! said in time, and the kernel lets go of the process when the device answers.
+
+mod stall;
+
+use super::exit::{CANCELLED, exit_code};
+use super::output::Output;
+use super::sizes::show_seconds;
+use super::termination;
+use crate::run::quota::Bound;
+use crate::run::{Cancel, Progress, StopReason};
+use chunkstore::{Error, ErrorKind, Result, Store};
+use crossbeam_channel::bounded;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use stall::Watched;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A Job is killed some time after SIGTERM; what it can still say has to be said before.
+const STOP_WITHIN: Duration = Duration::from_millis(9500);
+/// How long somebody has to read them.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+
+/// The thread that waits, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Supervisor {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    cancel: Arc<Cancel>,
+    output: Arc<Output>,
+    /// A signal has come: a stop for another reason is no signal.
+    signalled: Arc<AtomicBool>,
+    wake: UnixStream,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    ended: bool,
+    deadline: Option<Instant>,
+    watched: Option<Watched>,
+    /// When the operation was seen to be asked to stop.
+    stopping: Option<Instant>,
+}
+
+/// Something that an operation is held to, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    shared: Arc<Shared>,
+    release: fn(&mut State),
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        (self.release)(&mut self.shared.state());
+    }
+}
+
+impl Supervisor {
+    /// From now on signals go to `cancel`.
+    pub(crate) fn start(cancel: &Arc<Cancel>, output: &Arc<Output>) -> Result<Self> {
+        let failed = |e| Error::new(ErrorKind::Bug, "install the signal handlers", "").caused_by(e);
+        let (sleeper, wake) = UnixStream::pair().map_err(failed)?;
+        for end in [&sleeper, &wake] {
+            end.set_nonblocking(true).map_err(failed)?;
+        }
+        let signalled = Arc::<AtomicBool>::default();
+        for signal in [SIGINT, SIGTERM] {
+            // in this order: the first signal finds the flag down, any later one finds it up; the
+            // pipe is last, so that whoever wakes finds both
+            let (second, first) = (i32::from(CANCELLED), Arc::clone(&signalled));
+            let shutdown = signal_hook::flag::register_conditional_shutdown(signal, second, first);
+            shutdown.map_err(failed)?;
+            for flag in [Arc::clone(&signalled), cancel.flag()] {
+                signal_hook::flag::register(signal, flag).map_err(failed)?;
+            }
+            let wake = wake.try_clone().map_err(failed)?;
+            signal_hook::low_level::pipe::register(signal, wake).map_err(failed)?;
+        }
+        let shared = Arc::new(Shared {
+            cancel: Arc::clone(cancel),
+            output: Arc::clone(output),
+            signalled,
+            wake,
+            state: Mutex::default(),
+        });
+        let seen = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("supervise".into())
+            .spawn(move || seen.run(&sleeper))
+            .map_err(failed)?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Asks an operation to stop after this time, until what is given is dropped.
+    pub(crate) fn deadline(&self, after: Option<Duration>) -> Held {
+        self.hold(
+            |state| state.deadline = None,
+            |state, now| {
+                state.deadline = after.and_then(|after| now.checked_add(after));
+            },
+        )
+    }
+
+    /// Asks an operation to stop once nothing of it has moved for this time, until what is given is
+    /// dropped.
+    pub(crate) fn watch(
+        &self,
+        limit: Option<Duration>,
+        progress: &Arc<Progress>,
+        store: &Store,
+    ) -> Held {
+        self.hold(
+            |state| state.watched = None,
+            |state, now| {
+                state.watched = limit.map(|limit| Watched::new(limit, progress, store, now));
+            },
+        )
+    }
+
+    fn hold(&self, release: fn(&mut State), set: impl FnOnce(&mut State, Instant)) -> Held {
+        set(&mut self.shared.state(), Instant::now());
+        self.shared.wake();
+        Held { shared: Arc::clone(&self.shared), release }
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.shared.state().ended = true;
+        self.shared.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        // a full pipe wakes as well
+        let _ = (&self.wake).write(&[0]);
+    }
+
+    fn run(&self, sleeper: &UnixStream) {
+        loop {
+            let until = {
+                let mut state = self.state();
+                if state.ended {
+                    return;
+                }
+                self.step(&mut state, Instant::now())
+            };
+            match until {
+                Step::Force(reason) => end_by_force(&self.output, too_slow(reason)),
+                Step::Sleep(until) => sleep(sleeper, until),
+            }
+        }
+    }
+
+    /// What is due, and when to look again.
+    fn step(&self, state: &mut State, now: Instant) -> Step {
+        let Some(since) = state.stopping else {
+            if !self.cancel.cancelled() {
+                let stalled = state.watched.as_mut().and_then(|watched| watched.look(now));
+                let late = state.deadline.is_some_and(|deadline| now >= deadline);
+                match (late, stalled) {
+                    (true, _) => self.cancel.request_for(StopReason::Bound(Bound::Deadline)),
+                    (false, Some(limit)) => self.cancel.request_for(StopReason::Stalled(limit)),
+                    (false, None) => {
+                        let next = state.watched.as_ref().map(Watched::next);
+                        return Step::Sleep([state.deadline, next].into_iter().flatten().min());
+                    }
+                }
+            }
+            // a handler has set the flag, and can wake nobody
+            self.cancel.request();
+            if self.signalled.load(Ordering::SeqCst) {
+                termination::stopping();
+            }
+            state.stopping = Some(now);
+            return Step::Sleep(Some(now + STOP_WITHIN));
+        };
+        let signalled = self.signalled.load(Ordering::SeqCst);
+        let held = state.deadline.is_some() || state.watched.is_some();
+        match self.cancel.reason() {
+            // what was held to it has ended in time
+            Some(StopReason::Stalled(_) | StopReason::Bound(_)) if !held && !signalled => {
+                Step::Sleep(None)
+            }
+            Some(reason) if now >= since + STOP_WITHIN => Step::Force(reason),
+            _ => Step::Sleep(Some(since + STOP_WITHIN)),
+        }
+    }
+}
+
+enum Step {
+    Sleep(Option<Instant>),
+    Force(StopReason),
+}
+
+/// Sleeps until a time, or until somebody writes to the pipe.
+fn sleep(sleeper: &UnixStream, until: Option<Instant>) {
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+    // an error is a signal, or wakes too early: the caller looks again
+    let _ = poll(&mut [PollFd::new(sleeper, PollFlags::IN)], timeout.as_ref());
+    let mut drained = [0; 64];
+    let mut sleeper = sleeper;
+    while sleeper.read(&mut drained).is_ok_and(|n| n == drained.len()) {}
+}
+
+/// The error of an operation that does not stop.
+fn too_slow(reason: StopReason) -> Error {
+    match reason {
+        StopReason::Requested => {
+            Error::new(ErrorKind::Cancelled, "stopped", "what was in flight took too long")
+                .hint("run the same command again to go on")
+        }
+        StopReason::Stalled(limit) => stalled(limit),
+        StopReason::Bound(bound) => reached(bound)
+            .hint("what was in flight took too long; run the same command again to go on"),
+    }
+}
+
+fn stalled(limit: Duration) -> Error {
+    let still = show_seconds(limit.as_secs());
+    Error::new(
+        ErrorKind::Unavailable,
+        "wait for the device or the store",
+        format!("nothing moved for {still}"),
+    )
+    .hint(
+        "look at both, then run the same command again; --stall-timeout changes how long is waited",
+    )
+}
+
+fn reached(bound: Bound) -> Error {
+    Error::new(ErrorKind::Limit, "stopped", format!("{bound} is reached"))
+}
+
+/// Ends the process in the place of an operation that does not end. It waits for nobody who may
+/// hang: a kubelet is told first, and a log that nobody reads is given up. If the operation has
+/// said meanwhile how it ended, that counts.
+fn end_by_force(output: &Arc<Output>, error: Error) -> ! {
+    let code = exit_code(error.kind());
+    if let Err(code) = output.claim_end(code) {
+        // who has claimed it is saying it
+        let _ = crossbeam_channel::after(LAST_WORDS).recv();
+        std::process::exit(i32::from(code));
+    }
+    output.remember(&error);
+    // who would read a warning may be what is waited for
+    let _ = termination::end(code, &output.ended());
+    let (said, heard) = bounded::<()>(1);
+    let speaker = Arc::clone(output);
+    let speak = move || {
+        speaker.show_error(&error);
+        let _ = said.send(());
+    };
+    if std::thread::Builder::new().name("last-words".into()).spawn(speak).is_ok() {
+        let _ = heard.recv_timeout(LAST_WORDS);
+    }
+    std::process::exit(i32::from(code))
+}
+
+/// Puts the reason of a stop in the place of the error that it led to: the stop itself, where nobody
+/// closer to the work has said more, or a server that was not waited for any longer.
+pub(crate) fn explain(done: Result<()>, cancel: &Cancel) -> Result<()> {
+    let (Err(e), Some(reason)) = (&done, cancel.reason()) else { return done };
+    let broke = matches!(e.kind(), ErrorKind::Device | ErrorKind::Unavailable);
+    let stopped = e.kind() == ErrorKind::Cancelled;
+    let instead = match reason {
+        _ if !broke && !stopped => return done,
+        StopReason::Requested if stopped => return done,
+        StopReason::Requested => Cancel::error(),
+        StopReason::Stalled(limit) => stalled(limit),
+        StopReason::Bound(bound) => {
+            reached(bound).hint("run the same command again, with more time")
+        }
+    };
+    done.map_err(|e| instead.caused_by(e))
+}
+
+#[cfg(test)]
+mod tests;
