@@ -1,6 +1,7 @@
 //! Identifiers: random ones (pack, segment, lease, …), keyed hashes (chunk, page), and names given
 //! by users.
 
+use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{BACKUP_ID_BYTES_MAX, VOLUME_KEY_BYTES_MAX, VOLUME_NAME_BYTES_MAX};
 use std::fmt;
@@ -125,7 +126,7 @@ impl VolumeName {
         let name = Self(name.into());
         let bad = |why: String| {
             Err(Error::new(ErrorKind::Usage, format!("use volume name {:?}", name.0), why)
-                .hint("choose another one with --volume"))
+                .hint(Advice::RenameVolume.words()))
         };
         if name.0.is_empty() {
             return bad("it is empty".into());

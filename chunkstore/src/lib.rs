@@ -149,6 +149,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod advice;
 mod check;
 mod chunk;
 mod dedup;
@@ -169,6 +170,7 @@ mod store;
 pub mod testkit;
 mod units;
 
+pub use advice::{Advice, set_advice_words};
 pub use check::{
     Check, CheckFigures, Finding, FindingKind, LostBackup, PackChecker, PackReport, Repaired,
 };

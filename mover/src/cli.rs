@@ -15,6 +15,7 @@
 //! Nothing else of the crate prints, reads the environment, installs handlers or ends the process.
 //! An error is one line on stderr, and one function (`cli/exit.rs`) says what its exit code is.
 
+mod advice;
 mod args;
 mod commands;
 mod context;
@@ -59,6 +60,7 @@ use supervision::Supervisor;
 /// Runs the program; what the process ends with.
 pub fn main() -> ExitCode {
     crate::io::bound_allocator();
+    chunkstore::set_advice_words(advice::words);
     // keys are in memory: no core dump, no debugger, no other process of this user may read them
     let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable).err();
     install_panic_hook();

@@ -4,6 +4,7 @@
 //! pages of the map are looked at, a shared one for each place that it stands at, so this is for
 //! repositories that have damage records only.
 
+use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::map::reach::{PageAt, Visitor, reach};
 use crate::map::reader::ReadLimits;
@@ -63,6 +64,6 @@ impl Visitor for Finder<'_> {
     fn unreadable(&mut self, _: &PageAt, error: Error) -> Result<()> {
         let known = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Missing);
         let e = error.within("find out which chunks of the parent are damaged");
-        Err(if known { e.hint("`mover check --repair` records what is damaged") } else { e })
+        Err(if known { e.hint(Advice::RecordDamage.words()) } else { e })
     }
 }

@@ -58,6 +58,7 @@ mod sweep;
 mod tests;
 
 use super::lease::LeaseOptions;
+use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::names::{GC_PREFIX, GcObject, parse_gc_key};
 use crate::ids::GenerationId;
@@ -293,9 +294,8 @@ async fn refuse_unsafe_store(repo: &Repository, exclusive: bool) -> Result<()> {
             )
         }
     };
-    Err(Error::new(ErrorKind::Unsupported, context, detail).hint(
-        "when nothing else uses the repository, and nothing will until this has ended, use --exclusive",
-    ))
+    let alone = Advice::CollectAlone.words();
+    Err(Error::new(ErrorKind::Unsupported, context, detail).hint(alone))
 }
 
 fn since(before: &RequestCounts, now: &RequestCounts) -> RequestCounts {

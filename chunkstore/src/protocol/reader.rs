@@ -12,6 +12,7 @@
 //! meanwhile.
 
 use super::lease::{Gap, LeaseKeeper, LeaseOptions, Removal};
+use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::lease::LeaseRole;
 use crate::format::manifest::{Manifest, ManifestRecord};
@@ -192,8 +193,8 @@ fn explain(e: Error) -> Error {
         ErrorKind::NoSpace => "where nothing more can be stored",
         _ => return e,
     };
-    let hint = "use --no-lease: safe as long as nobody forgets this backup meanwhile";
-    e.within("take a lease for reading").hint(format!("{why} {hint}"))
+    let hint = format!("{why} {}", Advice::ReadWithoutLease.words());
+    e.within("take a lease for reading").hint(hint)
 }
 
 fn not_there(repo: &Repository, manifest: &Manifest, kind: ErrorKind, detail: &str) -> Error {

@@ -12,6 +12,7 @@
 //!
 //! Memory: about 100 bytes for each pack, and two bits for each page.
 
+use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::moved::Moved;
 use crate::format::names::{FORMAT_KEY, KEYS_PREFIX, moved_key, pack_key};
@@ -179,9 +180,8 @@ async fn retain_stub(
     let (Some(bytes), true) = (bytes, done.count(retained)) else {
         let context = format!("lock {} in {}", pack_key(pack), repo.store().url());
         let detail = format!("the pack does not exist, and no {key} says where its content went");
-        return Err(Error::new(ErrorKind::Missing, context, detail).hint(
-            "`mover check --repair` names the backups that lost something, and has the next backup store it again",
-        ));
+        let find = Advice::FindLosses.words();
+        return Err(Error::new(ErrorKind::Missing, context, detail).hint(find));
     };
     let stub = Moved::decode(repo.keys(), repo.id(), &key, &bytes)?;
     Ok(stub.relocations().iter().map(|(_, to)| to.pack).collect())

@@ -20,6 +20,7 @@ pub(crate) use server::LockServer;
 
 use super::Store;
 use super::fault::Fault;
+use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use chrono::{DateTime, SecondsFormat, Timelike, Utc};
@@ -249,12 +250,11 @@ impl Store {
             ObjectLock::Enabled => return Ok(()),
             ObjectLock::Disabled => (
                 "the bucket has no object lock",
-                "use a bucket that was created with object lock (and so with versions), or leave --retain-for and --retain-until out",
+                Advice::UseObjectLock.words(),
             ),
             ObjectLock::Unsupported => (
                 "only S3 buckets with object lock can lock single objects",
-                "set a retention on the bucket or container as a whole by the provider's own means, and leave --retain-for \
-                 and --retain-until out",
+                Advice::RetainElsewhere.words(),
             ),
         };
         let context = format!("lock what is written to {}", self.url());

@@ -11,6 +11,7 @@ use super::tries::{
     Connector, RETRIES_MAX, RETRY_GROWTH, RETRY_PAUSE, RETRY_PAUSE_MAX, RETRY_TIME, SeenOptions,
 };
 use super::{Counters, Store};
+use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::secrets::remember_secret;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
@@ -213,10 +214,8 @@ fn refuse_retain(url: &str, options: &StoreOptions) -> Result<()> {
         return Ok(());
     }
     let detail = "only S3 buckets with object lock can lock single objects";
-    Err(Error::new(ErrorKind::Unsupported, format!("lock what is written to {url}"), detail).hint(
-        "set a retention on the bucket, container or file system as a whole by its own means, and leave --retain-for and \
-         --retain-until out",
-    ))
+    Err(Error::new(ErrorKind::Unsupported, format!("lock what is written to {url}"), detail)
+        .hint(Advice::RetainElsewhere.words()))
 }
 
 fn open_dir(url: &str, dir: &str, options: &StoreOptions) -> Result<Store> {

@@ -105,7 +105,7 @@ fn a_store_that_ignores_create_once_is_refused_unless_it_is_had_alone() {
     let e = world.vault.collect(objects.clone(), false).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Unsupported);
     assert!(e.to_string().contains("writes over"), "{e}");
-    assert!(e.hint_text().is_some_and(|hint| hint.contains("--exclusive")), "{e}");
+    assert!(e.hint_text().is_some_and(|hint| hint.contains("exclusive")), "{e}");
     // its lease is young: it is waited for
     let done = world.vault.collect(objects.clone(), true).unwrap();
     assert_eq!((done.waiting.len(), done.deleted_packs), (1, 0), "{done:?}");

@@ -268,7 +268,7 @@ async fn a_reader_without_a_lease_writes_nothing() {
     faulty.fault("create leases", Fault::Denied);
     let e = Reader::begin(&repo, &backup, Some(lease_options())).await.unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Denied);
-    assert!(e.hint_text().is_some_and(|hint| hint.contains("--no-lease")), "{e}");
+    assert!(e.hint_text().is_some_and(|hint| hint.contains("without a lease")), "{e}");
 }
 
 #[tokio::test]

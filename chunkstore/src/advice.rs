@@ -1,0 +1,76 @@
+//! Next steps that a program has its own words for.
+//!
+//! A library knows what helps, not what the program calls it: a flag, a field of an object, a
+//! button. So an error carries an [`Advice`], and the program says once, with
+//! [`set_advice_words`], how each reads. Without that the words here are used.
+
+use std::sync::OnceLock;
+
+/// A next step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Advice {
+    /// Read without a lease.
+    ReadWithoutLease,
+    /// Collect garbage while nothing else uses the repository, without asking the store for
+    /// create-once.
+    CollectAlone,
+    /// Check and repair, which records damage.
+    RecordDamage,
+    /// Check and repair, which names the backups that lost something and lets the next backup store
+    /// it again.
+    FindLosses,
+    /// Lock objects by other means, and leave retention out.
+    RetainElsewhere,
+    /// Use a bucket with object lock, or leave retention out.
+    UseObjectLock,
+    /// Choose another name of the volume.
+    RenameVolume,
+}
+
+impl Advice {
+    /// All of them, for a program that names each.
+    pub const ALL: [Self; 7] = [
+        Self::ReadWithoutLease,
+        Self::CollectAlone,
+        Self::RecordDamage,
+        Self::FindLosses,
+        Self::RetainElsewhere,
+        Self::UseObjectLock,
+        Self::RenameVolume,
+    ];
+
+    /// As an error says it: in the program's words, if it has set any.
+    pub fn words(self) -> &'static str {
+        WORDS.get().map_or_else(|| self.plain(), |words| words(self))
+    }
+
+    fn plain(self) -> &'static str {
+        match self {
+            Self::ReadWithoutLease => {
+                "read without a lease: safe as long as nobody forgets this backup meanwhile"
+            }
+            Self::CollectAlone => {
+                "when nothing else uses the repository, and nothing will until this has ended, collect exclusively"
+            }
+            Self::RecordDamage => "a check with repair records what is damaged",
+            Self::FindLosses => {
+                "a check with repair names the backups that lost something, and has the next backup store it again"
+            }
+            Self::RetainElsewhere => {
+                "set a retention on the bucket, container or file system as a whole by its own means, and ask for none here"
+            }
+            Self::UseObjectLock => {
+                "use a bucket that was created with object lock (and so with versions), or ask for no retention"
+            }
+            Self::RenameVolume => "choose another name for the volume",
+        }
+    }
+}
+
+static WORDS: OnceLock<fn(Advice) -> &'static str> = OnceLock::new();
+
+/// Sets the program's words, once for the process; later calls change nothing.
+pub fn set_advice_words(words: fn(Advice) -> &'static str) {
+    let _ = WORDS.set(words);
+}

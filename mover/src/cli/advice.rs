@@ -1,0 +1,40 @@
+//! The flags by which this program does what the libraries advise.
+
+use chunkstore::Advice;
+
+pub(super) fn words(advice: Advice) -> &'static str {
+    match advice {
+        Advice::ReadWithoutLease => {
+            "use --no-lease: safe as long as nobody forgets this backup meanwhile"
+        }
+        Advice::CollectAlone => {
+            "when nothing else uses the repository, and nothing will until this has ended, use --exclusive"
+        }
+        Advice::RecordDamage => "`mover check --repair` records what is damaged",
+        Advice::FindLosses => {
+            "`mover check --repair` names the backups that lost something, and has the next backup store it again"
+        }
+        Advice::RetainElsewhere => {
+            "set a retention on the bucket, container or file system as a whole by its own means, and leave --retain-for and \
+             --retain-until out"
+        }
+        Advice::UseObjectLock => {
+            "use a bucket that was created with object lock (and so with versions), or leave --retain-for and --retain-until out"
+        }
+        Advice::RenameVolume => "choose another one with --volume",
+        // the enum may grow; `every_advice_has_its_flag` finds what is missing here
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_advice_has_its_flag() {
+        for advice in Advice::ALL {
+            assert!(words(advice).contains("--"), "{advice:?}: {}", words(advice));
+        }
+    }
+}
