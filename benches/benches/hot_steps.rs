@@ -11,7 +11,7 @@ use benches::{mixed, noise};
 use chunkstore::testkit::is_worth_trying;
 use chunkstore::{
     ChunkId, ChunkRef, ChunkSize, ClosedPack, Compression, Encryption, EntryKind, Geometry,
-    Inherit, Keys, Location, MapBuilder, MasterKey, Opener, PackAllocator, PackCollector, PackId,
+    Inherit, Keys, Location, MapBuilder, MasterKey, Opener, PackAllocator, PackBuilder, PackId,
     PackKind, PageSink, RepositoryId, RunTable, Sealer, is_zero,
 };
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -107,7 +107,7 @@ fn pack_build(c: &mut Criterion) {
             },
             |(closed, entries): (Option<ClosedPack>, Vec<_>)| {
                 let id = RepositoryId::from_bytes([2; 16]);
-                let mut collector = PackCollector::new(Arc::clone(&keys), id, PackKind::Chunks);
+                let mut collector = PackBuilder::new(Arc::clone(&keys), id, PackKind::Chunks);
                 entries.into_iter().for_each(|e| collector.add(e).unwrap());
                 closed.into_iter().for_each(|c| collector.close(c).unwrap());
                 collector.take_finished().unwrap()

@@ -21,5 +21,5 @@ mod segment;
 
 pub use blocks::NeededBlock;
 pub use index::{DedupIndex, DedupOptions, DedupStats, Lookup};
-pub use run_table::{Claim, RunTable, RunTableStats};
+pub use run_table::{DedupReservation, RunTable, RunTableStats};
 pub use scratch::{Scratch, ScratchBytes, ScratchWriter};

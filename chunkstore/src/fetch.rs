@@ -2,7 +2,7 @@
 //! rewritten.
 //!
 //! A caller plans with [`plan_reads`], reads with [`read_range`], and where a pack is gone asks a
-//! [`Forwarder`] where its chunks or pages went, then plans again. That a forwarding stub is absent
+//! [`StubFollower`] where its chunks or pages went, then plans again. That a forwarding stub is absent
 //! is never remembered, since it may be written a moment later (`docs/format.md`, section 10);
 //! stubs themselves never change and may be kept.
 
@@ -11,7 +11,7 @@ mod moved;
 mod plan;
 
 pub(crate) use directory::{PackFrame, read_frame};
-pub use moved::{Forwarder, resolve_moved};
+pub use moved::{StubFollower, resolve_moved};
 pub use plan::{EntryAddr, RangeRead, plan_reads};
 
 use crate::error::{ErrorKind, Result};

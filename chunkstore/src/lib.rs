@@ -176,11 +176,13 @@ pub use check::{
 };
 pub use chunk::is_zero;
 pub use dedup::{
-    Claim, DedupIndex, DedupOptions, DedupStats, Lookup, NeededBlock, RunTable, RunTableStats,
-    Scratch, ScratchBytes, ScratchWriter,
+    DedupIndex, DedupOptions, DedupReservation, DedupStats, Lookup, NeededBlock, RunTable,
+    RunTableStats, Scratch, ScratchBytes, ScratchWriter,
 };
 pub use error::{Error, ErrorKind, Result};
-pub use fetch::{EntryAddr, Fetched, Forwarder, RangeRead, plan_reads, read_range, resolve_moved};
+pub use fetch::{
+    EntryAddr, Fetched, RangeRead, StubFollower, plan_reads, read_range, resolve_moved,
+};
 pub use format::damaged::Damaged;
 pub use format::forgotten::Forgotten;
 pub use format::gc::{Blocker, Blockers, Condemned, CondemnedList, Verdict};
@@ -211,7 +213,7 @@ pub use map::{
 };
 pub use pack::{
     ClosedPack, Codec, DirectoryEntry, EntryHeader, EntryKind, FinishedPack, PACK_END_BYTES,
-    PACK_HASH_BYTES, PackAllocator, PackCollector, PackHasher, PackHeader, PackKind, PackSummary,
+    PACK_HASH_BYTES, PackAllocator, PackBuilder, PackHasher, PackHeader, PackKind, PackSummary,
     PackTrailer, Place, check_pack, decode_directory, decode_pack_header, decode_pack_trailer,
 };
 pub use protocol::{
@@ -223,7 +225,7 @@ pub use repository::{BackupEntry, CreateOnce, InitOptions, NewestSeen, Recent, R
 pub use seal::{Compression, Opener, SealedEntry, Sealer};
 pub use secrets::{redact, redact_known, remember_secret};
 pub use store::{
-    Created, Inherited, Listed, ObjectLock, Pace, RequestCounts, RetainMode, RetainPolicy,
+    Created, Inherited, Listed, ObjectLock, RateLimiter, RequestCounts, RetainMode, RetainPolicy,
     Retention, SentBytes, Store, StoreOptions, TransferLimits, directory_of, open_url,
     open_url_with, time_span,
 };

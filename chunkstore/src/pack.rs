@@ -1,7 +1,7 @@
 //! Packs: many sealed entries in one immutable object. `docs/format.md`, section 7.
 //!
 //! No I/O here. The [`PackAllocator`] gives each entry its place before it is sealed, so many
-//! threads can seal into one pack; the [`PackCollector`] takes the sealed entries in any order and
+//! threads can seal into one pack; the [`PackBuilder`] takes the sealed entries in any order and
 //! puts header, directory and trailer around them. Every place is given once: the nonce of an entry
 //! is its offset, and a pack id is never used again.
 
@@ -11,7 +11,7 @@ mod hash;
 mod layout;
 
 pub use allocator::PackAllocator;
-pub use collector::{FinishedPack, PackCollector};
+pub use collector::{FinishedPack, PackBuilder};
 pub use hash::{PACK_END_BYTES, PACK_HASH_BYTES, PackHasher};
 pub use layout::{
     Codec, DirectoryEntry, EntryHeader, PackHeader, PackSummary, PackTrailer, check_pack,

@@ -11,13 +11,13 @@
 //! - `store/fault.rs` turns the errors of `object_store` into ours, `store/clock.rs` knows whether
 //!   a clock is why.
 //! - `store/lock.rs` locks objects against deletion, where the store can.
-//! - `store/tries.rs` bounds, counts and spaces the tries of a request, `store/health.rs` those of
+//! - `store/retry.rs` bounds, counts and spaces the tries of a request, `store/health.rs` those of
 //!   all requests to a server that does not answer.
-//! - `store/pace.rs` limits the rate of transfers.
+//! - `store/rate_limiter.rs` limits the rate of transfers.
 //! - `store/leftovers.rs` removes what killed writers leave in a directory.
 //! - `store/place.rs` reads URLs, `store/url.rs` opens them. Such a store has two clients: an
 //!   impatient one for small requests and one for packs and large ranges, watched by
-//!   `store/patience.rs`, so that a dead network is noticed but a slow one is not mistaken for it.
+//!   `store/retry_budget.rs`, so that a dead network is noticed but a slow one is not mistaken for it.
 //!
 //! Each request is a future on the heap: what waits for one is no larger for it, nor is the stack
 //! of the thread that polls it.
@@ -29,10 +29,10 @@ mod fault;
 mod health;
 mod leftovers;
 mod lock;
-mod pace;
-mod patience;
+mod rate_limiter;
+mod retry_budget;
 mod place;
-mod tries;
+mod retry;
 mod url;
 
 #[cfg(test)]
@@ -46,7 +46,7 @@ pub(crate) use create::Probe;
 pub(crate) use lock::LockServer;
 pub use lock::{Inherited, ObjectLock, RetainMode, RetainPolicy, Retention};
 pub(crate) use lock::{Kept, Retained};
-pub use pace::{Pace, TransferLimits};
+pub use rate_limiter::{RateLimiter, TransferLimits};
 pub use place::directory_of;
 pub use url::{StoreOptions, open_url, open_url_with};
 
@@ -61,7 +61,7 @@ use object_store::path::Path;
 use object_store::{
     GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
 };
-use patience::Patience;
+use retry_budget::RetryBudget;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -93,12 +93,12 @@ pub struct Store {
     /// For packs and large ranges.
     bulk: Arc<dyn ObjectStore>,
     /// How long requests are watched; not at all where no network lies between.
-    patience: Option<Patience>,
+    retry_budget: Option<RetryBudget>,
     /// For what is to be locked, if anything is.
     retaining: Option<lock::RetainingClients>,
     /// Asks for locks and sets them, where the store has such requests.
     lock: Option<Arc<lock::LockClient>>,
-    throttles: pace::Throttles,
+    throttles: rate_limiter::Throttles,
     /// Where it is one.
     directory: Option<Arc<std::path::Path>>,
     prefix: Path,
@@ -118,10 +118,10 @@ impl Store {
         Self {
             bulk: Arc::clone(&store),
             small: store,
-            patience: None,
+            retry_budget: None,
             retaining: None,
             lock: None,
-            throttles: pace::Throttles::default(),
+            throttles: rate_limiter::Throttles::default(),
             directory: None,
             prefix,
             url: url.into().into(),
@@ -180,7 +180,7 @@ impl Store {
                     Ok((size, Self::body(download.as_deref(), result).await?))
                 }
             };
-            match self.patient(expected_bytes, fetch).await {
+            match self.with_retry(expected_bytes, fetch).await {
                 Ok((size, _)) if size > bytes_max => {
                     let detail =
                         format!("the object has {size} bytes, {bytes_max} are the most allowed");
@@ -221,7 +221,7 @@ impl Store {
                     Self::body(download.as_deref(), store.get_opts(&path, options).await?).await
                 }
             };
-            match self.patient(wanted, fetch).await {
+            match self.with_retry(wanted, fetch).await {
                 Ok(bytes) if bytes.len() as u64 == wanted => Ok(bytes),
                 Ok(bytes) => Err(self.cut_short(key, range.end, range.start + bytes.len() as u64)),
                 Err(e) => {
@@ -277,7 +277,7 @@ impl Store {
                 async move { store.put_opts(&path, payload, PutOptions::default()).await }
             };
             let clients = self.clients_for(key);
-            match self.patient_with(clients, payload.content_length() as u64, send).await {
+            match self.with_retry_on(clients, payload.content_length() as u64, send).await {
                 Ok(_) => Ok(()),
                 Err(e) => Err(self.put_failed(key, e)),
             }
@@ -289,7 +289,7 @@ impl Store {
         Box::pin(async move {
             count(&self.counters.heads);
             let path = self.path(key)?;
-            match self.persist(|| self.small.head(&path)).await {
+            match self.retry(|| self.small.head(&path)).await {
                 Ok(meta) => Ok(Some(meta)),
                 Err(e) => self.absent_or_err("look up", key, e),
             }
@@ -315,7 +315,7 @@ impl Store {
                 self.counters.lists.fetch_add(pages, Ordering::Relaxed);
                 result.map(|()| found)
             };
-            self.persist(listing).await.map_err(|e| self.list_failed(prefix, e))
+            self.retry(listing).await.map_err(|e| self.list_failed(prefix, e))
         })
     }
 
@@ -325,7 +325,7 @@ impl Store {
             count(&self.counters.lists);
             let path = self.path(prefix)?;
             let first = || async { self.small.list(Some(&path)).try_next().await };
-            match self.persist(first).await {
+            match self.retry(first).await {
                 Ok(first) => Ok(first.is_some()),
                 Err(e) => Err(self.list_failed(prefix, e)),
             }
@@ -337,7 +337,7 @@ impl Store {
         Box::pin(async move {
             count(&self.counters.deletes);
             let path = self.path(key)?;
-            match self.persist(|| self.small.delete(&path)).await {
+            match self.retry(|| self.small.delete(&path)).await {
                 Ok(()) => Ok(()),
                 Err(e) => self.absent_or_err::<()>("delete", key, e).map(|_| ()),
             }
@@ -349,7 +349,7 @@ impl Store {
         Box::pin(async move {
             count(&self.counters.deletes);
             let path = self.path(key)?;
-            Ok(match self.persist(|| self.small.delete(&path)).await {
+            Ok(match self.retry(|| self.small.delete(&path)).await {
                 Err(e) if Fault::of(&e).kind == ErrorKind::NotFound => Ok(()),
                 result => result,
             })

@@ -1,11 +1,11 @@
 //! NBD servers: whatever one says, what is taken of it lies within its export and is in order, and
 //! all else is an error.
 
-use mover_nbd::rehearse;
+use mover_nbd::replay;
 
 /// Takes the bytes for a whole conversation, from the server's greeting to the state of its blocks.
 pub fn nbd(data: &[u8]) {
-    let heard = rehearse(data);
+    let heard = replay(data);
     if let Some(error) = &heard.error {
         assert!(error.len() < 2000, "a long message: {error}");
     }

@@ -8,7 +8,7 @@ use chunkstore::{
     BackupId, BackupStats, Blocker, Blockers, ChangeKind, Checkpoint, Child, ChunkId, ChunkNo,
     ChunkSize, Compression, Condemned, CondemnedList, Credential, Damaged, Encryption, Forgotten,
     FrontierPage, GenerationId, KdfCost, KeyId, Keys, Lease, LeaseId, LeaseRole, Location,
-    Manifest, ManifestRecord, MapRoot, MasterKey, Moved, PackCollector, PackId, PackKind, Page,
+    Manifest, ManifestRecord, MapRoot, MasterKey, Moved, PackBuilder, PackId, PackKind, Page,
     PageId, PageRef, ParentRef, PlanDigest, RepositoryId, RepositoryParams, Result, SealedEntry,
     Sealer, SegmentId, SegmentRecord, SnapshotInfo, SourceInfo, Verdict, VolumeName, Wrapping,
     check_pack, encode_segment, names,
@@ -72,7 +72,7 @@ fn packs() {
     for (form, compression) in [("raw", Compression::None), ("zstd", Compression::Zstd(3))] {
         let mut sealer = must(Sealer::new(compression));
         let alloc = golden::pack_allocator(keys.clone(), PackKind::Chunks, 1 << 20, vec![PACK]);
-        let mut pack = PackCollector::new(keys.clone(), REPOSITORY, PackKind::Chunks);
+        let mut pack = PackBuilder::new(keys.clone(), REPOSITORY, PackKind::Chunks);
         // a raw chunk is too long for a corpus: one that is cut short is not
         let units: &[usize] = if form == "raw" { &[50, 700] } else { &[6000, 300] };
         for len in units {
@@ -88,7 +88,7 @@ fn packs() {
         finish(pack, &alloc, &format!("chunks-{form}"));
 
         let alloc = golden::pack_allocator(keys.clone(), PackKind::Pages, 1 << 20, vec![PACK]);
-        let mut pack = PackCollector::new(keys.clone(), REPOSITORY, PackKind::Pages);
+        let mut pack = PackBuilder::new(keys.clone(), REPOSITORY, PackKind::Pages);
         for page in pages() {
             let plain = must(page.encode());
             let entry: SealedEntry = must(sealer.seal_page(&alloc, &plain, page.id(&keys)));
@@ -101,7 +101,7 @@ fn packs() {
     }
 }
 
-fn finish(mut pack: PackCollector, alloc: &chunkstore::PackAllocator, name: &str) {
+fn finish(mut pack: PackBuilder, alloc: &chunkstore::PackAllocator, name: &str) {
     if let Some(closed) = alloc.close() {
         must(pack.close(closed));
     }

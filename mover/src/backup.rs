@@ -27,8 +27,8 @@ pub use summary::{BackupOutcome, BackupSummary, Waits};
 use crate::device::DirectIo;
 use crate::ingest::CompressionChoice;
 use crate::ingest::pass::{Input, PassDone};
+use crate::ingest::read_throttle::ReadThrottle;
 use crate::ingest::rounds::{self, How, Left, Rounds};
-use crate::ingest::turns::Turns;
 use crate::io::EngineChoice;
 use crate::run::quota::{Meter, Quota};
 use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
@@ -200,7 +200,7 @@ impl rounds::Job for Job<'_> {
             source: &self.prepared.source,
             geometry: self.prepared.geometry,
             cancel,
-            turns: Turns::new(self.options.limit_read),
+            turns: ReadThrottle::new(self.options.limit_read),
             says_zero: origin != Some(ListOrigin::FileSystem),
         };
         let parent = rounds.writer.parent().filter(|_| plan.inherit);

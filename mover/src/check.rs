@@ -155,7 +155,7 @@ pub fn check(
     // it ends with the reader
     drop(rt.spawn(reader.heartbeat()));
     let threads = threads(repo, options);
-    let run = Run { rt, repo, options, reader: &reader, progress, cancel, threads };
+    let run = CheckRun { rt, repo, options, reader: &reader, progress, cancel, threads };
     let checked = run.all();
     let warnings = rt.block_on(reader.finish());
     let mut report = checked?;
@@ -174,7 +174,7 @@ fn threads(repo: &Repository, options: &CheckOptions) -> usize {
     usize::try_from(fits).unwrap_or(usize::MAX).clamp(1, wanted)
 }
 
-struct Run<'a> {
+struct CheckRun<'a> {
     rt: &'a Handle,
     repo: &'a Arc<Repository>,
     options: &'a CheckOptions,
@@ -184,7 +184,7 @@ struct Run<'a> {
     threads: usize,
 }
 
-impl Run<'_> {
+impl CheckRun<'_> {
     fn all(&self) -> Result<CheckReport> {
         let limits = ReadLimits::default();
         let mut check = self.wait(Box::pin(Check::begin(self.repo, limits)))?;
@@ -331,7 +331,7 @@ impl Run<'_> {
 
 /// What the threads share.
 struct Work<'a> {
-    run: &'a Run<'a>,
+    run: &'a CheckRun<'a>,
     packs: &'a [(PackId, u64)],
     data: bool,
     next: &'a AtomicUsize,

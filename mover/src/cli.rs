@@ -140,7 +140,7 @@ fn ended(output: &Output, done: Result<()>) -> u8 {
         Err(e) if output.stdout_is_data() && reader_left(&e) => (exit::RETRYABLE, None),
         Err(e) => (exit::exit_code(e.kind()), Some(e)),
     };
-    if output.claim_end(code).is_err() {
+    if output.begin_exit(code).is_err() {
         // its time was over: another thread is saying so, and ends the process
         loop {
             std::thread::park();

@@ -9,21 +9,21 @@
 pub(crate) mod assemble;
 pub(crate) mod bounds;
 pub(crate) mod checkpoint;
+pub(crate) mod compression;
 pub(crate) mod damage;
 pub(crate) mod dedup;
 pub(crate) mod feed;
-pub(crate) mod level;
 pub(crate) mod pass;
 pub(crate) mod read;
+pub(crate) mod read_throttle;
 pub(crate) mod resume;
 pub(crate) mod rounds;
 pub(crate) mod seal;
 pub(crate) mod stop;
-pub(crate) mod turns;
 pub(crate) mod unit;
 pub(crate) mod units;
 pub(crate) mod upload;
 
 pub use bounds::{Bounds, MEMORY_BYTES_MIN};
-pub use level::{CompressionChoice, CompressionUsed, LevelUsed};
+pub use compression::{CompressionChoice, CompressionUsed, LevelUsed};
 pub use resume::Resumed;

@@ -245,7 +245,7 @@ impl Job<'_> {
             ours::first_of_others(self.rt, there, reader, keys, self.progress, self.cancel)
         };
         let target = Target::open_if(path, &options, looking)?;
-        target.io_file().heed(self.cancel.flag());
+        target.io_file().set_cancel_flag(self.cancel.flag());
         self.fill(&target, reader).map_err(|e| self.incomplete(&target, e))
     }
 

@@ -102,7 +102,7 @@ pub fn verify(
     let manifest = find(rt, repo, &options.backup, cancel)?;
     let source =
         options.device.as_deref().map(|path| open(path, &options, &manifest)).transpose()?;
-    source.iter().for_each(|source| source.io_file().heed(cancel.flag()));
+    source.iter().for_each(|source| source.io_file().set_cancel_flag(cancel.flag()));
     let output = if source.is_some() { Output::Slots } else { Output::Nowhere };
     let threads = options.threads.unwrap_or_else(cores);
     let limits = Limits::plan(options.memory, repo.params(), output, threads)?;

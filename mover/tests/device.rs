@@ -260,7 +260,7 @@ fn an_engine_may_move_between_threads_with_transfers_in_flight() {
                         let at = ((turn + n) % 32) << 20;
                         mine.submit(Op::read(arena.take().unwrap(), at, 1 << 20, n)).unwrap();
                     }
-                    mine.kick().unwrap();
+                    mine.submit_queued().unwrap();
                     mine
                 };
                 engine = Some(s.spawn(work).join().unwrap());

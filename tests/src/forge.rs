@@ -2,7 +2,7 @@
 
 use chunkstore::{
     BackupId, ChunkId, ChunkRef, Compression, Location, Manifest, ManifestRecord, MapRoot,
-    PackAllocator, PackCollector, PackKind, Page, PageId, PageRef, Repository, SealedEntry, Sealer,
+    PackAllocator, PackBuilder, PackKind, Page, PageId, PageRef, Repository, SealedEntry, Sealer,
 };
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ impl Forge {
     }
 
     async fn put(&self, alloc: &PackAllocator, kind: PackKind, sealed: SealedEntry) {
-        let mut collector = PackCollector::new(Arc::clone(self.repo.keys()), *self.repo.id(), kind);
+        let mut collector = PackBuilder::new(Arc::clone(self.repo.keys()), *self.repo.id(), kind);
         collector.add(sealed).expect(STORED);
         if let Some(closed) = alloc.close() {
             collector.close(closed).expect(STORED);

@@ -19,7 +19,7 @@
 use super::blocks::{Blocks, NeededBlock};
 use super::opening::{Opened, Opening};
 use super::scratch::{Scratch, copy, copy_cost};
-use super::segment::{Found, Segment};
+use super::segment::{Segment, SegmentLookup};
 use crate::error::Error;
 use crate::format::names::segment_key;
 use crate::ids::ChunkId;
@@ -149,9 +149,11 @@ impl DedupIndex {
         for (number, segment) in self.segments.iter().enumerate() {
             let needed = |block| NeededBlock { segment: number, block };
             match segment.find(id, |block| self.blocks.get(needed(block))) {
-                Ok(Found::At(location)) if usable(&location) => return Lookup::At(location),
-                Ok(Found::At(_) | Found::Absent) => {}
-                Ok(Found::Needs(block)) => {
+                Ok(SegmentLookup::At(location)) if usable(&location) => {
+                    return Lookup::At(location);
+                }
+                Ok(SegmentLookup::At(_) | SegmentLookup::Absent) => {}
+                Ok(SegmentLookup::Needs(block)) => {
                     if self.block_reads.load(Ordering::Relaxed) < BLOCK_READS_MAX {
                         return Lookup::Needs(needed(block));
                     }

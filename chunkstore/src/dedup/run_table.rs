@@ -10,7 +10,7 @@
 //! What is forgotten may be stored twice, no more.
 //!
 //! Invariants: an id has at most one slot; a slot is not forgotten while its owner has not
-//! published it, nor while somebody who was told [`Claim::Taken`] without a location has not asked
+//! published it, nor while somebody who was told [`DedupReservation::Taken`] without a location has not asked
 //! for it with [`RunTable::settle`].
 //!
 //! It cannot deadlock: nothing waits, no method takes the locks of two shards, and the lock of the
@@ -28,7 +28,7 @@ const SHARD_SLOTS_MIN: usize = 16;
 
 /// Answer to [`RunTable::claim`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Claim {
+pub enum DedupReservation {
     /// The caller finds or stores it, and says where with [`RunTable::publish`].
     Owner,
     /// Somebody has stored it (the location is known), or is about to: then [`RunTable::settle`]
@@ -110,17 +110,17 @@ impl RunTable {
 
     /// Who stores this chunk? Exactly one caller becomes the owner of an id, as long as the table
     /// remembers it.
-    pub fn claim(&self, id: &ChunkId) -> Claim {
+    pub fn claim(&self, id: &ChunkId) -> DedupReservation {
         let (mut table, hash) = self.shard(id);
         if let Some(at) = table.find(hash, id) {
             let slot = &mut table.slots[at];
             if slot.state == State::Stored {
                 let slot = *slot;
                 drop(table);
-                return Claim::Taken(Some(self.location_of(&slot)));
+                return DedupReservation::Taken(Some(self.location_of(&slot)));
             }
             slot.unsettled = slot.unsettled.saturating_add(1);
-            return Claim::Taken(None);
+            return DedupReservation::Taken(None);
         }
         if table.make_room(self.shard_slots_max) {
             table.insert(
@@ -131,7 +131,7 @@ impl RunTable {
             drop(table);
             self.unrecorded.fetch_add(1, Ordering::Relaxed);
         }
-        Claim::Owner
+        DedupReservation::Owner
     }
 
     /// The owner knows where it is, or will be. A chunk that found no room is ignored.
@@ -150,7 +150,7 @@ impl RunTable {
         }
     }
 
-    /// For each [`Claim::Taken`] without a location, until it gives one, and then no more: where
+    /// For each [`DedupReservation::Taken`] without a location, until it gives one, and then no more: where
     /// the chunk is, if its owner has published it.
     pub fn settle(&self, id: &ChunkId) -> Option<Location> {
         let (mut table, hash) = self.shard(id);

@@ -38,7 +38,7 @@ pub(super) struct PlainCopy {
     checked: Box<[AtomicU64]>,
 }
 
-pub(super) enum Found {
+pub(super) enum SegmentLookup {
     Absent,
     At(Location),
     /// This block must be read first.
@@ -109,25 +109,25 @@ impl Segment {
         &self,
         id: &ChunkId,
         cached: impl FnOnce(u32) -> Option<Arc<[u8]>>,
-    ) -> Result<Found> {
+    ) -> Result<SegmentLookup> {
         if self.is_off() {
-            return Ok(Found::Absent);
+            return Ok(SegmentLookup::Absent);
         }
         let what = self.sealed.what();
         let copy = self.copy.get();
         let section = copy.map_or(self.index.as_slice(), |c| c.index(&self.layout));
         let index = SegmentIndex::decode(what, &self.layout, section)?;
         let Some(block) = index.block_of(id).filter(|_| index.may_hold(id)) else {
-            return Ok(Found::Absent);
+            return Ok(SegmentLookup::Absent);
         };
         let found = if let Some(copy) = copy {
             index.find(what, copy.block(&self.layout, block)?, id)?
         } else if let Some(plain) = cached(block) {
             index.find(what, &plain, id)?
         } else {
-            return Ok(Found::Needs(block));
+            return Ok(SegmentLookup::Needs(block));
         };
-        Ok(found.map_or(Found::Absent, Found::At))
+        Ok(found.map_or(SegmentLookup::Absent, SegmentLookup::At))
     }
 
     /// Opens a block that was read from the store.

@@ -17,7 +17,7 @@ const STUB_BYTES_MAX: u64 = GC_BYTES_MAX as u64 + RECORD_CLEAR_BYTES_MAX as u64;
 
 /// Follows stubs and keeps some, so that many reads from one rewritten pack cost one look-up.
 #[derive(Debug, Default)]
-pub struct Forwarder {
+pub struct StubFollower {
     stubs: HashMap<PackId, Arc<Moved>>,
     kept: usize,
 }
@@ -40,10 +40,10 @@ pub async fn resolve_moved(
     pack: &PackId,
     wanted: &[(u32, u16)],
 ) -> Result<Vec<Location>> {
-    Forwarder::default().resolve(repo, pack, wanted).await
+    StubFollower::default().resolve(repo, pack, wanted).await
 }
 
-impl Forwarder {
+impl StubFollower {
     /// Where a chunk of a pack is as far as stubs are known already; `None` if its pack is not
     /// known to have moved.
     pub fn known(&self, pack: PackId, entry: u32, index: u16) -> Option<Location> {

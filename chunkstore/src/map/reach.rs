@@ -15,7 +15,7 @@
 //! some 30 MiB in sum.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::fetch::{EntryAddr, Fetched, Forwarder, RangeRead, plan_reads, read_range};
+use crate::fetch::{EntryAddr, Fetched, RangeRead, StubFollower, plan_reads, read_range};
 use crate::format::names::pack_key;
 use crate::format::page::Page;
 use crate::ids::PackId;
@@ -86,7 +86,7 @@ pub async fn reach<V: Visitor>(
         limits,
         visitor,
         opener: Opener::new(std::sync::Arc::clone(repo.keys()))?,
-        forwarder: Forwarder::default(),
+        forwarder: StubFollower::default(),
         waiting: vec![Vec::new(); usize::from(MAP_DEPTH_MAX)],
         reached: Reached::default(),
     };
@@ -109,7 +109,7 @@ struct Reach<'a, V> {
     limits: ReadLimits,
     visitor: &'a mut V,
     opener: Opener,
-    forwarder: Forwarder,
+    forwarder: StubFollower,
     /// By level.
     waiting: Vec<Vec<PageAt>>,
     reached: Reached,

@@ -12,7 +12,7 @@
 mod cache;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::fetch::{EntryAddr, Fetched, Forwarder, RangeRead, plan_reads, read_range};
+use crate::fetch::{EntryAddr, Fetched, RangeRead, StubFollower, plan_reads, read_range};
 use crate::format::names::pack_key;
 use crate::format::page::Page;
 use crate::ids::PackId;
@@ -90,7 +90,7 @@ pub struct MapReader {
     map: VolumeMap,
     limits: ReadLimits,
     opener: Opener,
-    forwarder: Forwarder,
+    forwarder: StubFollower,
     cache: PageCache,
     /// Pages that are not even tried.
     skip: DamagedSet,
@@ -134,7 +134,7 @@ impl MapReader {
     pub fn with_limits(repo: Arc<Repository>, map: VolumeMap, limits: ReadLimits) -> Result<Self> {
         let opener = Opener::new(Arc::clone(repo.keys()))?;
         let cache = PageCache::new(limits.cache_bytes_max);
-        let forwarder = Forwarder::default();
+        let forwarder = StubFollower::default();
         let (skip, tolerant, lost) = (DamagedSet::default(), false, Vec::new());
         Ok(Self { repo, map, limits, opener, forwarder, cache, skip, tolerant, lost })
     }

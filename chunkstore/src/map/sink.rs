@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::ids::{PageId, RepositoryId};
 use crate::keys::Keys;
-use crate::pack::{FinishedPack, PackAllocator, PackCollector, PackKind};
+use crate::pack::{FinishedPack, PackAllocator, PackBuilder, PackKind};
 use crate::seal::{Compression, Sealer};
 use crate::units::Location;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub struct PageSink {
     allocator: PackAllocator,
     sealer: Sealer,
-    collector: PackCollector,
+    collector: PackBuilder,
     pages: u64,
     stored_bytes: u64,
 }
@@ -29,7 +29,7 @@ impl PageSink {
         Ok(Self {
             allocator: PackAllocator::new(Arc::clone(keys), PackKind::Pages, pack_bytes),
             sealer: Sealer::new(compression)?,
-            collector: PackCollector::new(Arc::clone(keys), repository, PackKind::Pages),
+            collector: PackBuilder::new(Arc::clone(keys), repository, PackKind::Pages),
             pages: 0,
             stored_bytes: 0,
         })

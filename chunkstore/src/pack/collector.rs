@@ -41,7 +41,7 @@ impl FinishedPack {
 }
 
 /// Collects the entries of packs of one kind. Has a single owner.
-pub struct PackCollector {
+pub struct PackBuilder {
     keys: Arc<Keys>,
     repository_id: RepositoryId,
     kind: PackKind,
@@ -62,9 +62,9 @@ struct Building {
     closed: Option<ClosedPack>,
 }
 
-impl fmt::Debug for PackCollector {
+impl fmt::Debug for PackBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PackCollector")
+        f.debug_struct("PackBuilder")
             .field("kind", &self.kind)
             .field("building", &self.building.len())
             .field("finished", &self.finished.len())
@@ -73,7 +73,7 @@ impl fmt::Debug for PackCollector {
     }
 }
 
-impl PackCollector {
+impl PackBuilder {
     /// For packs of `kind` in this repository.
     pub fn new(keys: Arc<Keys>, repository_id: RepositoryId, kind: PackKind) -> Self {
         Self {

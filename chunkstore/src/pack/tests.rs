@@ -52,7 +52,7 @@ fn build(encryption: Encryption, order: impl Fn(&mut Vec<SealedEntry>)) -> (Fini
     let mut sealed: Vec<_> =
         units().iter().map(|unit| seal(&keys, &mut sealer, &alloc, unit)).collect();
     order(&mut sealed);
-    let mut collector = PackCollector::new(keys, REPOSITORY, PackKind::Chunks);
+    let mut collector = PackBuilder::new(keys, REPOSITORY, PackKind::Chunks);
     let mut held = 0;
     for entry in sealed {
         held += entry.bytes.len();
@@ -136,7 +136,7 @@ fn a_pack_ends_when_it_reached_its_target() {
     let keys = keys(Encryption::Aes256Gcm);
     let alloc = PackAllocator::new(keys.clone(), PackKind::Chunks, 3 * 4120 + 64);
     let mut sealer = Sealer::new(Compression::None).unwrap();
-    let mut collector = PackCollector::new(keys.clone(), REPOSITORY, PackKind::Chunks);
+    let mut collector = PackBuilder::new(keys.clone(), REPOSITORY, PackKind::Chunks);
     let mut finished = Vec::new();
     for i in 0..7 {
         let entry = seal(&keys, &mut sealer, &alloc, &noise(i, CHUNK));
@@ -215,7 +215,7 @@ fn mistakes_of_the_caller_are_found() {
     // nothing was placed for what failed
     let sealed = sealer.seal_chunks(&alloc, &unit, &ranges, &ids).unwrap();
     assert_eq!((sealed.place.entry, sealed.place.offset), (0, 64));
-    let mut collector = PackCollector::new(keys, REPOSITORY, PackKind::Chunks);
+    let mut collector = PackBuilder::new(keys, REPOSITORY, PackKind::Chunks);
     let place = sealed.place;
     let again = SealedEntry { bytes: sealed.bytes.clone(), ids: vec![], closes: None, ..sealed };
     collector
@@ -306,7 +306,7 @@ proptest! {
             let n = sealed.len();
             sealed.swap(a % n, b % n);
         }
-        let mut collector = PackCollector::new(keys.clone(), REPOSITORY, PackKind::Chunks);
+        let mut collector = PackBuilder::new(keys.clone(), REPOSITORY, PackKind::Chunks);
         for entry in sealed {
             collector.add(entry).unwrap();
         }

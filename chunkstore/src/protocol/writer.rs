@@ -287,8 +287,8 @@ impl Writer {
                 let manifest = self.timed(&manifest, seen).await?;
                 match self.create_manifest(&manifest).await? {
                     // 7
-                    Outcome::Ended(commit) => return Ok(commit),
-                    Outcome::Fenced => true,
+                    CommitOutcome::Ended(commit) => return Ok(commit),
+                    CommitOutcome::Fenced => true,
                 }
             } else {
                 let there = self.repo.read_manifest(&manifest.name()).await?;
@@ -306,7 +306,7 @@ impl Writer {
         .hint("a collector takes this writer for dead: give it a longer lease time"))
     }
 
-    async fn create_manifest(&mut self, manifest: &Manifest) -> Result<Outcome> {
+    async fn create_manifest(&mut self, manifest: &Manifest) -> Result<CommitOutcome> {
         let name = manifest.name();
         let key = name.manifest_key();
         let record = ManifestRecord::Backup(Box::new(manifest.clone()));
@@ -317,17 +317,17 @@ impl Writer {
         match created? {
             Created::Now | Created::Ours => {
                 self.refuse_forgotten(&name).await?;
-                Ok(Outcome::Ended(Commit::Done(Box::new(manifest.clone()))))
+                Ok(CommitOutcome::Ended(Commit::Done(Box::new(manifest.clone()))))
             }
             Created::Taken(bytes) => match self.repo.decode_manifest(&key, &bytes)? {
                 ManifestRecord::Fence { by, .. } => {
                     tracing::warn!("{name} was fenced by {by}");
-                    Ok(Outcome::Fenced)
+                    Ok(CommitOutcome::Fenced)
                 }
                 ManifestRecord::Backup(there) => {
                     self.refuse_forgotten(&name).await?;
                     if same_content(&there, manifest) {
-                        return Ok(Outcome::Ended(Commit::AlreadyDone(there)));
+                        return Ok(CommitOutcome::Ended(Commit::AlreadyDone(there)));
                     }
                     Err(Error::new(
                         ErrorKind::AlreadyExists,
@@ -404,7 +404,7 @@ impl Writer {
     }
 }
 
-enum Outcome {
+enum CommitOutcome {
     Ended(Commit),
     Fenced,
 }

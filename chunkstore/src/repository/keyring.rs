@@ -43,7 +43,7 @@ const IN_FLIGHT: usize = 8;
 const KEY_BYTES_MAX: u64 = SMALL_RECORD_BYTES_MAX as u64 + RECORD_OVERHEAD;
 
 /// One key object that could be read.
-struct Found {
+struct KeyFound {
     info: KeyInfo,
     bytes: Bytes,
 }
@@ -97,7 +97,7 @@ pub(super) async fn unlock(
 }
 
 /// All key objects; what cannot be read does not hide the others.
-async fn read_all(store: &Store) -> Result<(Vec<Found>, Vec<Error>)> {
+async fn read_all(store: &Store) -> Result<(Vec<KeyFound>, Vec<Error>)> {
     let listed = store.list(KEYS_PREFIX).await?;
     let keys = listed.into_iter().map(|l| l.key).filter(|key| parse_key_key(key).is_ok());
     let read = |key: String| async move {
@@ -105,9 +105,9 @@ async fn read_all(store: &Store) -> Result<(Vec<Found>, Vec<Error>)> {
         let Some(bytes) = store.get_opt_at_most(&key, KEY_BYTES_MAX).await? else {
             return Ok(None);
         };
-        Ok(Some(Found { info: read_key_info(&key, &bytes)?, bytes }))
+        Ok(Some(KeyFound { info: read_key_info(&key, &bytes)?, bytes }))
     };
-    let results: Vec<Result<Option<Found>>> =
+    let results: Vec<Result<Option<KeyFound>>> =
         stream::iter(keys).map(read).buffer_unordered(IN_FLIGHT).collect().await;
     let (mut found, mut problems) = (Vec::new(), Vec::new());
     for result in results {

@@ -14,7 +14,7 @@
 //! harm: it carries the same bytes.
 
 use super::fault::Fault;
-use super::{Store, patience};
+use super::{Store, retry_budget};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{GC_BYTES_MAX, RECORD_CLEAR_BYTES_MAX, RECORD_HEADER_BYTES, TAG_BYTES};
 use bytes::Bytes;
@@ -114,7 +114,7 @@ impl Store {
             let path = self.path(key)?;
             let mut attempt = 0;
             loop {
-                let Err(e) = self.persist(|| self.create_once(key, &path, &bytes)).await else {
+                let Err(e) = self.retry(|| self.create_once(key, &path, &bytes)).await else {
                     return Ok(Probe::WroteOver);
                 };
                 let fault = Fault::of(&e);
@@ -133,5 +133,5 @@ impl Store {
 }
 
 async fn pause_after(attempt: u32) {
-    patience::pause((PAUSE * 2u32.pow(attempt)).min(PAUSE_MAX)).await;
+    retry_budget::pause((PAUSE * 2u32.pow(attempt)).min(PAUSE_MAX)).await;
 }

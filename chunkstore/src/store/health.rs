@@ -1,6 +1,6 @@
 //! Whether a server answers: what is said when it does not, and when it is given up.
 //!
-//! Each request has its tries and its time (`store/tries.rs`). This module is about all requests of
+//! Each request has its tries and its time (`store/retry.rs`). This module is about all requests of
 //! a run together, as one server (a host and a port) sees them, or does not:
 //!
 //! - The first try that finds nobody is said at once, and that it answers again. One line each; the
@@ -12,7 +12,7 @@
 //!
 //! Nothing here waits; who sends asks. Times are counted from any fixed start.
 
-use super::tries::RETRY_TIME;
+use super::retry::RETRY_TIME;
 use object_store::client::{HttpError, HttpErrorKind};
 use std::collections::HashMap;
 use std::error::Error as StdError;
@@ -268,7 +268,7 @@ mod tests {
         let found = fails(&mut Server::default(), Failure::NoConnection, &EVERY_SECOND);
         assert_eq!(found, (vec![0], Some(70)));
         // and at the worst: a pause as long as there is any before a try that takes all of its time
-        let pause = super::super::tries::RETRY_PAUSE_MAX;
+        let pause = super::super::retry::RETRY_PAUSE_MAX;
         assert!(START_TIME + pause <= Duration::from_secs(15));
     }
 

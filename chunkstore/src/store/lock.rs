@@ -248,10 +248,9 @@ impl Store {
     pub async fn require_object_lock(&self) -> Result<()> {
         let (detail, hint) = match self.object_lock().await? {
             ObjectLock::Enabled => return Ok(()),
-            ObjectLock::Disabled => (
-                "the bucket has no object lock",
-                Advice::UseObjectLock.words(),
-            ),
+            ObjectLock::Disabled => {
+                ("the bucket has no object lock", Advice::UseObjectLock.words())
+            }
             ObjectLock::Unsupported => (
                 "only S3 buckets with object lock can lock single objects",
                 Advice::RetainElsewhere.words(),

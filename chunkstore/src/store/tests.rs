@@ -1,7 +1,7 @@
 mod answers;
 
 use super::create::Probe;
-use super::patience::Patience;
+use super::retry_budget::RetryBudget;
 use super::*;
 use crate::testkit::HookedStore;
 use crate::testkit::{Fault, FaultyStore};
@@ -363,10 +363,10 @@ fn a_missing_right_is_no_lock_whatever_names_are_in_it() {
     ));
 }
 
-/// A store over a network with little patience.
+/// A store over a network with a small retry budget.
 fn over_a_network() -> (Arc<HookedStore<FaultyStore>>, Store) {
     let (faulty, mut store) = faulty();
-    store.patience = Some(Patience {
+    store.retry_budget = Some(RetryBudget {
         look_up_every: Duration::from_millis(20),
         deadline: Duration::from_millis(60),
         slowest_bytes: 1 << 20,
@@ -410,7 +410,7 @@ async fn a_transfer_that_never_gets_through_ends() {
 async fn broken(time: Duration) -> u32 {
     let (_, store) = faulty();
     let tries = std::cell::Cell::new(0);
-    let result = store.persist_for(time, async || {
+    let result = store.retry_within(time, async || {
         tries.set(tries.get() + 1);
         let begun = tokio::time::Instant::now();
         while begun.elapsed().is_zero() {

@@ -5,11 +5,11 @@
 //! Nothing is sent before the first request.
 
 use super::lock::{LockClient, RetainPolicy, retaining};
-use super::patience::Patience;
 use super::place::Place;
-use super::tries::{
+use super::retry::{
     Connector, RETRIES_MAX, RETRY_GROWTH, RETRY_PAUSE, RETRY_PAUSE_MAX, RETRY_TIME, SeenOptions,
 };
+use super::retry_budget::RetryBudget;
 use super::{Counters, Store};
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
@@ -27,7 +27,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// Total time of one transfer on the patient client; `patience.rs` ends it long before.
+/// Total time of one transfer on the bulk client; `retry_budget.rs` ends it long before.
 const BULK_TIMEOUT: &str = "1 hour";
 const BULK_TIMEOUT_TIME: Duration = Duration::from_secs(3600);
 
@@ -185,7 +185,7 @@ fn remote<S: ObjectStore>(
     let mut store = Store::new(Arc::new(small), prefix, url.trim_end_matches('/'));
     store.bulk = Arc::new(bulk);
     store.counters = counters;
-    store.patience = Some(Patience::default());
+    store.retry_budget = Some(RetryBudget::default());
     store
 }
 

@@ -64,7 +64,7 @@ pub struct BackupPlan {
 impl BackupPlan {
     /// What is left of it when everything below a chunk is done. The bytes are those of what is
     /// left.
-    pub fn behind(&self, geometry: Geometry, next: ChunkNo) -> Self {
+    pub fn remaining_from(&self, geometry: Geometry, next: ChunkNo) -> Self {
         let cut = |ranges: &[Range<u64>]| -> Vec<Range<u64>> {
             let left = ranges.iter().map(|r| r.start.max(next.0)..r.end);
             left.filter(|r| !r.is_empty()).collect()

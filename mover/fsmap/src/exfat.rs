@@ -25,7 +25,7 @@ const LAST: u32 = u32::MAX;
 const CLUSTER_BYTES_MAX: u64 = 32 << 20;
 const DIRECTORY_BYTES_MAX: u64 = 256 << 20;
 /// Two bytes for each of them.
-const LETTERS_BYTES_MAX: u64 = 128 << 10;
+const UPCASE_TABLE_BYTES_MAX: u64 = 128 << 10;
 const ENTRY: usize = 32;
 
 mod flag {
@@ -40,7 +40,7 @@ mod flag {
 mod entry {
     pub(super) const END: u8 = 0;
     pub(super) const BITMAP: u8 = 0x81;
-    pub(super) const LETTERS: u8 = 0x82;
+    pub(super) const UPCASE_TABLE: u8 = 0x82;
 }
 
 fn unusable(why: impl Into<String>) -> Refusal {
@@ -61,7 +61,7 @@ pub(super) fn used_space(
     if bitmap.bytes < needed || bitmap.bytes > needed.next_multiple_of(cluster_bytes) {
         return Err(unusable(format!("its bitmap has not the length for {clusters} clusters")));
     }
-    if letters.bytes > LETTERS_BYTES_MAX {
+    if letters.bytes > UPCASE_TABLE_BYTES_MAX {
         return Err(unusable("its table of letters has more than there are"));
     }
     let (bitmap, letters) = (fs.file(&bitmap)?, fs.file(&letters)?);
@@ -139,7 +139,7 @@ impl ExFat<'_> {
                 let found = match one[0] {
                     entry::END => break 'all,
                     entry::BITMAP => &mut bitmap,
-                    entry::LETTERS => &mut letters,
+                    entry::UPCASE_TABLE => &mut letters,
                     _ => continue,
                 };
                 let file = File { first: le32(one, 20), bytes: le64(one, 24) };

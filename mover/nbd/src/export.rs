@@ -58,7 +58,7 @@ impl Export {
     }
 
     /// From now on calls that wait for the server end, with an error, soon after `flag` is up.
-    pub fn heed(&self, flag: Arc<AtomicBool>) {
+    pub fn set_cancel_flag(&self, flag: Arc<AtomicBool>) {
         self.stop.set(flag);
     }
 
@@ -99,7 +99,7 @@ impl Export {
 
     /// Opens more connections for `callers` threads, where the server says that all of them see the
     /// same. Fewer do the same work: what hinders one is no error.
-    pub fn widen(&self, callers: usize) {
+    pub fn add_connections(&self, callers: usize) {
         let wanted = if self.first.agreed().multi_conn() {
             self.uri.connections_max.min(callers).saturating_sub(1)
         } else {

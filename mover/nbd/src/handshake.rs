@@ -102,8 +102,8 @@ pub(super) fn negotiate<S: Read + Write>(
     greet(stream)?;
     let mut options = Options { stream };
     let structured = match options.ask(OPTION_STRUCTURED_REPLY, &[])? {
-        Outcome::Acknowledged(_) => true,
-        Outcome::Refused(..) => false,
+        OptionAnswer::Acknowledged(_) => true,
+        OptionAnswer::Refused(..) => false,
     };
     let mut contexts = Vec::new();
     if structured && wanted == Contexts::All {
@@ -124,8 +124,8 @@ pub(super) fn negotiate<S: Read + Write>(
     data.extend(1_u16.to_be_bytes());
     data.extend(INFO_BLOCK_SIZE.to_be_bytes());
     match options.ask(OPTION_GO, &data)? {
-        Outcome::Acknowledged(replies) => agreed(&replies, structured, contexts),
-        Outcome::Refused(kind, message) => {
+        OptionAnswer::Acknowledged(replies) => agreed(&replies, structured, contexts),
+        OptionAnswer::Refused(kind, message) => {
             // The connection is of no more use, and saying so is a courtesy.
             let _ = options.send(OPTION_ABORT, &[]);
             Err(match kind {
@@ -167,7 +167,7 @@ fn greet<S: Read + Write>(stream: &mut S) -> Result<(), Refusal> {
 }
 
 /// How the server took an option.
-enum Outcome {
+enum OptionAnswer {
     /// With what it said before: type and data of each reply.
     Acknowledged(Vec<(u32, Vec<u8>)>),
     /// The error's type and the server's words.
@@ -188,15 +188,17 @@ impl<S: Read + Write> Options<'_, S> {
         self.stream.write_all(&message)
     }
 
-    fn ask(&mut self, option: u32, data: &[u8]) -> Result<Outcome, Refusal> {
+    fn ask(&mut self, option: u32, data: &[u8]) -> Result<OptionAnswer, Refusal> {
         self.send(option, data)?;
         let mut replies = Vec::new();
         loop {
             let (kind, data) = self.reply(option)?;
             match kind {
-                REP_ACK => return Ok(Outcome::Acknowledged(replies)),
+                REP_ACK => return Ok(OptionAnswer::Acknowledged(replies)),
                 REP_ERROR_TLS_REQD => return Err(Refusal::Tls),
-                kind if kind & REP_ERROR != 0 => return Ok(Outcome::Refused(kind, shown(&data))),
+                kind if kind & REP_ERROR != 0 => {
+                    return Ok(OptionAnswer::Refused(kind, shown(&data)));
+                }
                 kind => replies.push((kind, data)),
             }
             if replies.len() > REPLIES_MAX {
@@ -225,7 +227,7 @@ impl<S: Read + Write> Options<'_, S> {
     /// Names and numbers of contexts; none where the server has none or does not know what they
     /// are.
     fn contexts(&mut self, option: u32, query: &[u8]) -> Result<Vec<(String, u32)>, Refusal> {
-        let Outcome::Acknowledged(replies) = self.ask(option, query)? else {
+        let OptionAnswer::Acknowledged(replies) = self.ask(option, query)? else {
             return Ok(Vec::new());
         };
         let mut found = Vec::new();

@@ -27,7 +27,7 @@ mod error;
 mod export;
 mod handshake;
 #[cfg(any(test, feature = "testkit"))]
-mod rehearsal;
+mod replay;
 mod reply;
 mod socket;
 #[cfg(test)]
@@ -38,5 +38,5 @@ mod wire;
 pub use error::{Error, ErrorKind, Parts, Result};
 pub use export::{BASE_ALLOCATION, BlockStatus, DIRTY_BITMAP, Export, STATE_DIRTY, STATE_ZERO};
 #[cfg(any(test, feature = "testkit"))]
-pub use rehearsal::{Rehearsed, rehearse};
+pub use replay::{Replayed, replay};
 pub use uri::{NbdUri, is_nbd};

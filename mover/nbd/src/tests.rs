@@ -3,7 +3,7 @@
 
 use super::ErrorKind;
 use super::export::{BASE_ALLOCATION, Export, STATE_ZERO};
-use super::rehearsal::rehearse;
+use super::replay::replay;
 use super::wire::{MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC};
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -411,7 +411,7 @@ fn a_stop_ends_what_waits_for_a_silent_server() {
     });
     let export = Export::open(&server.uri_within(600)).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
-    export.heed(Arc::clone(&stop));
+    export.set_cancel_flag(Arc::clone(&stop));
     let refused = || {
         let error = export.read_at(&mut [0; 100], 0).unwrap_err().to_string();
         assert!(error.contains("the run is to stop"), "{error}");
@@ -482,12 +482,12 @@ fn a_whole_conversation_is_understood_from_its_bytes() {
     handshake(1, [1, 4096, 1 << 20]).iter().for_each(|reply| bytes.extend(reply));
     bytes.extend(data(true, 1, 0, &content(0, 4096)));
     bytes.extend(states(2, CONTEXT, &[(65_536, 0), (4096, 3)]));
-    let heard = rehearse(&bytes);
+    let heard = replay(&bytes);
     assert_eq!(heard.error, None);
     assert_eq!(heard.export, Some((SIZE, 1, 1 << 20)));
     assert_eq!(heard.data, Some(content(0, 4096)));
     assert_eq!(heard.states, Some(vec![(0..65_536, 0), (65_536..69_632, 3)]));
     for cut in 0..bytes.len() {
-        assert!(rehearse(&bytes[..cut]).error.is_some(), "cut at {cut}");
+        assert!(replay(&bytes[..cut]).error.is_some(), "cut at {cut}");
     }
 }

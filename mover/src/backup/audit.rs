@@ -13,7 +13,7 @@
 //! is not looked at.
 
 use crate::device::Source;
-use crate::ingest::turns::Turns;
+use crate::ingest::read_throttle::ReadThrottle;
 use crate::io::Arena;
 use crate::run::Cancel;
 use chunkstore::{
@@ -137,7 +137,7 @@ pub(super) struct Audit<'a> {
     pub(super) geometry: Geometry,
     pub(super) cancel: &'a Cancel,
     /// How fast the source may be read.
-    pub(super) turns: Turns,
+    pub(super) turns: ReadThrottle,
     /// Whether the list says that something is zero, and not only that nobody needs it.
     pub(super) says_zero: bool,
 }
@@ -160,13 +160,13 @@ pub(super) fn refused(source: &Source, kind: ChangeKind, offset: u64) -> Error {
 }
 
 /// What a plan takes for known without reading it.
-struct Claims {
+struct ListAssertions {
     /// As in the parent.
     inherited: Extents,
     zero: Extents,
 }
 
-impl Claims {
+impl ListAssertions {
     fn of(plan: &BackupPlan, geometry: Geometry, holes: Option<&Extents>, says_zero: bool) -> Self {
         let known: Extents = plan.read.iter().chain(&plan.zero).cloned().collect();
         let all = Extents::of(0..geometry.chunks());
@@ -199,7 +199,7 @@ pub(super) fn bytes_max(
     says_zero: bool,
     amount: AuditAmount,
 ) -> u64 {
-    let claims = Claims::of(plan, geometry, holes, says_zero);
+    let claims = ListAssertions::of(plan, geometry, holes, says_zero);
     let all = claims.inherited.total() + claims.zero.total();
     // both ends, which the sample may or may not have hit
     let ends = claims.sample(geometry, AuditAmount::Chunks(1), 0).total();
@@ -258,7 +258,7 @@ impl Audit<'_> {
         amount: AuditAmount,
         seed: u64,
     ) -> Result<Audited> {
-        let claims = Claims::of(plan, self.geometry, holes, self.says_zero);
+        let claims = ListAssertions::of(plan, self.geometry, holes, self.says_zero);
         let sample = claims.sample(self.geometry, amount, seed);
         let of_chunks = claims.inherited.total() + claims.zero.total();
         let mut done = Audited { of_chunks, ..Audited::default() };
@@ -293,7 +293,7 @@ impl Audit<'_> {
     fn expected(
         &self,
         window: &[ChunkNo],
-        claims: &Claims,
+        claims: &ListAssertions,
         pages: Option<&PageSet>,
     ) -> Result<Vec<(ChunkNo, Option<ChunkRef>)>> {
         let of = |chunk: &ChunkNo| {
@@ -406,7 +406,7 @@ mod tests {
             ..BackupPlan::default()
         };
         let holes = Extents::of(510 * 65536..620 * 65536);
-        let claims = Claims::of(&plan, geometry, Some(&holes), true);
+        let claims = ListAssertions::of(&plan, geometry, Some(&holes), true);
         assert_eq!(claims.inherited, set(&[0..4, 14..500, 600..1000]));
         assert_eq!(claims.zero, set(&[10..14, 500..510]));
         assert!(claims.sample(geometry, AuditAmount::OFF, 1).is_empty());
@@ -417,10 +417,10 @@ mod tests {
         assert_eq!(all, claims.inherited.union(&claims.zero));
         // under an allocated list nothing is inherited
         let plan = BackupPlan { inherit: false, ..plan };
-        let claims = Claims::of(&plan, geometry, None, true);
+        let claims = ListAssertions::of(&plan, geometry, None, true);
         assert_eq!((claims.inherited.total(), claims.zero.total()), (0, 104));
         // and what free blocks hold is nobody's claim
-        let claims = Claims::of(&plan, geometry, None, false);
+        let claims = ListAssertions::of(&plan, geometry, None, false);
         assert!(claims.sample(geometry, AuditAmount::ALL, 1).is_empty());
     }
 }

@@ -153,7 +153,7 @@ pub fn forecast(
     let (plan, lost) = prepared.plan(rt, repo, parent.as_ref(), &damaged)?;
     let from = checkpoint.filter(|c| fits(repo, prepared.geometry, c, &lost, &damaged));
     let next = from.as_ref().map_or(ChunkNo(0), |c| c.next_chunk);
-    let left = plan.behind(prepared.geometry, next);
+    let left = plan.remaining_from(prepared.geometry, next);
     let (parent, geometry) = (parent.as_ref(), prepared.geometry);
     let before = repo.store().counts();
     let fanout = repo.params().page_fanout;
@@ -244,8 +244,8 @@ fn reads(
             // the same without the resize, and without what is damaged
             let of = |parent| prepared.plan_on(Some(parent));
             let before = parent.map(|m| Geometry::new(m.size_bytes, geometry.chunk()));
-            let sound = of(before.transpose()?.unwrap_or(geometry))?.behind(geometry, next);
-            read.changed_bytes = of(geometry)?.behind(geometry, next).read_bytes;
+            let sound = of(before.transpose()?.unwrap_or(geometry))?.remaining_from(geometry, next);
+            read.changed_bytes = of(geometry)?.remaining_from(geometry, next).read_bytes;
             read.tail_bytes = sound.read_bytes.saturating_sub(read.changed_bytes);
             read.damaged_bytes = left.read_bytes.saturating_sub(sound.read_bytes);
         }

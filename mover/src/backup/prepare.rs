@@ -40,7 +40,7 @@ pub(super) fn prepare(
 ) -> Result<(Prepared, Known)> {
     same::check_names(options)?;
     let source = Source::open(&options.source, SourceOptions { direct: options.direct })?;
-    source.io_file().heed(run.cancel.flag());
+    source.io_file().set_cancel_flag(run.cancel.flag());
     let geometry = Geometry::new(source.size_bytes(), repo.params().chunk)
         .map_err(|e| e.within(format!("back up {}", options.source.display())))?;
     let written = source.written();

@@ -93,7 +93,7 @@ impl Output {
 
     /// From now on the process ends with this code, and the caller alone says why. An error has the
     /// code of who was first.
-    pub(crate) fn claim_end(&self, exit_code: u8) -> Result<(), u8> {
+    pub(crate) fn begin_exit(&self, exit_code: u8) -> Result<(), u8> {
         self.end.set(exit_code).map_err(|_| self.end.get().copied().unwrap_or(exit_code))
     }
 

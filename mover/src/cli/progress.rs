@@ -45,7 +45,7 @@ impl ProgressView {
         let (stop, stopped) = bounded::<()>(0);
         let (output, progress) = (Arc::clone(output), Arc::clone(progress));
         let draw = move || {
-            let mut pace = Pace::new(Instant::now());
+            let mut pace = EtaEstimator::new(Instant::now());
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(interval) {
                 let now = Snapshot::take(&progress, &mut pace, Instant::now());
                 match &bar {
@@ -101,7 +101,7 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    fn take(progress: &Progress, pace: &mut Pace, now: Instant) -> Self {
+    fn take(progress: &Progress, pace: &mut EtaEstimator, now: Instant) -> Self {
         let total_bytes = progress.total_bytes.get();
         let done_bytes = progress.done_bytes.get().min(total_bytes.max(1));
         let bytes_per_second = pace.update(now, done_bytes);
@@ -161,12 +161,12 @@ impl Snapshot {
 
 /// Rate over the last [`WINDOW`].
 #[derive(Debug)]
-struct Pace {
+struct EtaEstimator {
     started: Instant,
     samples: VecDeque<(Instant, u64)>,
 }
 
-impl Pace {
+impl EtaEstimator {
     fn new(started: Instant) -> Self {
         Self { started, samples: VecDeque::from([(started, 0)]) }
     }
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn the_rate_forgets_what_is_long_past() {
         let start = Instant::now();
-        let mut pace = Pace::new(start);
+        let mut pace = EtaEstimator::new(start);
         assert_eq!(pace.update(at(start, 1), 1000), 1000);
         assert_eq!(pace.update(at(start, 2), 3000), 1500);
         for second in 3..60 {
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn nothing_is_divided_by_no_time() {
         let start = Instant::now();
-        assert_eq!(Pace::new(start).update(start, 5), 0);
+        assert_eq!(EtaEstimator::new(start).update(start, 5), 0);
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
         progress.zero_bytes.set(512 << 20);
         progress.unchanged_bytes.set(256 << 20);
         let start = Instant::now();
-        let now = Snapshot::take(&progress, &mut Pace::new(start), at(start, 2));
+        let now = Snapshot::take(&progress, &mut EtaEstimator::new(start), at(start, 2));
         assert_eq!(now.eta_seconds, Some(18));
         assert_eq!(
             now.text(),
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn nothing_is_promised_before_the_plan() {
         let start = Instant::now();
-        let now = Snapshot::take(&Progress::new(), &mut Pace::new(start), at(start, 2));
+        let now = Snapshot::take(&Progress::new(), &mut EtaEstimator::new(start), at(start, 2));
         assert_eq!((now.eta_seconds, now.text()), (None, "planning ".to_owned()));
     }
 }

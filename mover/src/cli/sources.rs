@@ -10,7 +10,7 @@ use mover_nbd::is_nbd;
 use std::path::{Path, PathBuf};
 
 /// A flag that is set to nothing is not set.
-pub(crate) fn some(text: Option<&String>) -> Option<String> {
+pub(crate) fn non_empty(text: Option<&String>) -> Option<String> {
     text.filter(|t| !t.is_empty()).cloned()
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn request(
 
 /// The snapshot that a delta starts from, as far as the flags say.
 pub(crate) fn base(args: &ChangesArgs) -> SnapshotInfo {
-    SnapshotInfo { id: some(args.base_snapshot.as_ref()), ..SnapshotInfo::default() }
+    SnapshotInfo { id: non_empty(args.base_snapshot.as_ref()), ..SnapshotInfo::default() }
 }
 
 /// The server that the volume is read from, if it is read from one.
@@ -80,7 +80,7 @@ fn has_nbd(sources: &[ChangeSource]) -> bool {
 }
 
 fn bitmap(args: &ChangesArgs, device: Option<&Path>) -> Result<Option<NbdSource>> {
-    let Some(bitmap) = some(args.nbd_bitmap.as_ref()) else { return Ok(None) };
+    let Some(bitmap) = non_empty(args.nbd_bitmap.as_ref()) else { return Ok(None) };
     match nbd(device) {
         Some(nbd) => Ok(Some(NbdSource { bitmap: Some(bitmap), ..nbd })),
         None => Err(no_nbd("--nbd-bitmap")),
@@ -125,7 +125,7 @@ fn filesystem(device: Option<&Path>, list_given: bool) -> Result<ChangeSource> {
 fn refuse_without_source(args: &ChangesArgs) -> Result<()> {
     let pointless = [
         ("--changed-blocks-kind", args.changed_blocks_kind.is_some()),
-        ("--base-snapshot", some(args.base_snapshot.as_ref()).is_some()),
+        ("--base-snapshot", non_empty(args.base_snapshot.as_ref()).is_some()),
         ("--require", args.require.is_some()),
     ];
     match pointless.iter().find(|(_, given)| *given) {
@@ -145,12 +145,12 @@ fn refuse_without_source(args: &ChangesArgs) -> Result<()> {
 /// list of all blocks.
 fn rest(args: &ChangesArgs, kind: Option<ChangeKind>) -> Result<Option<RestSource>> {
     let ChangesArgs { server, asking, .. } = args;
-    let url = some(server.changes_url.as_ref());
-    let allocated = some(server.allocated_url.as_ref());
+    let url = non_empty(server.changes_url.as_ref());
+    let allocated = non_empty(server.allocated_url.as_ref());
     if url.is_none() && allocated.is_none() {
         return Ok(None);
     }
-    let based = some(args.base_snapshot.as_ref()).is_some();
+    let based = non_empty(args.base_snapshot.as_ref()).is_some();
     let delta = kind.map_or(based, |kind| kind == ChangeKind::Delta);
     let (delta_url, allocated_url) = match (delta, url, allocated) {
         (true, url, allocated) => (url, allocated),
@@ -184,12 +184,12 @@ fn service(
     snapshot: &SnapshotInfo,
 ) -> Result<Option<SnapshotSource>> {
     let ChangesArgs { server, asking, .. } = args;
-    let Some(address) = some(server.changes_server.as_ref()) else { return Ok(None) };
+    let Some(address) = non_empty(server.changes_server.as_ref()) else { return Ok(None) };
     let missing = |flag: &str| {
         let what = format!("{flag} is needed as well");
         Error::new(ErrorKind::Usage, format!("ask {address} for a list"), what)
     };
-    let named = some(server.changes_target.as_ref());
+    let named = non_empty(server.changes_target.as_ref());
     let (endpoint, target) = match address.strip_prefix("unix:") {
         Some(socket) => {
             let socket = PathBuf::from(socket.strip_prefix("//").unwrap_or(socket));
@@ -203,19 +203,19 @@ fn service(
             let target = target.ok_or_else(|| missing("--snapshot or --changes-target"))?;
             let endpoint = SnapshotEndpoint::Kubernetes {
                 address: address.clone(),
-                server_name: some(server.changes_server_name.as_ref()),
+                server_name: non_empty(server.changes_server_name.as_ref()),
                 ca_file: path(asking.changes_ca_file.as_ref())
                     .ok_or_else(|| missing("--changes-ca-file"))?,
                 token_file: path(asking.changes_token_file.as_ref())
                     .ok_or_else(|| missing("--changes-token-file"))?,
-                namespace: some(server.changes_namespace.as_ref())
+                namespace: non_empty(server.changes_namespace.as_ref())
                     .ok_or_else(|| missing("--changes-namespace"))?,
             };
             (endpoint, target)
         }
     };
-    let base_id = some(server.changes_base_id.as_ref());
-    let based = base_id.is_some() || some(args.base_snapshot.as_ref()).is_some();
+    let base_id = non_empty(server.changes_base_id.as_ref());
+    let based = base_id.is_some() || non_empty(args.base_snapshot.as_ref()).is_some();
     Ok(Some(SnapshotSource {
         endpoint,
         target,

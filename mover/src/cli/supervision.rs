@@ -263,7 +263,7 @@ fn reached(bound: Bound) -> Error {
 /// said meanwhile how it ended, that counts.
 fn end_by_force(output: &Arc<Output>, error: Error) -> ! {
     let code = exit_code(error.kind());
-    if let Err(code) = output.claim_end(code) {
+    if let Err(code) = output.begin_exit(code) {
         // who has claimed it is saying it
         let _ = crossbeam_channel::after(LAST_WORDS).recv();
         std::process::exit(i32::from(code));

@@ -35,7 +35,7 @@ use crate::run::failure::Failure;
 use crate::run::threads::spawn;
 use crate::run::{Cancel, Progress};
 use chunkstore::{
-    ChunkNo, ErrorKind, Forwarder, Geometry, MapReader, Repository, Result, VolumeMap,
+    ChunkNo, ErrorKind, Geometry, MapReader, Repository, Result, StubFollower, VolumeMap,
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use std::ops::Range;
@@ -117,14 +117,14 @@ impl BackupRead<'_> {
         });
         match failure.into_result() {
             // a bound is reached: the stages behind end at leisure
-            Err(e) if e.kind() == ErrorKind::Cancelled && !self.stop.hurried() => Ok(stats),
+            Err(e) if e.kind() == ErrorKind::Cancelled && !self.stop.abort_now() => Ok(stats),
             done => done.map(|()| stats),
         }
     }
 
     /// Whether the run ends before its time, here or in another stage.
     fn over(&self, failure: &Failure) -> bool {
-        if self.stop.stopped() {
+        if self.stop.stopping() {
             failure.set(Cancel::error());
         }
         failure.failed()
@@ -269,7 +269,7 @@ impl BackupRead<'_> {
             scope,
             shape: ReadShape { gap_bytes: GAP_BYTES, read_bytes_max: limits.read_bytes_max },
             leaves_per_window: limits.leaves_per_window,
-            forwarder: Mutex::new(Forwarder::default()),
+            forwarder: Mutex::new(StubFollower::default()),
             memory: Arc::new(Semaphore::new(limits.fetch_bytes as usize)),
             gate: Gate::new(READS_START, READS_MAX),
             ordered: None,

@@ -117,7 +117,7 @@ pub(super) fn lock_target(path: &Path, file: &File) -> Result<()> {
 }
 
 /// Whether somebody has claimed a block device: a mount or the like, wherever it is seen.
-pub(super) fn is_claimed(path: &Path) -> bool {
+pub(super) fn is_exclusively_open(path: &Path) -> bool {
     let claimed = open_claimed(path, Access::Read, libc::O_EXCL);
     claimed.is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy)
 }

@@ -4,7 +4,7 @@ use super::cache;
 use super::geometry::{DeviceKind, Facts};
 use super::mounts::InUse;
 use super::open::{Access, DirectIo, Opened};
-use super::open::{is_claimed, open_buffered, open_export, with_direct};
+use super::open::{is_exclusively_open, open_buffered, open_export, with_direct};
 use super::signatures;
 use super::state;
 use crate::io::{Direction, IoFile, transfer_error};
@@ -218,7 +218,7 @@ impl Source {
     /// Whether the kernel has given the device, or a partition of it, to somebody, mounts that are
     /// listed here apart: those of other containers are not.
     pub fn is_claimed_unseen(&self) -> Result<bool> {
-        if !self.is_block_device() || !is_claimed(self.path()) {
+        if !self.is_block_device() || !is_exclusively_open(self.path()) {
             return Ok(false);
         }
         let InUse { mounts, swap, holders, .. } = InUse::of(self.facts.identity)?;

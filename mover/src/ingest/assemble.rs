@@ -14,7 +14,7 @@ use super::stop::Stop;
 use super::unit::{ChunkOutcome, SealedUnit, Step, Work};
 use super::upload::Uploads;
 use chunkstore::{
-    ChunkId, ChunkNo, ChunkRef, Error, ErrorKind, Location, MapBuilder, MapRoot, PackCollector,
+    ChunkId, ChunkNo, ChunkRef, Error, ErrorKind, Location, MapBuilder, MapRoot, PackBuilder,
     PackId, PageSink, Result, RunTable,
 };
 use crossbeam_channel::Receiver;
@@ -24,7 +24,7 @@ use std::time::Instant;
 pub(crate) struct AssembleStage<'a> {
     pub(crate) builder: MapBuilder,
     pub(crate) sink: PageSink,
-    pub(crate) collector: PackCollector,
+    pub(crate) collector: PackBuilder,
     pub(crate) table: &'a RunTable,
     pub(crate) uploads: &'a mut Uploads,
     pub(crate) tickets: Receiver<()>,
@@ -79,7 +79,7 @@ impl AssembleStage<'_> {
                 }
                 next += 1;
                 if let (Some(meter), TurnWork::Chunks(_)) = (self.stop.meter(), &turn.work) {
-                    meter.applied();
+                    meter.unit_done();
                 }
                 // one ticket was taken for each step, so there is one to give back
                 let _ = self.tickets.try_recv();
@@ -94,10 +94,10 @@ impl AssembleStage<'_> {
             if let Some(meter) = self.stop.meter() {
                 // looked up at a checkpoint, and again before the commit
                 let requests = self.uploads.requests() + 2 * reused.len() as u64;
-                meter.follows(self.sink.held_bytes() as u64, requests);
+                meter.set_pending(self.sink.held_bytes() as u64, requests);
             }
         }
-        if self.stop.stopped() {
+        if self.stop.stopping() {
             // every entry that has a place has arrived: what is begun can be completed and kept
             self.cut(&close, &reused)?;
             return Ok(None);
@@ -128,7 +128,7 @@ impl AssembleStage<'_> {
         if ahead.is_some() {
             self.sink.close()?;
         }
-        if self.stop.stopped() {
+        if self.stop.stopping() {
             close_chunks(&mut self.collector, &mut self.sink, self.uploads, close)?;
         }
         ship(&mut self.collector, &mut self.sink, self.uploads)?;
@@ -228,7 +228,7 @@ impl AssembleStage<'_> {
 }
 
 /// Starts the upload of every pack that is complete.
-fn ship(collector: &mut PackCollector, sink: &mut PageSink, uploads: &mut Uploads) -> Result<()> {
+fn ship(collector: &mut PackBuilder, sink: &mut PageSink, uploads: &mut Uploads) -> Result<()> {
     while let Some(pack) = collector.take_finished() {
         uploads.start(pack)?;
     }
@@ -240,7 +240,7 @@ fn ship(collector: &mut PackCollector, sink: &mut PageSink, uploads: &mut Upload
 
 /// Ends the pack of chunks that is being filled, and starts the upload of those that are complete.
 fn close_chunks(
-    collector: &mut PackCollector,
+    collector: &mut PackBuilder,
     sink: &mut PageSink,
     uploads: &mut Uploads,
     close: &impl Fn() -> Option<chunkstore::ClosedPack>,

@@ -4,7 +4,7 @@
 //! records, dedup index, map pages. What remains is for the program itself, its threads' stacks and
 //! codec contexts, and the TLS stack.
 
-use super::level::{CompressionChoice, STRONG_THREAD_BYTES, seal_thread_bytes};
+use super::compression::{CompressionChoice, STRONG_THREAD_BYTES, seal_thread_bytes};
 use crate::run::MemoryBudget;
 use chunkstore::{ChunkSize, Result};
 use mover_changes::RANGES_MAX_DEFAULT;

@@ -11,7 +11,7 @@
 //!    have been looked up.
 //! 3. *Recorded*: the lease with the checkpoint in it is written.
 //!
-//! What a killed run loses is what it has read since the cut that was recorded last. [`Pace`] says
+//! What a killed run loses is what it has read since the cut that was recorded last. [`CheckpointSchedule`] says
 //! how much that may be: a cut is made when half of it was read, and the assembler waits when all
 //! of it was read and nothing is recorded. Where nobody says how much, cuts come as often as costs
 //! next to nothing: each costs a small pack of pages and a write of the lease, so the time that the
@@ -40,7 +40,7 @@ const HOLD_BYTES_MIN: u64 = 2 << 30;
 
 /// How often checkpoints are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pace {
+pub(crate) struct CheckpointSchedule {
     /// A cut is made when so much was read since the last one.
     cut_bytes: u64,
     /// No more than this is read after what was recorded last.
@@ -49,7 +49,7 @@ pub(crate) struct Pace {
     sparing: bool,
 }
 
-impl Pace {
+impl CheckpointSchedule {
     /// No more than `interval_bytes` is read again.
     pub(crate) fn of(interval_bytes: u64) -> Self {
         let hold_bytes = interval_bytes.max(1);
@@ -90,7 +90,7 @@ pub(crate) struct Cut {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
-    pace: Pace,
+    schedule: CheckpointSchedule,
     /// Bytes of the volume that were read and that the map has taken.
     done_bytes: u64,
     cut_bytes: u64,
@@ -113,9 +113,14 @@ pub(crate) struct Checkpoints {
 
 impl Checkpoints {
     /// For a pass that starts at `first`. Switched off where nobody could go on from them.
-    pub(crate) fn new(pace: Pace, first: ChunkNo, on: bool, now: Instant) -> Self {
+    pub(crate) fn new(
+        schedule: CheckpointSchedule,
+        first: ChunkNo,
+        on: bool,
+        now: Instant,
+    ) -> Self {
         Self {
-            pace,
+            schedule,
             done_bytes: 0,
             cut_bytes: 0,
             cut_time: now,
@@ -144,12 +149,12 @@ impl Checkpoints {
     pub(crate) fn due(&self, now: Instant) -> bool {
         let since = self.done_bytes - self.cut_bytes;
         let age = now.duration_since(self.cut_time);
-        let pause = if self.pace.sparing {
+        let pause = if self.schedule.sparing {
             (self.write_time * PAUSE).max(PAUSE_MIN)
         } else {
             Duration::ZERO
         };
-        let much = since >= self.pace.cut_bytes && age >= pause.min(CUT_AFTER);
+        let much = since >= self.schedule.cut_bytes && age >= pause.min(CUT_AFTER);
         let long = since > 0 && age >= CUT_AFTER;
         !self.over && self.cuts.is_empty() && self.recording.is_none() && (much || long)
     }
@@ -157,7 +162,7 @@ impl Checkpoints {
     /// As much was read since what is recorded as may be lost, and a checkpoint is on its way.
     pub(crate) fn must_wait(&self) -> bool {
         let busy = !self.cuts.is_empty() || self.recording.is_some();
-        !self.over && busy && self.done_bytes - self.recorded_bytes >= self.pace.hold_bytes
+        !self.over && busy && self.done_bytes - self.recorded_bytes >= self.schedule.hold_bytes
     }
 
     /// Whether the pack that was open at the cut should be closed now, since it does not fill by
@@ -165,7 +170,8 @@ impl Checkpoints {
     pub(crate) fn must_close(&mut self, now: Instant) -> bool {
         let held = self.must_wait();
         let Some(cut) = self.cuts.front_mut().filter(|cut| !cut.closed) else { return false };
-        let much = self.done_bytes - cut.at_bytes >= cut.span_bytes.min(self.pace.cut_bytes) / 2;
+        let much =
+            self.done_bytes - cut.at_bytes >= cut.span_bytes.min(self.schedule.cut_bytes) / 2;
         let long = now.duration_since(self.cut_time) >= CUT_AFTER;
         cut.closed = !cut.waiting.is_empty() && (held || much || long);
         cut.closed
@@ -284,7 +290,7 @@ mod tests {
 
     fn new() -> (Checkpoints, Instant) {
         let now = Instant::now();
-        (Checkpoints::new(Pace::of(100), ChunkNo(0), true, now), now)
+        (Checkpoints::new(CheckpointSchedule::of(100), ChunkNo(0), true, now), now)
     }
 
     /// A cut that waits for these packs and reuses none.
@@ -294,16 +300,17 @@ mod tests {
 
     #[test]
     fn without_a_wish_the_distance_is_a_share_of_the_work() {
-        let pace = |read_bytes| {
-            let Pace { cut_bytes, hold_bytes, sparing } = Pace::sparing(read_bytes);
+        let schedule = |read_bytes| {
+            let CheckpointSchedule { cut_bytes, hold_bytes, sparing } =
+                CheckpointSchedule::sparing(read_bytes);
             assert!(sparing);
             (cut_bytes >> 20, hold_bytes >> 20)
         };
-        assert_eq!(pace(0), (16, 2048));
-        assert_eq!(pace(4 << 30), (64, 2048));
-        assert_eq!(pace(128 << 30), (2048, 4096));
-        assert_eq!(pace(1 << 56), (8192, 16384));
-        assert_eq!(Pace::of(0), Pace::of(1));
+        assert_eq!(schedule(0), (16, 2048));
+        assert_eq!(schedule(4 << 30), (64, 2048));
+        assert_eq!(schedule(128 << 30), (2048, 4096));
+        assert_eq!(schedule(1 << 56), (8192, 16384));
+        assert_eq!(CheckpointSchedule::of(0), CheckpointSchedule::of(1));
     }
 
     #[test]
@@ -317,14 +324,14 @@ mod tests {
         assert!(c.due(now));
         c.skip(now);
         assert!(!c.due(now));
-        let off = Checkpoints::new(Pace::of(100), ChunkNo(0), false, now);
+        let off = Checkpoints::new(CheckpointSchedule::of(100), ChunkNo(0), false, now);
         assert!(!off.due(later) && !off.on());
     }
 
     #[test]
     fn a_slow_store_gets_fewer_checkpoints_where_nobody_says_how_many() {
         let now = Instant::now();
-        let mut c = Checkpoints::new(Pace::sparing(0), ChunkNo(0), true, now);
+        let mut c = Checkpoints::new(CheckpointSchedule::sparing(0), ChunkNo(0), true, now);
         c.done(CUT_BYTES_MIN);
         assert!(!c.due(now) && c.due(now + PAUSE_MIN));
         cut(&mut c, 16, [], now + PAUSE_MIN);

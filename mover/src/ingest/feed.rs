@@ -6,8 +6,8 @@
 //! it: that bounds how far this stage runs ahead. It waits only for tickets and for the reader's
 //! inbox; neither needs anything of this stage.
 
+use super::read_throttle::ReadThrottle;
 use super::stop::Stop;
-use super::turns::Turns;
 use super::unit::{Step, Unit, Work};
 use super::units::{Piece, UnitCutter, Windows, read_bytes};
 use chunkstore::{ChunkNo, ErrorKind, Geometry, MapReader, PageSet, Result};
@@ -41,7 +41,7 @@ pub(crate) struct FeedOut {
 
 impl FeedStage<'_> {
     pub(crate) fn run(mut self, plan: &BackupPlan, out: &FeedOut) -> Result<()> {
-        let turns = Turns::new(self.limit_read);
+        let turns = ReadThrottle::new(self.limit_read);
         let cutter = UnitCutter::new(self.unit_chunks, self.geometry.chunk());
         let mut feed = Feed { seq: 0, base: None, cutter, turns, out };
         for window in Windows::new(plan, self.fanout, self.window_leaves) {
@@ -140,7 +140,7 @@ impl FeedStage<'_> {
             read_bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
             base: feed.base.clone(),
         };
-        feed.turns.wait(bytes, || self.stop.stopped()) && feed.out.units.send(unit).is_ok()
+        feed.turns.wait(bytes, || self.stop.stopping()) && feed.out.units.send(unit).is_ok()
     }
 }
 
@@ -149,7 +149,7 @@ struct Feed<'a> {
     seq: u64,
     base: Option<Arc<PageSet>>,
     cutter: UnitCutter,
-    turns: Turns,
+    turns: ReadThrottle,
     out: &'a FeedOut,
 }
 

@@ -11,10 +11,10 @@
 
 use super::assemble::{AssembleStage, Assembled};
 use super::bounds::Bounds;
-use super::checkpoint::{Checkpoints, Pace};
+use super::checkpoint::{CheckpointSchedule, Checkpoints};
+use super::compression::{CompressionChoice, CompressionController, CompressionUsed};
 use super::dedup::Dedup;
 use super::feed::{FeedOut, FeedStage};
-use super::level::{CompressionChoice, CompressionUsed, Level};
 use super::read::{ReadStage, ReadStats};
 use super::seal::{SealStage, SealStats};
 use super::stop::Stop;
@@ -26,7 +26,7 @@ use crate::io::{Arena, Engine, EngineChoice};
 use crate::run::Progress;
 use chunkstore::{
     Checkpoint, Checkpointer, ChunkNo, Compression, Error, ErrorKind, Geometry, Inherit,
-    MapBuilder, MapReader, PackAllocator, PackCollector, PackId, PackKind, PageSink, ReadLimits,
+    MapBuilder, MapReader, PackAllocator, PackBuilder, PackId, PackKind, PageSink, ReadLimits,
     Repository, Result, RunTable, Sealer, VolumeMap,
 };
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -77,7 +77,7 @@ pub(crate) struct Pass<'a> {
     /// Writes down how far the run is, where another one may go on with it.
     pub(crate) checkpointer: Option<Checkpointer>,
     /// How often that is done.
-    pub(crate) pace: Pace,
+    pub(crate) schedule: CheckpointSchedule,
     pub(crate) parent: Option<VolumeMap>,
     pub(crate) dedup: &'a Dedup,
     pub(crate) bounds: &'a Bounds,
@@ -132,7 +132,7 @@ impl Pass<'_> {
     fn uploads(&self) -> Uploads {
         // a killed run loses for dedup what no segment names yet: about what it loses for the map,
         // so no more
-        let interval_chunks = self.pace.hold_bytes / u64::from(self.geometry.chunk().bytes());
+        let interval_chunks = self.schedule.hold_bytes / u64::from(self.geometry.chunk().bytes());
         let records = self.bounds.segment_records;
         let bounds = UploadBounds {
             uploads: self.bounds.uploads,
@@ -142,7 +142,7 @@ impl Pass<'_> {
         };
         let first = self.from.map_or(ChunkNo(0), |c| c.next_chunk);
         let on = self.checkpointer.is_some();
-        let checkpoints = Checkpoints::new(self.pace, first, on, Instant::now());
+        let checkpoints = Checkpoints::new(self.schedule, first, on, Instant::now());
         let checkpointer = self.checkpointer.clone();
         let (repo, runtime) = (self.repo, self.runtime);
         Uploads::new(repo, runtime, self.stop, self.progress, bounds, checkpoints, checkpointer)
@@ -165,7 +165,7 @@ impl Pass<'_> {
         let (filled_tx, filled) = bounded(b.slots);
         let (steps_tx, steps) = bounded(2 * b.seal_threads + 2);
         let (tickets_tx, tickets) = bounded(b.units_ahead);
-        let level = Level::new(self.compression, b.seal_thread_bytes);
+        let level = CompressionController::new(self.compression, b.seal_thread_bytes);
         let seal = SealStage {
             keys,
             geometry: self.geometry,
@@ -287,7 +287,7 @@ impl Pass<'_> {
                 Compression::Zstd(1),
                 self.bounds.pack_bytes,
             )?,
-            collector: PackCollector::new(Arc::clone(repo.keys()), *repo.id(), PackKind::Chunks),
+            collector: PackBuilder::new(Arc::clone(repo.keys()), *repo.id(), PackKind::Chunks),
             table,
             uploads,
             tickets,

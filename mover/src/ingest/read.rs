@@ -55,7 +55,7 @@ impl ReadStage<'_> {
         let mut flying: HashMap<u64, Unit> = HashMap::new();
         let mut held: Option<Unit> = None;
         loop {
-            if self.stop.stopped() {
+            if self.stop.stopping() {
                 return Ok(stats);
             }
             match self.next(inbox, &mut held, &mut stats) {
@@ -93,7 +93,7 @@ impl ReadStage<'_> {
             if let Some(slot) = self.arena.take_timeout(LOOK_UP) {
                 return Some(slot);
             }
-            if self.stop.stopped() {
+            if self.stop.stopping() {
                 return None;
             }
         }

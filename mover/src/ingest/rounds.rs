@@ -7,10 +7,10 @@
 //! bound of its own.
 
 use super::bounds::Bounds;
-use super::checkpoint::Pace;
+use super::checkpoint::CheckpointSchedule;
+use super::compression::CompressionChoice;
 use super::damage::check_undamaged;
 use super::dedup::{Dedup, Unusable, worth_bytes};
-use super::level::CompressionChoice;
 use super::pass::{Input, Pass, PassDone};
 use super::resume::{ASKED_WITHIN, Kept, Resumed, bound_of};
 use super::stop::Stop;
@@ -191,7 +191,7 @@ impl Rounds<'_> {
         from: Option<&Checkpoint>,
         missing: &HashSet<PackId>,
     ) -> Result<PassDone> {
-        let left = from.map(|c| plan.behind(self.geometry, c.next_chunk));
+        let left = from.map(|c| plan.remaining_from(self.geometry, c.next_chunk));
         let left = left.as_ref().unwrap_or(plan);
         self.resumed = from.map(|_| Resumed::of(plan.read_bytes, left.read_bytes));
         self.show(plan, left);
@@ -209,7 +209,7 @@ impl Rounds<'_> {
         let _watch = stop.fail_when(rt, self.writer.taken_for_dead());
         let dedup = Dedup::new(self.repo, rt, &stop, segments, memory, scratch, unusable);
         let checkpointer = self.resume_by.map(|by| rt.block_on(self.writer.checkpoints(by.plan)));
-        let sparing = || Pace::sparing(plan.read_bytes);
+        let sparing = || CheckpointSchedule::sparing(plan.read_bytes);
         Pass {
             repo: self.repo,
             runtime: rt,
@@ -218,7 +218,7 @@ impl Rounds<'_> {
             plan: left,
             from,
             checkpointer,
-            pace: self.how.checkpoint_bytes.map_or_else(sparing, Pace::of),
+            schedule: self.how.checkpoint_bytes.map_or_else(sparing, CheckpointSchedule::of),
             parent: self.writer.parent().map(|m| VolumeMap::of(self.repo, m)).transpose()?,
             dedup: &dedup,
             bounds: &self.bounds,
@@ -252,7 +252,7 @@ impl Rounds<'_> {
                 async { tokio::time::timeout(ASKED_WITHIN, self.writer.checkpoint()).await };
             let checkpoint = self.run.rt.block_on(asked).ok().flatten();
             let done = checkpoint.map_or(Resumed { percent: 0, bytes: 0 }, |c| {
-                let left = plan.behind(self.geometry, c.next_chunk);
+                let left = plan.remaining_from(self.geometry, c.next_chunk);
                 Resumed::of(plan.read_bytes, left.read_bytes)
             });
             let further = done.bytes > self.resumed.map_or(0, |before| before.bytes);

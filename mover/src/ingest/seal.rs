@@ -5,15 +5,15 @@
 //! and seal. A thread holds one slot and gives it back before it hands on its result, so a full
 //! outbox never keeps the device waiting for slots for ever.
 
+use super::compression::{CompressionController, Spent};
 use super::dedup::Dedup;
-use super::level::{Level, Spent};
 use super::stop::Stop;
 use super::unit::{ChunkOutcome, Filled, SealedUnit, Step, Work};
 use crate::run::Progress;
 use crate::run::quota::{Bound, Meter};
 use chunkstore::{
-    ChunkId, ChunkNo, ChunkRef, Claim, Geometry, Keys, PackAllocator, Result, RunTable, Sealer,
-    is_zero,
+    ChunkId, ChunkNo, ChunkRef, DedupReservation, Geometry, Keys, PackAllocator, Result, RunTable,
+    Sealer, is_zero,
 };
 use crossbeam_channel::{Receiver, Sender};
 use std::ops::Range;
@@ -52,7 +52,7 @@ pub(crate) struct SealStage<'a> {
     pub(crate) geometry: Geometry,
     pub(crate) allocator: &'a PackAllocator,
     pub(crate) table: &'a RunTable,
-    pub(crate) level: &'a Level,
+    pub(crate) level: &'a CompressionController,
     pub(crate) dedup: &'a Dedup,
     pub(crate) progress: &'a Progress,
     pub(crate) stop: &'a Stop,
@@ -71,7 +71,7 @@ impl SealStage<'_> {
         loop {
             let Ok(filled) = inbox.recv() else { return Ok(total) };
             let mut spent = Spent { idle: lap(), ..Spent::default() };
-            if self.stop.stopped() {
+            if self.stop.stopping() {
                 return Ok(total);
             }
             let mut stats = SealStats::default();
@@ -80,7 +80,7 @@ impl SealStage<'_> {
             let step = match self.unit(&mut sealer, filled, &mut stats)? {
                 Ok(step) => step,
                 Err(bound) => {
-                    self.stop.enough(bound);
+                    self.stop.limit_reached(bound);
                     return Ok(total);
                 }
             };
@@ -105,7 +105,7 @@ impl SealStage<'_> {
         stats: &mut SealStats,
     ) -> Result<Result<Step, Bound>> {
         let Filled { unit, slot } = filled;
-        if let Some(Err(bound)) = self.stop.meter().map(Meter::enter) {
+        if let Some(Err(bound)) = self.stop.meter().map(Meter::begin_unit) {
             return Ok(Err(bound));
         }
         let chunk_bytes = self.geometry.chunk().bytes() as usize;
@@ -172,14 +172,14 @@ impl SealStage<'_> {
             return Ok(Decision::Is(ChunkOutcome::Unchanged(parent)));
         }
         match self.table.claim(&id) {
-            Claim::Taken(known) => {
+            DedupReservation::Taken(known) => {
                 stats.reused_bytes += len;
                 Ok(Decision::Is(match known {
                     Some(location) => ChunkOutcome::Own(ChunkRef { id, location }),
                     None => ChunkOutcome::Claimed(id),
                 }))
             }
-            Claim::Owner => match self.dedup.lookup(&id)? {
+            DedupReservation::Owner => match self.dedup.lookup(&id)? {
                 Some(stored) => {
                     stats.reused_bytes += len;
                     Ok(Decision::Is(ChunkOutcome::Reused(stored)))

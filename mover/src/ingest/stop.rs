@@ -21,7 +21,7 @@ pub(crate) const STOP_POLL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Stop {
     failed: AtomicBool,
-    enough: OnceLock<Bound>,
+    limit_reached: OnceLock<Bound>,
     meter: Option<Arc<Meter>>,
     since: OnceLock<Instant>,
     first: Mutex<Option<Error>>,
@@ -32,7 +32,7 @@ impl Stop {
     pub(crate) fn new(cancel: &Arc<Cancel>, meter: Option<Arc<Meter>>) -> Self {
         Self {
             failed: AtomicBool::new(false),
-            enough: OnceLock::new(),
+            limit_reached: OnceLock::new(),
             meter,
             since: OnceLock::new(),
             first: Mutex::new(None),
@@ -65,18 +65,18 @@ impl Stop {
     }
 
     /// A bound is reached: nothing more is begun.
-    pub(crate) fn enough(&self, bound: Bound) {
-        self.enough.get_or_init(|| bound);
+    pub(crate) fn limit_reached(&self, bound: Bound) {
+        self.limit_reached.get_or_init(|| bound);
         self.meter().inspect(|meter| meter.reach(bound));
     }
 
     /// Whether stages should end now.
-    pub(crate) fn stopped(&self) -> bool {
-        self.hurried() || self.enough.get().is_some()
+    pub(crate) fn stopping(&self) -> bool {
+        self.abort_now() || self.limit_reached.get().is_some()
     }
 
     /// Whether they should end without waiting for the store.
-    pub(crate) fn hurried(&self) -> bool {
+    pub(crate) fn abort_now(&self) -> bool {
         let hurried = self.failed.load(Ordering::Acquire) || self.cancel.cancelled();
         if hurried {
             self.since();
@@ -106,7 +106,7 @@ impl Stop {
     /// Hands on what another stage may take late, or never once it has ended. False: the run is
     /// over.
     pub(crate) fn send<T>(&self, to: &Sender<T>, mut value: T) -> bool {
-        while !self.stopped() {
+        while !self.stopping() {
             match to.send_timeout(value, STOP_POLL) {
                 Ok(()) => return true,
                 Err(SendTimeoutError::Timeout(back)) => value = back,
@@ -126,7 +126,7 @@ impl Stop {
     pub(crate) fn take(&self) -> Result<()> {
         self.cancel.check()?;
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match (first, self.enough.get()) {
+        match (first, self.limit_reached.get()) {
             (Some(e), _) => Err(e),
             (None, Some(bound)) => Err(reached(*bound)),
             (None, None) if self.failed.load(Ordering::Acquire) => {

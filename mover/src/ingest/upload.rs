@@ -127,7 +127,7 @@ impl Uploads {
     /// waits for nothing: what is left then is little, and the sooner it is on its way the better.
     pub(crate) fn start(&mut self, pack: FinishedPack) -> Result<()> {
         self.poll()?;
-        while !self.has_room() && !self.stop.hurried() {
+        while !self.has_room() && !self.stop.abort_now() {
             if self.under_way.len() >= self.concurrency.allowed() {
                 self.concurrency.waited();
             }
@@ -135,7 +135,7 @@ impl Uploads {
         }
         if let Some(meter) = self.stop.meter() {
             let len = u64::from(pack.len);
-            meter.handed(len, if pack.kind == PackKind::Chunks { len } else { 0 });
+            meter.uploaded(len, if pack.kind == PackKind::Chunks { len } else { 0 });
         }
         let repo = Arc::clone(&self.repo);
         self.under_way.insert(pack.pack);
@@ -198,7 +198,7 @@ impl Uploads {
     pub(crate) fn hold(&mut self) -> Result<()> {
         self.poll()?;
         while self.checkpoints.must_wait()
-            && !self.stop.stopped()
+            && !self.stop.stopping()
             && self.checkpoints.waits_for().all(|pack| self.under_way.contains(pack))
         {
             self.wait_one()?;
@@ -233,7 +233,7 @@ impl Uploads {
     /// Errors are no news here, the run has failed. False: no time is left.
     fn salvage_one(&mut self, within: Duration) -> bool {
         let event = loop {
-            if self.stop.hurried() {
+            if self.stop.abort_now() {
                 break self.events.recv_deadline(self.stop.since() + within);
             }
             match self.events.recv_timeout(STOP_POLL) {
@@ -255,7 +255,7 @@ impl Uploads {
 
     fn wait_all(&mut self) -> Result<()> {
         while !self.under_way.is_empty() || self.tasks > 0 {
-            if self.stop.hurried() {
+            if self.stop.abort_now() {
                 return Err(Error::new(ErrorKind::Cancelled, "upload packs", "stopped"));
             }
             self.wait_one()?;
@@ -273,7 +273,7 @@ impl Uploads {
                     self.stats.wait += since.elapsed();
                     return self.ended(event);
                 }
-                Err(_) if self.stop.hurried() => return Ok(()),
+                Err(_) if self.stop.abort_now() => return Ok(()),
                 Err(_) => {}
             }
         }
@@ -347,7 +347,7 @@ impl Uploads {
         self.sent_records = records.len();
         if let Some(meter) = self.stop.meter() {
             let bytes = Meter::segment_bytes(records.len());
-            meter.handed(bytes, bytes);
+            meter.uploaded(bytes, bytes);
         }
         self.tasks += 1;
         self.spawn(async move { Event::Segment(repo.put_segment(records).await) });

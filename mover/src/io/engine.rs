@@ -275,7 +275,7 @@ impl Engine {
         let mut notes = Vec::new();
         let mut kind = None;
         if let Some(export) = file.export() {
-            export.widen(depth);
+            export.add_connections(depth);
         }
         // Buffered transfers are copies by the CPU: on a ring they would all run on the thread that
         // submits them.
@@ -369,9 +369,9 @@ impl Engine {
 
     /// Hands what was submitted to the kernel now, without waiting for anything: for an owner who
     /// will not wait for a while.
-    pub fn kick(&mut self) -> Result<()> {
+    pub fn submit_queued(&mut self) -> Result<()> {
         match &mut self.kind {
-            Kind::Uring(ring) => ring.kick(),
+            Kind::Uring(ring) => ring.submit_queued(),
             Kind::Blocking(_) => Ok(()),
         }
     }

@@ -58,9 +58,9 @@ impl IoFile {
 
     /// From now on transfers that wait for a server end soon after `stop` is up. The kernel waits
     /// for a device however long it takes.
-    pub(crate) fn heed(&self, stop: Arc<AtomicBool>) {
+    pub(crate) fn set_cancel_flag(&self, stop: Arc<AtomicBool>) {
         if let Some(export) = self.export() {
-            export.heed(stop);
+            export.set_cancel_flag(stop);
         }
     }
 

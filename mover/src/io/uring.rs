@@ -116,7 +116,7 @@ impl Uring {
         }
     }
 
-    pub(super) fn kick(&mut self) -> Result<()> {
+    pub(super) fn submit_queued(&mut self) -> Result<()> {
         if self.queued.is_empty() {
             return Ok(());
         }

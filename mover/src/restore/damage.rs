@@ -11,10 +11,10 @@ use std::sync::{Mutex, PoisonError};
 /// Byte ranges of the volume whose data is not there or not right, and the first error that said
 /// so.
 #[derive(Debug, Default)]
-pub(crate) struct Damage(Mutex<Found>);
+pub(crate) struct Damage(Mutex<DamagedPlace>);
 
 #[derive(Debug, Default)]
-struct Found {
+struct DamagedPlace {
     ranges: RangeSet,
     first: Option<Error>,
 }

@@ -23,8 +23,8 @@ use crate::run::concurrency::Gate;
 use chunkstore::limits::MOVED_HOPS_MAX;
 use chunkstore::names::pack_key;
 use chunkstore::{
-    EntryAddr, Error, ErrorKind, Fetched, Forwarder, MapReader, MapWalk, RangeRead, Repository,
-    Result, read_range,
+    EntryAddr, Error, ErrorKind, Fetched, MapReader, MapWalk, RangeRead, Repository, Result,
+    StubFollower, read_range,
 };
 use crossbeam_channel::Sender;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -62,7 +62,7 @@ pub(crate) struct Fetch<'a> {
     pub(crate) shape: ReadShape,
     pub(crate) leaves_per_window: usize,
     /// Stubs that were found. Waited for only by reads whose pack is gone, one look-up at a time.
-    pub(crate) forwarder: Mutex<Forwarder>,
+    pub(crate) forwarder: Mutex<StubFollower>,
     /// Bytes of stored entries.
     pub(crate) memory: Arc<Semaphore>,
     /// Reads at once.

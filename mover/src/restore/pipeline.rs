@@ -29,7 +29,7 @@ use crate::run::concurrency::Gate;
 use crate::run::failure::Failure;
 use crate::run::threads::spawn;
 use crate::run::{Cancel, Progress};
-use chunkstore::{Error, ErrorKind, Forwarder, MapReader, Repository, Result};
+use chunkstore::{Error, ErrorKind, MapReader, Repository, Result, StubFollower};
 use crossbeam_channel::{Receiver, unbounded};
 use std::io::Write;
 use std::sync::Arc;
@@ -153,7 +153,7 @@ fn middle<'scope, 'env: 'scope>(
         scope: run.scope,
         shape: ReadShape { gap_bytes: GAP_BYTES, read_bytes_max: run.limits.read_bytes_max },
         leaves_per_window: run.limits.leaves_per_window,
-        forwarder: Mutex::new(Forwarder::default()),
+        forwarder: Mutex::new(StubFollower::default()),
         memory: Arc::new(Semaphore::new(run.limits.fetch_bytes as usize)),
         gate: Gate::new(READS_START, READS_MAX),
         ordered: (ordered > 0).then(|| Arc::new(Semaphore::new(ordered))),

@@ -6,8 +6,8 @@ use chunkstore::testkit::{Answer, Hook, HookedStore, Request, Verb};
 use chunkstore::{
     BackupId, BackupStats, ChangeKind, ChunkId, ChunkNo, ChunkRef, ChunkSize, Compression,
     Encryption, Geometry, Inherit, InitOptions, KdfCost, Location, Manifest, ManifestRecord,
-    MapBuilder, PackAllocator, PackCollector, PackKind, PageSink, Repository, Sealer,
-    SegmentRecord, SnapshotInfo, SourceInfo, Store, VolumeName,
+    MapBuilder, PackAllocator, PackBuilder, PackKind, PageSink, Repository, Sealer, SegmentRecord,
+    SnapshotInfo, SourceInfo, Store, VolumeName,
 };
 use futures::StreamExt;
 use object_store::memory::InMemory;
@@ -233,7 +233,7 @@ impl Kit {
     fn store_chunks(&self, image: &Image) -> BTreeMap<u64, ChunkRef> {
         let keys = self.repo.keys();
         let alloc = PackAllocator::new(Arc::clone(keys), PackKind::Chunks, self.shape.pack_bytes);
-        let mut collector = PackCollector::new(Arc::clone(keys), *self.repo.id(), PackKind::Chunks);
+        let mut collector = PackBuilder::new(Arc::clone(keys), *self.repo.id(), PackKind::Chunks);
         let mut sealer = Sealer::new(Compression::Zstd(1)).unwrap();
         let mut known = self.known.lock().unwrap();
         let mut records = Vec::new();

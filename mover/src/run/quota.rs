@@ -130,7 +130,7 @@ impl Meter {
     }
 
     /// A unit is about to be looked at.
-    pub(crate) fn enter(&self) -> Result<(), Bound> {
+    pub(crate) fn begin_unit(&self) -> Result<(), Bound> {
         let mut owed = self.lock();
         owed.units += 1;
         self.check(&owed).inspect_err(|_| owed.units -= 1)
@@ -153,20 +153,20 @@ impl Meter {
     }
 
     /// The map has taken a unit.
-    pub(crate) fn applied(&self) {
+    pub(crate) fn unit_done(&self) {
         let mut owed = self.lock();
         owed.units = owed.units.saturating_sub(1);
     }
 
     /// A pack or segment was handed to the store. `owed_bytes`: what had been reserved for it.
-    pub(crate) fn handed(&self, bytes: u64, owed_bytes: u64) {
+    pub(crate) fn uploaded(&self, bytes: u64, owed_bytes: u64) {
         let mut owed = self.lock();
         owed.handed += bytes;
         owed.sealed = owed.sealed.saturating_sub(owed_bytes);
     }
 
     /// Map pages that wait for their pack, and requests that will follow.
-    pub(crate) fn follows(&self, page_bytes: u64, requests: u64) {
+    pub(crate) fn set_pending(&self, page_bytes: u64, requests: u64) {
         let mut owed = self.lock();
         (owed.pages, owed.requests) = (page_bytes, requests);
     }
@@ -265,7 +265,7 @@ mod tests {
         // what the hint says is enough, and is enough for one unit at least
         let least = e.hint_text().unwrap().split(' ').nth(3).unwrap().parse::<u64>().unwrap();
         let meter = meter(upload(least * 1024)).unwrap().unwrap();
-        meter.enter().unwrap();
+        meter.begin_unit().unwrap();
         meter.reserve(1 << 20, 16).unwrap();
     }
 
@@ -275,29 +275,29 @@ mod tests {
         let meter = meter(upload(MOST)).unwrap().unwrap();
         let (mut sealed, mut units) = (0, 0);
         // every third unit is handed over
-        while let Ok(reserved) = meter.enter().and_then(|()| meter.reserve(1 << 20, 16)) {
+        while let Ok(reserved) = meter.begin_unit().and_then(|()| meter.reserve(1 << 20, 16)) {
             meter.sealed(reserved, 1 << 19, 16);
             sealed += 1 << 19;
             units += 1;
-            meter.applied();
+            meter.unit_done();
             if units % 3 == 0 {
-                meter.handed(3 << 19, 3 << 19);
+                meter.uploaded(3 << 19, 3 << 19);
             }
         }
         // a unit's plain size and the end are what may be left unused
         assert!((MOST - (3 << 20)..=MOST - END_BYTES).contains(&sealed), "{sealed}");
-        assert_eq!(meter.enter(), Ok(()), "one that needs no room goes on");
+        assert_eq!(meter.begin_unit(), Ok(()), "one that needs no room goes on");
     }
 
     #[test]
     fn requests_that_follow_count() {
         let quota = Quota { requests: Some(40), ..Quota::default() };
         let meter = meter(quota).unwrap().unwrap();
-        meter.follows(0, 24);
-        meter.enter().unwrap();
+        meter.set_pending(0, 24);
+        meter.begin_unit().unwrap();
         // three packs are full
         meter.reserve(24 << 20, 0).unwrap_err();
-        meter.follows(0, 25);
-        assert_eq!(meter.enter(), Err(Bound::MaxRequests));
+        meter.set_pending(0, 25);
+        assert_eq!(meter.begin_unit(), Err(Bound::MaxRequests));
     }
 }

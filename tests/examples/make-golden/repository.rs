@@ -6,7 +6,7 @@ use chunkstore::testkit::golden;
 use chunkstore::{
     BackupId, BackupStats, ChangeKind, Child, ChunkId, ChunkNo, ChunkRef, ChunkSize, Compression,
     Credential, Encryption, Geometry, KdfCost, KeyId, Keys, Location, Manifest, ManifestRecord,
-    MapRoot, MasterKey, Moved, PackCollector, PackId, PackKind, Page, PageId, PageRef, ParentRef,
+    MapRoot, MasterKey, Moved, PackBuilder, PackId, PackKind, Page, PageId, PageRef, ParentRef,
     RepositoryId, RepositoryParams, Sealer, SegmentId, SegmentRecord, SnapshotInfo, SourceInfo,
     VolumeName, Wrapping, encode_segment, names,
 };
@@ -147,7 +147,7 @@ impl Builder {
         let ids = (0..64).map(|_| PackId::from_bytes(self.unique())).collect();
         let keys = Arc::clone(&self.keys);
         let alloc = golden::pack_allocator(keys.clone(), PackKind::Chunks, PACK_BYTES, ids);
-        let mut collector = PackCollector::new(keys, self.id, PackKind::Chunks);
+        let mut collector = PackBuilder::new(keys, self.id, PackKind::Chunks);
         let mut sealer = Sealer::new(Compression::Zstd(3)).expect("a sealer");
         let mut refs = Refs::new();
         for entry in entries {
@@ -170,7 +170,7 @@ impl Builder {
         refs
     }
 
-    fn finish(&mut self, collector: &mut PackCollector, closed: Option<chunkstore::ClosedPack>) {
+    fn finish(&mut self, collector: &mut PackBuilder, closed: Option<chunkstore::ClosedPack>) {
         if let Some(closed) = closed {
             collector.close(closed).expect("close the pack");
         }
@@ -204,7 +204,7 @@ impl Builder {
         let ids = (0..16).map(|_| PackId::from_bytes(self.unique())).collect();
         let keys = Arc::clone(&self.keys);
         let alloc = golden::pack_allocator(keys.clone(), PackKind::Pages, PACK_BYTES, ids);
-        let mut collector = PackCollector::new(keys, self.id, PackKind::Pages);
+        let mut collector = PackBuilder::new(keys, self.id, PackKind::Pages);
         let mut sealer = Sealer::new(Compression::Zstd(3)).expect("a sealer");
         for (id, plain) in pages {
             let sealed = sealer.seal_page(&alloc, plain, *id).expect("seal a page");

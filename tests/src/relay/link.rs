@@ -22,12 +22,12 @@ pub struct LinkOptions {
 
 /// Virtual time of a line: when all that was booked has left it.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct RateLimiter {
     nanos_per_mib: u128,
     free_at: Instant,
 }
 
-impl Pace {
+impl RateLimiter {
     pub(super) fn new(bytes_per_second: Option<u64>, now: Instant) -> Self {
         let nanos_per_mib = bytes_per_second
             .map_or(0, |rate| (1_000_000_000_u128 << 20).div_ceil(u128::from(rate.max(1))));
@@ -55,7 +55,7 @@ pub(super) struct Link {
     delay: Duration,
     quantum_bytes: usize,
     /// Held while waiting for the line: the lock is fair, so connections take turns.
-    pace: Mutex<Pace>,
+    pace: Mutex<RateLimiter>,
 }
 
 impl Link {
@@ -67,7 +67,7 @@ impl Link {
         Self {
             delay: options.delay,
             quantum_bytes: usize::try_from(quantum).expect("64 KiB fit"),
-            pace: Mutex::new(Pace::new(options.bytes_per_second, Instant::now())),
+            pace: Mutex::new(RateLimiter::new(options.bytes_per_second, Instant::now())),
         }
     }
 

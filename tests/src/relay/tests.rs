@@ -1,4 +1,4 @@
-use super::link::Pace;
+use super::link::RateLimiter;
 use super::{FaultKind, FaultOptions, LinkOptions, Relay, RelayOptions};
 use crate::Rng;
 use std::io::{Read, Write};
@@ -109,13 +109,13 @@ fn a_server_that_is_not_there_ends_the_connection() {
 fn what_is_booked_leaves_one_after_the_other_and_idle_time_is_not_saved() {
     let start = Instant::now();
     let at = |millis| start + Duration::from_millis(millis);
-    let mut pace = Pace::new(Some(MIB as u64), start);
+    let mut pace = RateLimiter::new(Some(MIB as u64), start);
     assert_eq!(pace.book(start, MIB / 4), at(250));
     assert_eq!(pace.ahead(at(100)), Duration::from_millis(150));
     assert_eq!(pace.book(at(100), MIB / 4), at(500));
     assert_eq!(pace.ahead(at(9000)), Duration::ZERO);
     assert_eq!(pace.book(at(9000), MIB), at(10_000));
-    let mut endless = Pace::new(None, start);
+    let mut endless = RateLimiter::new(None, start);
     assert_eq!(endless.book(at(3), usize::MAX), at(3));
 }
 

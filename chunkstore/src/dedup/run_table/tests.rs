@@ -25,14 +25,14 @@ fn known(table: &RunTable, n: u64) -> bool {
 #[test]
 fn one_owner_and_everyone_else_gets_its_location() {
     let table = RunTable::new(1 << 20);
-    assert_eq!(table.claim(&id(1)), Claim::Owner);
-    assert_eq!(table.claim(&id(1)), Claim::Taken(None));
+    assert_eq!(table.claim(&id(1)), DedupReservation::Owner);
+    assert_eq!(table.claim(&id(1)), DedupReservation::Taken(None));
     assert_eq!(table.settle(&id(1)), None);
     table.publish(&id(1), &location(1));
     assert_eq!(table.settle(&id(1)), Some(location(1)));
-    assert_eq!(table.claim(&id(1)), Claim::Taken(Some(location(1))));
+    assert_eq!(table.claim(&id(1)), DedupReservation::Taken(Some(location(1))));
     table.publish(&id(1), &location(2));
-    assert_eq!(table.claim(&id(1)), Claim::Taken(Some(location(1))));
+    assert_eq!(table.claim(&id(1)), DedupReservation::Taken(Some(location(1))));
     table.publish(&id(2), &location(2));
     assert_eq!(table.settle(&id(2)), None);
 }
@@ -43,7 +43,7 @@ fn it_keeps_within_its_bound_and_forgets_to_make_room() {
     let table = RunTable::new(bytes);
     let capacity = table.capacity();
     for n in 0..capacity * 4 {
-        assert_eq!(table.claim(&id(n)), Claim::Owner);
+        assert_eq!(table.claim(&id(n)), DedupReservation::Owner);
         table.publish(&id(n), &location(n));
         assert!(known(&table, n), "the latest is always known");
         assert!(table.stats().memory_bytes <= bytes * 8 / 9, "{:?}", table.stats());
@@ -59,10 +59,10 @@ fn it_keeps_within_its_bound_and_forgets_to_make_room() {
 fn what_is_not_published_or_not_settled_is_never_forgotten() {
     let table = RunTable::new(72 * 52 * 16);
     for n in 0..64 {
-        assert_eq!(table.claim(&id(n)), Claim::Owner);
+        assert_eq!(table.claim(&id(n)), DedupReservation::Owner);
     }
     for n in 0..32 {
-        assert_eq!(table.claim(&id(n)), Claim::Taken(None));
+        assert_eq!(table.claim(&id(n)), DedupReservation::Taken(None));
         table.publish(&id(n), &location(n));
     }
     let claimed = table.stats();
@@ -74,7 +74,7 @@ fn what_is_not_published_or_not_settled_is_never_forgotten() {
     }
     let after = table.stats();
     assert!(after.forgotten > 1000 && claimed.unrecorded < 32, "{claimed:?} {after:?}");
-    let recorded = |n: u64| table.claim(&id(n)) != Claim::Owner;
+    let recorded = |n: u64| table.claim(&id(n)) != DedupReservation::Owner;
     let kept = (0..64).filter(|n| recorded(*n)).count() as u64;
     assert_eq!(kept + claimed.unrecorded, 64);
     for n in 0..32 {
@@ -86,7 +86,7 @@ fn what_is_not_published_or_not_settled_is_never_forgotten() {
 fn without_memory_everything_is_stored() {
     let table = RunTable::new(0);
     for _ in 0..3 {
-        assert_eq!(table.claim(&id(1)), Claim::Owner);
+        assert_eq!(table.claim(&id(1)), DedupReservation::Owner);
         table.publish(&id(1), &location(1));
     }
     assert_eq!(table.settle(&id(1)), None);
@@ -104,12 +104,12 @@ fn threads_agree_on_owners() {
             let mut owned = 0;
             for n in 0..chunks {
                 match table.claim(&id(n)) {
-                    Claim::Owner => {
+                    DedupReservation::Owner => {
                         owned += 1;
                         table.publish(&id(n), &location(n));
                     }
-                    Claim::Taken(Some(l)) => assert_eq!(l, location(n)),
-                    Claim::Taken(None) => loop {
+                    DedupReservation::Taken(Some(l)) => assert_eq!(l, location(n)),
+                    DedupReservation::Taken(None) => loop {
                         if let Some(l) = table.settle(&id(n)) {
                             assert_eq!(l, location(n));
                             break;
@@ -128,7 +128,7 @@ fn threads_agree_on_owners() {
 
 #[derive(Debug, Clone)]
 enum Call {
-    Claim(u64),
+    DedupReservation(u64),
     Publish(u64),
     Settle(u64),
 }
@@ -136,7 +136,7 @@ enum Call {
 fn calls() -> impl Strategy<Value = Vec<Call>> {
     let n = 0u64..3000;
     let call = prop_oneof![
-        n.clone().prop_map(Call::Claim),
+        n.clone().prop_map(Call::DedupReservation),
         n.clone().prop_map(Call::Publish),
         n.prop_map(Call::Settle),
     ];
@@ -152,15 +152,15 @@ proptest! {
         let mut model: BTreeMap<u64, (bool, u64)> = BTreeMap::new();
         for call in calls {
             match call {
-                Call::Claim(n) => match (table.claim(&id(n)), model.get_mut(&n)) {
-                    (Claim::Owner, None) => { model.insert(n, (false, 0)); }
-                    (Claim::Owner, Some((stored, unsettled))) => {
+                Call::DedupReservation(n) => match (table.claim(&id(n)), model.get_mut(&n)) {
+                    (DedupReservation::Owner, None) => { model.insert(n, (false, 0)); }
+                    (DedupReservation::Owner, Some((stored, unsettled))) => {
                         // forgotten, or there was no room when it was claimed
                         prop_assert!(*unsettled == 0);
                         *stored = false;
                     }
-                    (Claim::Taken(Some(l)), Some((true, _))) => prop_assert_eq!(l, location(n)),
-                    (Claim::Taken(None), Some((false, unsettled))) => *unsettled += 1,
+                    (DedupReservation::Taken(Some(l)), Some((true, _))) => prop_assert_eq!(l, location(n)),
+                    (DedupReservation::Taken(None), Some((false, unsettled))) => *unsettled += 1,
                     (claim, model) => prop_assert!(false, "{claim:?} {model:?}"),
                 },
                 Call::Publish(n) => if let Some((stored, _)) = model.get_mut(&n) {

@@ -42,7 +42,7 @@ fn chains_are_followed_as_far_as_packs_are_gone() {
 #[test]
 fn no_stub_is_never_remembered() {
     let repo = repository(16);
-    let mut forwarder = Forwarder::default();
+    let mut forwarder = StubFollower::default();
     let error = run(forwarder.resolve(&repo, &pack(1), &[(0, 0)])).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Missing);
     assert!(error.to_string().contains(&pack_key(&pack(1))), "{error}");
@@ -68,7 +68,7 @@ fn cycles_and_endless_chains_are_refused() {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(error.to_string().contains("lead back"), "{error}");
     // known stubs that form a cycle end as well
-    let mut forwarder = Forwarder::default();
+    let mut forwarder = StubFollower::default();
     stub(&repo, 9, &[((0, 0), at(9, 0, 0))]);
     run(forwarder.resolve(&repo, &pack(9), &[(0, 0)])).unwrap_err();
     assert!(forwarder.known(pack(9), 0, 0).is_some());

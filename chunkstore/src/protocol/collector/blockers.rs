@@ -38,7 +38,7 @@ const YOUNG: TimeDelta = TimeDelta::seconds(30);
 /// Steps condemn 6 and 7, and sweep 1 where a crash left no blockers: lists the leases, which
 /// counts only if the condemned list was there before, and writes down what is among them, `but`
 /// for the caller's own. Blockers that are there already stand.
-pub(super) async fn establish(
+pub(super) async fn record_blockers(
     repo: &Repository,
     generation: &GenerationId,
     but: Option<LeaseId>,
@@ -121,7 +121,7 @@ pub(super) async fn still_at_work(
 
 /// Fences whoever has a lease that has run out, blocker or not: what died leaves nothing behind for
 /// ever. `own` was written just now, so that its time is the store's.
-pub(super) async fn bury_the_dead(
+pub(super) async fn fence_expired_leases(
     repo: &Repository,
     own: LeaseId,
     options: &CollectOptions,

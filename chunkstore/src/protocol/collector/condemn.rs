@@ -36,7 +36,7 @@ pub(super) struct Condemnation {
 }
 
 /// What there is to condemn.
-pub(super) struct Found {
+pub(super) struct Unreferenced {
     pub(super) list: CondemnedList,
     /// Mostly dead packs that are to be rewritten.
     rewrites: Vec<(PackId, u64)>,
@@ -84,8 +84,9 @@ async fn under_lease(
     in_doubt: &mut bool,
     done: &mut Collected,
 ) -> Result<Option<Condemnation>> {
-    blockers::bury_the_dead(repo, own, options).await?;
-    let Found { mut list, rewrites, outdated, mark } = Box::pin(find(repo, options, done)).await?; // 2 and 3
+    blockers::fence_expired_leases(repo, own, options).await?;
+    let Unreferenced { mut list, rewrites, outdated, mark } =
+        Box::pin(find(repo, options, done)).await?; // 2 and 3
     let copied = match Box::pin(rewrite(repo, &rewrites, &mark.live)).await {
         Ok(copied) => copied,
         // what is dead altogether still goes, and makes room for the next collection's copies
@@ -115,7 +116,7 @@ async fn under_lease(
         return Err(Error::new(ErrorKind::Fenced, context, detail)
             .hint("nothing was deleted; run it again"));
     }
-    blockers::establish(repo, &generation, Some(own)).await?; // 6 and 7
+    blockers::record_blockers(repo, &generation, Some(own)).await?; // 6 and 7
     Ok(Some(Condemnation { generation, mark }))
 }
 
@@ -131,7 +132,7 @@ pub(super) async fn find(
     repo: &Arc<Repository>,
     options: &CollectOptions,
     done: &mut Collected,
-) -> Result<Found> {
+) -> Result<Unreferenced> {
     for _ in 0..LOOKS_MAX {
         let (records, _) = damage_records(repo).await?;
         let forgotten = repo.store().list(FORGOTTEN_PREFIX).await?;
@@ -163,7 +164,7 @@ async fn found(
     records: &[DamageRecord],
     mark: Mark,
     done: &mut Collected,
-) -> Result<Found> {
+) -> Result<Unreferenced> {
     let mut dead = plan_condemned(packs, &mark.stubs, &mark.live, &mark.undecided);
     // two that move the same would both be right, and do the work twice
     let mut rewrites = if mark.moving {
@@ -191,7 +192,7 @@ async fn found(
     let forgotten = mark.forgotten.iter().filter(|_| !left).cloned();
     let list = CondemnedList { dead, rewritten: Vec::new(), forgotten: forgotten.collect() };
     done.forgotten = list.forgotten.len() as u64;
-    Ok(Found { list, rewrites, outdated, mark })
+    Ok(Unreferenced { list, rewrites, outdated, mark })
 }
 
 fn count_rewrites(packs: &[(PackId, u64)], mark: &Mark, done: &mut Collected) {
@@ -210,7 +211,7 @@ pub(super) async fn list_packs(repo: &Repository) -> Result<Vec<(PackId, u64)>> 
 
 /// What a collection would ask of the store at least, besides what finding out has: lease, list,
 /// blockers, verdict, the second look, and deletions, which most stores take 1000 at a time.
-pub(super) fn add_cost(found: &Found, done: &mut Collected) {
+pub(super) fn add_cost(found: &Unreferenced, done: &mut Collected) {
     let rewrites = found.rewrites.len();
     let CondemnedList { dead, forgotten, .. } = &found.list;
     if dead.is_empty() && rewrites == 0 && forgotten.is_empty() && !found.outdated {

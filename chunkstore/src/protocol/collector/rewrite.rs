@@ -19,7 +19,7 @@ use crate::format::page::Page;
 use crate::ids::{ChunkId, PackId, PageId};
 use crate::limits::ENTRY_PLAIN_BYTES_MAX;
 use crate::map::{LivePack, LiveSet};
-use crate::pack::{DirectoryEntry, EntryHeader, EntryKind, PackAllocator, PackCollector, PackKind};
+use crate::pack::{DirectoryEntry, EntryHeader, EntryKind, PackAllocator, PackBuilder, PackKind};
 use crate::repository::Repository;
 use crate::seal::{Compression, Opener, SealedEntry, Sealer};
 use crate::units::Location;
@@ -79,14 +79,14 @@ struct Copier<'a> {
 /// New packs of one kind.
 struct Filling {
     places: PackAllocator,
-    packs: PackCollector,
+    packs: PackBuilder,
 }
 
 impl Filling {
     fn new(repo: &Repository, kind: PackKind) -> Self {
         Self {
             places: PackAllocator::new(Arc::clone(repo.keys()), kind, PACK_BYTES),
-            packs: PackCollector::new(Arc::clone(repo.keys()), *repo.id(), kind),
+            packs: PackBuilder::new(Arc::clone(repo.keys()), *repo.id(), kind),
         }
     }
 }

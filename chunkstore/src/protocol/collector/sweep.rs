@@ -12,7 +12,7 @@
 //! verdict. What they alone referred to is condemned by the next collection. As any verdict it
 //! counts only if no other sweeper has decided before.
 
-use super::blockers::{establish, still_at_work};
+use super::blockers::{record_blockers, still_at_work};
 use super::damaged::delete_outdated;
 use super::mark::{Mark, read_condemned_list};
 use super::plan::{plan_verdict, targets};
@@ -87,7 +87,7 @@ pub(super) async fn sweep(
             verdict
         }
         None => {
-            let blockers = establish(repo, generation, None).await?; // 1
+            let blockers = record_blockers(repo, generation, None).await?; // 1
             let blockers = still_at_work(repo, &blockers, options).await?; // 2
             if !blockers.is_empty() {
                 return Ok(Swept::Waits { packs: count(&list), blockers });

@@ -1,6 +1,6 @@
 mod plans;
 
-use super::blockers::{establish, still_at_work};
+use super::blockers::{record_blockers, still_at_work};
 use super::mark::Mark;
 use super::plan::{plan_condemned, plan_rewrites, plan_verdict, targets};
 use super::*;
@@ -134,7 +134,7 @@ async fn blockers_are_written_once_and_leave_out_the_collector_itself() {
     for lease in [&own, &writer, &reader] {
         put_lease(&repo, lease).await;
     }
-    let first = establish(&repo, &generation, Some(own.lease_id)).await.unwrap();
+    let first = record_blockers(&repo, &generation, Some(own.lease_id)).await.unwrap();
     let mut expected = vec![(writer.lease_id, Some(name.manifest_key())), (reader.lease_id, None)];
     expected.sort();
     let mut found: Vec<_> =
@@ -143,7 +143,7 @@ async fn blockers_are_written_once_and_leave_out_the_collector_itself() {
     assert_eq!(found, expected);
     // another sweeper takes over what stands there, whoever is at work by now
     repo.store().delete(&lease_key(&writer.lease_id)).await.unwrap();
-    let again = establish(&repo, &generation, None).await.unwrap();
+    let again = record_blockers(&repo, &generation, None).await.unwrap();
     assert_eq!(again.leases.len(), 2);
     // the writer has ended, the reader has not
     let at_work = still_at_work(&repo, &again, &options()).await.unwrap();
@@ -164,7 +164,7 @@ async fn a_fence_never_replaces_a_backup() {
     let mut lease = options().lease.lease(LeaseRole::Writer { name: made.name(), parent: None });
     lease.lease_seconds = 0;
     put_lease(&repo, &lease).await;
-    let blockers = establish(&repo, &GenerationId::random(), None).await.unwrap();
+    let blockers = record_blockers(&repo, &GenerationId::random(), None).await.unwrap();
     // a lease of no seconds has run out as soon as the store's clock has moved
     while !still_at_work(&repo, &blockers, &options()).await.unwrap().is_empty() {}
     assert!(repo.store().list("leases").await.unwrap().is_empty());
@@ -236,7 +236,7 @@ async fn fences_first(role: LeaseRole, key: &str) {
     let mut lease = options().lease.lease(role);
     lease.lease_seconds = 0;
     put_lease(&repo, &lease).await;
-    let blockers = establish(&repo, &GenerationId::random(), None).await.unwrap();
+    let blockers = record_blockers(&repo, &GenerationId::random(), None).await.unwrap();
     store.take_log();
     // a lease of no seconds has run out as soon as the store's clock has moved
     while !still_at_work(&repo, &blockers, &options()).await.unwrap().is_empty() {}

@@ -78,7 +78,7 @@ pub async fn find_unfinished(
     id: Option<&BackupId>,
     by: ResumeBy,
 ) -> Result<Option<Unfinished>> {
-    for Found { name, parent, checkpoint, .. } in find(repo, volume, id, by).await?.fitting {
+    for CheckpointFound { name, parent, checkpoint, .. } in find(repo, volume, id, by).await?.fitting {
         let Some(ParentRef { backup_id, attempt }) = parent else {
             return Ok(Some(Unfinished { checkpoint, parent: None }));
         };
@@ -92,13 +92,13 @@ pub async fn find_unfinished(
 
 /// What the leases of this repository have for a run.
 struct Search {
-    fitting: Vec<Found>,
+    fitting: Vec<CheckpointFound>,
     /// There is a checkpoint of this very backup, but of another plan.
     other: bool,
 }
 
 /// A lease that fits.
-struct Found {
+struct CheckpointFound {
     lease: Lease,
     name: AttemptName,
     parent: Option<ParentRef>,
@@ -133,10 +133,10 @@ impl Writer {
         repo: &'a Arc<Repository>,
         options: &'a WriterOptions,
         by: ResumeBy,
-        found: Found,
+        found: CheckpointFound,
     ) -> BoxFuture<'a, Result<Option<Self>>> {
         Box::pin(async move {
-            let Found { lease, name, parent, checkpoint } = found;
+            let CheckpointFound { lease, name, parent, checkpoint } = found;
             let (attempt, existing) = match next_attempt(repo, &name.volume, &name.backup_id).await
             {
                 Err(e) if e.kind() == ErrorKind::Forgotten && by.any_id => return Ok(None),
@@ -360,7 +360,7 @@ impl Search {
         match lease.checkpoint.take() {
             Some(checkpoint) if checkpoint.plan == Some(by.plan) => {
                 lease.checkpoint = Some(checkpoint.clone());
-                self.fitting.push(Found { lease, name, parent, checkpoint });
+                self.fitting.push(CheckpointFound { lease, name, parent, checkpoint });
             }
             // under any id it may be a run for another snapshot, which is nobody's concern
             Some(_) => self.other |= !by.any_id,

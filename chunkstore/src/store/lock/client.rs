@@ -5,8 +5,8 @@
 //! (on some servers `GET ?retention` fails where HEAD does not), and `PUT ?retention`.
 
 use super::super::fault::Fault;
-use super::super::tries::{self, Connector};
-use super::super::{Counters, count, patience};
+use super::super::retry::{self, Connector};
+use super::super::{Counters, count, retry_budget};
 use super::{Locks, RetainMode, Retention};
 use crate::error::ErrorKind;
 use base64::Engine as _;
@@ -71,8 +71,8 @@ impl LockClient {
                 Err(e) if Fault::of(e).given_up => return answer,
                 Err(e) => tracing::debug!(error = %e, "a request about a lock failed"),
             }
-            let Some(pause) = tries::pause_before(retries, begun.elapsed()) else { return answer };
-            patience::pause(pause).await;
+            let Some(pause) = retry::pause_before(retries, begun.elapsed()) else { return answer };
+            retry_budget::pause(pause).await;
             retries += 1;
         }
     }

@@ -11,7 +11,7 @@ use crate::format::page::{Child, Page};
 use crate::format::segment::{SegmentRecord, encode_segment};
 use crate::ids::{BackupId, ChunkId, GenerationId, LeaseId, SegmentId, VolumeName};
 use crate::keys::{Credential, Encryption, KdfCost};
-use crate::pack::PackCollector;
+use crate::pack::PackBuilder;
 use crate::seal::{Compression, Sealer};
 use crate::units::{ChunkSize, Location, PageRef};
 use chrono::{DateTime, Utc};
@@ -65,16 +65,16 @@ fn packs(encryption: Encryption) -> (Vec<u8>, Vec<u8>, PageRef) {
     let child =
         |i: u16| Child { id: *ids[usize::from(i)].as_bytes(), location: sealed.location(i) };
     let page = Page::new(0, vec![Some(child(0)), None, Some(child(1))]);
-    let mut chunks = PackCollector::new(keys.clone(), REPOSITORY, PackKind::Chunks);
+    let mut chunks = PackBuilder::new(keys.clone(), REPOSITORY, PackKind::Chunks);
     chunks.add(sealed).unwrap();
     let pages_id = PackId::from_bytes([0x34; 32]);
     let alloc = pack_allocator(keys.clone(), PackKind::Pages, 1, vec![pages_id]);
     let id = page.id(&keys);
     let sealed = sealer.seal_page(&alloc, &page.encode().unwrap(), id).unwrap();
     let root = PageRef { id, location: sealed.location(0) };
-    let mut pages = PackCollector::new(keys, REPOSITORY, PackKind::Pages);
+    let mut pages = PackBuilder::new(keys, REPOSITORY, PackKind::Pages);
     pages.add(sealed).unwrap();
-    let bytes = |c: &mut PackCollector| c.take_finished().unwrap().parts.concat();
+    let bytes = |c: &mut PackBuilder| c.take_finished().unwrap().parts.concat();
     (bytes(&mut chunks), bytes(&mut pages), root)
 }
 

@@ -11,7 +11,7 @@ use super::elsewhere::Elsewhere;
 use super::{Asking, Spread};
 use crate::device::Source;
 use crate::ingest::bounds::Bounds;
-use crate::ingest::level::{CompressionChoice, levels};
+use crate::ingest::compression::{CompressionChoice, levels};
 use crate::ingest::units::count_groups;
 use crate::io::Arena;
 use crate::sample::places;

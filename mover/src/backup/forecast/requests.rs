@@ -8,7 +8,7 @@
 //! tries that fail.
 
 use super::{Asking, Facts, Spread};
-use crate::ingest::checkpoint::Pace;
+use crate::ingest::checkpoint::CheckpointSchedule;
 use crate::ingest::dedup::worth_bytes;
 use crate::ingest::units::count_groups;
 use chunkstore::names::{DEDUP_PREFIX, parse_segment_key};
@@ -128,11 +128,11 @@ pub(super) fn requests(
     let staggers = facts.left.read_bytes >= 4 * bounds.uploads as u64 * pack_bytes;
     let early = Spread::of(0, 0, if staggers { EARLY_PACKS } else { 0 });
     let packs = stored.each(|bytes| bytes.div_ceil(pack_bytes)).plus(early);
-    let pace = facts
+    let schedule = facts
         .options
         .checkpoint_bytes
-        .map_or_else(|| Pace::sparing(facts.left.read_bytes), Pace::of);
-    let cuts = if keeps { pace.cuts_max(facts.left.read_bytes) } else { 0 };
+        .map_or_else(|| CheckpointSchedule::sparing(facts.left.read_bytes), CheckpointSchedule::of);
+    let cuts = if keeps { schedule.cuts_max(facts.left.read_bytes) } else { 0 };
     let cuts = Spread::of(0, cuts / 2, cuts);
     // its map pages, a pack that is closed for it, and the lease
     let cut_puts = Spread { low: 2 * cuts.low, about: 2 * cuts.about, high: 3 * cuts.high };

@@ -172,19 +172,19 @@ fn backup_id(text: String) -> Result<BackupId> {
 }
 
 fn options(ctx: &Context, args: BackupArgs) -> Result<BackupOptions> {
-    let some = |text: Option<String>| text.filter(|t| !t.is_empty());
+    let non_empty = |text: Option<String>| text.filter(|t| !t.is_empty());
     let snapshot = SnapshotInfo {
-        id: some(args.snapshot.snapshot),
-        base_id: some(args.changes.base_snapshot.clone()),
-        csi_driver: some(args.snapshot.csi_driver),
-        volume_handle: some(args.snapshot.volume_handle),
-        snapshot_handle: some(args.snapshot.snapshot_handle),
-        change_id: some(args.snapshot.change_id),
+        id: non_empty(args.snapshot.snapshot),
+        base_id: non_empty(args.changes.base_snapshot.clone()),
+        csi_driver: non_empty(args.snapshot.csi_driver),
+        volume_handle: non_empty(args.snapshot.volume_handle),
+        snapshot_handle: non_empty(args.snapshot.snapshot_handle),
+        change_id: non_empty(args.snapshot.change_id),
     };
     let resources = &ctx.settings.resources;
     Ok(BackupOptions {
-        volume: some(args.volume).map(VolumeName::new).transpose()?,
-        backup_id: some(args.backup_id).map(backup_id).transpose()?,
+        volume: non_empty(args.volume).map(VolumeName::new).transpose()?,
+        backup_id: non_empty(args.backup_id).map(backup_id).transpose()?,
         changes: sources::request(&args.changes, &snapshot, Some(&args.source))?,
         source: args.source,
         parent: match args.parent.as_str() {
@@ -192,7 +192,7 @@ fn options(ctx: &Context, args: BackupArgs) -> Result<BackupOptions> {
             "none" => ParentChoice::None,
             _ => ParentChoice::Id(args.parent),
         },
-        base_snapshot: some(args.changes.base_snapshot.clone()),
+        base_snapshot: non_empty(args.changes.base_snapshot.clone()),
         snapshot,
         volume_changed: args.volume_changed,
         compression: parse_compression(&args.storing.compression)?,
@@ -206,7 +206,7 @@ fn options(ctx: &Context, args: BackupArgs) -> Result<BackupOptions> {
         checkpoint_bytes: checkpoint_bytes(args.storing.checkpoint_interval)?,
         quota: quota(&args.storing.quota)?,
         limit_read: parse_rate("--limit-read", args.limits.limit_read.as_deref())?,
-        audit: some(args.audit).map_or(Ok(AuditAmount::default()), |text| text.parse())?,
+        audit: non_empty(args.audit).map_or(Ok(AuditAmount::default()), |text| text.parse())?,
         tool: tool(),
         host: host(),
     })

@@ -23,7 +23,7 @@ pub(crate) fn changes(ctx: &Context, args: &InspectArgs) -> Result<()> {
     let device = args.device.as_ref().filter(|path| !path.as_os_str().is_empty());
     let direct = ctx.settings.resources.direct;
     let device = device.map(|path| Source::open(path, SourceOptions { direct })).transpose()?;
-    device.iter().for_each(|source| source.io_file().heed(ctx.cancel.flag()));
+    device.iter().for_each(|source| source.io_file().set_cancel_flag(ctx.cancel.flag()));
     if let Some((device, why)) = device.as_ref().and_then(|d| Some((d, d.stale()?))) {
         let device = device.path().display();
         ctx.output.warn(&format!("what is read of {device} may be older than the device: {why}"));

@@ -166,7 +166,7 @@ fn a_damaged_or_missing_page_is_an_error_before_anything_changes() {
 /// Copies every entry of a pack into another one, in another order, and leaves a stub.
 fn rewrite(kit: &Kit, key: &str) -> String {
     use chunkstore::{
-        EntryKind, Opener, PackAllocator, PackCollector, PackKind, Sealer, decode_directory,
+        EntryKind, Opener, PackAllocator, PackBuilder, PackKind, Sealer, decode_directory,
         decode_pack_trailer,
     };
     let (keys, bytes) = (kit.repo.keys(), kit.object(key));
@@ -174,7 +174,7 @@ fn rewrite(kit: &Kit, key: &str) -> String {
     let mut opener = Opener::new(Arc::clone(keys)).unwrap();
     let mut sealer = Sealer::new(chunkstore::Compression::Zstd(1)).unwrap();
     let alloc = PackAllocator::new(Arc::clone(keys), PackKind::Chunks, 1 << 30);
-    let mut collector = PackCollector::new(Arc::clone(keys), *kit.repo.id(), PackKind::Chunks);
+    let mut collector = PackBuilder::new(Arc::clone(keys), *kit.repo.id(), PackKind::Chunks);
     let mut relocations = Vec::new();
     let trailer = decode_pack_trailer(&bytes).unwrap();
     let at = trailer.directory_offset;

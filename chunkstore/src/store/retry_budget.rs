@@ -8,7 +8,7 @@
 
 use super::Store;
 use super::fault::Fault;
-use super::tries::RETRY_TIME;
+use super::retry::RETRY_TIME;
 use crate::error::ErrorKind;
 use futures::future::{Either, select};
 use object_store::{ObjectStore, ObjectStoreExt};
@@ -22,7 +22,7 @@ const TRIES: u32 = 3;
 
 /// When a transfer is looked after, and when it counts as stuck.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Patience {
+pub(super) struct RetryBudget {
     /// A transfer that takes longer than this is accompanied by a look-up, again and again.
     pub(super) look_up_every: Duration,
     /// First deadline of a transfer, beside the time for its bytes. All of it doubles with each
@@ -32,7 +32,7 @@ pub(super) struct Patience {
     pub(super) slowest_bytes: u64,
 }
 
-impl Default for Patience {
+impl Default for RetryBudget {
     fn default() -> Self {
         Self {
             look_up_every: Duration::from_secs(20),
@@ -50,16 +50,20 @@ enum Watched {
 impl Store {
     /// Runs one idempotent request of `bytes` on the client that suits its size, again where its
     /// answer broke.
-    pub(super) async fn patient<T, F, Fut>(&self, bytes: u64, request: F) -> object_store::Result<T>
+    pub(super) async fn with_retry<T, F, Fut>(
+        &self,
+        bytes: u64,
+        request: F,
+    ) -> object_store::Result<T>
     where
         F: Fn(Arc<dyn ObjectStore>) -> Fut,
         Fut: Future<Output = object_store::Result<T>>,
     {
-        self.patient_with([&self.small, &self.bulk], bytes, request).await
+        self.with_retry_on([&self.small, &self.bulk], bytes, request).await
     }
 
-    /// As [`patient`](Self::patient), on other clients: one for small requests, one for large ones.
-    pub(super) async fn patient_with<T, F, Fut>(
+    /// As [`with_retry`](Self::patient), on other clients: one for small requests, one for large ones.
+    pub(super) async fn with_retry_on<T, F, Fut>(
         &self,
         clients: [&Arc<dyn ObjectStore>; 2],
         bytes: u64,
@@ -71,7 +75,7 @@ impl Store {
     {
         // a large answer may take longer than that to break
         let time = if bytes < super::BULK_BYTES_MIN { RETRY_TIME } else { Duration::MAX };
-        self.persist_for(time, || self.watched(clients, bytes, &request)).await
+        self.retry_within(time, || self.watched(clients, bytes, &request)).await
     }
 
     async fn watched<T, F, Fut>(
@@ -87,16 +91,16 @@ impl Store {
         if bytes < super::BULK_BYTES_MIN {
             return request(Arc::clone(small)).await;
         }
-        let Some(patience) = self.patience else {
+        let Some(retry_budget) = self.retry_budget else {
             return request(Arc::clone(bulk)).await;
         };
         // half of the rate that was asked for is not stuck yet
         let slowest = self.slowest_limit().map_or(u64::MAX, |rate| (rate / 2).max(1));
-        let for_bytes = Duration::from_secs(bytes / patience.slowest_bytes.min(slowest));
-        let mut deadline = patience.deadline + for_bytes;
+        let for_bytes = Duration::from_secs(bytes / retry_budget.slowest_bytes.min(slowest));
+        let mut deadline = retry_budget.deadline + for_bytes;
         for _ in 0..TRIES {
             let transfer = pin!(request(Arc::clone(bulk)));
-            let watch = pin!(self.watch(patience, deadline));
+            let watch = pin!(self.watch(retry_budget, deadline));
             match select(transfer, watch).await {
                 Either::Left((result, _)) => return result,
                 Either::Right((Watched::Dead(e), _)) => return Err(e),
@@ -110,11 +114,11 @@ impl Store {
     }
 
     /// Ends when the store no longer answers small requests, or at the deadline.
-    async fn watch(&self, patience: Patience, deadline: Duration) -> Watched {
+    async fn watch(&self, retry_budget: RetryBudget, deadline: Duration) -> Watched {
         let mut waited = Duration::ZERO;
         while waited < deadline {
-            tokio::time::sleep(patience.look_up_every).await;
-            waited += patience.look_up_every;
+            tokio::time::sleep(retry_budget.look_up_every).await;
+            waited += retry_budget.look_up_every;
             let Ok(path) = self.path("format") else { continue };
             super::count(&self.counters.heads);
             if let Err(e) = self.small.head(&path).await

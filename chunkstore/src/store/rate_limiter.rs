@@ -1,6 +1,6 @@
 //! Limits on the rate of transfers.
 //!
-//! One [`Pace`] a direction is shared by all transfers: it is a line in virtual time that each of
+//! One [`RateLimiter`] a direction is shared by all transfers: it is a line in virtual time that each of
 //! them books. A transfer begins when what was booked before it has had its time, so the sum never
 //! runs ahead of the rate by more than one transfer. Small reads are booked, but wait for each other
 //! only. What leases and commits write never waits, small or not: a heartbeat or a manifest must not
@@ -10,7 +10,7 @@
 //! server is held back evenly. An upload can only be held back as a whole, since `object_store`
 //! takes its body at once and has no hook in sending it: then smaller packs make the pace even.
 
-use super::{BULK_BYTES_MIN, Store, patience};
+use super::{BULK_BYTES_MIN, Store, retry_budget};
 use bytes::Bytes;
 use futures::TryStreamExt;
 use object_store::GetResult;
@@ -35,13 +35,13 @@ pub struct TransferLimits {
 
 /// A line with a rate, in virtual time. Pure: it is told what time it is.
 #[derive(Debug, Clone)]
-pub struct Pace {
+pub struct RateLimiter {
     bytes_per_second: NonZeroU64,
     /// When all that was booked has had its time, since the start.
     free_at: Duration,
 }
 
-impl Pace {
+impl RateLimiter {
     /// A line that is free.
     pub fn new(bytes_per_second: NonZeroU64) -> Self {
         Self { bytes_per_second, free_at: Duration::ZERO }
@@ -71,17 +71,17 @@ pub(super) struct Throttle {
     line: Mutex<Line>,
 }
 
-/// All transfers of one direction. Pure, as [`Pace`] is.
+/// All transfers of one direction. Pure, as [`RateLimiter`] is.
 #[derive(Debug)]
 struct Line {
-    all: Pace,
+    all: RateLimiter,
     /// Small reads among themselves.
-    small: Pace,
+    small: RateLimiter,
 }
 
 impl Line {
     fn new(rate: NonZeroU64) -> Self {
-        Self { all: Pace::new(rate), small: Pace::new(rate) }
+        Self { all: RateLimiter::new(rate), small: RateLimiter::new(rate) }
     }
 
     /// Books a transfer; gives the pause to make before it begins.
@@ -94,7 +94,7 @@ impl Line {
     }
 }
 
-/// What has come of one transfer. Pure, as [`Pace`] is.
+/// What has come of one transfer. Pure, as [`RateLimiter`] is.
 #[derive(Debug)]
 struct Arriving {
     rate: NonZeroU64,
@@ -137,7 +137,7 @@ impl Throttle {
         let now = self.begun.elapsed();
         let pause = self.line.lock().unwrap_or_else(PoisonError::into_inner).turn(now, bytes);
         if !pause.is_zero() {
-            patience::pause(pause).await;
+            retry_budget::pause(pause).await;
         }
     }
 
@@ -155,7 +155,7 @@ impl Throttle {
             whole.extend_from_slice(&piece);
             let pause = arriving.take(begun.elapsed(), piece.len() as u64);
             if !pause.is_zero() {
-                patience::pause(pause).await;
+                retry_budget::pause(pause).await;
             }
         }
         Ok(whole.into())
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_transfer_waits_for_those_before_it_and_not_for_itself() {
-        let mut pace = Pace::new(NonZeroU64::new(10 * MIB).unwrap());
+        let mut pace = RateLimiter::new(NonZeroU64::new(10 * MIB).unwrap());
         assert_eq!(pace.book(seconds(0.0), 20 * MIB), seconds(0.0));
         assert_eq!(pace.book(seconds(0.0), 10 * MIB), seconds(2.0));
         assert_eq!(pace.book(seconds(0.5), 5 * MIB), seconds(2.5));
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn little_idle_time_is_saved_up() {
-        let mut pace = Pace::new(NonZeroU64::new(MIB).unwrap());
+        let mut pace = RateLimiter::new(NonZeroU64::new(MIB).unwrap());
         assert_eq!(pace.book(seconds(3600.0), MIB), seconds(0.0));
         assert_eq!(pace.book(seconds(3600.0), MIB), seconds(1.0) - IDLE_SAVED);
     }
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn any_number_of_transfers_at_once_keeps_to_the_rate_in_virtual_time() {
         let rate = 3 * MIB;
-        let mut pace = Pace::new(NonZeroU64::new(rate).unwrap());
+        let mut pace = RateLimiter::new(NonZeroU64::new(rate).unwrap());
         // four that each book the next one when theirs has begun
         let mut clocks = [Duration::ZERO; 4];
         let (mut moved, mut last) = (0, Duration::ZERO);
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn absurd_figures_do_not_overflow() {
-        let mut pace = Pace::new(NonZeroU64::MIN);
+        let mut pace = RateLimiter::new(NonZeroU64::MIN);
         assert_eq!(pace.book(Duration::MAX, u64::MAX), Duration::ZERO);
         assert_eq!(pace.book(Duration::ZERO, u64::MAX), Duration::MAX);
     }

@@ -11,7 +11,7 @@
 
 use super::fault::Fault;
 use super::health::{Failure, GivenUp, LAST_TRY, Row, SLOW};
-use super::{Counters, Store, add, count, patience};
+use super::{Counters, Store, add, count, retry_budget};
 use crate::secrets::remember_passing;
 use futures::future::{BoxFuture, Either, select};
 use object_store::ClientOptions;
@@ -224,7 +224,7 @@ impl HttpService for Polite {
                         self.failed(body_bytes);
                         let header = answer.headers().get("retry-after");
                         let wait = header.and_then(|value| wait_of(value.to_str().ok()?));
-                        patience::pause(wait.unwrap_or_default()).await;
+                        retry_budget::pause(wait.unwrap_or_default()).await;
                     }
                 }
                 Err(_) => self.failed(body_bytes),
@@ -251,15 +251,15 @@ fn wait_of(value: &str) -> Option<Duration> {
 impl Store {
     /// Runs a small request that may be repeated; where its answer broke, again, a bounded number
     /// of times and seconds.
-    pub(super) async fn persist<T, Fut>(&self, request: impl Fn() -> Fut) -> object_store::Result<T>
+    pub(super) async fn retry<T, Fut>(&self, request: impl Fn() -> Fut) -> object_store::Result<T>
     where
         Fut: Future<Output = object_store::Result<T>>,
     {
-        self.persist_for(RETRY_TIME, request).await
+        self.retry_within(RETRY_TIME, request).await
     }
 
-    /// As [`persist`](Self::persist), but is begun anew only within this time.
-    pub(super) async fn persist_for<T, Fut>(
+    /// As [`retry`](Self::persist), but is begun anew only within this time.
+    pub(super) async fn retry_within<T, Fut>(
         &self,
         time: Duration,
         request: impl Fn() -> Fut,
@@ -274,7 +274,7 @@ impl Store {
                 Err(e) if breaks < BREAKS_MAX && begun.elapsed() <= time && Fault::of(&e).broke => {
                     tracing::debug!(error = %e, breaks, "an answer broke");
                     count(&self.counters.failed_tries);
-                    patience::pause(PAUSE * 2u32.pow(breaks)).await;
+                    retry_budget::pause(PAUSE * 2u32.pow(breaks)).await;
                     breaks += 1;
                 }
                 result => return result,

@@ -12,7 +12,7 @@ const READ_BYTES: usize = 4096;
 
 /// What a client made of a server's bytes: each part only if all before it was well.
 #[derive(Debug, Default)]
-pub struct Rehearsed {
+pub struct Replayed {
     /// Size, smallest block and largest request of the export.
     pub export: Option<(u64, u32, u32)>,
     /// Its first bytes.
@@ -43,15 +43,15 @@ impl Write for Script<'_> {
 
 /// Takes the bytes for all that a server sends to a client that opens an export, reads its first
 /// bytes (cookie 1) and asks for the state of its blocks (cookie 2).
-pub fn rehearse(bytes: &[u8]) -> Rehearsed {
-    let mut done = Rehearsed::default();
+pub fn replay(bytes: &[u8]) -> Replayed {
+    let mut done = Replayed::default();
     if let Err(error) = play(bytes, &mut done) {
         done.error = Some(error);
     }
     done
 }
 
-fn play(bytes: &[u8], done: &mut Rehearsed) -> Result<(), String> {
+fn play(bytes: &[u8], done: &mut Replayed) -> Result<(), String> {
     let mut script = Script(bytes);
     let agreed = negotiate(&mut script, "x", Contexts::All).map_err(|e| format!("{e:?}"))?;
     let size_bytes = agreed.size_bytes;

@@ -142,7 +142,7 @@ impl Spent {
 
 /// The level in force, shared by the seal threads of a run.
 #[derive(Debug)]
-pub(crate) struct Level {
+pub(crate) struct CompressionController {
     choice: CompressionChoice,
     /// No stronger level fits into the memory budget.
     ceiling: i32,
@@ -160,7 +160,7 @@ struct Window {
     bytes: BTreeMap<i32, u64>,
 }
 
-impl Level {
+impl CompressionController {
     /// `thread_bytes` is the memory that is set aside for a seal thread.
     pub(crate) fn new(choice: CompressionChoice, thread_bytes: u64) -> Self {
         let fits = thread_bytes >= STRONG_THREAD_BYTES;
@@ -292,7 +292,7 @@ mod tests {
     /// Seals until the level stays, with a time a unit that follows the level's cost and one that
     /// another stage takes.
     fn settled(ceiling_spare: u64, busy_at_1_us: u64, other_us: u64, store: bool) -> Vec<i32> {
-        let level = Level::new(CompressionChoice::Auto, ceiling_spare);
+        let level = CompressionController::new(CompressionChoice::Auto, ceiling_spare);
         let mut seen = vec![START];
         for _ in 0..WINDOW_UNITS * 64 {
             let used = level.compression();
@@ -334,7 +334,7 @@ mod tests {
     fn bursts(units: u32, store_us_a_unit: u64) -> (BTreeMap<i32, u64>, u64) {
         const PACK_UNITS: u64 = 60;
         const PACKS: usize = 5;
-        let level = Level::new(CompressionChoice::Auto, u64::MAX);
+        let level = CompressionController::new(CompressionChoice::Auto, u64::MAX);
         let (mut now, mut sealed) = (0, 0);
         // when each pack is stored; one after another
         let mut stored: Vec<u64> = Vec::new();
@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn units_without_anything_to_compress_say_nothing() {
-        let level = Level::new(CompressionChoice::Auto, u64::MAX);
+        let level = CompressionController::new(CompressionChoice::Auto, u64::MAX);
         for _ in 0..1000 {
             level.sealed(level.compression(), 0, spent(1, 0, 900));
         }
@@ -419,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_fixed_level_stays() {
-        let level = Level::new(Compression::Zstd(4).into(), 0);
+        let level = CompressionController::new(Compression::Zstd(4).into(), 0);
         for _ in 0..100 {
             level.sealed(level.compression(), 1 << 20, spent(100, 0, 0));
         }
@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn what_was_used_is_said() {
-        let level = Level::new(CompressionChoice::Auto, 0);
+        let level = CompressionController::new(CompressionChoice::Auto, 0);
         assert_eq!(level.used().line(), "auto");
         level.sealed(Compression::Zstd(1), 10, Spent::default());
         assert_eq!(level.used().line(), "auto: level 1");
