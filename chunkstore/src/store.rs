@@ -29,10 +29,10 @@ mod fault;
 mod health;
 mod leftovers;
 mod lock;
-mod rate_limiter;
-mod retry_budget;
 mod place;
+mod rate_limiter;
 mod retry;
+mod retry_budget;
 mod url;
 
 #[cfg(test)]
@@ -46,8 +46,8 @@ pub(crate) use create::Probe;
 pub(crate) use lock::LockServer;
 pub use lock::{Inherited, ObjectLock, RetainMode, RetainPolicy, Retention};
 pub(crate) use lock::{Kept, Retained};
-pub use rate_limiter::{RateLimiter, TransferLimits};
 pub use place::directory_of;
+pub use rate_limiter::{RateLimiter, TransferLimits};
 pub use url::{StoreOptions, open_url, open_url_with};
 
 use crate::error::{Error, ErrorKind, Result};

@@ -25,10 +25,10 @@ pub use parent::ParentChoice;
 pub use summary::{BackupOutcome, BackupSummary, Waits};
 
 use crate::device::DirectIo;
-use crate::ingest::CompressionChoice;
 use crate::ingest::pass::{Input, PassDone};
 use crate::ingest::read_throttle::ReadThrottle;
 use crate::ingest::rounds::{self, How, Left, Rounds};
+use crate::ingest::{CompressionChoice, LEASE_SECONDS};
 use crate::io::EngineChoice;
 use crate::run::quota::{Meter, Quota};
 use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
@@ -46,8 +46,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A writer without a heartbeat for this long counts as dead to a collector.
-pub(crate) const LEASE_SECONDS: u32 = 600;
 /// What is looked at of a volume that a list calls empty.
 const HEAD_BYTES: u64 = 1 << 20;
 

@@ -5,8 +5,6 @@
 //! |---|---|
 //! | `plan` | pure: what is there already, and which backup lies in both repositories and can be built on |
 //! | `list` | which bytes of the volume have to be gone through, from maps of the source alone |
-//! | `read` | the stage that stands where a backup reads its device |
-//! | `wanted` | units of the target's cut, put together from chunks of the source's |
 //! | `run`, `ends` | one copy from its leases to its manifest; the two repositories and the leases |
 //! | `memory`, `summary` | the budget divided between reading and writing; what a copy did |
 //!
@@ -31,11 +29,9 @@
 mod list;
 mod memory;
 mod plan;
-pub(crate) mod read;
 mod run;
 mod session;
 mod summary;
-mod wanted;
 
 pub use plan::{Base, Standing, base_of, standing};
 pub(crate) use run::taken;

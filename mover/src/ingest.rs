@@ -7,6 +7,7 @@
 //! Must not: know which operation it works for; decide inside a stage what the plan has decided.
 
 pub(crate) mod assemble;
+pub(crate) mod backup_source;
 pub(crate) mod bounds;
 pub(crate) mod checkpoint;
 pub(crate) mod compression;
@@ -23,6 +24,10 @@ pub(crate) mod stop;
 pub(crate) mod unit;
 pub(crate) mod units;
 pub(crate) mod upload;
+mod wanted;
+
+/// A writer without a heartbeat for this long counts as dead to a collector.
+pub(crate) const LEASE_SECONDS: u32 = 600;
 
 pub use bounds::{Bounds, MEMORY_BYTES_MIN};
 pub use compression::{CompressionChoice, CompressionUsed, LevelUsed};

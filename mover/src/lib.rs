@@ -54,6 +54,7 @@ pub mod ingest;
 pub mod inspect;
 pub mod io;
 pub mod price;
+pub mod reading;
 pub mod restore;
 pub mod retention;
 pub mod run;

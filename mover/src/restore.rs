@@ -1,15 +1,5 @@
 //! Writing a volume back: onto a block device, into an image file, or to an output in order.
 //!
-//! | file | |
-//! |---|---|
-//! | `plan` | pure: chunks of a map → zero ranges, entries, merged range reads |
-//! | `limits` | pure: the memory budget → every bound |
-//! | `pipeline` | the stages and their threads; why it cannot deadlock |
-//! | `fetch`, `open`, `write`, `stream` | the stages: network, decryption and checks, target, output in order |
-//! | `defaults` | what a restore does that is asked for nothing in particular |
-//! | `ours` | whether an existing file holds nothing but parts of the backup |
-//! | `failure`, `damage`, `ranges` | first error wins; what is damaged; small sets of byte ranges |
-//!
 //! A restore reads the manifest, the pages of the map and the entries of its chunks; never a dedup
 //! segment. The target is opened, and checked, after the backup's root page was read: what is wrong
 //! until then leaves it as it was. Only the wanted bytes are touched, and a target larger than the
@@ -19,52 +9,37 @@
 //! written, deallocated or zeroed exactly once, unless the target was created by this run and reads
 //! zero there; at the end all buffers are home.
 
-pub(crate) mod damage;
 mod defaults;
-pub(crate) mod fetch;
-pub(crate) mod limits;
-pub(crate) mod open;
 mod ours;
-pub(crate) mod pipeline;
-pub(crate) mod plan;
-pub(crate) mod ranges;
-mod reading;
 mod stdout;
-mod stream;
 pub(crate) mod summary;
-mod write;
 
 #[cfg(test)]
 pub(crate) mod testkit;
 #[cfg(test)]
 mod tests;
 
-pub use damage::{SkippedDamage, SkippedRange};
 pub(crate) use defaults::LEASE_SECONDS;
-pub use limits::LimitLine;
-pub(crate) use reading::Reading;
 pub use summary::{RestoreSummary, VerifiedTarget};
 
 use crate::device::{DirectIo, Source, Target, TargetOptions};
 use crate::io::{Arena, Engine, EngineChoice};
+use crate::reading::compare::{Compared, compare_device, may_be_old};
+use crate::reading::damage::Damage;
+use crate::reading::limits::{Limits, Output, WRITES_IN_FLIGHT};
+use crate::reading::pipeline::{self, Destination, Run};
+use crate::reading::plan::PlanScope;
+use crate::reading::write::{Edge, write_edges};
+use crate::reading::{OnDamage, Reading, SkippedDamage, SkippedRange, find, map_reader, scope_of};
 use crate::run::threads::cores;
 use crate::run::{Cancel, MemoryBudget, Phase, Progress};
-use crate::verify::compare::{Compare, Compared, compare};
-use crate::verify::may_be_old;
-use chunkstore::{
-    Error, ErrorKind, LeaseOptions, Manifest, MapReader, Repository, Result, VolumeMap,
-};
-use damage::Damage;
-use limits::{Limits, Output, WRITES_IN_FLIGHT};
-use pipeline::{Destination, Run};
-use plan::PlanScope;
+use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, MapReader, Repository, Result};
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::runtime::Handle;
-use write::{Edge, write_edges};
 
 /// Where a restore goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -383,99 +358,4 @@ fn compare_edge(
         compared.differing.insert(edge.offset..edge.offset + len as u64);
     }
     Ok(())
-}
-
-/// Reads a device and compares it with a backup's map.
-pub(crate) fn compare_device(
-    run: &Run<'_>,
-    engine: EngineChoice,
-    source: &Source,
-    reader: MapReader,
-) -> Result<Compared> {
-    let arena = Arena::new(run.limits.slots, run.limits.slot_bytes as usize)?;
-    let depth = run.limits.slots.min(WRITES_IN_FLIGHT);
-    let engine = Engine::start(engine, &arena, source.io_file(), depth)?;
-    let ctx = Compare {
-        rt: run.rt,
-        keys: run.repo.keys(),
-        scope: run.scope,
-        source,
-        threads: run.limits.threads,
-        leaves_per_window: run.limits.leaves_per_window,
-        progress: run.progress,
-        cancel: run.cancel,
-    };
-    let compared = compare(ctx, reader, engine, &arena)?;
-    pipeline::check_home(&arena)?;
-    Ok(compared)
-}
-
-/// A backup's manifest; a request to stop ends the search.
-pub(crate) fn find(
-    rt: &Handle,
-    repo: &Repository,
-    spec: &str,
-    cancel: &Cancel,
-) -> Result<Manifest> {
-    rt.block_on(cancel.unless_requested(repo.find_backup(spec)))
-}
-
-/// What is wanted of a backup's volume.
-pub(crate) fn scope_of(
-    repo: &Repository,
-    manifest: &Manifest,
-    range: Option<Range<u64>>,
-    limits: &Limits,
-) -> Result<PlanScope> {
-    let geometry = manifest.geometry(repo.params())?;
-    let size = geometry.size_bytes();
-    let want = range.unwrap_or(0..size);
-    if want.start >= want.end || want.end > size {
-        let context = format!("restore bytes {}..{} of the volume", want.start, want.end);
-        return Err(Error::new(ErrorKind::Usage, context, format!("it has {size} bytes"))
-            .hint("give an offset and an end with --range OFFSET..END, both within the volume"));
-    }
-    Ok(PlanScope {
-        geometry,
-        want,
-        entry_chunks: repo.params().entry_chunks,
-        batch_bytes_max: limits.batch_bytes_max(),
-    })
-}
-
-/// What a reader of a map does about a page that is damaged or missing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OnDamage {
-    /// It is an error.
-    Stop,
-    /// It is passed over, and known to be lost. Of the root it is an error all the same: nothing
-    /// would be left.
-    GoOn,
-}
-
-/// A reader of a backup's map, with the path to the first wanted chunk read: a wrong or missing
-/// root shows here.
-pub(crate) fn map_reader(
-    rt: &Handle,
-    repo: &Arc<Repository>,
-    manifest: &Manifest,
-    limits: &Limits,
-    scope: &PlanScope,
-    damage: OnDamage,
-) -> Result<MapReader> {
-    let map = VolumeMap::of(repo, manifest)?;
-    let root = map.root().root;
-    let mut reader = MapReader::with_limits(Arc::clone(repo), map, limits.map_reads())?;
-    if damage == OnDamage::GoOn {
-        reader.tolerate_damage();
-    }
-    let first = scope.chunks().start;
-    rt.block_on(reader.load(std::slice::from_ref(&(first..first + 1))))?;
-    // what lies below the root is met again
-    for lost in reader.take_lost() {
-        if let (true, Some(e)) = (Some(lost.page) == root, lost.error) {
-            return Err(e);
-        }
-    }
-    Ok(reader)
 }

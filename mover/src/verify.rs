@@ -5,22 +5,19 @@
 //! With a device, the device is read and compared with the map's ids; no chunk is fetched. Either
 //! way nothing is written, and no dedup segment is read.
 
-pub(crate) mod compare;
-
 use crate::device::{DeviceKind, DirectIo, Source, SourceOptions};
 use crate::io::EngineChoice;
-use crate::restore::damage::Damage;
-use crate::restore::limits::{LimitLine, Limits, Output};
-use crate::restore::pipeline::{self, Destination, Figures, Run};
-use crate::restore::summary::longer_file;
-use crate::restore::{OnDamage, Reading, compare_device, find, map_reader, scope_of};
+use crate::reading::compare::{Compared, compare_device, longer_file, may_be_old};
+use crate::reading::damage::Damage;
+use crate::reading::limits::{LimitLine, Limits, Output};
+use crate::reading::pipeline::{self, Destination, Figures, Run};
+use crate::reading::{OnDamage, Reading, find, map_reader, scope_of};
 use crate::run::threads::cores;
 use crate::run::{Cancel, MemoryBudget, Phase, Progress};
 use chunkstore::{
     ChangeKind, Error, ErrorKind, LeaseOptions, Manifest, Repository, RequestCounts, Result,
     SourceInfo,
 };
-use compare::Compared;
 use mover_changes::ListOrigin;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -138,7 +135,7 @@ fn data(run: &Run<'_>, manifest: &Manifest) -> Result<VerifySummary> {
     };
     let mut summary = VerifySummary::new(manifest, run.limits);
     let Figures { fetch, open, .. } = figures;
-    let get = crate::restore::summary::get;
+    let get = crate::reading::get;
     summary.checked_bytes = open.plain_bytes;
     summary.chunks = open.chunks;
     summary.zero_bytes = get(&fetch.zero_bytes);
@@ -177,11 +174,6 @@ fn against(
         summary.warnings.extend(longer.map(|longer| format!("{longer} were not compared")));
     }
     Ok(summary)
-}
-
-/// That a device was not looked at itself.
-pub(crate) fn may_be_old(path: &Path, why: &str) -> String {
-    format!("what was compared of {} may be older than what is on it: {why}", path.display())
 }
 
 fn open(path: &Path, options: &VerifyOptions, manifest: &Manifest) -> Result<Source> {

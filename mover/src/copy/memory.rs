@@ -2,7 +2,7 @@
 //! in the target. Pure.
 
 use crate::ingest::{Bounds, CompressionChoice};
-use crate::restore::limits::{Limits, Output};
+use crate::reading::limits::{Limits, Output};
 use crate::run::MemoryBudget;
 use chunkstore::{RepositoryParams, Result};
 

@@ -14,15 +14,15 @@
 use super::list;
 use super::memory::divide;
 use super::plan::{Base, Standing, standing};
-use super::read::SourceBackup;
 use super::session::CopySession;
 use super::summary::{CopyOutcome, CopySummary};
+use crate::ingest::backup_source::SourceBackup;
 use crate::ingest::bounds::ranges_max;
 use crate::ingest::pass::{Input, PassDone};
 use crate::ingest::resume::{Digest, Kept, at_bound};
 use crate::ingest::rounds::{self, Committed, How, Left, Rounds};
 use crate::ingest::{Bounds, CompressionChoice, damage};
-use crate::restore::{limits::Limits, plan::PlanScope, summary::get};
+use crate::reading::{get, limits::Limits, plan::PlanScope};
 use crate::run::quota::{Meter, Quota};
 use crate::run::threads::cores;
 use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};

@@ -3,7 +3,7 @@
 
 use super::plan::Base;
 use super::run::CopyOptions;
-use crate::backup::LEASE_SECONDS;
+use crate::ingest::LEASE_SECONDS;
 use crate::run::RunContext;
 use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Reader, Repository, Result};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! What a copy did, with the same numbers for people and machines.
 
 use crate::ingest::{Bounds, CompressionUsed, Resumed};
-use crate::restore::LimitLine;
+use crate::reading::LimitLine;
 use chunkstore::{Manifest, RequestCounts};
 use serde::Serialize;
 

@@ -10,6 +10,7 @@
 //! ends, and its neighbours end too.
 
 use super::assemble::{AssembleStage, Assembled};
+use super::backup_source::{BackupRead, SourceBackup};
 use super::bounds::Bounds;
 use super::checkpoint::{CheckpointSchedule, Checkpoints};
 use super::compression::{CompressionChoice, CompressionController, CompressionUsed};
@@ -20,7 +21,6 @@ use super::seal::{SealStage, SealStats};
 use super::stop::Stop;
 use super::unit::{Filled, Unit};
 use super::upload::{UploadBounds, UploadStats, Uploads};
-use crate::copy::read::{BackupRead, SourceBackup};
 use crate::device::Source;
 use crate::io::{Arena, Engine, EngineChoice};
 use crate::run::Progress;

@@ -1,15 +1,15 @@
 //! What a restore did, for people and machines.
 
-use super::damage::SkippedDamage;
-use super::limits::{LimitLine, Limits};
-use super::open::OpenStats;
-use super::pipeline::Figures;
-use super::plan::PlanScope;
 use crate::device::{DeviceKind, Target};
+use crate::reading::compare::longer_file;
+use crate::reading::damage::SkippedDamage;
+use crate::reading::get;
+use crate::reading::limits::{LimitLine, Limits};
+use crate::reading::open::OpenStats;
+use crate::reading::pipeline::Figures;
+use crate::reading::plan::PlanScope;
 use chunkstore::{Manifest, RequestCounts};
 use serde::Serialize;
-use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Result of a restore that ended well.
 #[derive(Debug, Clone, Serialize)]
@@ -155,16 +155,6 @@ impl RestoreSummary {
             }));
         }
     }
-}
-
-/// That a file is longer than the volume; `None` if it is not.
-pub(crate) fn longer_file(path: &Path, is_bytes: u64, volume_bytes: u64) -> Option<String> {
-    let more = is_bytes.checked_sub(volume_bytes).filter(|more| *more > 0)?;
-    Some(format!("{} is longer than the volume: the {more} bytes behind it", path.display()))
-}
-
-pub(crate) fn get(counter: &AtomicU64) -> u64 {
-    counter.load(Ordering::Relaxed)
 }
 
 /// Where the opener threads' time went; they stand between store and target. `output` is what the

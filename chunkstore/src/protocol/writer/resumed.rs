@@ -78,7 +78,9 @@ pub async fn find_unfinished(
     id: Option<&BackupId>,
     by: ResumeBy,
 ) -> Result<Option<Unfinished>> {
-    for CheckpointFound { name, parent, checkpoint, .. } in find(repo, volume, id, by).await?.fitting {
+    for CheckpointFound { name, parent, checkpoint, .. } in
+        find(repo, volume, id, by).await?.fitting
+    {
         let Some(ParentRef { backup_id, attempt }) = parent else {
             return Ok(Some(Unfinished { checkpoint, parent: None }));
         };

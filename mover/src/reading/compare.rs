@@ -12,10 +12,12 @@
 //! waiting for anyone; the map walk waits for room in a channel that the reading thread empties to
 //! the end, also after a failure.
 
+use super::limits::WRITES_IN_FLIGHT;
+use super::pipeline::{self, Run};
+use super::plan::PlanScope;
+use super::ranges::RangeSet;
 use crate::device::{DeviceKind, Source};
-use crate::io::{Arena, Engine, Op, Slot};
-use crate::restore::plan::PlanScope;
-use crate::restore::ranges::RangeSet;
+use crate::io::{Arena, Engine, EngineChoice, Op, Slot};
 use crate::run::failure::Failure;
 use crate::run::threads::spawn;
 use crate::run::{Cancel, Progress};
@@ -24,6 +26,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -223,7 +226,7 @@ fn whole_chunks(scope: &PlanScope) -> Range<u64> {
 
 fn chunks_per_slot(ctx: Compare<'_>) -> usize {
     let chunk_bytes = ctx.scope.geometry.chunk().bytes();
-    (crate::restore::limits::SLOT_BYTES / chunk_bytes).max(1) as usize
+    (super::limits::SLOT_BYTES / chunk_bytes).max(1) as usize
 }
 
 /// The first stretch of a range that may hold data. Always the range itself on what knows no holes.
@@ -345,6 +348,42 @@ fn check(
             ctx.progress.done_bytes.add(u64::from(len));
         }
     }
+}
+
+/// Reads a device and compares it with a backup's map.
+pub(crate) fn compare_device(
+    run: &Run<'_>,
+    engine: EngineChoice,
+    source: &Source,
+    reader: MapReader,
+) -> Result<Compared> {
+    let arena = Arena::new(run.limits.slots, run.limits.slot_bytes as usize)?;
+    let depth = run.limits.slots.min(WRITES_IN_FLIGHT);
+    let engine = Engine::start(engine, &arena, source.io_file(), depth)?;
+    let ctx = Compare {
+        rt: run.rt,
+        keys: run.repo.keys(),
+        scope: run.scope,
+        source,
+        threads: run.limits.threads,
+        leaves_per_window: run.limits.leaves_per_window,
+        progress: run.progress,
+        cancel: run.cancel,
+    };
+    let compared = compare(ctx, reader, engine, &arena)?;
+    pipeline::check_home(&arena)?;
+    Ok(compared)
+}
+
+/// That a device was not looked at itself.
+pub(crate) fn may_be_old(path: &Path, why: &str) -> String {
+    format!("what was compared of {} may be older than what is on it: {why}", path.display())
+}
+
+/// That a file is longer than the volume; `None` if it is not.
+pub(crate) fn longer_file(path: &Path, is_bytes: u64, volume_bytes: u64) -> Option<String> {
+    let more = is_bytes.checked_sub(volume_bytes).filter(|more| *more > 0)?;
+    Some(format!("{} is longer than the volume: the {more} bytes behind it", path.display()))
 }
 
 #[cfg(test)]

@@ -19,17 +19,17 @@
 //! for nobody, and slots, which the stages behind give back by themselves. Who wants to wait for a
 //! batch ahead holds none of its memory. Every wait of these threads ends when the run is over.
 
+use super::read::ReadStats;
+use super::stop::Stop;
+use super::unit::{Filled, Unit};
 use super::wanted::{Complete, Wanted};
-use crate::ingest::read::ReadStats;
-use crate::ingest::stop::Stop;
-use crate::ingest::unit::{Filled, Unit};
 use crate::io::Arena;
-use crate::restore::fetch::{Fetch, FetchStats, Planned, take};
-use crate::restore::limits::{Limits, READS_MAX, READS_START};
-use crate::restore::open::{self, OpenContext, Outbox, Outcome, Piece};
-use crate::restore::pipeline::GAP_BYTES;
-use crate::restore::plan::{PlanScope, ReadShape, Want, plan_jobs};
-use crate::restore::summary::get;
+use crate::reading::fetch::{Fetch, FetchStats, Planned, take};
+use crate::reading::get;
+use crate::reading::limits::{Limits, READS_MAX, READS_START};
+use crate::reading::open::{self, OpenContext, Outbox, Outcome, Piece};
+use crate::reading::pipeline::GAP_BYTES;
+use crate::reading::plan::{PlanScope, ReadShape, Want, plan_jobs};
 use crate::run::concurrency::Gate;
 use crate::run::failure::Failure;
 use crate::run::threads::spawn;

@@ -4,8 +4,8 @@
 //! inserted before anything of it is read. A chunk that lies across two units serves both. A chunk
 //! that comes twice, since it lies across two batches, is nothing new the second time.
 
-use crate::ingest::unit::Unit;
-use crate::restore::open::Piece;
+use super::unit::Unit;
+use crate::reading::open::Piece;
 use chunkstore::Geometry;
 use std::collections::BTreeMap;
 use std::ops::Range;

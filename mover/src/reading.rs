@@ -1,0 +1,111 @@
+//! The reading half: from a backup in a repository to the bytes of its volume, checked.
+//!
+//! | file | |
+//! |---|---|
+//! | `plan` | pure: chunks of a map → zero ranges, entries, merged range reads |
+//! | `limits` | pure: the memory budget → every bound |
+//! | `pipeline` | the stages and their threads; why it cannot deadlock |
+//! | `fetch`, `open`, `write`, `stream` | the stages: network, decryption and checks, target, output in order |
+//! | `compare` | a device beside a backup |
+//! | `lease`, `damage`, `ranges` | the reader's lease; damaged ranges; small sets of byte ranges |
+//!
+//! Must not: know the operation that reads.
+
+pub(crate) mod compare;
+pub(crate) mod damage;
+pub(crate) mod fetch;
+mod lease;
+pub(crate) mod limits;
+pub(crate) mod open;
+pub(crate) mod pipeline;
+pub(crate) mod plan;
+pub(crate) mod ranges;
+pub(crate) mod stream;
+pub(crate) mod write;
+
+pub use damage::{SkippedDamage, SkippedRange};
+pub(crate) use lease::Reading;
+pub use limits::LimitLine;
+
+use crate::run::Cancel;
+use chunkstore::{Error, ErrorKind, Manifest, MapReader, Repository, Result, VolumeMap};
+use limits::Limits;
+use plan::PlanScope;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::runtime::Handle;
+
+pub(crate) fn get(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// A backup's manifest; a request to stop ends the search.
+pub(crate) fn find(
+    rt: &Handle,
+    repo: &Repository,
+    spec: &str,
+    cancel: &Cancel,
+) -> Result<Manifest> {
+    rt.block_on(cancel.unless_requested(repo.find_backup(spec)))
+}
+
+/// What is wanted of a backup's volume.
+pub(crate) fn scope_of(
+    repo: &Repository,
+    manifest: &Manifest,
+    range: Option<Range<u64>>,
+    limits: &Limits,
+) -> Result<PlanScope> {
+    let geometry = manifest.geometry(repo.params())?;
+    let size = geometry.size_bytes();
+    let want = range.unwrap_or(0..size);
+    if want.start >= want.end || want.end > size {
+        let context = format!("restore bytes {}..{} of the volume", want.start, want.end);
+        return Err(Error::new(ErrorKind::Usage, context, format!("it has {size} bytes"))
+            .hint("give an offset and an end with --range OFFSET..END, both within the volume"));
+    }
+    Ok(PlanScope {
+        geometry,
+        want,
+        entry_chunks: repo.params().entry_chunks,
+        batch_bytes_max: limits.batch_bytes_max(),
+    })
+}
+
+/// What a reader of a map does about a page that is damaged or missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnDamage {
+    /// It is an error.
+    Stop,
+    /// It is passed over, and known to be lost. Of the root it is an error all the same: nothing
+    /// would be left.
+    GoOn,
+}
+
+/// A reader of a backup's map, with the path to the first wanted chunk read: a wrong or missing
+/// root shows here.
+pub(crate) fn map_reader(
+    rt: &Handle,
+    repo: &Arc<Repository>,
+    manifest: &Manifest,
+    limits: &Limits,
+    scope: &PlanScope,
+    damage: OnDamage,
+) -> Result<MapReader> {
+    let map = VolumeMap::of(repo, manifest)?;
+    let root = map.root().root;
+    let mut reader = MapReader::with_limits(Arc::clone(repo), map, limits.map_reads())?;
+    if damage == OnDamage::GoOn {
+        reader.tolerate_damage();
+    }
+    let first = scope.chunks().start;
+    rt.block_on(reader.load(std::slice::from_ref(&(first..first + 1))))?;
+    // what lies below the root is met again
+    for lost in reader.take_lost() {
+        if let (true, Some(e)) = (Some(lost.page) == root, lost.error) {
+            return Err(e);
+        }
+    }
+    Ok(reader)
+}
