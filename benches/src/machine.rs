@@ -39,7 +39,7 @@ impl Machine {
             "{}, {} cores, {} memory, Linux {}, {} build",
             self.cpu,
             self.cores,
-            mover::cli::show_bytes(self.memory_bytes),
+            mover::sizes::show_bytes(self.memory_bytes),
             self.kernel,
             self.build
         )

@@ -217,11 +217,13 @@ pub use pack::{
     PackTrailer, Place, check_pack, decode_directory, decode_pack_header, decode_pack_trailer,
 };
 pub use protocol::{
-    Checkpointer, CollectOptions, Collected, Commit, DamagedSet, LeaseOptions, Reader, ResumeBy,
-    SegmentInfo, Unfinished, Waiting, Writer, WriterOptions, collect, find_unfinished,
-    preview_collection, read_damaged,
+    Checkpointer, CollectOptions, Collected, Commit, LeaseOptions, Reader, ResumeBy, Unfinished,
+    Waiting, Writer, WriterOptions, collect, find_unfinished, preview_collection,
 };
-pub use repository::{BackupEntry, CreateOnce, InitOptions, NewestSeen, Recent, Repository};
+pub use repository::{
+    BackupEntry, CreateOnce, DamagedSet, InitOptions, NewestSeen, Recent, Repository, SegmentInfo,
+    read_damaged,
+};
 pub use seal::{Compression, Opener, SealedEntry, Sealer};
 pub use secrets::{redact, redact_known, remember_secret};
 pub use store::{

@@ -19,7 +19,6 @@
 //! [`collect`].
 
 mod collector;
-mod condemned;
 mod lease;
 mod reader;
 mod retain;
@@ -29,11 +28,8 @@ mod writer;
 mod tests;
 
 pub use collector::{CollectOptions, Collected, Waiting, collect, preview_collection};
-pub(crate) use condemned::DamageRecord;
-pub(crate) use condemned::read_condemned;
-pub use condemned::{DamagedSet, read_damaged};
 pub use lease::LeaseOptions;
 pub use reader::Reader;
 pub use writer::{
-    Checkpointer, Commit, ResumeBy, SegmentInfo, Unfinished, Writer, WriterOptions, find_unfinished,
+    Checkpointer, Commit, ResumeBy, Unfinished, Writer, WriterOptions, find_unfinished,
 };

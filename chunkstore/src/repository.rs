@@ -8,6 +8,7 @@
 //! It holds no cache. Two values say the same of the store at any time, whoever changes it.
 
 mod backups;
+pub(crate) mod condemned;
 mod init;
 mod keyring;
 mod objects;
@@ -17,7 +18,9 @@ mod tests;
 
 pub(crate) use backups::before;
 pub use backups::{BackupEntry, NewestSeen, Recent};
+pub use condemned::{DamagedSet, read_damaged};
 pub use init::InitOptions;
+pub use objects::SegmentInfo;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::names::FORMAT_KEY;

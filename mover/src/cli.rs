@@ -7,7 +7,7 @@
 //! | `settings` | what is meant by it, and by the environment: the only file that reads it |
 //! | `context`, `repository`, `keys` | runtime, place and keys, made ready for a command |
 //! | `commands` | one function for each command |
-//! | `output`, `progress`, `log`, `table`, `summary`, `sizes` | what is shown |
+//! | `output`, `progress`, `log`, `table`, `summary` | what is shown |
 //! | `metrics`, `termination` | what Prometheus and a kubelet are told |
 //! | `watch` | what looks at an operation while it runs |
 //! | `supervision`, `exit` | how it ends: signals, deadline, stall; exit codes |
@@ -28,7 +28,6 @@ mod progress;
 mod repository;
 mod retain;
 mod settings;
-mod sizes;
 mod sources;
 mod summary;
 mod supervision;
@@ -37,7 +36,6 @@ mod termination;
 mod watch;
 
 pub use settings::parse_compression;
-pub use sizes::{parse_size, show_bytes};
 
 use crate::run::Cancel;
 use args::{Args, Command};

@@ -60,4 +60,5 @@ pub mod retention;
 pub mod run;
 mod sample;
 pub mod scratch;
+pub mod sizes;
 pub mod verify;

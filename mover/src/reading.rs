@@ -6,11 +6,12 @@
 //! | `limits` | pure: the memory budget → every bound |
 //! | `pipeline` | the stages and their threads; why it cannot deadlock |
 //! | `fetch`, `open`, `write`, `stream` | the stages: network, decryption and checks, target, output in order |
-//! | `compare` | a device beside a backup |
+//! | `compare`, `changed` | a device beside a backup; two backups |
 //! | `lease`, `damage`, `ranges` | the reader's lease; damaged ranges; small sets of byte ranges |
 //!
 //! Must not: know the operation that reads.
 
+pub(crate) mod changed;
 pub(crate) mod compare;
 pub(crate) mod damage;
 pub(crate) mod fetch;

@@ -3,7 +3,7 @@
 
 use super::refs::{Place, place};
 use crate::ids::PackId;
-use crate::protocol::DamagedSet;
+use crate::repository::DamagedSet;
 use crate::units::{ChunkRef, Location};
 use std::collections::{HashMap, HashSet};
 

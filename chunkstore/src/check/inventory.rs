@@ -19,7 +19,7 @@ use crate::format::names::{
 };
 use crate::ids::PackId;
 use crate::limits::{GC_BYTES_MAX, LEASE_BYTES_MAX, SMALL_RECORD_BYTES_MAX};
-use crate::protocol::{DamageRecord, DamagedSet};
+use crate::repository::condemned::{DamageRecord, DamagedSet};
 use crate::repository::{RECORD_OVERHEAD, Repository};
 use bytes::Bytes;
 use futures::{StreamExt, stream};

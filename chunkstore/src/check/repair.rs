@@ -257,7 +257,7 @@ impl Check {
     /// Records what is damaged, so that the next backups store it again. What is recorded already
     /// is left out.
     pub async fn record_damage(&mut self, repaired: &mut Repaired) -> Result<()> {
-        let mut fresh = crate::protocol::DamagedSet::default();
+        let mut fresh = crate::repository::DamagedSet::default();
         let mut damaged = self.damage.to_records();
         // nobody is to build on what only a segment knows of them
         self.bad_frames.iter().for_each(|pack| damaged.insert(*pack, None));

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::map::reach::{PageAt, Visitor, reach};
 use crate::map::reader::ReadLimits;
 use crate::map::volume::{VolumeMap, normalise};
-use crate::protocol::DamagedSet;
+use crate::repository::DamagedSet;
 use crate::repository::Repository;
 use crate::units::ChunkRef;
 use std::ops::Range;

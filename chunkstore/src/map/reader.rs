@@ -20,7 +20,7 @@ use crate::limits::{MOVED_HOPS_MAX, PAGE_PLAIN_BYTES_MAX};
 use crate::map::open::open_page;
 use crate::map::pages::PageSet;
 use crate::map::volume::{VolumeMap, child_span, normalise};
-use crate::protocol::DamagedSet;
+use crate::repository::DamagedSet;
 use crate::repository::Repository;
 use crate::seal::Opener;
 use crate::units::{PageRef, page_span};

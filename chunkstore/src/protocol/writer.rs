@@ -36,7 +36,6 @@ mod timing;
 
 pub use resumed::{Checkpointer, ResumeBy, Unfinished, find_unfinished};
 
-use super::condemned::DamagedSet;
 use super::lease::{LeaseKeeper, LeaseOptions, Removal};
 use super::reader::{backup_at, stays_behind};
 use crate::error::{Error, ErrorKind, Result};
@@ -44,7 +43,9 @@ use crate::format::lease::LeaseRole;
 use crate::format::manifest::{Manifest, ManifestRecord};
 use crate::format::names::{AttemptName, DEDUP_PREFIX, forgotten_of, manifests_of, pack_key};
 use crate::format::names::{parse_manifest_key, parse_segment_key};
-use crate::ids::{BackupId, PackId, SegmentId, VolumeName};
+use crate::ids::{BackupId, PackId, VolumeName};
+use crate::repository::SegmentInfo;
+use crate::repository::condemned::DamagedSet;
 use crate::repository::{NewestSeen, Repository};
 use crate::store::Created;
 use futures::future::BoxFuture;
@@ -70,15 +71,6 @@ pub struct WriterOptions {
     pub after: NewestSeen,
     /// What the lease says.
     pub lease: LeaseOptions,
-}
-
-/// A listed dedup segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SegmentInfo {
-    /// Its name.
-    pub id: SegmentId,
-    /// Size of the object.
-    pub size_bytes: u64,
 }
 
 /// How [`Writer::commit`] ended.

@@ -2,6 +2,7 @@
 //! nobody. And what a check and a repair must know of the objects of others.
 
 use super::Repository;
+use super::condemned::{DamagedSet, read_condemned, read_damaged};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::damaged::Damaged;
 use crate::format::moved::Moved;
@@ -10,13 +11,21 @@ use crate::format::segment::{SegmentRecord, encode_segment};
 use crate::ids::{DamageId, PackId, SegmentId, random_bytes};
 use crate::limits::GC_BYTES_MAX;
 use crate::pack::FinishedPack;
-use crate::protocol::{DamagedSet, read_condemned, read_damaged};
 use crate::repository::RECORD_OVERHEAD;
 use crate::store::Created;
 use bytes::Bytes;
 use chrono::Utc;
 use object_store::PutPayload;
 use std::collections::HashSet;
+
+/// A listed dedup segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentInfo {
+    /// Its name.
+    pub id: SegmentId,
+    /// Size of the object.
+    pub size_bytes: u64,
+}
 
 impl Repository {
     /// Stores a finished pack. Its parts are sent as they are, never copied together.

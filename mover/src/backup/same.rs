@@ -8,7 +8,7 @@ use super::BackupOptions;
 use super::parent::{self, Known};
 use super::prepare::Prepared;
 use super::resume;
-use crate::cli::show_bytes;
+use crate::sizes::show_bytes;
 use chunkstore::{Error, ErrorKind, Manifest, Repository, Result, VolumeName, find_unfinished};
 use mover_changes::ListOrigin;
 use std::sync::Arc;

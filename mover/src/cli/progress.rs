@@ -6,8 +6,8 @@
 
 use super::output::Output;
 use super::settings::ProgressStyle;
-use super::sizes::{show_bytes, show_seconds};
 use crate::run::{Phase, Progress};
+use crate::sizes::{show_bytes, show_seconds};
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
 use serde::Serialize;

@@ -12,12 +12,12 @@ pub(crate) use reporting::{
 use super::args::{
     ColorWhen, DirectArg, EngineArg, GlobalArgs, LogLevel, OutputArgs, ResourceArgs,
 };
-use super::sizes::parse_rate;
 use crate::cgroup::CgroupLimits;
 use crate::device::DirectIo;
 use crate::ingest::CompressionChoice;
 use crate::io::EngineChoice;
 use crate::run::MemoryBudget;
+use crate::sizes::parse_rate;
 use chunkstore::{Compression, Error, ErrorKind, Result, TransferLimits, check_labels};
 use std::collections::BTreeMap;
 use std::ffi::OsString;

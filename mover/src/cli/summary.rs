@@ -1,12 +1,12 @@
 //! What an operation did, for people. Machines get the same numbers: the summary structs
 //! themselves, as JSON.
 
-use super::sizes::{show_bytes, show_duration, show_rate};
 use super::table::{Page, human_time};
 use crate::backup::{BackupOutcome, BackupSummary};
 use crate::copy::{CopyOutcome, CopySummary};
 use crate::reading::LimitLine;
 use crate::restore::RestoreSummary;
+use crate::sizes::{show_bytes, show_duration, show_rate};
 use crate::verify::VerifySummary;
 use chunkstore::{RequestCounts, Retention};
 use std::time::Duration;

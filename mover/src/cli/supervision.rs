@@ -12,10 +12,10 @@ mod stall;
 
 use super::exit::{CANCELLED, exit_code};
 use super::output::Output;
-use super::sizes::show_seconds;
 use super::termination;
 use crate::run::quota::Bound;
 use crate::run::{Cancel, Progress, StopReason};
+use crate::sizes::show_seconds;
 use chunkstore::{Error, ErrorKind, Result, Store};
 use crossbeam_channel::bounded;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -2,7 +2,7 @@
 //! of both.
 
 use super::output::one_line;
-use super::sizes::show_bytes;
+use crate::sizes::show_bytes;
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use chunkstore::{
     BackupStats, CopiedFrom, Encryption, KeyInfo, Manifest, SnapshotInfo, SourceInfo, time_span,

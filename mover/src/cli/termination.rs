@@ -12,8 +12,8 @@
 
 use super::context::tool;
 use super::output::{Ended, now};
-use super::sizes::show_bytes;
 use crate::cgroup::CgroupLimits;
+use crate::sizes::show_bytes;
 use chunkstore::{redact, redact_known};
 use rustix::fs::OFlags;
 use rustix::process::geteuid;

@@ -1,6 +1,6 @@
 //! What has to be gone through of a volume, from maps of the source alone.
 
-use crate::diff::diff_of;
+use crate::reading::changed::diff_of;
 use chunkstore::{ChunkNo, Manifest, MapReader, MapWalk, Repository, Result, VolumeMap};
 use mover_changes::{ChangeKind, ChangedBlocks, ListOrigin};
 use mover_extents::Extents;

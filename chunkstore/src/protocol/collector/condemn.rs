@@ -15,9 +15,9 @@ use crate::format::names::{
 };
 use crate::ids::{GenerationId, LeaseId, PackId};
 use crate::map::LivePack;
-use crate::protocol::condemned::{DamageRecord, damage_records};
 use crate::protocol::lease::{LeaseKeeper, Removal};
 use crate::repository::Repository;
+use crate::repository::condemned::{DamageRecord, damage_records};
 use crate::store::Created;
 use std::collections::HashSet;
 use std::sync::Arc;

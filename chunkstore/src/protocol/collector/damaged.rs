@@ -22,8 +22,8 @@ use super::condemn::list_packs;
 use crate::error::Result;
 use crate::ids::PackId;
 use crate::map::LiveSet;
-use crate::protocol::condemned::DamageRecord;
 use crate::repository::Repository;
+use crate::repository::condemned::DamageRecord;
 use std::collections::HashSet;
 
 /// Which of these records name nothing that counts: their keys.

@@ -199,7 +199,7 @@ mod tests {
     use crate::format::names::{condemned_key, verdict_key};
     use crate::map::ReadLimits;
     use crate::protocol::LeaseOptions;
-    use crate::protocol::condemned::read_condemned;
+    use crate::repository::condemned::read_condemned;
     use crate::store::{Inherited, RetainPolicy};
     use crate::testkit::Fault;
     use crate::testkit::repositories::{

@@ -26,7 +26,7 @@ use crate::format::names::{
 use crate::ids::{GenerationId, PackId};
 use crate::limits::GC_BYTES_MAX;
 use crate::map::{LiveSet, PageAt, Reached, ReadLimits, Visited, Visitor, VolumeMap, reach};
-use crate::protocol::condemned::unreadable_list;
+use crate::repository::condemned::unreadable_list;
 use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::units::{ChunkRef, Location};
 use futures::{StreamExt, TryStream, TryStreamExt, stream};

@@ -26,7 +26,7 @@ use crate::format::names::{
 use crate::ids::{GenerationId, PackId};
 use crate::limits::GC_BYTES_MAX;
 use crate::map::LiveSet;
-use crate::protocol::condemned::damage_records;
+use crate::repository::condemned::damage_records;
 use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::store::{Created, Kept};
 use futures::{StreamExt, TryStreamExt, stream};

@@ -401,7 +401,7 @@ async fn an_unreadable_condemned_list_says_what_to_do() {
     let key = condemned_key(&GenerationId::random());
     repo.store().put(&key, "rubbish").await.unwrap();
     let collecting = run(&repo).await.map(|_| ()).unwrap_err();
-    let writing = crate::protocol::condemned::read_condemned(&repo).await.unwrap_err();
+    let writing = crate::repository::condemned::read_condemned(&repo).await.unwrap_err();
     for e in [collecting, writing] {
         assert_eq!(e.kind(), ErrorKind::Corrupt, "{e}");
         let hint = e.hint_text().unwrap_or_default();

@@ -2,8 +2,8 @@
 
 use super::{Writer, role};
 use crate::error::{Error, ErrorKind, Result};
-use crate::protocol::condemned::{read_condemned, read_damaged};
 use crate::protocol::reader::{Confirmed, confirm};
+use crate::repository::condemned::{read_condemned, read_damaged};
 
 impl Writer {
     /// Asks whether the store holds create-once, under a lease that is new to this process. Without

@@ -6,7 +6,6 @@ use super::super::metrics::Reads;
 use super::super::repository;
 use super::super::retain::retain_policy;
 use super::super::settings::{Resources, parse_compression, parse_labels};
-use super::super::sizes::{parse_rate, parse_size, parse_time, show_bytes};
 use super::super::sources;
 use super::super::summary::backup_text;
 use super::super::table::Page;
@@ -15,6 +14,7 @@ use crate::backup::{AuditAmount, BackupOptions, ParentChoice, backup as run};
 use crate::device::nbd::check_address;
 use crate::run::Progress;
 use crate::run::quota::Quota;
+use crate::sizes::{parse_rate, parse_size, parse_time, show_bytes};
 use chrono::Utc;
 use chunkstore::{
     BackupId, Error, ErrorKind, RequestCounts, Result, SnapshotInfo, Store, VolumeName,

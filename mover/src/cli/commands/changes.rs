@@ -2,13 +2,13 @@
 
 use super::super::args::{FormArg, InspectArgs};
 use super::super::context::Context;
-use super::super::sizes::{parse_size, show_bytes};
 use super::super::sources;
 use super::super::table::Page;
 use crate::backup::read_given;
 use crate::device::{Source, SourceOptions};
 use crate::ingest::bounds::ranges_max;
 use crate::inspect::{Figures, Form, draw, sample};
+use crate::sizes::{parse_size, show_bytes};
 use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
 use mover_changes::{
     ChangeKind, ChangeRequest, ChangeSource, ChangedBlocks, ListRequest, check_floor, descend,

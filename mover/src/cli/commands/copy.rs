@@ -11,7 +11,6 @@ use super::super::output::Line;
 use super::super::repository;
 use super::super::retain::retain_policy;
 use super::super::settings::{KeySources, parse_compression};
-use super::super::sizes::{counted, show_bytes};
 use super::super::summary::copy_text;
 use super::super::table::{human_time, machine_time, table};
 use super::super::watch::Watch;
@@ -23,6 +22,7 @@ use crate::copy::{
 };
 use crate::retention::{Policy, plan_forget};
 use crate::run::Progress;
+use crate::sizes::{counted, show_bytes};
 use chrono::Utc;
 use chunkstore::{
     BackupEntry, Error, ErrorKind, Manifest, Repository, Result, RetainPolicy, Retention,

@@ -3,12 +3,12 @@
 use super::super::args::GcArgs;
 use super::super::context::{Context, host, tool};
 use super::super::repository;
-use super::super::sizes::{counted, show_bytes};
 use super::super::table::{Page, human_time};
 use super::super::watch::Watch;
 use super::plan::{money, read_prices};
 use crate::price::{Cost, Usage};
 use crate::run::Cancel;
+use crate::sizes::{counted, show_bytes};
 use chunkstore::{
     CollectOptions, Collected, LeaseOptions, ReadLimits, Repository, RequestCounts, Result,
     collect, preview_collection,

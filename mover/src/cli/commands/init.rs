@@ -3,8 +3,8 @@
 use super::super::args::{EncryptionArg, InitArgs};
 use super::super::context::Context;
 use super::super::repository::{self, NewRepository};
-use super::super::sizes::{parse_size, show_bytes};
 use super::super::table::{Page, RepositoryView};
+use crate::sizes::{parse_size, show_bytes};
 use chunkstore::{ChunkSize, Encryption, Result};
 
 pub(crate) fn init(ctx: &Context, args: &InitArgs) -> Result<()> {

@@ -4,12 +4,12 @@
 use super::super::context::Context;
 use super::super::output::Line;
 use super::super::repository;
-use super::super::sizes::{show_bytes, show_duration};
 use super::super::table::Page;
 use super::super::watch::Watch;
 use crate::backup::{BackupOptions, Forecast, RequestForecast, Spread, TimeForecast, forecast};
 use crate::price::{Cost, PRICE_FILE_BYTES_MAX, PriceList, Usage};
 use crate::run::Progress;
+use crate::sizes::{show_bytes, show_duration};
 use chunkstore::{Error, ErrorKind, Result};
 use serde::Serialize;
 use std::fs::File;

@@ -2,11 +2,11 @@
 //! defaults.
 
 use super::super::args::ReportArgs;
-use super::super::sizes::{parse_size, parse_time, show_bytes};
 use super::Environment;
 use crate::cgroup::CgroupLimits;
 use crate::ingest::MEMORY_BYTES_MIN;
 use crate::run::{MemoryBudget, TooLittleMemory};
+use crate::sizes::{parse_size, parse_time, show_bytes};
 use chunkstore::{Error, ErrorKind, Result};
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,13 +1,13 @@
 //! What writers must not build on: packs that a collection has condemned, and entries found
 //! damaged.
 
+use super::{RECORD_OVERHEAD, Repository};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::damaged::Damaged;
 use crate::format::gc::{Condemned, CondemnedList};
 use crate::format::names::{DAMAGED_PREFIX, GC_PREFIX, GcObject, parse_damaged_key, parse_gc_key};
 use crate::ids::PackId;
 use crate::limits::{GC_BYTES_MAX, SMALL_RECORD_BYTES_MAX};
-use crate::repository::{RECORD_OVERHEAD, Repository};
 use futures::{StreamExt, TryStreamExt, stream};
 use std::collections::{HashMap, HashSet};
 
@@ -55,7 +55,7 @@ pub(crate) async fn read_condemned(repo: &Repository) -> Result<HashSet<PackId>>
 
 /// A condemned list that says nothing any more. Once nobody is at work it protects nobody: what it
 /// named is found again.
-pub(super) fn unreadable_list(e: Error, repo: &Repository, key: &str) -> Error {
+pub(crate) fn unreadable_list(e: Error, repo: &Repository, key: &str) -> Error {
     let damaged = e.kind() == ErrorKind::Corrupt;
     let e = e.within(format!("read {key} in {}", repo.store().url()));
     if !damaged {
