@@ -183,7 +183,7 @@ impl Job<'_> {
     }
 }
 
-impl rounds::Job for Job<'_> {
+impl rounds::StoringJob for Job<'_> {
     /// The plan, once the list has stood the audit; otherwise that of the whole volume.
     fn plan(&mut self, rounds: &mut Rounds<'_>) -> Result<(BackupPlan, Vec<Range<u64>>)> {
         let (plan, lost) = self.unaudited_plan(rounds)?;

@@ -26,7 +26,7 @@ use crate::device::{DirectIo, Source, Target, TargetOptions};
 use crate::io::{Arena, Engine, EngineChoice};
 use crate::reading::compare::{Compared, compare_device, may_be_old};
 use crate::reading::damage::Damage;
-use crate::reading::limits::{Limits, Output, WRITES_IN_FLIGHT};
+use crate::reading::limits::{Limits, OutputKind, WRITES_IN_FLIGHT};
 use crate::reading::pipeline::{self, Destination, Run};
 use crate::reading::plan::PlanScope;
 use crate::reading::write::{Edge, write_edges};
@@ -135,8 +135,8 @@ pub(crate) fn restore_to(
     let begun = Instant::now();
     progress.set_phase(Phase::Planning);
     let output = match to {
-        To::Path(_) => Output::Slots,
-        To::Output(_) => Output::Ordered,
+        To::Path(_) => OutputKind::Slots,
+        To::Output(_) => OutputKind::Ordered,
     };
     let threads = options.threads.unwrap_or_else(cores);
     if options.skip_damaged && options.verify {

@@ -9,8 +9,8 @@ use crate::device::{DeviceKind, DirectIo, Source, SourceOptions};
 use crate::io::EngineChoice;
 use crate::reading::compare::{Compared, compare_device, longer_file, may_be_old};
 use crate::reading::damage::Damage;
-use crate::reading::limits::{LimitLine, Limits, Output};
-use crate::reading::pipeline::{self, Destination, Figures, Run};
+use crate::reading::limits::{LimitLine, Limits, OutputKind};
+use crate::reading::pipeline::{self, Destination, ReadingFigures, Run};
 use crate::reading::{OnDamage, Reading, find, map_reader, scope_of};
 use crate::run::threads::cores;
 use crate::run::{Cancel, MemoryBudget, Phase, Progress};
@@ -100,7 +100,7 @@ pub fn verify(
     let source =
         options.device.as_deref().map(|path| open(path, &options, &manifest)).transpose()?;
     source.iter().for_each(|source| source.io_file().set_cancel_flag(cancel.flag()));
-    let output = if source.is_some() { Output::Slots } else { Output::Nowhere };
+    let output = if source.is_some() { OutputKind::Slots } else { OutputKind::Nowhere };
     let threads = options.threads.unwrap_or_else(cores);
     let limits = Limits::plan(options.memory, repo.params(), output, threads)?;
     let scope = scope_of(repo, &manifest, None, &limits)?;
@@ -134,7 +134,7 @@ fn data(run: &Run<'_>, manifest: &Manifest) -> Result<VerifySummary> {
         (Err(e), Ok(())) => return Err(e),
     };
     let mut summary = VerifySummary::new(manifest, run.limits);
-    let Figures { fetch, open, .. } = figures;
+    let ReadingFigures { fetch, open, .. } = figures;
     let get = crate::reading::get;
     summary.checked_bytes = open.plain_bytes;
     summary.chunks = open.chunks;

@@ -2,7 +2,7 @@
 //! in the target. Pure.
 
 use crate::ingest::{Bounds, CompressionChoice};
-use crate::reading::limits::{Limits, Output};
+use crate::reading::limits::{Limits, OutputKind};
 use crate::run::MemoryBudget;
 use chunkstore::{RepositoryParams, Result};
 
@@ -51,7 +51,7 @@ fn try_divide(
 ) -> Result<(Limits, Bounds)> {
     let reading = MemoryBudget { total_bytes: memory.total_bytes / 5 * READING };
     let storing = MemoryBudget { total_bytes: memory.total_bytes - reading.total_bytes };
-    let limits = Limits::plan(reading, from, Output::Ordered, threads)?;
+    let limits = Limits::plan(reading, from, OutputKind::Ordered, threads)?;
     let (chunk, entry, fanout) = (to.chunk, to.entry_chunks, to.page_fanout);
     let bounds = Bounds::derive(storing, chunk, entry, fanout, threads, compression)?;
     Ok((limits, bounds))

@@ -236,7 +236,7 @@ impl Job<'_> {
     }
 }
 
-impl rounds::Job for Job<'_> {
+impl rounds::StoringJob for Job<'_> {
     /// What has to be gone through, as far as the parent that was confirmed allows to leave out the
     /// rest; and the chunks of the parent that cannot be inherited as they are damaged.
     fn plan(&mut self, rounds: &mut Rounds<'_>) -> Result<(BackupPlan, Vec<Range<u64>>)> {

@@ -27,7 +27,7 @@ use crate::io::Arena;
 use crate::reading::fetch::{Fetch, FetchStats, Planned, take};
 use crate::reading::get;
 use crate::reading::limits::{Limits, READS_MAX, READS_START};
-use crate::reading::open::{self, OpenContext, Outbox, Outcome, Piece};
+use crate::reading::open::{self, OpenContext, OpenedPiece, Outbox, Outcome};
 use crate::reading::pipeline::GAP_BYTES;
 use crate::reading::plan::{PlanScope, ReadShape, Want, plan_jobs};
 use crate::run::concurrency::Gate;
@@ -162,7 +162,7 @@ impl BackupRead<'_> {
         &self,
         inbox: &Receiver<Unit>,
         plans: &mpsc::Sender<Planned>,
-        pieces: &Sender<Piece>,
+        pieces: &Sender<OpenedPiece>,
         wanted: &Wanted,
         failure: &Failure,
     ) -> Result<()> {
@@ -208,7 +208,7 @@ impl BackupRead<'_> {
                 let nothing = missing.is_empty();
                 wanted.insert(start, Complete::new(unit, start, bytes, zero), missing);
                 // the openers' side of the channel lives longer than this one
-                if nothing && pieces.send(Piece::Zero(start..start + 1)).is_err() {
+                if nothing && pieces.send(OpenedPiece::Zero(start..start + 1)).is_err() {
                     return Ok(());
                 }
             }
@@ -288,7 +288,7 @@ impl BackupRead<'_> {
     /// Runs until the inbox is closed.
     fn fill(
         &self,
-        inbox: &Receiver<Piece>,
+        inbox: &Receiver<OpenedPiece>,
         outbox: &Sender<Filled>,
         wanted: &Wanted,
         failure: &Failure,

@@ -9,7 +9,7 @@
 use super::read_throttle::ReadThrottle;
 use super::stop::Stop;
 use super::unit::{Step, Unit, Work};
-use super::units::{Piece, UnitCutter, Windows, read_bytes};
+use super::units::{UnitCutter, UnitPiece, Windows, read_bytes};
 use chunkstore::{ChunkNo, ErrorKind, Geometry, MapReader, PageSet, Result};
 use crossbeam_channel::Sender;
 use mover_changes::BackupPlan;
@@ -48,8 +48,8 @@ impl FeedStage<'_> {
             feed.base = self.load(&window)?;
             for piece in window {
                 let fed = match piece {
-                    Piece::Read(range) => self.read(&mut feed, range),
-                    Piece::Zero(range) => {
+                    UnitPiece::Read(range) => self.read(&mut feed, range),
+                    UnitPiece::Zero(range) => {
                         self.flush(&mut feed) && self.step(&mut feed, Work::Zero(range))
                     }
                 };
@@ -64,20 +64,20 @@ impl FeedStage<'_> {
         // after a shrink the map's right edge is cut even where nothing was read
         let ours = self.geometry.chunks();
         let both = self.parent.as_ref().map_or(ours, |p| p.map().geometry().chunks().min(ours));
-        feed.base = self.load(&[Piece::Read(both - 1..both)])?;
+        feed.base = self.load(&[UnitPiece::Read(both - 1..both)])?;
         self.step(&mut feed, Work::Pages);
         Ok(())
     }
 
     /// The parent's pages that the window's updates and comparisons need.
-    fn load(&mut self, window: &[Piece]) -> Result<Option<Arc<PageSet>>> {
+    fn load(&mut self, window: &[UnitPiece]) -> Result<Option<Arc<PageSet>>> {
         let Some(parent) = &mut self.parent else { return Ok(None) };
         let end = parent.map().geometry().chunks();
         let mut wanted: Vec<Range<u64>> = Vec::with_capacity(window.len());
         for piece in window {
             match piece {
-                Piece::Read(r) => wanted.push(r.clone()),
-                Piece::Zero(r) => wanted.extend([r.start..r.start + 1, r.end - 1..r.end]),
+                UnitPiece::Read(r) => wanted.push(r.clone()),
+                UnitPiece::Zero(r) => wanted.extend([r.start..r.start + 1, r.end - 1..r.end]),
             }
         }
         wanted.extend(self.first.take().map(|first| first.0..first.0 + 1));

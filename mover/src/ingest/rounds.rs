@@ -1,7 +1,7 @@
 //! The commit loop of everything that stores a volume: plan, move the data, commit; and again where
 //! a collector took away packs that the run refers to.
 //!
-//! One loop for backups and copies. A [`Job`] says where they differ: the plan, the source of the
+//! One loop for backups and copies. A [`StoringJob`] says where they differ: the plan, the source of the
 //! bytes, the manifest, the words of an early end. Every request heeds a stop but three: the commit,
 //! the preparation of checkpoints, and the question to the own lease of a run that ends, which has a
 //! bound of its own.
@@ -32,7 +32,7 @@ use std::sync::Arc;
 const ROUNDS_MAX: u32 = 5;
 
 /// The part of storing that is another for a backup than for a copy.
-pub(crate) trait Job {
+pub(crate) trait StoringJob {
     /// The plan on top of the parent that is confirmed, and the chunks of that parent that cannot be
     /// inherited as they are damaged. It may take away [`Rounds::resume_by`].
     fn plan(&mut self, rounds: &mut Rounds<'_>) -> Result<(BackupPlan, Vec<Range<u64>>)>;
@@ -119,7 +119,7 @@ impl Rounds<'_> {
     }
 
     /// Moves the data and commits; again where a collector took away what the run referred to.
-    pub(crate) fn commit(&mut self, job: &mut dyn Job) -> Result<Committed> {
+    pub(crate) fn commit(&mut self, job: &mut dyn StoringJob) -> Result<Committed> {
         let mut missing: HashSet<PackId> = HashSet::new();
         for _ in 0..ROUNDS_MAX {
             let (plan, lost) = job.plan(self)?;
@@ -164,7 +164,7 @@ impl Rounds<'_> {
     /// Where the next pass may start: what the lease says, if it fits the volume.
     fn resume_point(
         &mut self,
-        job: &mut dyn Job,
+        job: &mut dyn StoringJob,
         missing: &HashSet<PackId>,
         lost: &[Range<u64>],
     ) -> Result<Option<Checkpoint>> {
@@ -186,7 +186,7 @@ impl Rounds<'_> {
 
     fn pass(
         &mut self,
-        job: &dyn Job,
+        job: &dyn StoringJob,
         plan: &BackupPlan,
         from: Option<&Checkpoint>,
         missing: &HashSet<PackId>,
@@ -245,7 +245,7 @@ impl Rounds<'_> {
     }
 
     /// Says what is left of a run that ended early, and what to do.
-    fn ended(&self, job: &dyn Job, e: Error, plan: &BackupPlan) -> Error {
+    fn ended(&self, job: &dyn StoringJob, e: Error, plan: &BackupPlan) -> Error {
         let kept = self.resume_by.map(|_| {
             // within the runtime: it has the timer
             let asked =

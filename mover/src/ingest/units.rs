@@ -10,7 +10,7 @@ const GAP_BYTES_MAX: u32 = 64 << 10;
 
 /// A piece of the plan, in chunk numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub(crate) enum UnitPiece {
     Read(Range<u64>),
     Zero(Range<u64>),
 }
@@ -18,16 +18,16 @@ pub(crate) enum Piece {
 /// Cuts the plan's ranges into windows that touch at most `leaves` leaf pages each.
 #[derive(Debug)]
 pub(crate) struct Windows {
-    pieces: std::iter::Peekable<std::vec::IntoIter<Piece>>,
+    pieces: std::iter::Peekable<std::vec::IntoIter<UnitPiece>>,
     fanout: u64,
     leaves: u64,
 }
 
 impl Windows {
     pub(crate) fn new(plan: &BackupPlan, fanout: u16, leaves: usize) -> Self {
-        let read = plan.read.iter().cloned().map(Piece::Read);
-        let mut pieces: Vec<Piece> =
-            read.chain(plan.zero.iter().cloned().map(Piece::Zero)).collect();
+        let read = plan.read.iter().cloned().map(UnitPiece::Read);
+        let mut pieces: Vec<UnitPiece> =
+            read.chain(plan.zero.iter().cloned().map(UnitPiece::Zero)).collect();
         pieces.sort_by_key(|p| p.range().start);
         Self {
             pieces: pieces.into_iter().peekable(),
@@ -37,31 +37,31 @@ impl Windows {
     }
 }
 
-impl Piece {
+impl UnitPiece {
     fn range(&self) -> &Range<u64> {
         match self {
-            Piece::Read(r) | Piece::Zero(r) => r,
+            UnitPiece::Read(r) | UnitPiece::Zero(r) => r,
         }
     }
 }
 
 impl Iterator for Windows {
-    type Item = Vec<Piece>;
+    type Item = Vec<UnitPiece>;
 
-    fn next(&mut self) -> Option<Vec<Piece>> {
+    fn next(&mut self) -> Option<Vec<UnitPiece>> {
         let mut window = Vec::new();
         let mut room = self.leaves;
         while room > 0 {
             let Some(piece) = self.pieces.peek_mut() else { break };
             match piece {
                 // a zero range is one step however long it is; only its two edges need pages
-                Piece::Zero(_) => room = room.saturating_sub(2),
-                Piece::Read(r) => {
+                UnitPiece::Zero(_) => room = room.saturating_sub(2),
+                UnitPiece::Read(r) => {
                     let first = r.start / self.fanout;
                     let leaves = r.end.div_ceil(self.fanout) - first;
                     if leaves > room {
                         let cut = (first + room) * self.fanout;
-                        window.push(Piece::Read(r.start..cut));
+                        window.push(UnitPiece::Read(r.start..cut));
                         r.start = cut;
                         break;
                     }
@@ -147,8 +147,8 @@ pub(crate) fn count_reads(
     for window in Windows::new(plan, fanout, leaves) {
         for piece in window {
             match piece {
-                Piece::Zero(_) => count(cutter.take()),
-                Piece::Read(mut range) => {
+                UnitPiece::Zero(_) => count(cutter.take()),
+                UnitPiece::Read(mut range) => {
                     while !range.is_empty() {
                         count(cutter.push(&mut range));
                     }

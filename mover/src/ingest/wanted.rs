@@ -5,7 +5,7 @@
 //! that comes twice, since it lies across two batches, is nothing new the second time.
 
 use super::unit::Unit;
-use crate::reading::open::Piece;
+use crate::reading::open::OpenedPiece;
 use chunkstore::Geometry;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -72,20 +72,20 @@ impl Wanted {
     }
 
     /// A unit that misses these chunks of the original. One that misses none is asked for by a
-    /// `Piece::Zero` at its start.
+    /// `OpenedPiece::Zero` at its start.
     pub(super) fn insert(&self, start: u64, unit: Complete, missing: Vec<u64>) {
         let mut units = self.units.lock().unwrap_or_else(PoisonError::into_inner);
         units.insert(start, (unit, missing));
     }
 
     /// Takes what has come; gives the units that are complete with it.
-    pub(super) fn arrived(&self, piece: Piece) -> Vec<Complete> {
+    pub(super) fn arrived(&self, piece: OpenedPiece) -> Vec<Complete> {
         let mut units = self.units.lock().unwrap_or_else(PoisonError::into_inner);
         let (offset, bytes, memory) = match piece {
-            Piece::Zero(range) => {
+            OpenedPiece::Zero(range) => {
                 return units.remove(&range.start).map(|(unit, _)| unit).into_iter().collect();
             }
-            Piece::Data { offset, bytes, memory } => (offset, bytes, memory),
+            OpenedPiece::Data { offset, bytes, memory } => (offset, bytes, memory),
         };
         let end = offset + bytes.len() as u64;
         let chunks = self.geometry.chunks_of(offset..end);
@@ -119,8 +119,8 @@ mod tests {
         Unit { seq, first: ChunkNo(first), wanted, read_bytes: 0, base: None }
     }
 
-    fn data(offset: u64, bytes: &[u8]) -> Piece {
-        Piece::Data { offset, bytes: bytes.to_vec(), memory: None }
+    fn data(offset: u64, bytes: &[u8]) -> OpenedPiece {
+        OpenedPiece::Data { offset, bytes: bytes.to_vec(), memory: None }
     }
 
     fn wanted(chunk: u32) -> Wanted {
@@ -165,7 +165,7 @@ mod tests {
         let last = 10 * 4096;
         let zero = Complete::new(unit(5, 10, 1), last, vec![last..SIZE], true);
         wanted.insert(last, zero, Vec::new());
-        let complete = wanted.arrived(Piece::Zero(last..last + 1));
+        let complete = wanted.arrived(OpenedPiece::Zero(last..last + 1));
         let mut slot = vec![9; 200];
         complete[0].write_to(&mut slot);
         assert_eq!((slot[99], slot[100]), (0, 9));

@@ -10,7 +10,7 @@
 
 use super::engine::{Completion, InFlight, Patience};
 use super::file::IoFile;
-use super::transfer::Progress;
+use super::transfer::TransferProgress;
 use crate::io::Direction;
 use chunkstore::{Error, ErrorKind, Result};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded};
@@ -111,7 +111,7 @@ fn transfer(file: &IoFile, item: &mut InFlight) -> io::Result<()> {
             Direction::Read => file.read_step(&step, part),
             Direction::Write => file.write_step(&step, part),
         };
-        if let Progress::Failed(e) = item.transfer.advance(moved) {
+        if let TransferProgress::Failed(e) = item.transfer.advance(moved) {
             return Err(e);
         }
     }

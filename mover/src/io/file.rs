@@ -2,7 +2,7 @@
 //! a buffered one for what is not aligned), or an export of an NBD server. What an engine does with
 //! it is the same; io_uring needs descriptors.
 
-use super::transfer::{Step, Via};
+use super::transfer::{TransferStep, Via};
 use mover_nbd::Export;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -98,7 +98,7 @@ impl IoFile {
     }
 
     /// Reads one step of a transfer, or its front, on the caller's thread.
-    pub(super) fn read_step(&self, step: &Step, part: &mut [u8]) -> io::Result<usize> {
+    pub(super) fn read_step(&self, step: &TransferStep, part: &mut [u8]) -> io::Result<usize> {
         match &self.behind {
             Behind::File { .. } => self.via(step.via)?.read_at(part, step.offset),
             Behind::Nbd(export) => export.read_at(part, step.offset),
@@ -106,7 +106,7 @@ impl IoFile {
     }
 
     /// Writes one step of a transfer, or its front, on the caller's thread.
-    pub(super) fn write_step(&self, step: &Step, part: &[u8]) -> io::Result<usize> {
+    pub(super) fn write_step(&self, step: &TransferStep, part: &[u8]) -> io::Result<usize> {
         match &self.behind {
             Behind::File { .. } => self.via(step.via)?.write_at(part, step.offset),
             Behind::Nbd(export) => export.write_at(part, step.offset),

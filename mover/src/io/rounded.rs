@@ -15,7 +15,7 @@
 
 use super::arena::{Arena, Slot};
 use super::file::IoFile;
-use super::transfer::{Progress, Transfer, Via};
+use super::transfer::{Transfer, TransferProgress, Via};
 use crate::io::Direction;
 use std::io;
 
@@ -130,7 +130,7 @@ impl IoFile {
             && let Some(step) = t.step(self.align())
         {
             let part = &mut buf[step.buffer()];
-            if let Progress::Failed(e) = t.advance(self.read_step(&step, part)) {
+            if let TransferProgress::Failed(e) = t.advance(self.read_step(&step, part)) {
                 return Err(e);
             }
         }
@@ -140,7 +140,7 @@ impl IoFile {
     fn write_all(&self, mut t: Transfer, buf: &[u8]) -> io::Result<()> {
         while let Some(step) = t.step(self.align()) {
             let part = &buf[step.buffer()];
-            if let Progress::Failed(e) = t.advance(self.write_step(&step, part)) {
+            if let TransferProgress::Failed(e) = t.advance(self.write_step(&step, part)) {
                 return Err(e);
             }
         }

@@ -23,7 +23,7 @@ pub(crate) enum Via {
 
 /// The next system call of a transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Step {
+pub(crate) struct TransferStep {
     pub(crate) via: Via,
     /// In the file.
     pub(crate) offset: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Step {
     pub(crate) len: u32,
 }
 
-impl Step {
+impl TransferStep {
     pub(crate) fn buffer(&self) -> Range<usize> {
         self.start as usize..self.start as usize + self.len as usize
     }
@@ -40,7 +40,7 @@ impl Step {
 
 /// What one system call's result means for its transfer.
 #[derive(Debug)]
-pub(crate) enum Progress {
+pub(crate) enum TransferProgress {
     /// Ask for the next step.
     More,
     Done,
@@ -88,7 +88,7 @@ impl Transfer {
     }
 
     /// What to do next; `None` when all is done.
-    pub(crate) fn step(&self, align: u32) -> Option<Step> {
+    pub(crate) fn step(&self, align: u32) -> Option<TransferStep> {
         let rest = self.len - self.done;
         if rest == 0 {
             return None;
@@ -101,18 +101,18 @@ impl Transfer {
         } else {
             (Via::Buffered, rest)
         };
-        Some(Step { via, offset, start, len })
+        Some(TransferStep { via, offset, start, len })
     }
 
     /// Takes the result of the call that `step` asked for.
-    pub(crate) fn advance(&mut self, result: io::Result<usize>) -> Progress {
+    pub(crate) fn advance(&mut self, result: io::Result<usize>) -> TransferProgress {
         let n = match result {
             Ok(n) => n,
             Err(e) => return self.refused(e),
         };
         self.retries = 0;
         if n == 0 {
-            return Progress::Failed(match self.dir {
+            return TransferProgress::Failed(match self.dir {
                 Direction::Read => io::Error::new(
                     io::ErrorKind::UnexpectedEof,
                     format!("it ends at offset {}", self.offset + u64::from(self.done)),
@@ -126,19 +126,19 @@ impl Transfer {
         // The kernel never moves more than asked; should it claim so, the rest is what was asked.
         let n = u32::try_from(n).unwrap_or(u32::MAX).min(self.len - self.done);
         self.done += n;
-        if self.done == self.len { Progress::Done } else { Progress::More }
+        if self.done == self.len { TransferProgress::Done } else { TransferProgress::More }
     }
 
-    fn refused(&mut self, e: io::Error) -> Progress {
+    fn refused(&mut self, e: io::Error) -> TransferProgress {
         match e.raw_os_error() {
-            Some(libc::EINTR) => Progress::More,
+            Some(libc::EINTR) => TransferProgress::More,
             // The kernel cancels requests of a thread that ends before they are done: the engine
             // may have moved on to another.
             Some(libc::EAGAIN | libc::ECANCELED) if self.retries < RETRIES_MAX => {
                 self.retries += 1;
-                Progress::More
+                TransferProgress::More
             }
-            _ => Progress::Failed(e),
+            _ => TransferProgress::Failed(e),
         }
     }
 }
@@ -157,10 +157,10 @@ mod tests {
         let mut t = read(1 << 20, 0, 4096 + 700);
         let first = t.step(512).unwrap();
         assert_eq!((first.via, first.len), (Via::Main, 4096 + 512));
-        assert!(matches!(t.advance(Ok(4096 + 512)), Progress::More));
+        assert!(matches!(t.advance(Ok(4096 + 512)), TransferProgress::More));
         let second = t.step(512).unwrap();
         assert_eq!((second.via, second.len, second.start), (Via::Buffered, 188, 4608));
-        assert!(matches!(t.advance(Ok(188)), Progress::Done));
+        assert!(matches!(t.advance(Ok(188)), TransferProgress::Done));
         assert_eq!(t.step(512), None);
     }
 
@@ -177,31 +177,33 @@ mod tests {
         let mut t = read(0, 0, 4096);
         let errno = |n| Err(io::Error::from_raw_os_error(n));
         for _ in 0..10_000 {
-            assert!(matches!(t.advance(errno(libc::EINTR)), Progress::More));
+            assert!(matches!(t.advance(errno(libc::EINTR)), TransferProgress::More));
         }
         let mut tries = 0;
         loop {
             match t.advance(errno(libc::EAGAIN)) {
-                Progress::More => tries += 1,
-                Progress::Failed(e) => {
+                TransferProgress::More => tries += 1,
+                TransferProgress::Failed(e) => {
                     assert_eq!(e.raw_os_error(), Some(libc::EAGAIN));
                     break;
                 }
-                Progress::Done => panic!("nothing was moved"),
+                TransferProgress::Done => panic!("nothing was moved"),
             }
         }
         assert_eq!(tries, RETRIES_MAX);
         let mut t = read(0, 0, 4096);
-        let Progress::Failed(e) = t.advance(errno(libc::EIO)) else { panic!("EIO is final") };
+        let TransferProgress::Failed(e) = t.advance(errno(libc::EIO)) else {
+            panic!("EIO is final")
+        };
         assert_eq!(e.raw_os_error(), Some(libc::EIO));
     }
 
     #[test]
     fn nothing_moved_is_an_error() {
-        let Progress::Failed(e) = read(0, 0, 10).advance(Ok(0)) else { panic!() };
+        let TransferProgress::Failed(e) = read(0, 0, 10).advance(Ok(0)) else { panic!() };
         assert_eq!(e.kind(), io::ErrorKind::UnexpectedEof);
         let mut t = Transfer::new(Direction::Write, 0, 0, 10).unwrap();
-        let Progress::Failed(e) = t.advance(Ok(0)) else { panic!() };
+        let TransferProgress::Failed(e) = t.advance(Ok(0)) else { panic!() };
         assert_eq!(e.kind(), io::ErrorKind::WriteZero);
     }
 
@@ -233,7 +235,7 @@ mod tests {
                 }
                 let n = (step.len as usize).min(shorts.next().unwrap());
                 at += n;
-                let done = matches!(t.advance(Ok(n)), Progress::Done);
+                let done = matches!(t.advance(Ok(n)), TransferProgress::Done);
                 prop_assert_eq!(done, at == len);
             }
             prop_assert_eq!(at, len);

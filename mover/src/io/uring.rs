@@ -15,7 +15,7 @@
 use super::arena::Arena;
 use super::engine::{Completion, Direction, InFlight, Patience};
 use super::file::IoFile;
-use super::transfer::{Progress, Step, Transfer, Via};
+use super::transfer::{Transfer, TransferProgress, TransferStep, Via};
 use chunkstore::{Error, ErrorKind, Result};
 use io_uring::types::{Fd, Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
@@ -172,7 +172,7 @@ impl Uring {
         self.queued.push_back(index);
     }
 
-    fn entry(&self, index: usize, step: &Step, address: *mut u8) -> squeue::Entry {
+    fn entry(&self, index: usize, step: &TransferStep, address: *mut u8) -> squeue::Entry {
         let dir = self.table[index].as_ref().map_or(Direction::Read, |i| i.transfer.dir());
         let (len, offset) = (step.len, step.offset);
         let which = if step.via == Via::Main { 0 } else { 1 };
@@ -201,9 +201,9 @@ impl Uring {
             let (index, result) = self.pop()?;
             let mut item = self.table.get_mut(index)?.take()?;
             let result = match item.transfer.advance(result) {
-                Progress::Done => Ok(()),
-                Progress::Failed(e) => Err(e),
-                Progress::More => {
+                TransferProgress::Done => Ok(()),
+                TransferProgress::Failed(e) => Err(e),
+                TransferProgress::More => {
                     self.table[index] = Some(item);
                     self.push(index);
                     continue;

@@ -36,7 +36,7 @@ const UNITS_AHEAD: usize = 64;
 
 /// Adjacent whole chunks that are read at once, and what they should be (`None`: zero).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Unit {
+pub(crate) struct CompareUnit {
     pub(crate) first: ChunkNo,
     pub(crate) expected: Vec<Option<ChunkId>>,
 }
@@ -45,17 +45,17 @@ pub(crate) struct Unit {
 #[derive(Debug)]
 pub(crate) struct UnitBuilder {
     chunks_max: usize,
-    unit: Unit,
+    unit: CompareUnit,
 }
 
 impl UnitBuilder {
     pub(crate) fn new(chunks_max: usize) -> Self {
-        let unit = Unit { first: ChunkNo(0), expected: Vec::new() };
+        let unit = CompareUnit { first: ChunkNo(0), expected: Vec::new() };
         Self { chunks_max: chunks_max.max(1), unit }
     }
 
     /// The next chunk; chunks ascend. Gives the unit before it, if that ends here.
-    pub(crate) fn push(&mut self, chunk: ChunkNo, id: Option<ChunkId>) -> Option<Unit> {
+    pub(crate) fn push(&mut self, chunk: ChunkNo, id: Option<ChunkId>) -> Option<CompareUnit> {
         let next = self.unit.first.0 + self.unit.expected.len() as u64;
         let ends = chunk.0 != next || self.unit.expected.len() >= self.chunks_max;
         let done = if ends { self.take() } else { None };
@@ -66,9 +66,11 @@ impl UnitBuilder {
         done
     }
 
-    pub(crate) fn take(&mut self) -> Option<Unit> {
-        let unit =
-            std::mem::replace(&mut self.unit, Unit { first: ChunkNo(0), expected: Vec::new() });
+    pub(crate) fn take(&mut self) -> Option<CompareUnit> {
+        let unit = std::mem::replace(
+            &mut self.unit,
+            CompareUnit { first: ChunkNo(0), expected: Vec::new() },
+        );
         (!unit.expected.is_empty()).then_some(unit)
     }
 }
@@ -143,7 +145,7 @@ pub(crate) fn compare(
 async fn walk(
     ctx: Compare<'_>,
     mut reader: MapReader,
-    out: mpsc::Sender<Unit>,
+    out: mpsc::Sender<CompareUnit>,
 ) -> Result<Compared> {
     let mut plan = UnitPlan {
         ctx,
@@ -171,7 +173,7 @@ async fn walk(
 
 struct UnitPlan<'a> {
     ctx: Compare<'a>,
-    out: mpsc::Sender<Unit>,
+    out: mpsc::Sender<CompareUnit>,
     builder: UnitBuilder,
     compared: Compared,
 }
@@ -183,7 +185,7 @@ impl UnitPlan<'_> {
         }
     }
 
-    async fn send(&self, unit: Unit) {
+    async fn send(&self, unit: CompareUnit) {
         // nobody takes it only after a failure, which is what is reported
         let _ = self.out.send(unit).await;
     }
@@ -257,20 +259,20 @@ fn next_data(source: &Source, range: Range<u64>) -> Result<Option<Range<u64>>> {
 #[derive(Debug)]
 struct Filled {
     slot: Slot,
-    unit: Unit,
+    unit: CompareUnit,
 }
 
 /// Feeds the engine until no unit is left; gives the bytes that were read.
 fn read(
     mut engine: Engine,
-    mut units: mpsc::Receiver<Unit>,
+    mut units: mpsc::Receiver<CompareUnit>,
     filled: &Sender<Filled>,
     arena: &Arc<Arena>,
     ctx: Compare<'_>,
     failure: &Failure,
 ) -> u64 {
     let geometry = ctx.scope.geometry;
-    let mut in_flight: Vec<Option<Unit>> = vec![None; arena.slots()];
+    let mut in_flight: Vec<Option<CompareUnit>> = vec![None; arena.slots()];
     let (mut bytes, mut open) = (0, true);
     while open || engine.in_flight() > 0 {
         while open && engine.has_room() {
@@ -397,9 +399,9 @@ mod tests {
         assert_eq!(builder.push(ChunkNo(4), id(1)), None);
         assert_eq!(builder.push(ChunkNo(5), None), None);
         let full = builder.push(ChunkNo(6), id(2)).unwrap();
-        assert_eq!(full, Unit { first: ChunkNo(4), expected: vec![id(1), None] });
+        assert_eq!(full, CompareUnit { first: ChunkNo(4), expected: vec![id(1), None] });
         let before_gap = builder.push(ChunkNo(9), id(3)).unwrap();
-        assert_eq!(before_gap, Unit { first: ChunkNo(6), expected: vec![id(2)] });
+        assert_eq!(before_gap, CompareUnit { first: ChunkNo(6), expected: vec![id(2)] });
         assert_eq!(builder.take().unwrap().first, ChunkNo(9));
         assert_eq!(builder.take(), None);
     }

@@ -14,9 +14,9 @@
 //! them. A failure elsewhere drops this stage as a whole.
 
 use super::limits::READS_MAX;
-use super::open::{Outcome, Piece, Sealed};
+use super::open::{OpenedPiece, Outcome, Sealed};
 use super::plan::{
-    Batch, EntryWork, Job, Placement, PlanScope, Planner, ReadShape, Want, plan_jobs,
+    Batch, EntryWork, Placement, PlanScope, Planner, ReadJob, ReadShape, Want, plan_jobs,
 };
 use crate::run::Progress;
 use crate::run::concurrency::Gate;
@@ -39,7 +39,7 @@ pub(crate) enum ZeroBox {
     /// To the thread that makes them zero on the target.
     Target(mpsc::Sender<Vec<Range<u64>>>),
     /// Into the output in order.
-    Ordered(Sender<Piece>),
+    Ordered(Sender<OpenedPiece>),
     /// They are zero already, or nobody cares: they are only counted.
     Counted,
 }
@@ -78,7 +78,7 @@ pub(crate) struct Fetch<'a> {
 /// Reads to be made, and the permit for what they open to.
 #[derive(Debug)]
 pub(crate) struct Planned {
-    pub(crate) jobs: Vec<Job>,
+    pub(crate) jobs: Vec<ReadJob>,
     pub(crate) ordered: Option<Arc<OwnedSemaphorePermit>>,
 }
 
@@ -145,7 +145,7 @@ impl Fetch<'_> {
             ZeroBox::Target(target) => target.send(batch.zero).await.map_err(|_| stopped())?,
             ZeroBox::Ordered(pieces) => {
                 for range in batch.zero {
-                    pieces.send(Piece::Zero(range)).map_err(|_| stopped())?;
+                    pieces.send(OpenedPiece::Zero(range)).map_err(|_| stopped())?;
                 }
             }
             ZeroBox::Counted => {
@@ -176,7 +176,7 @@ impl Fetch<'_> {
     }
 
     /// One range read; where the pack is gone, the reads that take its place.
-    async fn fetch(&self, job: Job, ordered: Option<Arc<OwnedSemaphorePermit>>) -> Result<()> {
+    async fn fetch(&self, job: ReadJob, ordered: Option<Arc<OwnedSemaphorePermit>>) -> Result<()> {
         let mut left = vec![(job, 0)];
         while let Some((job, hops)) = left.pop() {
             let memory = Arc::new(take(&self.memory, u64::from(job.read.len)).await?);
@@ -214,7 +214,7 @@ impl Fetch<'_> {
     }
 
     /// Follows forwarding stubs. What no stub knows is missing.
-    async fn look_elsewhere(&self, job: Job, hops: u32) -> Result<Vec<Job>> {
+    async fn look_elsewhere(&self, job: ReadJob, hops: u32) -> Result<Vec<ReadJob>> {
         let mut wants = Vec::new();
         for work in job.entries {
             let found = if hops < MOVED_HOPS_MAX {
@@ -256,11 +256,11 @@ impl Fetch<'_> {
 
 /// Each entry of a read that failed as a read of its own, so that what is whole is not counted as
 /// damaged.
-fn one_by_one(job: Job) -> impl Iterator<Item = Job> {
+fn one_by_one(job: ReadJob) -> impl Iterator<Item = ReadJob> {
     job.entries.into_iter().map(|work| {
         let EntryAddr { pack, offset, stored_len, .. } = work.addr;
         let read = RangeRead { pack, start: offset, len: stored_len, entries: vec![work.addr] };
-        Job { read, entries: vec![work] }
+        ReadJob { read, entries: vec![work] }
     })
 }
 

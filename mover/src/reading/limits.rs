@@ -20,7 +20,7 @@ const LONG_READS: u64 = 32;
 
 /// Where what is opened goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Output {
+pub(crate) enum OutputKind {
     /// Through aligned slots, in any order.
     Slots,
     /// In order, through a buffer that holds what comes too early.
@@ -89,17 +89,17 @@ struct Needs {
 }
 
 impl Needs {
-    fn of(params: &RepositoryParams, output: Output) -> Self {
+    fn of(params: &RepositoryParams, output: OutputKind) -> Self {
         let chunk_bytes = u64::from(params.chunk.bytes());
         let entry_bytes = chunk_bytes * u64::from(params.entry_chunks);
         let stored_max = entry_bytes + u64::from(ENTRY_HEADER_BYTES + TAG_BYTES);
         let leaf_bytes = u64::from(params.page_fanout) * LEAF_CHILD_BYTES;
         let slot_bytes = u64::from(SLOT_BYTES).max(chunk_bytes);
         let least_out = match output {
-            Output::Slots => 2 * slot_bytes,
+            OutputKind::Slots => 2 * slot_bytes,
             // two batches overlap, and a batch has a chunk at least
-            Output::Ordered => 2 * chunk_bytes.max(1 << 20),
-            Output::Nowhere => 0,
+            OutputKind::Ordered => 2 * chunk_bytes.max(1 << 20),
+            OutputKind::Nowhere => 0,
         };
         // decrypted, then decompressed
         let per_thread = 2 * entry_bytes + CODEC_BYTES;
@@ -115,7 +115,7 @@ impl Limits {
     #[cfg(test)]
     pub(crate) fn least(params: &RepositoryParams) -> MemoryBudget {
         let least = |output| Needs::of(params, output).least;
-        let total_bytes = [Output::Slots, Output::Ordered, Output::Nowhere].map(least);
+        let total_bytes = [OutputKind::Slots, OutputKind::Ordered, OutputKind::Nowhere].map(least);
         MemoryBudget { total_bytes: total_bytes.into_iter().max().unwrap_or(0) }
     }
 
@@ -123,7 +123,7 @@ impl Limits {
     pub(crate) fn plan(
         budget: MemoryBudget,
         params: &RepositoryParams,
-        output: Output,
+        output: OutputKind,
         threads: usize,
     ) -> Result<Self> {
         let Needs { stored_max, leaf_bytes, slot_bytes, per_thread, least_out, fixed, least } =
@@ -155,8 +155,8 @@ impl Limits {
             fetch_bytes: to_u32(fetch_bytes),
             read_bytes_max: to_u32(read_bytes_max),
             slot_bytes: to_u32(slot_bytes),
-            slots: if output == Output::Slots { to_usize(out_bytes / slot_bytes) } else { 0 },
-            ordered_bytes: if output == Output::Ordered { to_u32(out_bytes) } else { 0 },
+            slots: if output == OutputKind::Slots { to_usize(out_bytes / slot_bytes) } else { 0 },
+            ordered_bytes: if output == OutputKind::Ordered { to_u32(out_bytes) } else { 0 },
             scratch_bytes: (more_threads + 1) * per_thread,
         })
     }
@@ -224,7 +224,7 @@ mod tests {
         let shapes = [(4096, 1, 16), (65536, 16, 128), (65536, 256, 1024), (4 << 20, 4, 1024)];
         for (chunk, entry, fanout) in shapes {
             let params = params(chunk, entry, fanout);
-            for output in [Output::Slots, Output::Ordered, Output::Nowhere] {
+            for output in [OutputKind::Slots, OutputKind::Ordered, OutputKind::Nowhere] {
                 for mib in [120_u64, 128, 256, 1024, 16384] {
                     let budget = MemoryBudget { total_bytes: mib << 20 };
                     let limits = Limits::plan(budget, &params, output, 8).unwrap();
@@ -234,8 +234,8 @@ mod tests {
                     assert!(limits.read_bytes_max >= stored_max);
                     assert!(limits.fetch_bytes >= 2 * stored_max);
                     assert!(limits.fetch_bytes >= limits.read_bytes_max);
-                    assert!(output != Output::Slots || limits.slots >= 2);
-                    assert!(output != Output::Ordered || limits.ordered_bytes >= 2 * chunk);
+                    assert!(output != OutputKind::Slots || limits.slots >= 2);
+                    assert!(output != OutputKind::Ordered || limits.ordered_bytes >= 2 * chunk);
                     assert!(limits.threads >= 1 && limits.leaves_per_window >= 1);
                 }
             }
@@ -246,11 +246,11 @@ mod tests {
     fn too_small_a_budget_names_one_that_works() {
         let params = params(4 << 20, 4, 1024);
         let budget = MemoryBudget { total_bytes: 16 << 20 };
-        let error = Limits::plan(budget, &params, Output::Slots, 8).unwrap_err();
+        let error = Limits::plan(budget, &params, OutputKind::Slots, 8).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage);
         let hint = error.hint_text().unwrap().to_owned();
         let mib: u64 = hint.split(['M', ' ']).find_map(|w| w.parse().ok()).unwrap();
         let budget = MemoryBudget { total_bytes: mib << 20 };
-        assert!(Limits::plan(budget, &params, Output::Slots, 8).is_ok());
+        assert!(Limits::plan(budget, &params, OutputKind::Slots, 8).is_ok());
     }
 }

@@ -41,7 +41,7 @@ pub(crate) enum Write {
 
 /// Bytes for an output in order.
 #[derive(Debug)]
-pub(crate) enum Piece {
+pub(crate) enum OpenedPiece {
     Data { offset: u64, bytes: Vec<u8>, memory: Option<Arc<OwnedSemaphorePermit>> },
     Zero(Range<u64>),
 }
@@ -53,7 +53,7 @@ pub(crate) enum Outbox {
         arena: Arc<Arena>,
         writes: Sender<Write>,
     },
-    Ordered(Sender<Piece>),
+    Ordered(Sender<OpenedPiece>),
     /// They are only checked.
     Nowhere,
 }
@@ -66,7 +66,7 @@ pub(crate) enum Outcome {
     /// It is noted, and the rest is checked, or restored, too.
     Checked(Arc<Damage>),
     /// The same, and zeros go into the output in its place.
-    Zeroed(Arc<Damage>, Sender<Piece>),
+    Zeroed(Arc<Damage>, Sender<OpenedPiece>),
 }
 
 impl Outcome {
@@ -94,7 +94,7 @@ impl Outcome {
         damage.note(e, scope, places.clone())?;
         if let Self::Zeroed(_, pieces) = self {
             for p in places {
-                let zeros = Piece::Zero(scope.clip(p.chunk));
+                let zeros = OpenedPiece::Zero(scope.clip(p.chunk));
                 pieces.send(zeros).map_err(|_| stopped("output"))?;
             }
         }
@@ -262,7 +262,7 @@ impl Thread<'_> {
                     let Some(first) = run.first() else { continue };
                     self.count(bytes.len() as u64);
                     let offset = scope.clip(first.chunk).start;
-                    let piece = Piece::Data { offset, bytes, memory: ordered.clone() };
+                    let piece = OpenedPiece::Data { offset, bytes, memory: ordered.clone() };
                     pieces.send(piece).map_err(|_| stopped("output"))?;
                 }
             }

@@ -71,7 +71,7 @@ pub(crate) enum Destination<'a> {
 
 /// What a run did.
 #[derive(Debug, Default)]
-pub(crate) struct Figures {
+pub(crate) struct ReadingFigures {
     pub(crate) fetch: FetchStats,
     pub(crate) open: OpenStats,
     pub(crate) written: Written,
@@ -79,7 +79,7 @@ pub(crate) struct Figures {
 }
 
 /// Runs all stages to the end. An error is the first one that any of them met.
-pub(crate) fn run(run: Run<'_>, reader: MapReader, to: Destination<'_>) -> Result<Figures> {
+pub(crate) fn run(run: Run<'_>, reader: MapReader, to: Destination<'_>) -> Result<ReadingFigures> {
     let failure = Failure::default();
     let figures = std::thread::scope(|threads| match to {
         Destination::Target { target, engine, arena, reads_zero, skip } => {
@@ -104,7 +104,7 @@ pub(crate) fn run(run: Run<'_>, reader: MapReader, to: Destination<'_>) -> Resul
             let (fetch, open) = middle(run, &failure, threads, reader, outbox, zero, outcome);
             let written = failure.join("write", writer).unwrap_or_default();
             failure.join("zero", zeroer);
-            Figures { fetch, open, written, ..Figures::default() }
+            ReadingFigures { fetch, open, written, ..ReadingFigures::default() }
         }
         Destination::Output(out, skip) => {
             let (pieces, inbox) = unbounded();
@@ -120,14 +120,14 @@ pub(crate) fn run(run: Run<'_>, reader: MapReader, to: Destination<'_>) -> Resul
             let outbox = Outbox::Ordered(pieces);
             let (fetch, open) = middle(run, &failure, threads, reader, outbox, zero, outcome);
             let streamed = failure.join("output", writer).unwrap_or_default();
-            Figures { fetch, open, streamed, ..Figures::default() }
+            ReadingFigures { fetch, open, streamed, ..ReadingFigures::default() }
         }
         Destination::Check(damage) => {
             let outcome = Outcome::Checked(damage);
             let zero = ZeroBox::Counted;
             let (fetch, open) =
                 middle(run, &failure, threads, reader, Outbox::Nowhere, zero, outcome);
-            Figures { fetch, open, ..Figures::default() }
+            ReadingFigures { fetch, open, ..ReadingFigures::default() }
         }
     });
     failure.into_result().map(|()| figures)

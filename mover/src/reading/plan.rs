@@ -2,7 +2,7 @@
 //! reads.
 //!
 //! [`Planner`] takes the stored chunks of a map in ascending order and cuts them into [`Batch`]es;
-//! what lies between them is zero. [`plan_jobs`] turns the chunks of a batch into [`Job`]s: one
+//! what lies between them is zero. [`plan_jobs`] turns the chunks of a batch into [`ReadJob`]s: one
 //! merged range read each, with the entries in it and, for each entry, which of its chunks go
 //! where. A chunk that is referred to several times within a batch is in one job only, with several
 //! places. Nothing here does I/O.
@@ -65,7 +65,7 @@ impl EntryWork {
 
 /// One range read with the entries that it brings.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct ReadJob {
     pub(crate) read: RangeRead,
     pub(crate) entries: Vec<EntryWork>,
 }
@@ -80,7 +80,7 @@ pub(crate) struct ReadShape {
 }
 
 /// Sorted by pack, near ones merged, each entry once.
-pub(crate) fn plan_jobs(mut wants: Vec<Want>, shape: ReadShape) -> Vec<Job> {
+pub(crate) fn plan_jobs(mut wants: Vec<Want>, shape: ReadShape) -> Vec<ReadJob> {
     wants.sort_unstable_by_key(Want::key);
     let mut addrs: Vec<EntryAddr> = wants.iter().map(|w| w.addr).collect();
     addrs.dedup();
@@ -92,7 +92,7 @@ pub(crate) fn plan_jobs(mut wants: Vec<Want>, shape: ReadShape) -> Vec<Job> {
     };
     let with_entries = |read: RangeRead| {
         let entries = read.entries.iter().map(|a| work(*a)).collect();
-        Job { read, entries }
+        ReadJob { read, entries }
     };
     let reads = plan_reads(addrs, shape.gap_bytes, shape.read_bytes_max);
     reads.into_iter().map(with_entries).collect()

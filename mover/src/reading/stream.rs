@@ -4,7 +4,7 @@
 //! takes batch by batch, in order, before anything of a batch is fetched; so the batch that is next
 //! always has its memory, and this thread never waits for a piece that waits for memory.
 
-use super::open::Piece;
+use super::open::OpenedPiece;
 use crate::run::failure::Failure;
 use crate::run::{Cancel, Progress};
 use chunkstore::{Error, ErrorKind, Result};
@@ -37,11 +37,11 @@ pub(crate) struct StreamContext<'a> {
 /// Runs until the inbox is closed.
 pub(crate) fn run(
     out: &mut dyn Write,
-    inbox: &Receiver<Piece>,
+    inbox: &Receiver<OpenedPiece>,
     ctx: &StreamContext<'_>,
 ) -> Streamed {
     let mut done = Streamed::default();
-    let mut early: BTreeMap<u64, Piece> = BTreeMap::new();
+    let mut early: BTreeMap<u64, OpenedPiece> = BTreeMap::new();
     let mut next = ctx.want.start;
     for piece in inbox {
         if ctx.failure.failed() {
@@ -49,8 +49,8 @@ pub(crate) fn run(
             continue;
         }
         let start = match &piece {
-            Piece::Data { offset, .. } => *offset,
-            Piece::Zero(range) => range.start,
+            OpenedPiece::Data { offset, .. } => *offset,
+            OpenedPiece::Zero(range) => range.start,
         };
         early.insert(start, piece);
         while let Some(piece) = early.remove(&next) {
@@ -80,12 +80,12 @@ pub(crate) fn run(
 
 fn write(
     out: &mut dyn Write,
-    piece: Piece,
+    piece: OpenedPiece,
     ctx: &StreamContext<'_>,
     done: &mut Streamed,
 ) -> Result<u64> {
     match piece {
-        Piece::Data { offset, bytes, memory } => {
+        OpenedPiece::Data { offset, bytes, memory } => {
             for (at, part) in (offset..).step_by(ZEROS.len()).zip(bytes.chunks(ZEROS.len())) {
                 ctx.cancel.check()?;
                 out.write_all(part).map_err(|e| output_error(ctx, at, e))?;
@@ -96,7 +96,7 @@ fn write(
             ctx.progress.written_bytes.add(len);
             Ok(len)
         }
-        Piece::Zero(range) => {
+        OpenedPiece::Zero(range) => {
             let mut at = range.start;
             while at < range.end {
                 ctx.cancel.check()?;

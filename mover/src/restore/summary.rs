@@ -6,7 +6,7 @@ use crate::reading::damage::SkippedDamage;
 use crate::reading::get;
 use crate::reading::limits::{LimitLine, Limits};
 use crate::reading::open::OpenStats;
-use crate::reading::pipeline::Figures;
+use crate::reading::pipeline::ReadingFigures;
 use crate::reading::plan::PlanScope;
 use chunkstore::{Manifest, RequestCounts};
 use serde::Serialize;
@@ -86,7 +86,7 @@ impl RestoreSummary {
         manifest: &Manifest,
         scope: &PlanScope,
         limits: &Limits,
-        figures: &Figures,
+        figures: &ReadingFigures,
     ) -> Self {
         let edge_bytes: u64 = figures.written.edges.iter().map(|e| e.bytes.len() as u64).sum();
         let fetch = &figures.fetch;

@@ -3,6 +3,8 @@
 
 #![allow(missing_docs, reason = "tests")]
 
+mod layers;
+
 use std::collections::BTreeSet;
 use std::fs;
 use tests::{product_sources, workspace};
