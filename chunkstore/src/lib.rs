@@ -72,7 +72,7 @@
 //! let entry = sealer.seal_chunks(&places, &volume, &[0..4096, 8192..12288], &ids)?;
 //! let [first, last] =
 //!     [0, 1].map(|i: u16| ChunkRef { id: ids[usize::from(i)], location: entry.location(i) });
-//! let mut packs = PackCollector::new(Arc::clone(keys), *repo.id(), PackKind::Chunks);
+//! let mut packs = PackBuilder::new(Arc::clone(keys), *repo.id(), PackKind::Chunks);
 //! packs.add(entry)?;
 //! packs.close(places.close().expect("a pack was begun"))?;
 //! let data_pack = packs.take_finished().expect("it is complete");

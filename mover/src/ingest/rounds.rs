@@ -123,10 +123,12 @@ impl Rounds<'_> {
         let mut missing: HashSet<PackId> = HashSet::new();
         for _ in 0..ROUNDS_MAX {
             let (plan, lost) = job.plan(self)?;
-            let from = self.resume_point(job, &missing, &lost)?;
+            let from = self.resume_point(job, &missing, &lost);
+            let from = from.map_err(|e| self.stopped(job, e, &plan))?;
             let done = match self.pass(job, &plan, from.as_ref(), &missing) {
                 Err(e) if e.kind() == ErrorKind::Fenced => {
-                    let reason = self.run.wait(self.writer.begin_anew())?;
+                    let reason = self.run.wait(self.writer.begin_anew());
+                    let reason = reason.map_err(|e| self.stopped(job, e, &plan))?;
                     self.again(&reason);
                     continue;
                 }
@@ -135,7 +137,8 @@ impl Rounds<'_> {
             self.run.progress.set_phase(Phase::Finishing);
             let manifest = job.manifest(self, &plan, &done)?;
             let reused: Vec<PackId> = done.assembled.reused.iter().copied().collect();
-            self.run.wait(self.writer.lock(&manifest, &done.own_packs, &reused))?;
+            let lock = self.writer.lock(&manifest, &done.own_packs, &reused);
+            self.run.wait(lock).map_err(|e| self.stopped(job, e, &plan))?;
             let commit = self.writer.commit(manifest, &done.own_packs, &reused);
             match self.run.rt.block_on(commit)? {
                 Commit::Done(m) => {
@@ -242,6 +245,11 @@ impl Rounds<'_> {
             counter.set(0);
         }
         p.set_phase(Phase::Moving);
+    }
+
+    /// [`ended`](Self::ended), of a request beside the pass: only a stop ends a run early, a failure is a failure.
+    fn stopped(&self, job: &dyn StoringJob, e: Error, plan: &BackupPlan) -> Error {
+        if e.kind() == ErrorKind::Cancelled { self.ended(job, e, plan) } else { e }
     }
 
     /// Says what is left of a run that ended early, and what to do.

@@ -8,7 +8,7 @@
 //! so no send ever waits. A worker waits only for jobs, which end when the engine drops its sender;
 //! the engine waits only while something is inside.
 
-use super::engine::{Completion, InFlight, Patience};
+use super::engine::{Completion, InFlight, WaitFor};
 use super::file::IoFile;
 use super::transfer::TransferProgress;
 use crate::io::Direction;
@@ -68,20 +68,20 @@ impl Blocking {
         }
     }
 
-    pub(super) fn next(&mut self, patience: Patience) -> Result<Option<Completion>> {
+    pub(super) fn next(&mut self, wait_for: WaitFor) -> Result<Option<Completion>> {
         let gone = || Error::new(ErrorKind::Bug, "wait for a transfer", "all I/O threads are gone");
-        let done = match patience {
-            Patience::None => match self.done.try_recv() {
+        let done = match wait_for {
+            WaitFor::None => match self.done.try_recv() {
                 Ok(c) => c,
                 Err(TryRecvError::Empty) => return Ok(None),
                 Err(TryRecvError::Disconnected) => return Err(gone()),
             },
-            Patience::Until(end) => match self.done.recv_deadline(end) {
+            WaitFor::Until(end) => match self.done.recv_deadline(end) {
                 Ok(c) => c,
                 Err(RecvTimeoutError::Timeout) => return Ok(None),
                 Err(RecvTimeoutError::Disconnected) => return Err(gone()),
             },
-            Patience::Forever => self.done.recv().map_err(|_| gone())?,
+            WaitFor::Forever => self.done.recv().map_err(|_| gone())?,
         };
         self.in_flight -= 1;
         Ok(Some(done))

@@ -214,7 +214,7 @@ impl InFlight {
 
 /// How long to wait for a completion.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Patience {
+pub(super) enum WaitFor {
     /// Only look.
     None,
     Until(Instant),
@@ -225,7 +225,7 @@ pub(super) enum Patience {
 /// thread at a time.
 ///
 /// Transfers may be handed to the kernel in batches: they have been when a waiting call finds none
-/// that ended, or [`Engine::kick`] was called. Completions come in any order. Dropping an engine
+/// that ended, or [`Engine::submit_queued`] was called. Completions come in any order. Dropping an engine
 /// with transfers in flight waits a few seconds for them; whether such a write reached the device
 /// is not known. What does not end by then keeps its slot for ever.
 #[derive(Debug)]
@@ -379,7 +379,7 @@ impl Engine {
     /// The next transfer that ends. An error means that the engine itself failed, or that nothing
     /// is in flight.
     pub fn wait(&mut self) -> Result<Completion> {
-        self.next(Patience::Forever)?.ok_or_else(|| {
+        self.next(WaitFor::Forever)?.ok_or_else(|| {
             Error::new(ErrorKind::Bug, "wait for a transfer", "none is in flight".to_owned())
         })
     }
@@ -387,23 +387,23 @@ impl Engine {
     /// The next transfer that ends within this time; `None` if none does, or nothing is in flight.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Option<Completion>> {
         match Instant::now().checked_add(timeout) {
-            Some(end) => self.next(Patience::Until(end)),
-            None => self.next(Patience::Forever),
+            Some(end) => self.next(WaitFor::Until(end)),
+            None => self.next(WaitFor::Forever),
         }
     }
 
     /// A transfer that has ended already, if there is one.
     pub fn try_wait(&mut self) -> Result<Option<Completion>> {
-        self.next(Patience::None)
+        self.next(WaitFor::None)
     }
 
-    fn next(&mut self, patience: Patience) -> Result<Option<Completion>> {
+    fn next(&mut self, wait_for: WaitFor) -> Result<Option<Completion>> {
         if self.in_flight == 0 {
             return Ok(None);
         }
         let done = match &mut self.kind {
-            Kind::Uring(ring) => ring.next(patience)?,
-            Kind::Blocking(b) => b.next(patience)?,
+            Kind::Uring(ring) => ring.next(wait_for)?,
+            Kind::Blocking(b) => b.next(wait_for)?,
         };
         self.in_flight -= usize::from(done.is_some());
         Ok(done)

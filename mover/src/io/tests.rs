@@ -1,7 +1,7 @@
 //! All engines against plain reads and writes, on files; `tests/device.rs` does the same on block
 //! devices.
 
-use super::engine::{InFlight, Patience};
+use super::engine::{InFlight, WaitFor};
 use super::transfer::Transfer;
 use super::uring::Uring;
 use super::*;
@@ -249,16 +249,16 @@ fn waiting_ends_when_the_time_is_up() {
         let arena = Arena::new(4, 4096).unwrap();
         let mut ring = ring_on_pipe(register, &file, &arena);
         ring.submit(read_item(&arena, 6));
-        assert!(ring.next(Patience::None).unwrap().is_none());
+        assert!(ring.next(WaitFor::None).unwrap().is_none());
         let begin = Instant::now();
         let end = begin + Duration::from_millis(30);
-        assert!(ring.next(Patience::Until(end)).unwrap().is_none());
+        assert!(ring.next(WaitFor::Until(end)).unwrap().is_none());
         assert!(begin.elapsed() >= Duration::from_millis(30));
         // comes in two pieces: a short read is continued
         to.write_all(b"abc").unwrap();
-        assert!(ring.next(Patience::Until(begin)).unwrap().is_none());
+        assert!(ring.next(WaitFor::Until(begin)).unwrap().is_none());
         to.write_all(b"def").unwrap();
-        let done = ring.next(Patience::Forever).unwrap().unwrap();
+        let done = ring.next(WaitFor::Forever).unwrap().unwrap();
         assert_eq!((&done.slot[..6], done.tag), (&b"abcdef"[..], 42));
         drop((done, ring));
         assert!(arena.all_home());
@@ -272,7 +272,7 @@ fn a_transfer_that_never_ends_keeps_its_slot_and_the_memory() {
         let arena = Arena::new(4, 4096).unwrap();
         let mut ring = ring_on_pipe(register, &file, &arena);
         ring.submit(read_item(&arena, 4096));
-        assert!(ring.next(Patience::None).unwrap().is_none());
+        assert!(ring.next(WaitFor::None).unwrap().is_none());
         ring.set_drop_patience(Duration::from_millis(20));
         drop(ring);
         assert_eq!(arena.free_slots(), 3, "the slot is not given to anyone else");
@@ -292,7 +292,7 @@ fn an_engine_works_on_another_thread_and_after_its_first_one_ended() {
         s.spawn(|| {
             let mut ring = ring_on_pipe(true, &file, &arena);
             ring.submit(read_item(&arena, 3));
-            assert!(ring.next(Patience::None).unwrap().is_none());
+            assert!(ring.next(WaitFor::None).unwrap().is_none());
             ring
         })
         .join()
@@ -300,9 +300,9 @@ fn an_engine_works_on_another_thread_and_after_its_first_one_ended() {
     });
     // the kernel cancels what a thread that ended had asked for; the engine asks again
     let soon = Instant::now() + Duration::from_millis(20);
-    assert!(ring.next(Patience::Until(soon)).unwrap().is_none());
+    assert!(ring.next(WaitFor::Until(soon)).unwrap().is_none());
     to.write_all(b"xyz").unwrap();
-    let done = ring.next(Patience::Forever).unwrap().unwrap();
+    let done = ring.next(WaitFor::Forever).unwrap().unwrap();
     assert_eq!(&done.slot[..3], b"xyz");
     drop((done, ring));
     assert!(arena.all_home());

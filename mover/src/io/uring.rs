@@ -13,7 +13,7 @@
 //! of its own and waits only for the kernel, so it cannot deadlock.
 
 use super::arena::Arena;
-use super::engine::{Completion, Direction, InFlight, Patience};
+use super::engine::{Completion, Direction, InFlight, WaitFor};
 use super::file::IoFile;
 use super::transfer::{Transfer, TransferProgress, TransferStep, Via};
 use chunkstore::{Error, ErrorKind, Result};
@@ -85,8 +85,8 @@ impl Uring {
 
     /// Shortens what `drop` waits, for tests of what it does then.
     #[cfg(test)]
-    pub(super) fn set_drop_patience(&mut self, patience: Duration) {
-        self.drop_patience = patience;
+    pub(super) fn set_drop_patience(&mut self, wait_for: Duration) {
+        self.drop_patience = wait_for;
     }
 
     /// One real read. Only an error that says "not this way" counts: a device that fails here fails
@@ -96,7 +96,7 @@ impl Uring {
         let len = self.file.align().max(512) as usize;
         let transfer = Transfer::new(Direction::Read, 0, 0, len)?;
         self.submit(InFlight { slot, slot_offset: 0, tag: 0, transfer });
-        let done = self.next(Patience::Forever).map_err(io::Error::other)?;
+        let done = self.next(WaitFor::Forever).map_err(io::Error::other)?;
         match done.map(|c| c.result) {
             Some(Err(e)) if is_no_way(&e) => Err(e),
             _ => Ok(()),
@@ -123,7 +123,7 @@ impl Uring {
         self.enter(None).map_err(|e| self.failed(e))
     }
 
-    pub(super) fn next(&mut self, patience: Patience) -> Result<Option<Completion>> {
+    pub(super) fn next(&mut self, wait_for: WaitFor) -> Result<Option<Completion>> {
         let mut looked = false;
         loop {
             if let Some(done) = self.reap() {
@@ -132,11 +132,11 @@ impl Uring {
                 }
                 return Ok(Some(done));
             }
-            let wait = match patience {
-                Patience::None if looked => return Ok(None),
-                Patience::None => None,
-                Patience::Forever => Some(None),
-                Patience::Until(end) => {
+            let wait = match wait_for {
+                WaitFor::None if looked => return Ok(None),
+                WaitFor::None => None,
+                WaitFor::Forever => Some(None),
+                WaitFor::Until(end) => {
                     let left = end.saturating_duration_since(Instant::now());
                     if looked && left.is_zero() {
                         return Ok(None);

@@ -138,10 +138,22 @@ fn who_was_taken_for_dead_says_so_at_once_and_commits_all_the_same() {
         assert!(child.try_wait().expect("look at it").is_none(), "it ended without a pack");
         std::thread::yield_now();
     }
+    // it cannot come back before the collection looks: its next checkpoint is soon
+    let process = rustix::process::Pid::from_child(&child);
+    let signal = |signal| rustix::process::kill_process(process, signal).expect("a signal");
+    signal(rustix::process::Signal::STOP);
+    let stopped = || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).expect("its state");
+        stat.rsplit(") ").next().is_some_and(|state| state.starts_with('T'))
+    };
+    while !stopped() {
+        std::thread::yield_now();
+    }
     // as a collector leaves it that has waited for ten minutes, and one more is busy
     stage.objects("leases").iter().for_each(|lease| fs::remove_file(lease).expect("remove it"));
     let gc = stage.mover.ok(["gc", "--json"]).summary();
     assert!(gc["deleted_packs"].as_u64() > Some(0), "{gc}");
+    signal(rustix::process::Signal::CONT);
     let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
     let mut said = String::new();
     while !said.contains("taken for dead") {
