@@ -123,7 +123,7 @@ pub fn backup(
     let resume_by = resume::resume_by(options, &prepared, &known.parents);
     let (volume, after) = (prepared.volume.clone(), known.recent.newest_seen());
     let wanted = WriterOptions { volume, backup_id, parents: known.parents.clone(), after, lease };
-    let writer = run.wait(match resume_by {
+    let writer = rt.block_on(match resume_by {
         Some(by) => Writer::begin_or_resume(repo, wanted, by),
         None => Writer::begin(repo, wanted),
     })?;

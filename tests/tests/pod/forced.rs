@@ -202,7 +202,7 @@ fn a_log_that_nobody_reads_does_not_hold_up_the_end() {
         let named = |path: PathBuf| fs::read_to_string(path.join("comm")).ok();
         tasks
             .any(|task| {
-                task.ok().and_then(|task| named(task.path())).as_deref() == Some("signals\n")
+                task.ok().and_then(|task| named(task.path())).as_deref() == Some("supervise\n")
             })
             .then_some(())
     });
