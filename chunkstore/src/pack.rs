@@ -21,7 +21,9 @@ pub use layout::{
 pub(crate) use allocator::Reservation;
 #[cfg(any(test, feature = "testkit"))]
 pub(crate) use collector::pack_end;
-pub(crate) use layout::{Entry, encode_directory, entry_parts, seal_entry, split_entry};
+#[cfg(any(test, feature = "testkit"))]
+pub(crate) use layout::encode_directory;
+pub(crate) use layout::{Entry, entry_parts, seal_entry, split_entry};
 
 use crate::ids::PackId;
 
