@@ -319,7 +319,7 @@ impl LeaseKeeper {
         self.state.lock().await.gap
     }
 
-    /// ReadThrottle true when the lease is found gone, and false when another one is in its place.
+    /// Turns true when the lease is found gone, and false when another one is in its place.
     pub(super) fn lost(&self) -> watch::Receiver<bool> {
         self.lost.subscribe()
     }

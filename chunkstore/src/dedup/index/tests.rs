@@ -307,7 +307,7 @@ fn damaged_copies_are_found_and_made_again() {
             })
             .count();
         let stats = index.stats();
-        // found when it was opened: copied again. SegmentLookup in a block: not used any more in this run.
+        // found when it was opened: copied again. Found in a block: not used any more in this run.
         // The hash of the whole is not looked at, as every piece has its own tag
         assert!(found == 3000 || stats.damaged == 1, "byte {at}: {found} {stats:?}");
         if stats.damaged == 1 {

@@ -42,7 +42,7 @@ struct Scene {
 /// How removals ended.
 #[derive(Debug, Default, Clone, Copy)]
 struct Played {
-    /// ReadThrottle of the first run until it ended.
+    /// Turns of the first run until it ended.
     turns: usize,
     /// Runs that say that they have removed their key.
     done: usize,
