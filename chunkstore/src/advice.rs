@@ -6,9 +6,8 @@
 
 use std::sync::OnceLock;
 
-/// A next step.
+/// A next step. Exhaustive on purpose: a program that has words for each must hear of a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Advice {
     /// Read without a lease.
     ReadWithoutLease,
@@ -29,17 +28,6 @@ pub enum Advice {
 }
 
 impl Advice {
-    /// All of them, for a program that names each.
-    pub const ALL: [Self; 7] = [
-        Self::ReadWithoutLease,
-        Self::CollectAlone,
-        Self::RecordDamage,
-        Self::FindLosses,
-        Self::RetainElsewhere,
-        Self::UseObjectLock,
-        Self::RenameVolume,
-    ];
-
     /// As an error says it: in the program's words, if it has set any.
     pub fn words(self) -> &'static str {
         WORDS.get().map_or_else(|| self.plain(), |words| words(self))
