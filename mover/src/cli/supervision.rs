@@ -17,7 +17,7 @@ use crate::run::quota::Bound;
 use crate::run::{Cancel, Progress, StopReason};
 use crate::sizes::show_seconds;
 use chunkstore::{Error, ErrorKind, Result, Store};
-use crossbeam_channel::bounded;
+use crossbeam_channel::{Receiver, bounded};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use stall::Watched;
@@ -57,6 +57,8 @@ struct State {
     watched: Option<Watched>,
     /// When the operation was seen to be asked to stop.
     stopping: Option<Instant>,
+    /// When the first signal was seen: whatever has asked before, it is the first one.
+    signal: Option<Instant>,
 }
 
 /// Something that an operation is held to, until it is dropped.
@@ -172,6 +174,7 @@ impl Shared {
             };
             match until {
                 Step::Force(reason) => end_by_force(&self.output, too_slow(reason)),
+                Step::Signalled => drop(aside("stopping", termination::stopping)),
                 Step::Sleep(until) => sleep(sleeper, until),
             }
         }
@@ -179,42 +182,47 @@ impl Shared {
 
     /// What is due, and when to look again.
     fn step(&self, state: &mut State, now: Instant) -> Step {
-        let Some(since) = state.stopping else {
-            if !self.cancel.cancelled() {
-                let stalled = state.watched.as_mut().and_then(|watched| watched.look(now));
-                let late = state.deadline.is_some_and(|deadline| now >= deadline);
-                match (late, stalled) {
-                    (true, _) => self.cancel.request_for(StopReason::Bound(Bound::Deadline)),
-                    (false, Some(limit)) => self.cancel.request_for(StopReason::Stalled(limit)),
-                    (false, None) => {
-                        let next = state.watched.as_ref().map(Watched::next);
-                        return Step::Sleep([state.deadline, next].into_iter().flatten().min());
-                    }
-                }
-            }
+        if state.signal.is_none() && self.signalled.load(Ordering::SeqCst) {
+            state.signal = Some(now);
             // a handler has set the flag, and can wake nobody
             self.cancel.request();
-            if self.signalled.load(Ordering::SeqCst) {
-                termination::stopping();
+            return Step::Signalled;
+        }
+        if state.stopping.is_none() && !self.cancel.cancelled() {
+            let stalled = state.watched.as_mut().and_then(|watched| watched.look(now));
+            let late = state.deadline.is_some_and(|deadline| now >= deadline);
+            match (late, stalled) {
+                (true, _) => self.cancel.request_for(StopReason::Bound(Bound::Deadline)),
+                (false, Some(limit)) => self.cancel.request_for(StopReason::Stalled(limit)),
+                (false, None) => {
+                    let next = state.watched.as_ref().map(Watched::next);
+                    return Step::Sleep([state.deadline, next].into_iter().flatten().min());
+                }
             }
-            state.stopping = Some(now);
-            return Step::Sleep(Some(now + STOP_WITHIN));
+        }
+        let since = *state.stopping.get_or_insert(now);
+        let reason = self.cancel.reason().unwrap_or(StopReason::Requested);
+        // what has ended in time is held to nothing any more
+        let held = match reason {
+            StopReason::Requested => false,
+            StopReason::Stalled(_) => state.watched.is_some(),
+            StopReason::Bound(_) => state.deadline.is_some(),
         };
-        let signalled = self.signalled.load(Ordering::SeqCst);
-        let held = state.deadline.is_some() || state.watched.is_some();
-        match self.cancel.reason() {
-            // what was held to it has ended in time
-            Some(StopReason::Stalled(_) | StopReason::Bound(_)) if !held && !signalled => {
-                Step::Sleep(None)
-            }
-            Some(reason) if now >= since + STOP_WITHIN => Step::Force(reason),
-            _ => Step::Sleep(Some(since + STOP_WITHIN)),
+        let of_reason = held.then_some((since, reason));
+        let of_signal = state.signal.map(|at| (at, StopReason::Requested));
+        let first = [of_reason, of_signal].into_iter().flatten().min_by_key(|(at, _)| *at);
+        match first.map(|(at, reason)| (at + STOP_WITHIN, reason)) {
+            None => Step::Sleep(None),
+            Some((at, reason)) if now >= at => Step::Force(reason),
+            Some((at, _)) => Step::Sleep(Some(at)),
         }
     }
 }
 
 enum Step {
     Sleep(Option<Instant>),
+    /// The first signal is to be said.
+    Signalled,
     Force(StopReason),
 }
 
@@ -270,17 +278,25 @@ fn end_by_force(output: &Arc<Output>, error: Error) -> ! {
     }
     output.remember(&error);
     // who would read a warning may be what is waited for
-    let _ = termination::end(code, &output.ended());
-    let (said, heard) = bounded::<()>(1);
+    let ended = output.ended();
+    let told = aside("last-message", move || drop(termination::end(code, &ended)));
+    let _ = told.recv_timeout(LAST_WORDS);
     let speaker = Arc::clone(output);
-    let speak = move || {
-        speaker.show_error(&error);
-        let _ = said.send(());
-    };
-    if std::thread::Builder::new().name("last-words".into()).spawn(speak).is_ok() {
-        let _ = heard.recv_timeout(LAST_WORDS);
-    }
+    let said = aside("last-words", move || speaker.show_error(&error));
+    let _ = said.recv_timeout(LAST_WORDS);
     std::process::exit(i32::from(code))
+}
+
+/// Does what may hang for good beside everything else; what is given hears of its end.
+fn aside(name: &str, work: impl FnOnce() + Send + 'static) -> Receiver<()> {
+    let (done, ended) = bounded::<()>(1);
+    let body = move || {
+        work();
+        let _ = done.send(());
+    };
+    // without a thread it is left out: nobody may wait for it
+    let _ = std::thread::Builder::new().name(name.into()).spawn(body);
+    ended
 }
 
 /// Puts the reason of a stop in the place of the error that it led to: the stop itself, where nobody

@@ -34,6 +34,7 @@ fn sleeps(step: Step) -> Option<Instant> {
     match step {
         Step::Sleep(until) => until,
         Step::Force(reason) => panic!("ended by force for {reason:?}"),
+        Step::Signalled => panic!("there is no signal"),
     }
 }
 
@@ -51,17 +52,51 @@ fn a_deadline_asks_once_and_forces_only_what_is_held_to_it() {
     assert!(matches!(shared.step(&mut state, late), Step::Force(StopReason::Bound(_))));
     state.deadline = None;
     assert_eq!(sleeps(shared.step(&mut state, late)), None, "it has ended in time");
+}
+
+/// A signal is said, has all of its time, and decides the exit code, whatever has asked before.
+#[test]
+fn a_signal_after_a_bound_is_the_first_one() {
+    let shared = shared();
+    let deadline = Instant::now();
+    let mut state = State { deadline: Some(deadline), ..State::default() };
+    assert_eq!(sleeps(shared.step(&mut state, deadline)), Some(deadline + STOP_WITHIN));
+    state.deadline = None;
+    let signal = deadline + 2 * STOP_WITHIN;
+    assert_eq!(sleeps(shared.step(&mut state, signal)), None);
     shared.signalled.store(true, Ordering::SeqCst);
-    assert!(matches!(shared.step(&mut state, late), Step::Force(_)), "a signal came later");
+    assert!(matches!(shared.step(&mut state, signal), Step::Signalled));
+    assert_eq!(sleeps(shared.step(&mut state, signal)), Some(signal + STOP_WITHIN));
+    let forced = shared.step(&mut state, signal + STOP_WITHIN);
+    assert!(matches!(forced, Step::Force(StopReason::Requested)));
+    // the operation itself was asked by the deadline
+    assert_eq!(shared.cancel.reason(), Some(StopReason::Bound(Bound::Deadline)));
 }
 
 #[test]
-fn a_flag_that_a_handler_has_set_is_a_stop() {
+fn what_is_held_to_a_deadline_ends_by_it_though_a_signal_came_later() {
+    let shared = shared();
+    let deadline = Instant::now();
+    let mut state = State { deadline: Some(deadline), ..State::default() };
+    shared.step(&mut state, deadline);
+    shared.signalled.store(true, Ordering::SeqCst);
+    let later = deadline + STOP_WITHIN / 2;
+    assert!(matches!(shared.step(&mut state, later), Step::Signalled));
+    assert_eq!(sleeps(shared.step(&mut state, later)), Some(deadline + STOP_WITHIN));
+    let forced = shared.step(&mut state, deadline + STOP_WITHIN);
+    assert!(matches!(forced, Step::Force(StopReason::Bound(Bound::Deadline))));
+}
+
+#[test]
+fn a_signal_is_said_and_forces_an_end() {
     let shared = shared();
     let now = Instant::now();
     let mut state = State::default();
     assert_eq!(sleeps(shared.step(&mut state, now)), None);
+    // as the handlers do, in their order
+    shared.signalled.store(true, Ordering::SeqCst);
     shared.cancel.flag().store(true, Ordering::SeqCst);
+    assert!(matches!(shared.step(&mut state, now), Step::Signalled));
     assert_eq!(sleeps(shared.step(&mut state, now)), Some(now + STOP_WITHIN));
     assert_eq!(shared.cancel.reason(), Some(StopReason::Requested));
     let forced = shared.step(&mut state, now + STOP_WITHIN);
