@@ -123,7 +123,7 @@ pub fn backup(
     let resume_by = resume::resume_by(options, &prepared, &known.parents);
     let (volume, after) = (prepared.volume.clone(), known.recent.newest_seen());
     let wanted = WriterOptions { volume, backup_id, parents: known.parents.clone(), after, lease };
-    let writer = rt.block_on(match resume_by {
+    let writer = run.wait_a_moment(match resume_by {
         Some(by) => Writer::begin_or_resume(repo, wanted, by),
         None => Writer::begin(repo, wanted),
     })?;
@@ -179,7 +179,7 @@ impl Job<'_> {
     fn unaudited_plan(&self, rounds: &Rounds<'_>) -> Result<(BackupPlan, Vec<Range<u64>>)> {
         let (p, parent) = (&self.prepared, rounds.writer.parent());
         p.check_parent(self.options, parent.is_some())?;
-        p.plan(rounds.run.rt, rounds.repo, parent, rounds.writer.damaged())
+        p.plan(rounds.run, rounds.repo, parent, rounds.writer.damaged())
     }
 }
 
@@ -224,11 +224,12 @@ impl rounds::StoringJob for Job<'_> {
         Input::Device { source: &self.prepared.source, engine: self.options.engine }
     }
 
-    fn goes_on(&mut self, rounds: &mut Rounds<'_>, from: &Checkpoint) {
-        let began = rounds.run.rt.block_on(rounds.writer.began(from));
+    fn goes_on(&mut self, rounds: &mut Rounds<'_>, from: &Checkpoint) -> Result<()> {
+        let began = rounds.run.wait(async { Ok(rounds.writer.began(from).await) })?;
         let late = resume::overtaken(&self.known, &rounds.writer, began);
         let late = late.filter(|w| !rounds.warnings.contains(w));
         rounds.warnings.extend(late);
+        Ok(())
     }
 
     fn manifest(

@@ -150,7 +150,7 @@ pub fn forecast(
         None => (known.parents.into_iter().next(), None),
     };
     prepared.check_parent(options, parent.is_some())?;
-    let (plan, lost) = prepared.plan(rt, repo, parent.as_ref(), &damaged)?;
+    let (plan, lost) = prepared.plan(run, repo, parent.as_ref(), &damaged)?;
     let from = checkpoint.filter(|c| fits(repo, prepared.geometry, c, &lost, &damaged));
     let next = from.as_ref().map_or(ChunkNo(0), |c| c.next_chunk);
     let left = plan.remaining_from(prepared.geometry, next);

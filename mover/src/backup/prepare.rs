@@ -129,7 +129,7 @@ impl Prepared {
     /// damaged.
     pub(super) fn plan(
         &self,
-        rt: &tokio::runtime::Handle,
+        run: RunContext<'_>,
         repo: &Repository,
         parent: Option<&Manifest>,
         damaged: &DamagedSet,
@@ -140,7 +140,7 @@ impl Prepared {
             return Ok((plan, Vec::new()));
         }
         let limits = ReadLimits::within(self.bounds.map_read_bytes);
-        let lost = damage::damaged_of_parent(rt, repo, parent, damaged, limits)?;
+        let lost = damage::damaged_of_parent(run, repo, parent, damaged, limits)?;
         Ok((plan.read_again(self.geometry, &lost), lost))
     }
 

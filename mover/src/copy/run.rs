@@ -123,7 +123,7 @@ fn run(
         after: NewestSeen::default(), // it has the place of its original
         lease: CopySession::lease(options),
     };
-    let writer = at.wait(Writer::begin_or_resume(at.to, wanted, resume_by))?;
+    let writer = at.run.wait_a_moment(Writer::begin_or_resume(at.to, wanted, resume_by))?;
     let pages = (at.to.params().page_fanout, bounds.pack_bytes);
     let meter = Meter::new(options.quota, at.to.store(), pages, bounds.slot_bytes)?;
     let how = How {
@@ -266,7 +266,7 @@ impl rounds::StoringJob for Job<'_> {
         }
         let limits = ReadLimits::within(rounds.bounds.map_read_bytes);
         let lost = damage::damaged_of_parent(
-            self.at.run.rt,
+            self.at.run,
             self.at.to,
             rounds.writer.parent(),
             rounds.writer.damaged(),

@@ -1,5 +1,6 @@
 //! The damaged chunks of a parent: a pass reads them instead of taking them over.
 
+use crate::run::RunContext;
 use chunkstore::{
     Checkpoint, DamagedSet, Error, ErrorKind, Manifest, ReadLimits, Repository, Result, VolumeMap,
     damaged_chunks,
@@ -9,7 +10,7 @@ use std::ops::Range;
 /// Chunks of the parent that must not be taken over. Costs a walk over its map, but only where
 /// there are damage records.
 pub(crate) fn damaged_of_parent(
-    rt: &tokio::runtime::Handle,
+    run: RunContext<'_>,
     repo: &Repository,
     parent: Option<&Manifest>,
     damaged: &DamagedSet,
@@ -17,7 +18,7 @@ pub(crate) fn damaged_of_parent(
 ) -> Result<Vec<Range<u64>>> {
     let Some(parent) = parent else { return Ok(Vec::new()) };
     let map = VolumeMap::of(repo, parent)?;
-    rt.block_on(damaged_chunks(repo, &map, damaged, limits))
+    run.wait(damaged_chunks(repo, &map, damaged, limits))
 }
 
 /// A checkpoint may be of a run that did not know of the damage yet: then what it has taken over is

@@ -2,9 +2,9 @@
 //! a collector took away packs that the run refers to.
 //!
 //! One loop for backups and copies. A [`StoringJob`] says where they differ: the plan, the source of the
-//! bytes, the manifest, the words of an early end. Every request heeds a stop but three: the commit,
-//! the preparation of checkpoints, and the question to the own lease of a run that ends, which has a
-//! bound of its own.
+//! bytes, the manifest, the words of an early end. Every wait heeds a stop but two: the commit, and
+//! the question to the own lease of a run that ends, which has a bound of its own. A stop that comes
+//! before there is a plan says no share of what is kept: without a plan it is not known.
 
 use super::bounds::Bounds;
 use super::checkpoint::CheckpointSchedule;
@@ -41,7 +41,9 @@ pub(crate) trait StoringJob {
     fn input(&self) -> Input<'_>;
 
     /// The run goes on from a checkpoint that fits.
-    fn goes_on(&mut self, _rounds: &mut Rounds<'_>, _from: &Checkpoint) {}
+    fn goes_on(&mut self, _rounds: &mut Rounds<'_>, _from: &Checkpoint) -> Result<()> {
+        Ok(())
+    }
 
     /// The manifest of what a pass made, or the reason not to commit it.
     fn manifest(
@@ -183,7 +185,7 @@ impl Rounds<'_> {
             self.warnings.push(format!("the checkpoint is of no use: {e}"));
             return Ok(None);
         }
-        job.goes_on(self, &from);
+        job.goes_on(self, &from)?;
         Ok(Some(from))
     }
 
@@ -211,7 +213,10 @@ impl Rounds<'_> {
         let stop = Arc::new(Stop::new(cancel, self.meter.clone()));
         let _watch = stop.fail_when(rt, self.writer.taken_for_dead());
         let dedup = Dedup::new(self.repo, rt, &stop, segments, memory, scratch, unusable);
-        let checkpointer = self.resume_by.map(|by| rt.block_on(self.writer.checkpoints(by.plan)));
+        let checkpointer = match self.resume_by {
+            Some(by) => Some(self.run.wait(async { Ok(self.writer.checkpoints(by.plan).await) })?),
+            None => None,
+        };
         let sparing = || CheckpointSchedule::sparing(plan.read_bytes);
         Pass {
             repo: self.repo,
