@@ -4,6 +4,7 @@ use super::{Stage, expect_error, p};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
@@ -66,9 +67,14 @@ fn somebody_at_work_is_waited_for_and_named() {
 }
 
 /// What nobody has written to since a day.
-fn old_file(path: &std::path::Path) {
+fn old_file(path: &Path) {
     fs::create_dir_all(path.parent().expect("a directory")).expect("make it");
     fs::write(path, "of somebody").expect("write a file");
+    make_old(path);
+}
+
+/// A day old, by the clock of its file system.
+fn make_old(path: &Path) {
     let file = fs::File::options().write(true).open(path).expect("open it");
     file.set_modified(SystemTime::now() - Duration::from_secs(86400)).expect("make it old");
 }
@@ -78,7 +84,7 @@ fn files_of_others_stay_and_those_of_killed_writers_go() {
     let stage = stage("gc-others");
     let repository = stage.repository();
     let pack = stage.objects("packs").pop().expect("a pack");
-    let leftover = std::path::PathBuf::from(format!("{}#7", pack.display()));
+    let leftover = PathBuf::from(format!("{}#7", pack.display()));
     let others = ["Comics/Issue #42", "Comics/abc#1", "packs/photo#1", "packs/ab/photo#1"]
         .map(|name| repository.join(name));
     others.iter().chain([&leftover]).for_each(|path| old_file(path));
@@ -107,7 +113,7 @@ fn no_repository_is_made_among_other_things() {
     let library = stage.path("library");
     fs::create_dir_all(library.join("Comics")).expect("make a directory");
     let key = stage.path("another-key");
-    let init = |place: &std::path::Path| {
+    let init = |place: &Path| {
         stage.mover.run([
             p("init"),
             p("--quiet"),
@@ -126,27 +132,25 @@ fn no_repository_is_made_among_other_things() {
 
 #[test]
 fn who_was_taken_for_dead_says_so_at_once_and_commits_all_the_same() {
-    // A writer that is held still in the middle of a beat brings its lease back and does not know. A
-    // collector leaves a fence as well, which it would meet; this one leaves none.
-    let said = (0..10).any(|attempt| {
+    // a writer that is held still in the middle of a beat brings its lease back, and hears of the
+    // fence only when it commits
+    let at_once = (0..10).any(|attempt| {
         let stage = Stage::new(&format!("gc-comes-back-{attempt}"));
         let image = stage.path("large");
         fs::write(&image, super::random_bytes(24 << 20)).expect("write an image");
-        let said = taken_for_dead(&stage, &image, "w");
-        if said {
-            let back = stage.path("back");
-            stage.mover.ok([p("restore"), p("w@latest"), back.clone(), p("--verify")]);
-            assert_eq!(tests::first_difference(&image, &back), None);
-        }
-        said
+        let at_once = is_taken_for_dead(&stage, &image);
+        let back = stage.path("back");
+        stage.mover.ok([p("restore"), p("w@latest"), back.clone(), p("--verify")]);
+        assert_eq!(tests::first_difference(&image, &back), None);
+        at_once
     });
-    assert!(said, "no writer said that it was taken for dead");
+    assert!(at_once, "no writer said at once that it was taken for dead");
 }
 
-/// Backs up, takes the lease and the packs away meanwhile, and lets the run end well; whether it
-/// said so.
-fn taken_for_dead(stage: &Stage, image: &std::path::Path, volume: &str) -> bool {
-    let line = ["backup", "--json", "--no-progress", "--volume", volume, "--snapshot", "s"];
+/// Backs up while a collection takes the run for dead, and lets it end well; whether it said so
+/// before it had stored all.
+fn is_taken_for_dead(stage: &Stage, image: &Path) -> bool {
+    let line = ["backup", "--json", "--no-progress", "--volume", "w", "--snapshot", "s"];
     let pace = ["--limit-read", "4MiB", "--checkpoint-interval", "4MiB"];
     let line = line.iter().chain(&pace).map(|text| p(text)).chain([image.to_path_buf()]);
     // a file that is still being written is no pack yet
@@ -160,7 +164,7 @@ fn taken_for_dead(stage: &Stage, image: &std::path::Path, volume: &str) -> bool 
         assert!(child.try_wait().expect("look at it").is_none(), "it ended without a pack");
         std::thread::yield_now();
     }
-    // it cannot come back before the collection looks: its next checkpoint is soon
+    // it cannot beat before the collection looks
     let process = rustix::process::Pid::from_child(&child);
     let signal = |signal| rustix::process::kill_process(process, signal).expect("a signal");
     signal(rustix::process::Signal::STOP);
@@ -171,10 +175,9 @@ fn taken_for_dead(stage: &Stage, image: &std::path::Path, volume: &str) -> bool 
     while !stopped() {
         std::thread::yield_now();
     }
-    // as a collector leaves it that has waited for ten minutes, and one more is busy
-    for lease in stage.objects("leases") {
-        fs::remove_file(lease).expect("remove it");
-    }
+    let leases = stage.objects("leases");
+    assert!(!leases.is_empty(), "it has a lease");
+    leases.iter().for_each(|lease| make_old(lease));
     let gc = stage.mover.ok(["gc", "--json"]).summary();
     assert!(gc["deleted_packs"].as_u64() > Some(0), "{gc}");
     signal(rustix::process::Signal::CONT);
@@ -185,15 +188,18 @@ fn taken_for_dead(stage: &Stage, image: &std::path::Path, volume: &str) -> bool 
             break;
         }
     }
-    let says = said.contains("taken for dead");
-    if says {
-        assert!(child.try_wait().expect("look at it").is_none(), "it goes on");
-        stage.mover.ok(["gc", "--json"]);
+    let at_once = said.contains("taken for dead");
+    if at_once {
+        // one more is busy beside it: what it stores under its new lease stays
+        let is_lease = |path: &PathBuf| !path.to_string_lossy().contains('#');
+        while !stage.objects("leases").iter().any(is_lease) {
+            assert!(child.try_wait().expect("look at it").is_none(), "it goes on");
+        }
+        let again = stage.mover.ok(["gc", "--json"]).summary();
+        assert_eq!(again["deleted_packs"], 0, "it has a lease: {again}");
     }
     let output = child.wait_with_output().expect("wait for it");
     let text = String::from_utf8_lossy(&output.stdout);
-    if says {
-        assert!(output.status.success() && text.contains("stored again"), "{said}{text}");
-    }
-    says
+    assert!(output.status.success() && text.contains("stored again"), "{said}{text}");
+    at_once
 }
