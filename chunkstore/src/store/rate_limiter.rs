@@ -13,8 +13,11 @@
 use super::{BULK_BYTES_MIN, Store, retry_budget};
 use bytes::Bytes;
 use futures::TryStreamExt;
-use object_store::GetResult;
+use object_store::{GetResult, GetResultPayload};
+use std::fs::File;
+use std::io;
 use std::num::NonZeroU64;
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,6 +26,10 @@ use std::time::{Duration, Instant};
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// Time in which a line was idle that may be made up for: what timers and requests take.
 const IDLE_SAVED: Duration = Duration::from_millis(50);
+
+/// Smallest and largest read of a file that is paced.
+const FILE_PIECE_MIN: u64 = 64 << 10;
+const FILE_PIECE_MAX: u64 = 4 << 20;
 
 /// Bytes a second that transfers may have; `None` has no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -114,6 +121,12 @@ fn worth_it(pause: Duration) -> Duration {
     if pause < PAUSE_MIN { Duration::ZERO } else { pause }
 }
 
+async fn pause(pause: Duration) {
+    if !pause.is_zero() {
+        retry_budget::pause(pause).await;
+    }
+}
+
 /// Both directions.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Throttles {
@@ -135,10 +148,8 @@ impl Throttle {
     /// Waits until a transfer of so many bytes may begin.
     pub(super) async fn turn(&self, bytes: u64) {
         let now = self.begun.elapsed();
-        let pause = self.line.lock().unwrap_or_else(PoisonError::into_inner).turn(now, bytes);
-        if !pause.is_zero() {
-            retry_budget::pause(pause).await;
-        }
+        let wait = self.line.lock().unwrap_or_else(PoisonError::into_inner).turn(now, bytes);
+        pause(wait).await;
     }
 
     /// The whole body, taken from the connection no faster than the rate.
@@ -150,15 +161,52 @@ impl Throttle {
         let begun = Instant::now();
         let mut arriving = Arriving { rate: self.rate, bytes: 0 };
         let mut whole = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
-        let mut pieces = result.into_stream();
-        while let Some(piece) = pieces.try_next().await? {
-            whole.extend_from_slice(&piece);
-            let pause = arriving.take(begun.elapsed(), piece.len() as u64);
-            if !pause.is_zero() {
-                retry_budget::pause(pause).await;
+        match result.payload {
+            GetResultPayload::File(file, _) => {
+                let (file, mut from) = (Arc::new(file), result.range.start);
+                while from < result.range.end {
+                    let bytes = self.piece().min(result.range.end - from);
+                    whole = read_piece(Arc::clone(&file), from, bytes, whole).await?;
+                    from += bytes;
+                    pause(arriving.take(begun.elapsed(), bytes)).await;
+                }
+            }
+            GetResultPayload::Stream(mut pieces) => {
+                while let Some(piece) = pieces.try_next().await? {
+                    whole.extend_from_slice(&piece);
+                    pause(arriving.take(begun.elapsed(), piece.len() as u64)).await;
+                }
             }
         }
         Ok(whole.into())
+    }
+
+    /// Bytes that are read from a file at once: as many as the shortest pause pays for. The stream
+    /// that `object_store` makes of a file has pieces of 8 KiB, a call of another thread for each,
+    /// and never ends if the file becomes shorter meanwhile.
+    fn piece(&self) -> u64 {
+        let paid = u128::from(self.rate.get()) * PAUSE_MIN.as_nanos() / 1_000_000_000;
+        u64::try_from(paid).unwrap_or(u64::MAX).clamp(FILE_PIECE_MIN, FILE_PIECE_MAX)
+    }
+}
+
+/// Appends so many bytes of a file, from an offset on. A file that ends before is an error.
+async fn read_piece(
+    file: Arc<File>,
+    from: u64,
+    bytes: u64,
+    mut whole: Vec<u8>,
+) -> object_store::Result<Vec<u8>> {
+    let failed = |source| object_store::Error::Generic { store: "LocalFileSystem", source };
+    let read = move || {
+        let start = whole.len();
+        whole.resize(start + usize::try_from(bytes).map_err(io::Error::other)?, 0);
+        file.read_exact_at(&mut whole[start..], from)?;
+        io::Result::Ok(whole)
+    };
+    match tokio::task::spawn_blocking(read).await {
+        Ok(read) => read.map_err(|e| failed(e.into())),
+        Err(ended) => Err(failed(ended.into())),
     }
 }
 
@@ -203,6 +251,8 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use object_store::local::LocalFileSystem;
+    use object_store::{ObjectStoreExt, path::Path};
 
     const MIB: u64 = 1 << 20;
 
@@ -300,5 +350,36 @@ mod tests {
         let mut pace = RateLimiter::new(NonZeroU64::MIN);
         assert_eq!(pace.book(Duration::MAX, u64::MAX), Duration::ZERO);
         assert_eq!(pace.book(Duration::ZERO, u64::MAX), Duration::MAX);
+    }
+
+    const BODY: usize = 5_000_001;
+
+    fn file_of(content: &[u8]) -> (tempfile::TempDir, LocalFileSystem, Path) {
+        let directory = tempfile::tempdir().unwrap();
+        let store = LocalFileSystem::new_with_prefix(directory.path()).unwrap();
+        std::fs::write(directory.path().join("pack"), content).unwrap();
+        (directory, store, Path::from("pack"))
+    }
+
+    #[tokio::test]
+    async fn a_paced_file_is_read_whole() {
+        let content: Vec<u8> = (0..=250).cycle().take(BODY).collect();
+        let (_directory, store, path) = file_of(&content);
+        for rate in [20 * MIB, 1 << 40] {
+            let throttle = Throttle::new(NonZeroU64::new(rate).unwrap());
+            let body = throttle.body(store.get(&path).await.unwrap()).await.unwrap();
+            assert!(body == content, "at {rate} bytes a second");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_paced_file_that_becomes_shorter_is_an_error() {
+        let (directory, store, path) = file_of(&vec![7; BODY]);
+        let throttle = Throttle::new(NonZeroU64::new(1 << 40).unwrap());
+        let opened = store.get(&path).await.unwrap();
+        let file = File::options().write(true).open(directory.path().join("pack")).unwrap();
+        file.set_len(BODY as u64 / 2).unwrap();
+        let body = tokio::time::timeout(Duration::from_secs(20), throttle.body(opened));
+        body.await.expect("the read ends").unwrap_err();
     }
 }
