@@ -124,7 +124,9 @@ fn the_bill_of_materials_names_what_is_linked() {
         assert!(named(name).is_some(), "{name}");
     }
     // tests, benches and build scripts have these
-    for name in ["tests", "proptest", "fuser", "criterion", "tonic-prost-build", "cc"] {
+    for name in
+        ["tests", "proptest", "fuser", "criterion", "tonic-prost-build", "cc", "axum", "matchit"]
+    {
         assert!(named(name).is_none(), "{name}");
     }
     let lock = fs::read_to_string(root.join("Cargo.lock")).unwrap();
