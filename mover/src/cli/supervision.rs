@@ -28,10 +28,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A Job is killed some time after SIGTERM; what it can still say has to be said before.
-const STOP_WITHIN: Duration = Duration::from_millis(9500);
+/// A Job is killed some time after SIGTERM, ten seconds at the least; what it can still say has to
+/// be said before, twice [`LAST_WORDS`] long.
+const STOP_WITHIN: Duration = Duration::from_millis(9300);
 /// How long somebody has to read them.
 const LAST_WORDS: Duration = Duration::from_millis(300);
+/// As long for the kubelet's file where nobody is about to kill the process: a slow disk may be the
+/// very reason of the stop.
+const LAST_MESSAGE: Duration = Duration::from_secs(2);
 
 /// The thread that waits, until it is dropped.
 #[derive(Debug)]
@@ -173,7 +177,11 @@ impl Shared {
                 self.step(&mut state, Instant::now())
             };
             match until {
-                Step::Force(reason) => end_by_force(&self.output, too_slow(reason)),
+                Step::Force(reason) => {
+                    let hurried = self.state().signal.is_some();
+                    let patience = if hurried { LAST_WORDS } else { LAST_MESSAGE };
+                    end_by_force(&self.output, too_slow(reason), patience)
+                }
                 Step::Signalled => drop(aside("stopping", termination::stopping)),
                 Step::Sleep(until) => sleep(sleeper, until),
             }
@@ -268,8 +276,8 @@ fn reached(bound: Bound) -> Error {
 
 /// Ends the process in the place of an operation that does not end. It waits for nobody who may
 /// hang: a kubelet is told first, and a log that nobody reads is given up. If the operation has
-/// said meanwhile how it ended, that counts.
-fn end_by_force(output: &Arc<Output>, error: Error) -> ! {
+/// said meanwhile how it ended, that counts. `patience`: how long the kubelet's file may take.
+fn end_by_force(output: &Arc<Output>, error: Error, patience: Duration) -> ! {
     let code = exit_code(error.kind());
     if let Err(code) = output.begin_exit(code) {
         // who has claimed it is saying it
@@ -280,7 +288,7 @@ fn end_by_force(output: &Arc<Output>, error: Error) -> ! {
     // who would read a warning may be what is waited for
     let ended = output.ended();
     let told = aside("last-message", move || drop(termination::end(code, &ended)));
-    let _ = told.recv_timeout(LAST_WORDS);
+    let _ = told.recv_timeout(patience);
     let speaker = Arc::clone(output);
     let said = aside("last-words", move || speaker.show_error(&error));
     let _ = said.recv_timeout(LAST_WORDS);
@@ -288,14 +296,22 @@ fn end_by_force(output: &Arc<Output>, error: Error) -> ! {
 }
 
 /// Does what may hang for good beside everything else; what is given hears of its end.
-fn aside(name: &str, work: impl FnOnce() + Send + 'static) -> Receiver<()> {
+fn aside<W: FnOnce() + Send + 'static>(name: &str, work: W) -> Receiver<()> {
     let (done, ended) = bounded::<()>(1);
-    let body = move || {
-        work();
+    let mut work = Some(work);
+    let (give, take) = bounded(1);
+    let thread = std::thread::Builder::new().name(name.into());
+    let spawned = thread.spawn(move || {
+        take.into_iter().for_each(|work: W| work());
         let _ = done.send(());
-    };
-    // without a thread it is left out: nobody may wait for it
-    let _ = std::thread::Builder::new().name(name.into()).spawn(body);
+    });
+    if spawned.is_ok() {
+        work = work.and_then(|work| give.send(work).err().map(|unsent| unsent.0));
+    }
+    // a pod may have no thread more: then it is done here, better late than never
+    if let Some(work) = work {
+        work();
+    }
     ended
 }
 
