@@ -25,6 +25,10 @@ pub enum Advice {
     UseObjectLock,
     /// Choose another name of the volume.
     RenameVolume,
+    /// Verify the other backups.
+    VerifyOthers,
+    /// List the backups that there are.
+    ListBackups,
 }
 
 impl Advice {
@@ -52,6 +56,8 @@ impl Advice {
                 "use a bucket that was created with object lock (and so with versions), or ask for no retention"
             }
             Self::RenameVolume => "choose another name for the volume",
+            Self::VerifyOthers => "verify the other backups",
+            Self::ListBackups => "a list of the backups shows what there is",
         }
     }
 }

@@ -67,7 +67,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Requests from this size on go through the patient client.
+/// Requests from this size on go through the client for large bodies.
 const BULK_BYTES_MIN: u64 = 256 << 10;
 /// What a whole object of unknown size is taken to have when its deadline is set.
 const LARGE_OBJECT_BYTES: u64 = 64 << 20;

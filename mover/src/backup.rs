@@ -123,7 +123,7 @@ pub fn backup(
     let resume_by = resume::resume_by(options, &prepared, &known.parents);
     let (volume, after) = (prepared.volume.clone(), known.recent.newest_seen());
     let wanted = WriterOptions { volume, backup_id, parents: known.parents.clone(), after, lease };
-    let writer = run.wait_a_moment(match resume_by {
+    let writer = run.wait_to_begin(match resume_by {
         Some(by) => Writer::begin_or_resume(repo, wanted, by),
         None => Writer::begin(repo, wanted),
     })?;
@@ -143,6 +143,7 @@ pub fn backup(
         meter,
         resume_by,
         resumed: None,
+        moved: false,
         warnings: std::mem::take(&mut prepared.warnings),
     };
     let mut job = Job { options, prepared, known, begun, audited: None, last_stats: None };
@@ -191,13 +192,11 @@ impl rounds::StoringJob for Job<'_> {
             return Ok((plan, lost));
         }
         let origin = self.prepared.changes.as_ref().map(|list| list.origin);
-        let RunContext { rt, cancel, .. } = rounds.run;
         let audit = audit::Audit {
-            rt,
+            run: rounds.run,
             repo: rounds.repo,
             source: &self.prepared.source,
             geometry: self.prepared.geometry,
-            cancel,
             turns: ReadThrottle::new(self.options.limit_read),
             says_zero: origin != Some(ListOrigin::FileSystem),
         };

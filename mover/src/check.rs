@@ -11,9 +11,10 @@
 //! Memory: beside what `chunkstore::Check` states, three reads of 2 MiB and two entries for each
 //! loop that reads data; the number of threads is such that this fits into `--memory`.
 
+use crate::reading::Reading;
 use crate::run::failure::Failure;
 use crate::run::threads::{cores, spawn};
-use crate::run::{Cancel, MemoryBudget, Phase, Progress};
+use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
 use chunkstore::{
     Check, CheckFigures, Error, ErrorKind, Finding, LeaseOptions, LostBackup, PackChecker, PackId,
     PackReport, ReadLimits, Reader, Repaired, Repository, RequestCounts, Result, random_bytes,
@@ -151,13 +152,11 @@ pub fn check(
 ) -> Result<CheckReport> {
     let begun = Instant::now();
     progress.set_phase(Phase::Planning);
-    let reader = rt.block_on(Reader::begin_for_all(repo, options.lease.clone()))?;
-    // it ends with the reader
-    drop(rt.spawn(reader.heartbeat()));
+    let run = RunContext { rt, cancel, progress };
+    let reading = Reading::begin_for_all(run, repo, options.lease.clone())?;
     let threads = threads(repo, options);
-    let run = CheckRun { rt, repo, options, reader: &reader, progress, cancel, threads };
-    let checked = run.all();
-    let warnings = rt.block_on(reader.finish());
+    let checked = CheckRun { run, repo, options, reader: reading.reader(), threads }.all();
+    let warnings = reading.finish(run);
     let mut report = checked?;
     report.warnings.extend(warnings);
     report.elapsed_seconds = begun.elapsed().as_secs_f64();
@@ -175,12 +174,10 @@ fn threads(repo: &Repository, options: &CheckOptions) -> usize {
 }
 
 struct CheckRun<'a> {
-    rt: &'a Handle,
+    run: RunContext<'a>,
     repo: &'a Arc<Repository>,
     options: &'a CheckOptions,
     reader: &'a Reader,
-    progress: &'a Progress,
-    cancel: &'a Cancel,
     threads: usize,
 }
 
@@ -189,14 +186,14 @@ impl CheckRun<'_> {
         let limits = ReadLimits::default();
         let mut check = self.wait(Box::pin(Check::begin(self.repo, limits)))?;
         let selected = self.select(&check)?;
-        self.progress.set_phase(Phase::Verifying);
+        self.run.progress.set_phase(Phase::Verifying);
         let todo = check.packs(|pack| selected.contains(pack));
         let of_selected = todo.iter().filter(|(pack, _)| selected.contains(pack));
-        self.progress.total_bytes.set(of_selected.map(|(_, bytes)| bytes).sum());
+        self.run.progress.total_bytes.set(of_selected.map(|(_, bytes)| bytes).sum());
         self.packs(&mut check, todo, &selected)?;
-        let read_bytes = self.progress.read_bytes.get();
+        let read_bytes = self.run.progress.read_bytes.get();
         let read_packs = selected.len() as u64;
-        self.progress.set_phase(Phase::Finishing);
+        self.run.progress.set_phase(Phase::Finishing);
         let (mut repaired, mut unrepaired) = (Repaired::default(), None);
         let (found, found_count) = (check.findings().0.to_vec(), check.findings().1);
         let notes = check.notes().to_vec();
@@ -303,13 +300,13 @@ impl CheckRun<'_> {
         let (failure, next) = (Failure::default(), AtomicUsize::new(0));
         let reports = Mutex::new(Vec::new());
         let work =
-            Work { run: self, packs, data, next: &next, failure: &failure, reports: &reports };
+            Work { run: self.run, packs, data, next: &next, failure: &failure, reports: &reports };
         std::thread::scope(|scope| {
             let start = |_| {
                 let checkers = failure.note(check.checkers(loops))?;
                 let work = &work;
                 spawn(scope, &failure, "check", move || {
-                    self.rt.block_on(futures::future::join_all(
+                    self.run.rt.block_on(futures::future::join_all(
                         checkers.into_iter().map(|checker| work.turns(checker)),
                     ));
                 })
@@ -325,13 +322,13 @@ impl CheckRun<'_> {
 
     /// Waits for a request, or for the wish to stop.
     fn wait<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
-        self.rt.block_on(self.cancel.unless_requested(request))
+        self.run.wait(request)
     }
 }
 
 /// What the threads share.
 struct Work<'a> {
-    run: &'a CheckRun<'a>,
+    run: RunContext<'a>,
     packs: &'a [(PackId, u64)],
     data: bool,
     next: &'a AtomicUsize,

@@ -28,27 +28,21 @@ pub use damage::{SkippedDamage, SkippedRange};
 pub(crate) use lease::Reading;
 pub use limits::LimitLine;
 
-use crate::run::Cancel;
+use crate::run::RunContext;
 use chunkstore::{Error, ErrorKind, Manifest, MapReader, Repository, Result, VolumeMap};
 use limits::Limits;
 use plan::PlanScope;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::runtime::Handle;
 
 pub(crate) fn get(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
 /// A backup's manifest; a request to stop ends the search.
-pub(crate) fn find(
-    rt: &Handle,
-    repo: &Repository,
-    spec: &str,
-    cancel: &Cancel,
-) -> Result<Manifest> {
-    rt.block_on(cancel.unless_requested(repo.find_backup(spec)))
+pub(crate) fn find(run: RunContext<'_>, repo: &Repository, spec: &str) -> Result<Manifest> {
+    run.wait(repo.find_backup(spec))
 }
 
 /// What is wanted of a backup's volume.
@@ -87,7 +81,7 @@ pub(crate) enum OnDamage {
 /// A reader of a backup's map, with the path to the first wanted chunk read: a wrong or missing
 /// root shows here.
 pub(crate) fn map_reader(
-    rt: &Handle,
+    run: RunContext<'_>,
     repo: &Arc<Repository>,
     manifest: &Manifest,
     limits: &Limits,
@@ -101,7 +95,7 @@ pub(crate) fn map_reader(
         reader.tolerate_damage();
     }
     let first = scope.chunks().start;
-    rt.block_on(reader.load(std::slice::from_ref(&(first..first + 1))))?;
+    run.wait(reader.load(std::slice::from_ref(&(first..first + 1))))?;
     // what lies below the root is met again
     for lost in reader.take_lost() {
         if let (true, Some(e)) = (Some(lost.page) == root, lost.error) {

@@ -32,7 +32,7 @@ use crate::reading::plan::PlanScope;
 use crate::reading::write::{Edge, write_edges};
 use crate::reading::{OnDamage, Reading, SkippedDamage, SkippedRange, find, map_reader, scope_of};
 use crate::run::threads::cores;
-use crate::run::{Cancel, MemoryBudget, Phase, Progress};
+use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
 use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, MapReader, Repository, Result};
 use std::io::Write;
 use std::ops::Range;
@@ -90,7 +90,7 @@ pub fn restore(
     cancel: &Arc<Cancel>,
 ) -> Result<RestoreSummary> {
     progress.set_phase(Phase::Planning);
-    let found = find(rt, repo, &options.backup, cancel)?;
+    let found = find(RunContext { rt, cancel, progress }, repo, &options.backup)?;
     restore_found(rt, repo, found, options, progress, cancel)
 }
 
@@ -104,14 +104,13 @@ pub fn restore_found(
     progress: &Arc<Progress>,
     cancel: &Arc<Cancel>,
 ) -> Result<RestoreSummary> {
+    let run = RunContext { rt, cancel, progress };
     match &options.target {
-        RestoreTarget::Path(path) => {
-            restore_to(rt, repo, &options, found, To::Path(path), progress, cancel)
-        }
+        RestoreTarget::Path(path) => restore_to(run, repo, &options, found, To::Path(path)),
         RestoreTarget::Stdout => {
             let mut out = stdout::Stdout::open(Arc::clone(cancel))?;
             let to = To::Output(&mut out);
-            let mut summary = restore_to(rt, repo, &options, found, to, progress, cancel)?;
+            let mut summary = restore_to(run, repo, &options, found, to)?;
             summary.flushed = out.is_durable().then_some(true);
             Ok(summary)
         }
@@ -124,16 +123,14 @@ pub(crate) enum To<'a> {
 }
 
 pub(crate) fn restore_to(
-    rt: &Handle,
+    run: RunContext<'_>,
     repo: &Arc<Repository>,
     options: &RestoreOptions,
     manifest: Manifest,
     to: To<'_>,
-    progress: &Progress,
-    cancel: &Cancel,
 ) -> Result<RestoreSummary> {
     let begun = Instant::now();
-    progress.set_phase(Phase::Planning);
+    run.progress.set_phase(Phase::Planning);
     let output = match to {
         To::Path(_) => OutputKind::Slots,
         To::Output(_) => OutputKind::Ordered,
@@ -146,16 +143,16 @@ pub(crate) fn restore_to(
     }
     let limits = Limits::plan(options.memory, repo.params(), output, threads)?;
     let scope = scope_of(repo, &manifest, options.range.clone(), &limits)?;
-    let reading = Reading::begin(rt, repo, &manifest, options.lease.clone())?;
+    let reading = Reading::begin(run, repo, &manifest, options.lease.clone())?;
     let verified_too = options.verify && matches!(to, To::Path(_));
-    progress.total_bytes.set((scope.want.end - scope.want.start) << u32::from(verified_too));
-    let job = Job { rt, repo, options, manifest: &manifest, scope, limits, progress, cancel };
+    run.progress.total_bytes.set((scope.want.end - scope.want.start) << u32::from(verified_too));
+    let job = Job { run, repo, options, manifest: &manifest, scope, limits };
     let restored = job.map_reader().and_then(|reader| match to {
         To::Path(path) => job.onto(path, reader),
         To::Output(out) => job.out(out, reader),
     });
-    let restored = restored.map_err(|e| reading.explain(rt, e));
-    let warnings = reading.finish(rt);
+    let restored = restored.map_err(|e| reading.explain(run, e));
+    let warnings = reading.finish(run);
     let mut summary = restored?;
     summary.warnings.extend(warnings);
     summary.elapsed_seconds = begun.elapsed().as_secs_f64();
@@ -165,20 +162,18 @@ pub(crate) fn restore_to(
 
 /// One restore, once it is known what is to be done.
 struct Job<'a> {
-    rt: &'a Handle,
+    run: RunContext<'a>,
     repo: &'a Arc<Repository>,
     options: &'a RestoreOptions,
     manifest: &'a Manifest,
     scope: PlanScope,
     limits: Limits,
-    progress: &'a Progress,
-    cancel: &'a Cancel,
 }
 
 impl Job<'_> {
     fn map_reader(&self) -> Result<MapReader> {
         let damage = if self.options.skip_damaged { OnDamage::GoOn } else { OnDamage::Stop };
-        map_reader(self.rt, self.repo, self.manifest, &self.limits, &self.scope, damage)
+        map_reader(self.run, self.repo, self.manifest, &self.limits, &self.scope, damage)
     }
 
     /// Where damage is collected, if the run is to go on after it.
@@ -187,18 +182,11 @@ impl Job<'_> {
     }
 
     fn run(&self) -> Run<'_> {
-        Run {
-            rt: self.rt,
-            repo: self.repo,
-            scope: &self.scope,
-            limits: &self.limits,
-            progress: self.progress,
-            cancel: self.cancel,
-        }
+        Run { context: self.run, repo: self.repo, scope: &self.scope, limits: &self.limits }
     }
 
     fn out(&self, out: &mut (dyn Write + Send), reader: MapReader) -> Result<RestoreSummary> {
-        self.progress.set_phase(Phase::Moving);
+        self.run.progress.set_phase(Phase::Moving);
         let skip = self.skip();
         let to = Destination::Output(out, skip.clone());
         let figures = pipeline::run(self.run(), reader, to)?;
@@ -208,7 +196,7 @@ impl Job<'_> {
     }
 
     fn onto(&self, path: &Path, reader: MapReader) -> Result<RestoreSummary> {
-        self.cancel.check()?;
+        self.run.cancel.check()?;
         let options = TargetOptions {
             size_bytes: self.scope.geometry.size_bytes(),
             force: self.options.force,
@@ -217,10 +205,10 @@ impl Job<'_> {
         };
         let looking = &|there: &Source| {
             let (keys, reader) = (self.repo.keys(), self.map_reader()?);
-            ours::first_of_others(self.rt, there, reader, keys, self.progress, self.cancel)
+            ours::first_of_others(self.run, there, reader, keys)
         };
         let target = Target::open_if(path, &options, looking)?;
-        target.io_file().set_cancel_flag(self.cancel.flag());
+        target.io_file().set_cancel_flag(self.run.cancel.flag());
         self.fill(&target, reader).map_err(|e| self.incomplete(&target, e))
     }
 
@@ -236,7 +224,7 @@ impl Job<'_> {
         let (name, notes) = (engine.name(), engine.notes().to_vec());
         // what waits there to be written must not come after what is written now
         let held_before = target.empty_caches_above();
-        self.progress.set_phase(Phase::Moving);
+        self.run.progress.set_phase(Phase::Moving);
         let skip = self.skip();
         let to = Destination::Target {
             target,
@@ -248,16 +236,16 @@ impl Job<'_> {
         let figures = pipeline::run(self.run(), reader, to)?;
         pipeline::check_home(&arena)?;
         drop(arena);
-        self.progress.set_phase(Phase::Finishing);
+        self.run.progress.set_phase(Phase::Finishing);
         let damaged = self.skipped(skip.as_deref())?;
         if let Some(damaged) = damaged.as_ref().filter(|_| !target.created()) {
             for SkippedRange { offset, len } in &damaged.ranges {
-                self.cancel.check()?;
+                self.run.cancel.check()?;
                 target.deallocate_or_zero(*offset..offset + len)?;
             }
         }
         let edges = &figures.written.edges;
-        write_edges(target, edges, self.progress)?;
+        write_edges(target, edges, self.run.progress)?;
         target.flush()?;
         let held = target.empty_caches_above().or(held_before);
         let mut summary = RestoreSummary::new(self.manifest, &self.scope, &self.limits, &figures);
@@ -282,12 +270,12 @@ impl Job<'_> {
         target: &Target,
         edges: &[Edge],
     ) -> Result<(VerifiedTarget, Option<String>)> {
-        self.progress.set_phase(Phase::Verifying);
+        self.run.progress.set_phase(Phase::Verifying);
         let source = target.reopen(self.options.direct)?;
         let reader = self.map_reader()?;
         let mut compared = compare_device(&self.run(), self.options.engine, &source, reader)?;
         for edge in edges {
-            compare_edge(&source, edge, &mut compared, self.progress)?;
+            compare_edge(&source, edge, &mut compared, self.run.progress)?;
         }
         if compared.differing.is_empty() {
             let verified = VerifiedTarget {
@@ -313,7 +301,7 @@ impl Job<'_> {
     fn incomplete(&self, target: &Target, e: Error) -> Error {
         let backup = &self.manifest.backup_id;
         let place = target.path().display();
-        let written = self.progress.written_bytes.get() + self.progress.zero_bytes.get();
+        let written = self.run.progress.written_bytes.get() + self.run.progress.zero_bytes.get();
         let detail =
             format!("{place} is incomplete now, do not use it ({written} bytes were written)");
         let again = "run the same command again with --force; it begins anew, and nothing needs to be cleaned up first";

@@ -13,7 +13,7 @@ use crate::reading::limits::{LimitLine, Limits, OutputKind};
 use crate::reading::pipeline::{self, Destination, ReadingFigures, Run};
 use crate::reading::{OnDamage, Reading, find, map_reader, scope_of};
 use crate::run::threads::cores;
-use crate::run::{Cancel, MemoryBudget, Phase, Progress};
+use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
 use chunkstore::{
     ChangeKind, Error, ErrorKind, LeaseOptions, Manifest, Repository, RequestCounts, Result,
     SourceInfo,
@@ -95,8 +95,9 @@ pub fn verify(
     cancel: &Arc<Cancel>,
 ) -> Result<VerifySummary> {
     let begun = Instant::now();
+    let context = RunContext { rt, cancel, progress };
     progress.set_phase(Phase::Planning);
-    let manifest = find(rt, repo, &options.backup, cancel)?;
+    let manifest = find(context, repo, &options.backup)?;
     let source =
         options.device.as_deref().map(|path| open(path, &options, &manifest)).transpose()?;
     source.iter().for_each(|source| source.io_file().set_cancel_flag(cancel.flag()));
@@ -104,16 +105,16 @@ pub fn verify(
     let threads = options.threads.unwrap_or_else(cores);
     let limits = Limits::plan(options.memory, repo.params(), output, threads)?;
     let scope = scope_of(repo, &manifest, None, &limits)?;
-    let reading = Reading::begin(rt, repo, &manifest, options.lease.clone())?;
+    let reading = Reading::begin(context, repo, &manifest, options.lease.clone())?;
     progress.total_bytes.set(manifest.size_bytes);
     progress.set_phase(Phase::Verifying);
-    let run = Run { rt, repo, scope: &scope, limits: &limits, progress, cancel };
+    let run = Run { context, repo, scope: &scope, limits: &limits };
     let verified = match &source {
         Some(source) => against(&run, &manifest, source, &options),
         None => data(&run, &manifest),
     };
-    let verified = verified.map_err(|e| reading.explain(rt, e));
-    let warnings = reading.finish(rt);
+    let verified = verified.map_err(|e| reading.explain(context, e));
+    let warnings = reading.finish(context);
     let mut summary = verified?;
     summary.warnings.extend(warnings);
     summary.elapsed_seconds = begun.elapsed().as_secs_f64();
@@ -123,7 +124,8 @@ pub fn verify(
 
 /// Reads and checks everything that a restore would.
 fn data(run: &Run<'_>, manifest: &Manifest) -> Result<VerifySummary> {
-    let reader = map_reader(run.rt, run.repo, manifest, run.limits, run.scope, OnDamage::GoOn)?;
+    let reader =
+        map_reader(run.context, run.repo, manifest, run.limits, run.scope, OnDamage::GoOn)?;
     let damage = Arc::new(Damage::default());
     let figures = pipeline::run(*run, reader, Destination::Check(Arc::clone(&damage)));
     let found = damage.to_result(&manifest.backup_id);
@@ -152,7 +154,8 @@ fn against(
     source: &Source,
     options: &VerifyOptions,
 ) -> Result<VerifySummary> {
-    let reader = map_reader(run.rt, run.repo, manifest, run.limits, run.scope, OnDamage::Stop)?;
+    let reader =
+        map_reader(run.context, run.repo, manifest, run.limits, run.scope, OnDamage::Stop)?;
     let compared = compare_device(run, options.engine, source, reader)?;
     if !compared.differing.is_empty() {
         let what = compared.differing.describe();
@@ -163,7 +166,7 @@ fn against(
     summary.device = Some(source.path().display().to_string());
     summary.device_bytes = Some(source.size_bytes());
     summary.checked_bytes = read_bytes + hole_bytes;
-    summary.zero_bytes = run.progress.zero_bytes.get();
+    summary.zero_bytes = run.context.progress.zero_bytes.get();
     summary.read_bytes = read_bytes;
     summary.hole_bytes = hole_bytes;
     summary.pages = pages;

@@ -5,20 +5,30 @@
 use async_trait::async_trait;
 use chunkstore::names::parse_pack_key;
 use chunkstore::testkit::{Answer, Hook, HookedStore, Request};
-use chunkstore::{Compression, DamagedSet, Encryption, ErrorKind, Result};
+use chunkstore::{Compression, DamagedSet, Encryption, ErrorKind, LeaseOptions, Result};
+use mover::backup::AuditAmount;
+use mover::check::{CheckOptions, ReadData, check};
 use mover::copy::{CopyOptions, copy};
-use mover::run::quota::Quota;
-use mover::run::{Cancel, MemoryBudget, Progress};
+use mover::device::DirectIo;
+use mover::io::EngineChoice;
+use mover::restore::{RestoreOptions, RestoreTarget, restore};
+use mover::run::quota::{Bound, Quota};
+use mover::run::{Cancel, MemoryBudget, Progress, StopReason};
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
+use std::collections::BTreeSet;
 use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 use tests::{Death, DyingStore, Rng, Vault, VaultParams};
 
 const LISTING: &str = "list repo/dedup";
 const TAKEN: &str = "create repo/leases/";
+/// The first request of a commit looks at the own lease.
+const COMMIT: &str = "head repo/leases/";
 const LEASE: &str = "put repo/leases/";
 const CHECKPOINT_BYTES: u64 = 256 << 10;
 /// The lease is made; each checkpoint writes it again. Killed at the second one.
@@ -31,7 +41,7 @@ const GUARD: Duration = Duration::from_secs(20);
 /// Asks for a stop when a chosen request comes, and leaves that request without an answer.
 struct SilentStore {
     /// The beginning of the request's name, and how many such requests are answered before.
-    at: (&'static str, usize),
+    at: (String, usize),
     cancel: Arc<Cancel>,
     log: Mutex<Vec<String>>,
     /// Somebody has waited to the end.
@@ -39,13 +49,9 @@ struct SilentStore {
 }
 
 impl SilentStore {
-    fn new(
-        objects: &InMemory,
-        at: (&'static str, usize),
-        cancel: &Arc<Cancel>,
-    ) -> Arc<HookedStore<Self>> {
+    fn new(objects: &InMemory, at: (&str, usize), cancel: &Arc<Cancel>) -> Arc<HookedStore<Self>> {
         let (log, waited) = (Mutex::default(), AtomicBool::new(false));
-        let cancel = Arc::clone(cancel);
+        let (at, cancel) = ((at.0.to_owned(), at.1), Arc::clone(cancel));
         HookedStore::new(Arc::new(objects.fork()), Self { at, cancel, log, waited })
     }
 }
@@ -53,14 +59,14 @@ impl SilentStore {
 #[async_trait]
 impl Hook for SilentStore {
     async fn request(&self, request: Request) -> object_store::Result<Answer> {
-        let (name, (start, answered)) = (request.name(), self.at);
+        let (name, (start, answered)) = (request.name(), &self.at);
         let before = {
             let mut log = self.log.lock().unwrap();
-            let before = log.iter().filter(|other| other.starts_with(start)).count();
+            let before = log.iter().filter(|other| other.starts_with(start.as_str())).count();
             log.push(name.clone());
             before
         };
-        if name.starts_with(start) && before == answered {
+        if name.starts_with(start.as_str()) && before == *answered {
             self.cancel.request();
             let _ = tokio::time::timeout(GUARD, std::future::pending::<()>()).await;
             self.waited.store(true, Ordering::SeqCst);
@@ -69,7 +75,20 @@ impl Hook for SilentStore {
     }
 }
 
-type Run<'a> = &'a dyn Fn(Arc<dyn ObjectStore>, &Arc<Cancel>) -> Result<()>;
+/// Reaches a deadline when the lease is made, and answers everything.
+struct LateStore(Arc<Cancel>);
+
+#[async_trait]
+impl Hook for LateStore {
+    async fn request(&self, request: Request) -> object_store::Result<Answer> {
+        if request.name().starts_with(TAKEN) {
+            self.0.request_for(StopReason::Bound(Bound::Deadline));
+        }
+        request.pass().await
+    }
+}
+
+type Run<'a> = &'a (dyn Fn(Arc<dyn ObjectStore>, &Arc<Cancel>) -> Result<()> + Sync);
 
 #[track_caller]
 fn ends(run: Run<'_>, objects: &InMemory, at: (&'static str, usize)) {
@@ -122,6 +141,46 @@ fn heeds_a_stop(vault: &Vault, run: Run<'_>) {
     ends(run, &damaged, (LEASE, of_killed));
 }
 
+/// The kind of a request: what it does, and below which prefix.
+fn kind(name: &str) -> String {
+    name.split('/').take(2).collect::<Vec<_>>().join("/")
+}
+
+/// Every kind of request that a run makes, its first and its last, is left without an answer. A
+/// commit is not given up.
+fn heeds_a_stop_everywhere(objects: &InMemory, run: Run<'_>) {
+    let cancel = Cancel::new();
+    let answering = SilentStore::new(objects, ("none", 0), &cancel);
+    run(answering.clone(), &cancel).unwrap();
+    let log = answering.log.lock().unwrap();
+    let committed = log.iter().position(|name| name.starts_with(COMMIT)).unwrap_or(log.len());
+    let mut cases = BTreeSet::new();
+    for name in &log[..committed] {
+        let kind = kind(name);
+        // the test opens the repository, and so does the program, with a wait of its own
+        if kind.ends_with("/format") || kind.ends_with("/keys") {
+            continue;
+        }
+        let of_kind = log[..committed].iter().filter(|name| name.starts_with(&kind)).count();
+        cases.extend([(kind.clone(), 0), (kind, of_kind - 1)]);
+    }
+    assert!(cases.len() > 3, "{log:?}");
+    thread::scope(|threads| {
+        for (kind, before) in cases {
+            threads.spawn(move || {
+                let cancel = Cancel::new();
+                let silent = SilentStore::new(objects, (&kind, before), &cancel);
+                let ended = run(silent.clone(), &cancel);
+                let at = format!("{kind}, {before} before it");
+                assert!(!silent.waited.load(Ordering::SeqCst), "the run waited: {at}");
+                // the last one of a kind may not come in another run
+                let kind = ended.map_or_else(|e| e.kind(), |()| ErrorKind::Cancelled);
+                assert_eq!(kind, ErrorKind::Cancelled, "{at}");
+            });
+        }
+    });
+}
+
 fn vault(name: &str, chunk_bytes: u32) -> Vault {
     let encryption = Encryption::Aes256Gcm;
     let params = VaultParams { chunk_bytes, entry_chunks: 16, page_fanout: 16, encryption };
@@ -135,6 +194,31 @@ fn a_backup_ends_on_request_while_its_store_does_not_answer() {
     fs::write(&image, Rng::new(61).bytes(8 << 20)).unwrap();
     let options = vault.options(&image, "b", None);
     heeds_a_stop(&vault, &|objects, cancel| vault.run(objects, &options, cancel).result.map(drop));
+}
+
+/// Whoever runs such a command again and again is told that it leads nowhere, though an earlier run
+/// has left something.
+#[test]
+fn a_deadline_before_anything_moves_says_that_nothing_was_stored() {
+    let vault = vault("late", 4096);
+    let image = vault.path("v.img");
+    fs::write(&image, Rng::new(64).bytes(8 << 20)).unwrap();
+    let options = vault.options(&image, "b", None);
+    let killed = (0..TRIES).find_map(|_| {
+        let memory = vault.fork();
+        let dying = DyingStore::below(memory.clone(), "leases", Some(HALF_WAY));
+        let run = vault.run(dying, &options, &Cancel::new());
+        run.result.is_err().then_some(memory)
+    });
+    let killed = killed.expect("a run makes two checkpoints");
+    let cancel = Cancel::new();
+    let late = HookedStore::new(killed.clone(), LateStore(Arc::clone(&cancel)));
+    let e = vault.run(late, &options, &cancel).result.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Limit, "{e}");
+    assert!(e.to_string().contains("nothing was stored that the next run could go on from"), "{e}");
+    // and it was there
+    let resumed = vault.run(killed, &options, &Cancel::new());
+    assert!(resumed.result.unwrap().resumed.is_some_and(|from| from.percent > 0));
 }
 
 #[test]
@@ -161,5 +245,67 @@ fn a_copy_ends_on_request_while_its_target_does_not_answer() {
         let to = target.open(objects)?;
         let ends = (&from, &to);
         copy(&rt, ends, &original, None, &options, &Progress::new(), cancel).map(drop)
+    });
+}
+
+/// A volume, a change to it and its list: `b1` is stored.
+fn with_a_list(name: &str) -> (Vault, PathBuf, PathBuf) {
+    let vault = vault(name, 4096);
+    let (image, list) = (vault.path("v.img"), vault.path("changed.json"));
+    let mut content = Rng::new(63).bytes(4 << 20);
+    fs::write(&image, &content).unwrap();
+    vault.backup(vault.memory(), &image, "b1", None).unwrap();
+    content[1 << 20..(1 << 20) + 8192].fill(9);
+    fs::write(&image, &content).unwrap();
+    fs::write(&list, r#"[{"offset": 1048576, "length": 8192}]"#).unwrap();
+    (vault, image, list)
+}
+
+#[test]
+fn a_backup_by_a_list_ends_wherever_its_store_does_not_answer() {
+    let (vault, image, list) = with_a_list("silent-list");
+    let mut options = vault.options(&image, "b2", Some(("b1", &list)));
+    options.audit = AuditAmount::ALL;
+    heeds_a_stop_everywhere(&vault.memory(), &|objects, cancel| {
+        vault.run(objects, &options, cancel).result.map(drop)
+    });
+}
+
+#[test]
+fn readers_end_wherever_their_store_does_not_answer() {
+    let (vault, image, list) = with_a_list("silent-readers");
+    vault.backup(vault.memory(), &image, "b2", Some(("b1", &list))).unwrap();
+    let rt = vault.block_on(async { tokio::runtime::Handle::current() });
+    let lease = || Some(LeaseOptions { lease_seconds: 600, tool: "t".into(), host: "h".into() });
+    let number = AtomicUsize::new(0);
+    heeds_a_stop_everywhere(&vault.memory(), &|objects, cancel| {
+        let repo = vault.open(objects)?;
+        let target = vault.path(&format!("out{}", number.fetch_add(1, Ordering::Relaxed)));
+        let options = RestoreOptions {
+            backup: "v@b2".into(),
+            target: RestoreTarget::Path(target),
+            force: false,
+            verify: true,
+            skip_damaged: false,
+            range: None,
+            lease: lease(),
+            memory: MemoryBudget { total_bytes: 128 << 20 },
+            engine: EngineChoice::Blocking,
+            direct: DirectIo::Never,
+            threads: Some(2),
+            source_paths_to_refuse: Vec::new(),
+        };
+        restore(&rt, &repo, options, &Progress::new(), cancel).map(drop)
+    });
+    heeds_a_stop_everywhere(&vault.memory(), &|objects, cancel| {
+        let repo = vault.open(objects)?;
+        let options = CheckOptions {
+            read_data: ReadData::All,
+            repair: false,
+            lease: lease(),
+            memory: MemoryBudget { total_bytes: 128 << 20 },
+            threads: Some(2),
+        };
+        check(&rt, &repo, &options, &Progress::new(), cancel).map(drop)
     });
 }

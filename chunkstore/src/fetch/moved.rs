@@ -1,5 +1,6 @@
 //! Forwarding stubs: where the live chunks and pages of a rewritten pack went.
 
+use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::moved::Moved;
 use crate::format::names::{moved_key, pack_key};
@@ -129,9 +130,10 @@ impl StubFollower {
                 format!("read {} in {}", pack_key(pack), repo.store().url()),
                 format!("the pack does not exist, and no {key} says where its content went"),
             )
-            .hint(
-                "what this backup needs of it is lost; run `mover verify` on the other backups",
-            ));
+            .hint(format!(
+                "what this backup needs of it is lost; {}",
+                Advice::VerifyOthers.words()
+            )));
         };
         let stub = Arc::new(Moved::decode(repo.keys(), repo.id(), &key, &bytes)?);
         let size = stub.relocations().len();

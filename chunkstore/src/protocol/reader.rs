@@ -104,23 +104,29 @@ impl Reader {
 
     /// What could not be read may be gone because its backup was forgotten meanwhile: then that is
     /// the error, caused by this one.
-    pub async fn explain(&self, e: Error) -> Error {
+    pub async fn explain(&self, e: Error, unless: impl Future<Output = ()>) -> Error {
         let Some(name) = &self.reads else { return e };
         let gone = matches!(e.kind(), ErrorKind::Missing | ErrorKind::NotFound);
         if !gone {
             return e;
         }
         // what cannot be asked explains nothing
-        let (kind, what) = match confirm(&self.repo, name).await {
+        let confirmed = tokio::select! {
+            biased;
+            () = unless => return e,
+            confirmed = confirm(&self.repo, name) => confirmed,
+        };
+        let (kind, what) = match confirmed {
             Ok(Confirmed::Forgotten) => (ErrorKind::Forgotten, "it was forgotten"),
             Ok(Confirmed::Absent) => (ErrorKind::NotFound, "it was forgotten and collected"),
             Ok(Confirmed::Present) | Err(_) => return e,
         };
         let context = format!("read backup {name} in {}", self.repo.store().url());
         let what = format!("{what} while it was read");
-        Error::new(kind, context, what).caused_by(e.without_hint()).hint(
-            "`list` shows what there is; a reader that beats within its lease time keeps its backup",
-        )
+        Error::new(kind, context, what).caused_by(e.without_hint()).hint(format!(
+            "{}; a reader that beats within its lease time keeps its backup",
+            Advice::ListBackups.words()
+        ))
     }
 
     /// Removes the lease. What comes back are warnings.
@@ -199,5 +205,5 @@ fn explain(e: Error) -> Error {
 
 fn not_there(repo: &Repository, manifest: &Manifest, kind: ErrorKind, detail: &str) -> Error {
     Error::new(kind, format!("read backup {} in {}", manifest.name(), repo.store().url()), detail)
-        .hint("`list` shows what there is")
+        .hint(Advice::ListBackups.words())
 }

@@ -10,6 +10,7 @@
 //! manifests to read first, and where reading more would change nothing.
 
 use super::{RECORD_OVERHEAD, Repository};
+use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::forgotten::Forgotten;
 use crate::format::manifest::{Manifest, ManifestRecord};
@@ -249,7 +250,7 @@ impl Repository {
     fn no_such_backup(&self, spec: &str) -> Error {
         let context = format!("find backup {spec} in {}", self.store.url());
         Error::new(ErrorKind::NotFound, context, "there is no such backup")
-            .hint("`list` shows what there is")
+            .hint(Advice::ListBackups.words())
     }
 
     /// Attempts with an object at their manifest key and no forgotten record. Foreign keys are
@@ -330,7 +331,10 @@ impl Repository {
                 format!("find backup {spec:?}"),
                 "that is neither a backup id nor VOLUME@latest",
             )
-            .hint("`list` shows the ids; the beginning of one is enough if no other starts so"));
+            .hint(format!(
+                "{}; the beginning of an id is enough if no other starts so",
+                Advice::ListBackups.words()
+            )));
         }
         let mut attempts = self.list_attempts(volume).await?;
         let exact = |a: &Attempt| a.name.backup_id.as_str() == id;

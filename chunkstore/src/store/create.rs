@@ -14,12 +14,13 @@
 //! harm: it carries the same bytes.
 
 use super::fault::Fault;
+use super::retry::RETRY_TIME;
 use super::{Store, retry_budget};
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{GC_BYTES_MAX, RECORD_CLEAR_BYTES_MAX, RECORD_HEADER_BYTES, TAG_BYTES};
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Create requests for one object before giving up.
 const TRIES: u32 = 8;
@@ -112,7 +113,7 @@ impl Store {
     ) -> BoxFuture<'a, Result<Probe>> {
         Box::pin(async move {
             let path = self.path(key)?;
-            let mut attempt = 0;
+            let (begun, mut attempt) = (Instant::now(), 0);
             loop {
                 let Err(e) = self.retry(|| self.create_once(key, &path, &bytes)).await else {
                     return Ok(Probe::WroteOver);
@@ -122,7 +123,11 @@ impl Store {
                 match fault.kind {
                     ErrorKind::AlreadyExists => return Ok(Probe::Refused),
                     ErrorKind::Denied => return Ok(Probe::Denied),
-                    _ if fault.outcome_unknown && !fault.unreachable && attempt < TRIES => {
+                    _ if fault.outcome_unknown
+                        && !fault.unreachable
+                        && attempt < TRIES
+                        && begun.elapsed() < RETRY_TIME =>
+                    {
                         pause_after(attempt - 1).await;
                     }
                     _ => return Err(self.failed(fault, self.context("create again", key), e)),

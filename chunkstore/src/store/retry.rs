@@ -258,7 +258,7 @@ impl Store {
         self.retry_within(RETRY_TIME, request).await
     }
 
-    /// As [`retry`](Self::persist), but is begun anew only within this time.
+    /// As [`retry`](Self::retry), but is begun anew only within this time.
     pub(super) async fn retry_within<T, Fut>(
         &self,
         time: Duration,

@@ -62,7 +62,7 @@ impl Store {
         self.with_retry_on([&self.small, &self.bulk], bytes, request).await
     }
 
-    /// As [`with_retry`](Self::patient), on other clients: one for small requests, one for large ones.
+    /// As [`with_retry`](Self::with_retry), on other clients: one for small requests, one for large ones.
     pub(super) async fn with_retry_on<T, F, Fut>(
         &self,
         clients: [&Arc<dyn ObjectStore>; 2],

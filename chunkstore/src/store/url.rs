@@ -44,7 +44,7 @@ pub struct StoreOptions {
     pub retain: Option<RetainPolicy>,
 }
 
-/// As `tries.rs` has it.
+/// As `retry.rs` has it.
 fn retry() -> RetryConfig {
     let (init_backoff, max_backoff) = (RETRY_PAUSE, RETRY_PAUSE_MAX);
     RetryConfig {

@@ -19,7 +19,7 @@ use object_store::path::Path;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A key of so many equal bytes.
+/// A key of 32 times this byte.
 pub fn key_file(byte: u8) -> Credential {
     Credential::from_key_file_bytes(&[byte; 32]).unwrap()
 }

@@ -15,7 +15,7 @@
 use crate::device::Source;
 use crate::ingest::read_throttle::ReadThrottle;
 use crate::io::Arena;
-use crate::run::Cancel;
+use crate::run::{Cancel, RunContext};
 use chunkstore::{
     ChangeKind, ChunkNo, ChunkRef, Error, ErrorKind, Geometry, MapReader, PageSet, Repository,
     Result, VolumeMap, is_zero,
@@ -28,7 +28,6 @@ use std::ops::Range;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::runtime::Handle;
 
 /// Looked at wherever it is unlisted, at both ends of a volume.
 const ALWAYS_BYTES: u64 = 1 << 20;
@@ -131,11 +130,10 @@ pub struct Audited {
 
 /// What an audit works with.
 pub(super) struct Audit<'a> {
-    pub(super) rt: &'a Handle,
+    pub(super) run: RunContext<'a>,
     pub(super) repo: &'a Arc<Repository>,
     pub(super) source: &'a Source,
     pub(super) geometry: Geometry,
-    pub(super) cancel: &'a Cancel,
     /// How fast the source may be read.
     pub(super) turns: ReadThrottle,
     /// Whether the list says that something is zero, and not only that nobody needs it.
@@ -276,7 +274,7 @@ impl Audit<'_> {
             };
             let pages = match &mut reader {
                 Some(reader) if !from_parent.is_empty() => {
-                    Some(self.rt.block_on(reader.load(&from_parent))?)
+                    Some(self.run.wait(reader.load(&from_parent))?)
                 }
                 _ => None,
             };
@@ -336,8 +334,8 @@ impl Audit<'_> {
 
     fn differs(&self, chunk: ChunkNo, at: Option<&ChunkRef>, buffer: &mut [u8]) -> Result<bool> {
         let bytes = &mut buffer[..self.geometry.len(chunk) as usize];
-        let turn = self.turns.wait(bytes.len() as u64, || self.cancel.cancelled());
-        if !turn || self.cancel.cancelled() {
+        let turn = self.turns.wait(bytes.len() as u64, || self.run.cancel.cancelled());
+        if !turn || self.run.cancel.cancelled() {
             return Err(Cancel::error());
         }
         self.source.read_exact_at(bytes, self.geometry.offset(chunk))?;

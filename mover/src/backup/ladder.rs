@@ -118,7 +118,7 @@ impl Ladder<'_> {
 
     fn known(&self, volume: &VolumeName, kind: ChangeKind) -> Result<Known> {
         let delta = kind == ChangeKind::Delta;
-        parent::known(self.run.rt, self.repo, self.options, volume, delta)
+        parent::known(self.run, self.repo, self.options, volume, delta)
     }
 
     fn volume(&self, kind: ChangeKind) -> Result<VolumeName> {

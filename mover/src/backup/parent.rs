@@ -2,6 +2,7 @@
 
 use super::BackupOptions;
 use super::same::SNAPSHOTS_LOOKED_AT;
+use crate::run::RunContext;
 use chunkstore::{Error, ErrorKind, Manifest, Recent, Repository, Result, VolumeName, Writer};
 use mover_changes::ListOrigin;
 use std::sync::Arc;
@@ -41,7 +42,7 @@ pub(super) fn is_done(options: &BackupOptions, there: &Manifest) -> bool {
 
 /// Looks for what may be built upon.
 pub(super) fn known(
-    rt: &tokio::runtime::Handle,
+    run: RunContext<'_>,
     repo: &Arc<Repository>,
     options: &BackupOptions,
     volume: &VolumeName,
@@ -49,13 +50,13 @@ pub(super) fn known(
 ) -> Result<Known> {
     let base = options.base_snapshot.as_deref().filter(|_| delta);
     let at_least = if options.snapshot.id.is_some() { SNAPSHOTS_LOOKED_AT } else { 1 };
-    let recent = rt.block_on(repo.recent(volume, base, at_least))?;
-    let parents = candidates(rt, repo, options, volume, &recent, delta)?;
+    let recent = run.wait_to_begin(repo.recent(volume, base, at_least))?;
+    let parents = candidates(run, repo, options, volume, &recent, delta)?;
     Ok(Known { parents, recent })
 }
 
 fn candidates(
-    rt: &tokio::runtime::Handle,
+    run: RunContext<'_>,
     repo: &Arc<Repository>,
     options: &BackupOptions,
     volume: &VolumeName,
@@ -69,7 +70,7 @@ fn candidates(
                 .hint("leave --parent out, or run the backup without a list"))
         }
         (ParentChoice::Id(spec), _) => {
-            let parent = rt.block_on(repo.find_backup(spec))?;
+            let parent = run.wait_to_begin(repo.find_backup(spec))?;
             if parent.volume != *volume {
                 let why = format!("backup {} is of volume {}", parent.backup_id, parent.volume);
                 return Err(Error::new(ErrorKind::Usage, format!("build on backup {spec}"), why)

@@ -79,7 +79,7 @@ pub(super) fn prepare(
         warnings,
         degraded,
     };
-    same::check_source(run.rt, repo, options, &prepared, &known)?;
+    same::check_source(run, repo, options, &prepared, &known)?;
     Ok((prepared, known))
 }
 

@@ -8,6 +8,7 @@ use super::BackupOptions;
 use super::parent::{self, Known};
 use super::prepare::Prepared;
 use super::resume;
+use crate::run::RunContext;
 use crate::sizes::show_bytes;
 use chunkstore::{Error, ErrorKind, Manifest, Repository, Result, VolumeName, find_unfinished};
 use mover_changes::ListOrigin;
@@ -36,7 +37,7 @@ pub(super) fn check_names(options: &BackupOptions) -> Result<()> {
 /// where something says that the source is an older state: its snapshot's name, the checkpoint of
 /// an earlier run, or the backup itself, which is there already.
 pub(super) fn check_source(
-    rt: &tokio::runtime::Handle,
+    run: RunContext<'_>,
     repo: &Arc<Repository>,
     options: &BackupOptions,
     prepared: &Prepared,
@@ -50,8 +51,8 @@ pub(super) fn check_source(
     let Some(differs) = seen.differs_from(newest) else { return Ok(()) };
     let older = known.recent.backups.iter().filter(|_| options.snapshot.id.is_some());
     if older.skip(1).any(|m| seen.is_that_of(m))
-        || is_there_already(rt, repo, options, &seen, &prepared.volume)?
-        || goes_on(rt, repo, options, &seen, prepared, known)?
+        || is_there_already(run, repo, options, &seen, &prepared.volume)?
+        || goes_on(run, repo, options, &seen, prepared, known)?
     {
         return Ok(());
     }
@@ -66,21 +67,21 @@ pub(super) fn check_source(
 /// Whether the backup was committed before. The run then ends at once, or the commit compares the
 /// content.
 fn is_there_already(
-    rt: &tokio::runtime::Handle,
+    run: RunContext<'_>,
     repo: &Repository,
     options: &BackupOptions,
     seen: &Seen<'_>,
     volume: &VolumeName,
 ) -> Result<bool> {
     let Some(id) = &options.backup_id else { return Ok(false) };
-    let there = rt.block_on(repo.backup_named(volume, id))?;
+    let there = run.wait_to_begin(repo.backup_named(volume, id))?;
     Ok(there.is_some_and(|m| parent::is_done(options, &m) || seen.is_that_of(&m)))
 }
 
 /// Whether the run goes on with one that began when the source was still the volume: as its parent
 /// says. Without a parent there was nothing to compare with then.
 fn goes_on(
-    rt: &tokio::runtime::Handle,
+    run: RunContext<'_>,
     repo: &Repository,
     options: &BackupOptions,
     seen: &Seen<'_>,
@@ -89,7 +90,7 @@ fn goes_on(
 ) -> Result<bool> {
     let Some(by) = resume::resume_by(options, prepared, &known.parents) else { return Ok(false) };
     let id = options.backup_id.as_ref();
-    let found = rt.block_on(find_unfinished(repo, &prepared.volume, id, by))?;
+    let found = run.wait_to_begin(find_unfinished(repo, &prepared.volume, id, by))?;
     Ok(found.is_some_and(|found| found.parent.is_none_or(|m| seen.differs_from(&m).is_none())))
 }
 

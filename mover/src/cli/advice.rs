@@ -21,6 +21,8 @@ pub(super) fn words(advice: Advice) -> &'static str {
         Advice::UseObjectLock => {
             "use a bucket that was created with object lock (and so with versions), or leave --retain-for and --retain-until out"
         }
+        Advice::VerifyOthers => "run `mover verify` on the other backups",
+        Advice::ListBackups => "`mover list` shows what there is",
         Advice::RenameVolume => "choose another one with --volume",
     }
 }

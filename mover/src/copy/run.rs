@@ -92,7 +92,7 @@ pub fn copy(
         at.finish(base_reader);
         done
     });
-    let done = done.map_err(|e| at.explain(&reader, e));
+    let done = done.map_err(|e| reader.explain(at.run, e));
     at.finish(Some(reader));
     done
 }
@@ -123,9 +123,9 @@ fn run(
         after: NewestSeen::default(), // it has the place of its original
         lease: CopySession::lease(options),
     };
-    let writer = at.run.wait_a_moment(Writer::begin_or_resume(at.to, wanted, resume_by))?;
     let pages = (at.to.params().page_fanout, bounds.pack_bytes);
     let meter = Meter::new(options.quota, at.to.store(), pages, bounds.slot_bytes)?;
+    let writer = at.run.wait_to_begin(Writer::begin_or_resume(at.to, wanted, resume_by))?;
     let how = How {
         compression: options.compression,
         scratch: options.scratch.as_deref(),
@@ -142,6 +142,7 @@ fn run(
         meter,
         resume_by: Some(resume_by),
         resumed: None,
+        moved: false,
         warnings: Vec::new(),
     };
     let mut job = Job { at, backup, base, options, origin, begun, list: None };

@@ -4,8 +4,9 @@
 use super::plan::Base;
 use super::run::CopyOptions;
 use crate::ingest::LEASE_SECONDS;
+use crate::reading::Reading;
 use crate::run::RunContext;
-use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Reader, Repository, Result};
+use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Repository, Result};
 use std::sync::Arc;
 
 /// Two repositories, and the run that copies from the one to the other.
@@ -27,12 +28,9 @@ impl CopySession<'_> {
         LeaseOptions { lease_seconds: LEASE_SECONDS, tool, host }
     }
 
-    pub(super) fn read(&self, backup: &Manifest, options: &CopyOptions) -> Result<Reader> {
+    pub(super) fn read(&self, backup: &Manifest, options: &CopyOptions) -> Result<Reading> {
         let lease = options.source_lease.then(|| Self::lease(options));
-        let reader = self.wait(Reader::begin(self.from, backup, lease))?;
-        // it ends with the reader
-        drop(self.run.rt.spawn(reader.heartbeat()));
-        Ok(reader)
+        Reading::begin(self.run, self.from, backup, lease)
     }
 
     /// The base under a lease; none if it was forgotten meanwhile.
@@ -40,7 +38,7 @@ impl CopySession<'_> {
         &self,
         base: Option<Base>,
         options: &CopyOptions,
-    ) -> Result<(Option<Base>, Option<Reader>)> {
+    ) -> Result<(Option<Base>, Option<Reading>)> {
         let Some(base) = base else { return Ok((None, None)) };
         match self.read(&base.original, options) {
             Ok(reader) => Ok((Some(base), Some(reader))),
@@ -49,15 +47,10 @@ impl CopySession<'_> {
         }
     }
 
-    /// An error, or that the original was forgotten meanwhile, if that is why.
-    pub(super) fn explain(&self, reader: &Reader, e: Error) -> Error {
-        self.run.rt.block_on(reader.explain(e))
-    }
-
     /// That a lease stays is no more than a line in the log: it runs out by itself.
-    pub(super) fn finish(&self, reader: Option<Reader>) {
+    pub(super) fn finish(&self, reader: Option<Reading>) {
         let Some(reader) = reader else { return };
-        let warnings = self.run.give_back(reader.finish());
+        let warnings = reader.finish(self.run);
         warnings.iter().for_each(|w| tracing::warn!("in {}: {w}", self.from.store().url()));
     }
 }

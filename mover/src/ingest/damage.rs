@@ -16,7 +16,7 @@ pub(crate) fn damaged_of_parent(
     damaged: &DamagedSet,
     limits: ReadLimits,
 ) -> Result<Vec<Range<u64>>> {
-    let Some(parent) = parent else { return Ok(Vec::new()) };
+    let Some(parent) = parent.filter(|_| !damaged.is_empty()) else { return Ok(Vec::new()) };
     let map = VolumeMap::of(repo, parent)?;
     run.wait(damaged_chunks(repo, &map, damaged, limits))
 }

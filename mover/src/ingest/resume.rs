@@ -70,6 +70,10 @@ pub(crate) struct Kept {
     pub(crate) further: bool,
 }
 
+impl Kept {
+    pub(crate) const NOTHING: Self = Self { percent: 0, further: false };
+}
+
 /// Every part with its length before it, so that no two plans give the same bytes.
 pub(crate) struct Digest(blake3::Hasher);
 

@@ -100,6 +100,8 @@ pub(crate) struct Rounds<'a> {
     pub(crate) resume_by: Option<ResumeBy>,
     /// Where the last pass began, if not at the start.
     pub(crate) resumed: Option<Resumed>,
+    /// Whether a pass was begun: before, what is kept is an earlier run's.
+    pub(crate) moved: bool,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -129,8 +131,9 @@ impl Rounds<'_> {
             let from = from.map_err(|e| self.stopped(job, e, &plan))?;
             let done = match self.pass(job, &plan, from.as_ref(), &missing) {
                 Err(e) if e.kind() == ErrorKind::Fenced => {
-                    let reason = self.run.wait(self.writer.begin_anew());
-                    let reason = reason.map_err(|e| self.stopped(job, e, &plan))?;
+                    let reason = self.run.wait_to_begin(self.writer.begin_anew());
+                    // the lease that knew how far it was is gone
+                    let reason = reason.map_err(|e| self.stopped_with(job, e, Kept::NOTHING))?;
                     self.again(&reason);
                     continue;
                 }
@@ -199,6 +202,7 @@ impl Rounds<'_> {
         let left = from.map(|c| plan.remaining_from(self.geometry, c.next_chunk));
         let left = left.as_ref().unwrap_or(plan);
         self.resumed = from.map(|_| Resumed::of(plan.read_bytes, left.read_bytes));
+        self.moved = true;
         self.show(plan, left);
         let RunContext { rt, cancel, progress } = self.run;
         let mut packs = self.writer.condemned().clone();
@@ -257,6 +261,15 @@ impl Rounds<'_> {
         if e.kind() == ErrorKind::Cancelled { self.ended(job, e, plan) } else { e }
     }
 
+    /// [`stopped`](Self::stopped), where it is known what is left.
+    fn stopped_with(&self, job: &dyn StoringJob, e: Error, kept: Kept) -> Error {
+        if e.kind() != ErrorKind::Cancelled {
+            return e;
+        }
+        let bound = bound_of(&e, self.run.cancel, self.meter.as_deref());
+        job.ended(self, e, Left { kept: self.resume_by.map(|_| kept), bound })
+    }
+
     /// Says what is left of a run that ended early, and what to do.
     fn ended(&self, job: &dyn StoringJob, e: Error, plan: &BackupPlan) -> Error {
         let kept = self.resume_by.map(|_| {
@@ -268,7 +281,8 @@ impl Rounds<'_> {
                 let left = plan.remaining_from(self.geometry, c.next_chunk);
                 Resumed::of(plan.read_bytes, left.read_bytes)
             });
-            let further = done.bytes > self.resumed.map_or(0, |before| before.bytes);
+            let before = self.resumed.map_or(0, |before| before.bytes);
+            let further = self.moved && done.bytes > before;
             Kept { percent: done.percent, further }
         });
         let bound = bound_of(&e, self.run.cancel, self.meter.as_deref());

@@ -363,14 +363,14 @@ pub(crate) fn compare_device(
     let depth = run.limits.slots.min(WRITES_IN_FLIGHT);
     let engine = Engine::start(engine, &arena, source.io_file(), depth)?;
     let ctx = Compare {
-        rt: run.rt,
+        rt: run.context.rt,
         keys: run.repo.keys(),
         scope: run.scope,
         source,
         threads: run.limits.threads,
         leaves_per_window: run.limits.leaves_per_window,
-        progress: run.progress,
-        cancel: run.cancel,
+        progress: run.context.progress,
+        cancel: run.context.cancel,
     };
     let compared = compare(ctx, reader, engine, &arena)?;
     pipeline::check_home(&arena)?;

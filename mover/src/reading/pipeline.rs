@@ -28,13 +28,12 @@ use crate::io::{Arena, Engine};
 use crate::run::concurrency::Gate;
 use crate::run::failure::Failure;
 use crate::run::threads::spawn;
-use crate::run::{Cancel, Progress};
+use crate::run::{Cancel, RunContext};
 use chunkstore::{Error, ErrorKind, MapReader, Repository, Result, StubFollower};
 use crossbeam_channel::{Receiver, unbounded};
 use std::io::Write;
 use std::sync::Arc;
 use std::thread::{Scope, ScopedJoinHandle};
-use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Semaphore, mpsc};
 
 /// Bytes between two entries that are read for nothing rather than paying for another request.
@@ -43,12 +42,10 @@ pub(crate) const GAP_BYTES: u32 = 128 << 10;
 /// What all stages share.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Run<'a> {
-    pub(crate) rt: &'a Handle,
+    pub(crate) context: RunContext<'a>,
     pub(crate) repo: &'a Arc<Repository>,
     pub(crate) scope: &'a PlanScope,
     pub(crate) limits: &'a Limits,
-    pub(crate) progress: &'a Progress,
-    pub(crate) cancel: &'a Cancel,
 }
 
 /// Where the volume goes.
@@ -86,8 +83,8 @@ pub(crate) fn run(run: Run<'_>, reader: MapReader, to: Destination<'_>) -> Resul
             let ctx = WriteContext {
                 target,
                 failure: &failure,
-                cancel: run.cancel,
-                progress: run.progress,
+                cancel: run.context.cancel,
+                progress: run.context.progress,
             };
             let (writes, inbox) = unbounded();
             let writer =
@@ -109,7 +106,8 @@ pub(crate) fn run(run: Run<'_>, reader: MapReader, to: Destination<'_>) -> Resul
         Destination::Output(out, skip) => {
             let (pieces, inbox) = unbounded();
             let want = run.scope.want.clone();
-            let (failure_ref, cancel, progress) = (&failure, run.cancel, run.progress);
+            let (failure_ref, cancel, progress) =
+                (&failure, run.context.cancel, run.context.progress);
             let ctx = StreamContext { want, failure: failure_ref, cancel, progress };
             let writer = spawn(threads, &failure, "output", move || stream::run(out, &inbox, &ctx));
             let zero = ZeroBox::Ordered(pieces.clone());
@@ -159,16 +157,16 @@ fn middle<'scope, 'env: 'scope>(
         ordered: (ordered > 0).then(|| Arc::new(Semaphore::new(ordered))),
         outbox: entries,
         outcome,
-        progress: run.progress,
+        progress: run.context.progress,
         stats: FetchStats::default(),
     };
-    run.rt.block_on(async {
+    run.context.rt.block_on(async {
         let fetched = fetch.run(reader, zero);
         tokio::select! {
             // a failure or a request to stop drops what is in flight
             biased;
             () = failure.wait() => {}
-            () = run.cancel.requested() => failure.set(Cancel::error()),
+            () = run.context.cancel.requested() => failure.set(Cancel::error()),
             result = fetched => { failure.note(result); }
         }
     });
@@ -199,7 +197,7 @@ fn openers<'scope, 'env: 'scope>(
                 scope: run.scope,
                 failure,
                 outcome: &outcome,
-                progress: run.progress,
+                progress: run.context.progress,
             };
             open::run(&ctx, &inbox, &outbox)
         })

@@ -7,7 +7,7 @@
 
 use crate::device::Source;
 use crate::io::Arena;
-use crate::run::{Cancel, Progress};
+use crate::run::RunContext;
 use chunkstore::{ChunkNo, Keys, MapReader, Result, is_zero};
 use std::ops::Range;
 
@@ -18,12 +18,10 @@ const WINDOW_CHUNKS: u64 = 4096;
 /// so that a file that is not ours is refused at once. Each chunk is movement: a large file takes
 /// long.
 pub(super) fn first_of_others(
-    rt: &tokio::runtime::Handle,
+    run: RunContext<'_>,
     there: &Source,
     mut reader: MapReader,
     keys: &Keys,
-    progress: &Progress,
-    cancel: &Cancel,
 ) -> Result<Option<u64>> {
     let geometry = *reader.map().geometry();
     let arena = Arena::new(1, geometry.chunk().bytes() as usize)?;
@@ -36,17 +34,17 @@ pub(super) fn first_of_others(
             let end = chunks.end.min(start + WINDOW_CHUNKS);
             let mut pages = None;
             for chunk in (start..end).map(ChunkNo) {
-                cancel.check()?;
+                run.cancel.check()?;
                 let bytes = &mut slot[..geometry.len(chunk) as usize];
                 there.read_exact_at(bytes, geometry.offset(chunk))?;
-                progress.listed.add(1);
+                run.progress.listed.add(1);
                 if is_zero(bytes) {
                     continue;
                 }
                 let pages = match &pages {
                     Some(pages) => pages,
                     None => {
-                        pages.insert(rt.block_on(reader.load(std::slice::from_ref(&(start..end))))?)
+                        pages.insert(run.wait(reader.load(std::slice::from_ref(&(start..end))))?)
                     }
                 };
                 let is_ours =

@@ -35,8 +35,9 @@ pub(super) fn run_out(
     out: &mut (dyn Write + Send),
 ) -> Result<RestoreSummary> {
     let (progress, cancel) = (Progress::new(), Cancel::new());
-    let found = find(kit.rt.handle(), &kit.repo, &options.backup, &cancel)?;
-    restore_to(kit.rt.handle(), &kit.repo, options, found, To::Output(out), &progress, &cancel)
+    let run = RunContext { rt: kit.rt.handle(), cancel: &cancel, progress: &progress };
+    let found = find(run, &kit.repo, &options.backup)?;
+    restore_to(run, &kit.repo, options, found, To::Output(out))
 }
 
 /// 1000 chunks and a bit, some stored, some of them equal.

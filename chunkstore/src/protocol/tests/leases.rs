@@ -224,7 +224,7 @@ async fn a_reader_that_was_taken_for_dead_begins_anew_and_says_so() {
         assert!(second.len() == 1 && second != first, "{first:?} {second:?}");
         assert_eq!(reader.check_held().await.unwrap_err().kind(), ErrorKind::Unavailable);
         assert_eq!(leases(&repo).await, second);
-        let e = reader.explain(lost()).await;
+        let e = reader.explain(lost(), std::future::pending()).await;
         let kind = if forgotten { ErrorKind::Forgotten } else { ErrorKind::Missing };
         assert_eq!(e.kind(), kind, "{e}");
         assert!(e.to_string().contains("its pack is gone"), "{e}");

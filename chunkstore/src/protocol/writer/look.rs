@@ -10,8 +10,14 @@ impl Writer {
     /// it two runs could both believe that they have committed; the backup of one that runs alone
     /// is good.
     pub(super) async fn probe_create_once(&mut self) -> Result<()> {
-        let found = self.lease.probe_create_once().await?;
-        let warning = found.warning(self.repo.store());
+        let warning = match self.lease.probe_create_once().await {
+            Ok(found) => found.warning(self.repo.store()),
+            // no reason to store nothing: what is needed of the store is asked for next
+            Err(e) if e.kind() == ErrorKind::Unavailable => {
+                Some(format!("whether the store keeps two writers apart is not known: {e}"))
+            }
+            Err(e) => return Err(e),
+        };
         let new = warning.filter(|warning| !self.warnings.contains(warning));
         self.warnings.extend(new);
         Ok(())
