@@ -39,7 +39,7 @@ use crate::{failed, note, say};
 use benches::synthetic;
 use chunkstore::{Error, ErrorKind, Result};
 use mover::cli::parse_compression;
-use mover::io::EngineChoice;
+use mover_engine::volume::io::EngineChoice;
 use sample::{Kind, METRICS, Report};
 use serde::{Deserialize, Serialize};
 pub(crate) use series::same;

@@ -39,7 +39,7 @@ impl Machine {
             "{}, {} cores, {} memory, Linux {}, {} build",
             self.cpu,
             self.cores,
-            mover::sizes::show_bytes(self.memory_bytes),
+            mover_engine::sizes::show_bytes(self.memory_bytes),
             self.kernel,
             self.build
         )

@@ -21,7 +21,7 @@ use chunkstore::{
     SegmentRecord, SnapshotInfo, SourceInfo, StoreOptions, VolumeName, Writer, WriterOptions,
     open_url, random_bytes,
 };
-use mover::sizes::show_bytes;
+use mover_engine::sizes::show_bytes;
 use sparse::{Layout, PACK_CHUNKS, PackWriter};
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;

@@ -37,12 +37,12 @@ mod watch;
 
 pub use settings::parse_compression;
 
-use crate::run::Cancel;
 use args::{Args, Command};
 use chunkstore::{Error, ErrorKind, Result, redact};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, FromArgMatches};
 use context::Context;
+use mover_engine::run::Cancel;
 use output::{Output, one_line, reader_left};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use settings::{
@@ -57,7 +57,7 @@ use supervision::Supervisor;
 
 /// Runs the program; what the process ends with.
 pub fn main() -> ExitCode {
-    crate::io::bound_allocator();
+    mover_engine::volume::io::bound_allocator();
     chunkstore::set_advice_words(advice::words);
     // keys are in memory: no core dump, no debugger, no other process of this user may read them
     let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable).err();

@@ -3,13 +3,13 @@
 use chunkstore::{
     Compression, Credential, Manifest, Repository, Result, StoreOptions, VolumeName, open_url,
 };
-use mover::backup::{AuditAmount, BackupOptions, BackupSummary, ParentChoice, backup};
-use mover::device::DirectIo;
-use mover::io::EngineChoice;
-use mover::restore::{RestoreOptions, RestoreTarget, restore};
-use mover::run::quota::Quota;
-use mover::run::{Cancel, MemoryBudget, Progress};
 use mover_changes::ChangeRequest;
+use mover_engine::ops::backup::{AuditAmount, BackupOptions, BackupSummary, ParentChoice, backup};
+use mover_engine::ops::restore::{RestoreOptions, RestoreTarget, restore};
+use mover_engine::run::quota::Quota;
+use mover_engine::run::{Cancel, MemoryBudget, Progress};
+use mover_engine::volume::device::DirectIo;
+use mover_engine::volume::io::EngineChoice;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -8,15 +8,15 @@ use chunkstore::{
     VolumeName, collect,
 };
 use futures::TryStreamExt;
-use mover::backup::{AuditAmount, BackupOptions, BackupSummary, ParentChoice, backup};
-use mover::check::{CheckOptions, CheckReport, ReadData, check};
-use mover::device::DirectIo;
-use mover::io::EngineChoice;
-use mover::restore::{RestoreOptions, RestoreSummary, RestoreTarget, restore};
-use mover::run::quota::Quota;
-use mover::run::{Cancel, MemoryBudget, Progress};
-use mover::verify::{VerifyOptions, VerifySummary, verify};
 use mover_changes::ChangeRequest;
+use mover_engine::ops::backup::{AuditAmount, BackupOptions, BackupSummary, ParentChoice, backup};
+use mover_engine::ops::check::{CheckOptions, CheckReport, ReadData, check};
+use mover_engine::ops::restore::{RestoreOptions, RestoreSummary, RestoreTarget, restore};
+use mover_engine::ops::verify::{VerifyOptions, VerifySummary, verify};
+use mover_engine::run::quota::Quota;
+use mover_engine::run::{Cancel, MemoryBudget, Progress};
+use mover_engine::volume::device::DirectIo;
+use mover_engine::volume::io::EngineChoice;
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, path::Path as StorePath};
 use std::collections::BTreeMap;

@@ -4,9 +4,9 @@
 #![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)] // volumes of a few MiB
 
 use chunkstore::Encryption;
-use mover::backup::{AuditAmount, BackupOptions, BackupSummary};
-use mover::run::Cancel;
 use mover_changes::ChangeRequest;
+use mover_engine::ops::backup::{AuditAmount, BackupOptions, BackupSummary};
+use mover_engine::run::Cancel;
 use mover_extents::Extents;
 use std::fs;
 use std::ops::Range;

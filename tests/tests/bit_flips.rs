@@ -11,8 +11,8 @@ use chunkstore::{
     Credential, Encryption, Error, ErrorKind, Opener, Repository, Result, SegmentLayout, Store,
     decode_pack_header, decode_pack_trailer,
 };
-use mover::check::{CheckOptions, CheckReport, ReadData, check};
-use mover::run::{Cancel, MemoryBudget, Progress};
+use mover_engine::ops::check::{CheckOptions, CheckReport, ReadData, check};
+use mover_engine::run::{Cancel, MemoryBudget, Progress};
 use object_store::memory::InMemory;
 use object_store::{ObjectStoreExt, path::Path as StorePath};
 use std::collections::{BTreeMap, BTreeSet};

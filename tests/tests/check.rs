@@ -7,7 +7,7 @@ use chunkstore::{
     BackupId, Check, ChunkRef, Encryption, Error, FindingKind, LeaseOptions, Location, LostBackup,
     PackId, PageAt, ReadLimits, Reader, Visitor, VolumeMap, VolumeName, reach,
 };
-use mover::check::{CheckReport, ReadData};
+use mover_engine::ops::check::{CheckReport, ReadData};
 use object_store::ObjectStore;
 use std::collections::BTreeMap;
 use std::fs;
@@ -340,7 +340,7 @@ fn segments_are_rebuilt_and_manifests_are_named() {
         fs::write(&image, &w.contents[1]).unwrap();
         let mut options = w.vault.options(&image, "other", None);
         options.volume = Some(VolumeName::new("other").unwrap());
-        let cancel = mover::run::Cancel::new();
+        let cancel = mover_engine::run::Cancel::new();
         let summary = w.vault.run(Arc::clone(&objects), &options, &cancel).result.unwrap();
         assert_eq!(summary.new_bytes, 0, "{summary:?}");
 

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
 use chunkstore::{Encryption, ErrorKind};
-use mover::check::ReadData;
+use mover_engine::ops::check::ReadData;
 use object_store::ObjectStore;
 use std::fs;
 use std::sync::Arc;

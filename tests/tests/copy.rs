@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
 use chunkstore::{Compression, Encryption, Error, ErrorKind, Manifest, Repository, Result};
-use mover::copy::{CopyOptions, CopyOutcome, CopySummary, Standing, base_of, copy, standing};
-use mover::run::quota::Quota;
-use mover::run::{Cancel, MemoryBudget, Progress};
+use mover_engine::ops::copy::{
+    CopyOptions, CopyOutcome, CopySummary, Standing, base_of, copy, standing,
+};
+use mover_engine::run::quota::Quota;
+use mover_engine::run::{Cancel, MemoryBudget, Progress};
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use std::fs;

@@ -7,10 +7,10 @@ use chunkstore::{
     ChunkId, ChunkRef, Compression, Encryption, ErrorKind, Location, Manifest, MapRoot, PackId,
     Page, PageAt, PageId, PageRef, ReadLimits, Result, Visitor, VolumeMap, random_bytes, reach,
 };
-use mover::check::{CheckReport, ReadData};
-use mover::copy::{CopyOptions, copy};
-use mover::run::quota::Quota;
-use mover::run::{Cancel, MemoryBudget, Progress};
+use mover_engine::ops::check::{CheckReport, ReadData};
+use mover_engine::ops::copy::{CopyOptions, copy};
+use mover_engine::run::quota::Quota;
+use mover_engine::run::{Cancel, MemoryBudget, Progress};
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use std::fs;
@@ -298,7 +298,7 @@ fn copied(world: &World, objects: Arc<dyn ObjectStore>, id: &str) -> Result<()> 
         host: "test".into(),
     };
     let rt = world.vault.block_on(async { tokio::runtime::Handle::current() });
-    let base = mover::copy::base_of(*from.id(), &[], *to.id(), &[], &manifest);
+    let base = mover_engine::ops::copy::base_of(*from.id(), &[], *to.id(), &[], &manifest);
     let (progress, cancel) = (Progress::new(), Cancel::new());
     copy(&rt, (&from, &to), &manifest, base, &options, &progress, &cancel).map(drop)
 }

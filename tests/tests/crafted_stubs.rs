@@ -6,7 +6,7 @@ use chunkstore::{
     ChunkRef, Encryption, ErrorKind, Moved, PackId, PageAt, ReadLimits, Repository, Result,
     Visitor, VolumeMap, reach,
 };
-use mover::check::ReadData;
+use mover_engine::ops::check::ReadData;
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;

@@ -4,9 +4,9 @@
 
 use chunkstore::{ChunkSize, Encryption};
 use futures::TryStreamExt;
-use mover::backup::ParentChoice;
 use mover::retention::{Policy, plan_forget};
-use mover::run::Cancel;
+use mover_engine::ops::backup::ParentChoice;
+use mover_engine::run::Cancel;
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt};
 use std::collections::HashSet;

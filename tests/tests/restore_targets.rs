@@ -7,14 +7,14 @@ use chunkstore::{
     BackupId, ChunkSize, Compression, Encryption, ErrorKind, InitOptions, KdfCost, Repository,
     SnapshotInfo, Store, VolumeName,
 };
-use mover::backup::{AuditAmount, BackupOptions, ParentChoice, backup};
-use mover::device::DirectIo;
-use mover::io::EngineChoice;
-use mover::restore::{RestoreOptions, RestoreSummary, RestoreTarget, restore};
-use mover::run::quota::Quota;
-use mover::run::{Cancel, MemoryBudget, Progress};
-use mover::verify::{VerifyOptions, verify};
 use mover_changes::ChangeRequest;
+use mover_engine::ops::backup::{AuditAmount, BackupOptions, ParentChoice, backup};
+use mover_engine::ops::restore::{RestoreOptions, RestoreSummary, RestoreTarget, restore};
+use mover_engine::ops::verify::{VerifyOptions, verify};
+use mover_engine::run::quota::Quota;
+use mover_engine::run::{Cancel, MemoryBudget, Progress};
+use mover_engine::volume::device::DirectIo;
+use mover_engine::volume::io::EngineChoice;
 use object_store::memory::InMemory;
 use object_store::path::Path as Key;
 use std::collections::BTreeMap;

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
 use chunkstore::{BackupId, Compression, Encryption, ErrorKind};
-use mover::backup::{BackupOptions, BackupOutcome, BackupSummary, ParentChoice};
-use mover::ingest::CompressionChoice;
-use mover::run::Cancel;
+use mover_engine::ingest::CompressionChoice;
+use mover_engine::ops::backup::{BackupOptions, BackupOutcome, BackupSummary, ParentChoice};
+use mover_engine::run::Cancel;
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use std::fs;

@@ -30,7 +30,7 @@ pub(crate) fn page(report: &Report, earlier: Option<&Report>, threshold_percent:
         format!(
             "{}, {}; repository in {}; restored to {}",
             settings.device,
-            mover::sizes::show_bytes(settings.volume_bytes),
+            mover_engine::sizes::show_bytes(settings.volume_bytes),
             settings.repository,
             settings.target
         ),
@@ -38,9 +38,9 @@ pub(crate) fn page(report: &Report, earlier: Option<&Report>, threshold_percent:
             "compression {}, memory {}, engine {}, chunks of {}; \
              page cache {} before each operation",
             settings.compression,
-            mover::sizes::show_bytes(settings.memory_bytes),
+            mover_engine::sizes::show_bytes(settings.memory_bytes),
             settings.engine,
-            mover::sizes::show_bytes(settings.chunk_bytes),
+            mover_engine::sizes::show_bytes(settings.chunk_bytes),
             if settings.caches_dropped { "dropped" } else { "NOT dropped" }
         ),
     ] {

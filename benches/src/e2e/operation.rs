@@ -9,13 +9,13 @@ use chunkstore::{
     ChunkSize, Credential, Encryption, Error, ErrorKind, InitOptions, KdfCost, LeaseOptions,
     Repository, Result, SnapshotInfo, Store, StoreOptions, VolumeName, open_url,
 };
-use mover::backup::{AuditAmount, BackupOptions, ParentChoice, backup};
 use mover::cli::parse_compression;
-use mover::device::DirectIo;
-use mover::restore::{RestoreOptions, RestoreTarget, restore};
-use mover::run::quota::Quota;
-use mover::run::{Cancel, MemoryBudget, Progress};
 use mover_changes::ChangeRequest;
+use mover_engine::ops::backup::{AuditAmount, BackupOptions, ParentChoice, backup};
+use mover_engine::ops::restore::{RestoreOptions, RestoreTarget, restore};
+use mover_engine::run::quota::Quota;
+use mover_engine::run::{Cancel, MemoryBudget, Progress};
+use mover_engine::volume::device::DirectIo;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -81,7 +81,7 @@ pub(crate) struct Reply {
 
 /// Does what stdin says.
 pub(crate) fn run_operation() -> Result<()> {
-    mover::io::bound_allocator();
+    mover_engine::volume::io::bound_allocator();
     let mut text = String::new();
     std::io::stdin()
         .read_to_string(&mut text)

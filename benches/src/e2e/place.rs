@@ -5,7 +5,7 @@ use super::operation::{Operation, Request};
 use crate::stop::Stop;
 use crate::{failed, note};
 use chunkstore::{Error, ErrorKind, Result, random_bytes};
-use mover::device::{DirectIo, Target, TargetOptions};
+use mover_engine::volume::device::{DirectIo, Target, TargetOptions};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;

@@ -9,7 +9,7 @@ use crate::machine::drop_caches;
 use crate::stop::Stop;
 use crate::{failed, note};
 use chunkstore::{Error, ErrorKind, Result, random_bytes};
-use mover::device::{DirectIo, Source, SourceOptions};
+use mover_engine::volume::device::{DirectIo, Source, SourceOptions};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};

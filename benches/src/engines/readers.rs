@@ -3,8 +3,8 @@
 use crate::failed;
 use crate::stop::Stop;
 use chunkstore::{Error, ErrorKind, Result};
-use mover::device::Source;
-use mover::io::{Arena, Engine, EngineChoice, Op, Slot};
+use mover_engine::volume::device::Source;
+use mover_engine::volume::io::{Arena, Engine, EngineChoice, Op, Slot};
 use serde::Serialize;
 use std::cell::Cell;
 use std::fmt;
@@ -236,7 +236,7 @@ fn open(source: &Source, flags: i32) -> Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mover::device::{DirectIo, SourceOptions};
+    use mover_engine::volume::device::{DirectIo, SourceOptions};
 
     #[test]
     fn every_reader_reads_to_an_odd_end() {

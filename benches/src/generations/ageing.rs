@@ -4,7 +4,7 @@ use crate::failed;
 use crate::stop::Stop;
 use benches::synthetic;
 use chunkstore::{Error, ErrorKind, Result, is_zero};
-use mover::device::{DirectIo, Source, SourceOptions};
+use mover_engine::volume::device::{DirectIo, Source, SourceOptions};
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;

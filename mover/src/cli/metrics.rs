@@ -20,8 +20,8 @@ pub(crate) use push::push;
 pub(crate) use serve::Server;
 
 use super::exit::{CANCELLED, LIMIT, OK};
-use crate::run::{Phase, Progress};
 use chunkstore::{Error, ErrorKind, RequestCounts, Result, Store};
+use mover_engine::run::{Phase, Progress};
 use names::{INFO, Kind, OUTCOME, PHASE, PLAIN, REQUESTS};
 use prometheus::core::Collector;
 use prometheus::{Gauge, GaugeVec, IntCounter, IntCounterVec, Registry, TextEncoder};

@@ -6,10 +6,10 @@
 
 use super::output::Output;
 use super::settings::ProgressStyle;
-use crate::run::{Phase, Progress};
-use crate::sizes::{show_bytes, show_seconds};
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
+use mover_engine::run::{Phase, Progress};
+use mover_engine::sizes::{show_bytes, show_seconds};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::sync::Arc;

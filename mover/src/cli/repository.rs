@@ -4,12 +4,12 @@
 use super::context::{Context, host, tool};
 use super::keys::{self, MadeKeyFile};
 use super::settings::{KeySources, RepositoryPlace};
-use crate::device::reach::leads_into;
 use chunkstore::{
     ChunkSize, Credential, Encryption, Error, ErrorKind, InitOptions, KdfCost, Repository, Result,
     RetainPolicy, Store, StoreOptions, check_parameters, directory_of, open_url, open_url_with,
     random_bytes,
 };
+use mover_engine::volume::device::leads_into;
 use object_store::memory::InMemory;
 use object_store::path::Path as StorePath;
 use std::fs::DirBuilder;

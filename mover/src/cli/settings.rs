@@ -13,12 +13,12 @@ use super::args::{
     ColorWhen, DirectArg, EngineArg, GlobalArgs, LogLevel, OutputArgs, ResourceArgs,
 };
 use crate::cgroup::CgroupLimits;
-use crate::device::DirectIo;
-use crate::ingest::CompressionChoice;
-use crate::io::EngineChoice;
-use crate::run::MemoryBudget;
-use crate::sizes::parse_rate;
 use chunkstore::{Compression, Error, ErrorKind, Result, TransferLimits, check_labels};
+use mover_engine::ingest::CompressionChoice;
+use mover_engine::run::MemoryBudget;
+use mover_engine::sizes::parse_rate;
+use mover_engine::volume::device::DirectIo;
+use mover_engine::volume::io::EngineChoice;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::IsTerminal;

@@ -2,13 +2,13 @@
 //! themselves, as JSON.
 
 use super::table::{Page, human_time};
-use crate::backup::{BackupOutcome, BackupSummary};
-use crate::copy::{CopyOutcome, CopySummary};
-use crate::reading::LimitLine;
-use crate::restore::RestoreSummary;
-use crate::sizes::{show_bytes, show_duration, show_rate};
-use crate::verify::VerifySummary;
 use chunkstore::{RequestCounts, Retention};
+use mover_engine::ops::backup::{BackupOutcome, BackupSummary};
+use mover_engine::ops::copy::{CopyOutcome, CopySummary};
+use mover_engine::ops::restore::RestoreSummary;
+use mover_engine::ops::verify::VerifySummary;
+use mover_engine::reading::LimitLine;
+use mover_engine::sizes::{show_bytes, show_duration, show_rate};
 use std::time::Duration;
 
 /// The end of a backup.

@@ -2,11 +2,11 @@
 //! of both.
 
 use super::output::one_line;
-use crate::sizes::show_bytes;
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use chunkstore::{
     BackupStats, CopiedFrom, Encryption, KeyInfo, Manifest, SnapshotInfo, SourceInfo, time_span,
 };
+use mover_engine::sizes::show_bytes;
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -13,8 +13,8 @@
 use super::context::tool;
 use super::output::{Ended, now};
 use crate::cgroup::CgroupLimits;
-use crate::sizes::show_bytes;
 use chunkstore::{redact, redact_known};
+use mover_engine::sizes::show_bytes;
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 use serde_json::{Map, Value, json};

@@ -5,8 +5,8 @@ use super::context::Context;
 use super::metrics::Reads;
 use super::progress::ProgressView;
 use super::supervision::Held;
-use crate::run::Progress;
 use chunkstore::Store;
+use mover_engine::run::Progress;
 use std::sync::Arc;
 
 /// Until it is dropped.

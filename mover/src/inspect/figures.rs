@@ -1,9 +1,9 @@
 //! What a list means in bytes, at every chunk size that a repository can have.
 
-use crate::device::Source;
-use crate::sample::places;
 use chunkstore::{ChunkSize, Compression, Geometry, Result, Sealer, is_zero};
 use mover_changes::{ChangeKind, ChangedBlocks, Changes, PlanInput, plan_backup};
+use mover_engine::volume::device::Source;
+use mover_engine::volume::sample::places;
 use serde::Serialize;
 
 /// Chunk sizes of a repository, as powers of two: 4 KiB to 4 MiB.
@@ -133,8 +133,8 @@ pub fn sample(list: &ChangedBlocks, source: &Source) -> Result<Option<Sample>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::SourceOptions;
     use mover_changes::ListOrigin;
+    use mover_engine::volume::device::SourceOptions;
     use mover_extents::Extents;
 
     fn list(kind: ChangeKind, data: Extents, zero: Extents) -> ChangedBlocks {

@@ -109,10 +109,16 @@ fn legend(
     let show = |list: Option<&ChangedBlocks>| list.map(|list| list.data.total());
     let mut entries = Vec::new();
     if let Some(bytes) = show(delta) {
-        entries.push((Shade::Changed(2), format!("changed, {}", crate::sizes::show_bytes(bytes))));
+        entries.push((
+            Shade::Changed(2),
+            format!("changed, {}", mover_engine::sizes::show_bytes(bytes)),
+        ));
     }
     if let Some(bytes) = show(allocated) {
-        entries.push((Shade::Allocated, format!("allocated, {}", crate::sizes::show_bytes(bytes))));
+        entries.push((
+            Shade::Allocated,
+            format!("allocated, {}", mover_engine::sizes::show_bytes(bytes)),
+        ));
     }
     entries.push((Shade::Zero, "zero".to_owned()));
     if allocated.is_none() {
@@ -130,7 +136,7 @@ fn legend(
         )?;
         x += 150;
     }
-    let cell = crate::sizes::show_bytes(cell_bytes);
+    let cell = mover_engine::sizes::show_bytes(cell_bytes);
     writeln!(out, "<text x=\"{x}\" y=\"{}\">a cell is {cell}</text>", y + 9)
 }
 

@@ -43,7 +43,7 @@ fn a_resumed_backup_killed_at_any_change_leaves_nothing_behind() {
         let dying = DyingStore::below(objects.clone(), "leases", Some(death));
         world.backup(dying, "big", 0).err()?;
         let options = world.vault.options(&world.images[0].0, "big", None);
-        let again = world.vault.run(objects.fork(), &options, &mover::run::Cancel::new());
+        let again = world.vault.run(objects.fork(), &options, &mover_engine::run::Cancel::new());
         again.result.unwrap().resumed.map(|_| objects)
     });
     let left = left.expect("no run made a checkpoint");

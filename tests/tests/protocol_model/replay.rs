@@ -16,8 +16,8 @@ use chunkstore::{
     ChunkRef, DamagedSet, Encryption, Error, PackId, PageAt, ReadLimits, Repository, Result,
     Visitor, VolumeMap, reach,
 };
-use mover::backup::BackupOptions;
-use mover::run::Cancel;
+use mover_engine::ops::backup::BackupOptions;
+use mover_engine::run::Cancel;
 use names::RealPlace;
 use play::{Played, Recording, Stage};
 use record::{Log, RecordingStore, Request};

@@ -10,15 +10,15 @@ use super::super::sources;
 use super::super::summary::backup_text;
 use super::super::table::Page;
 use super::super::watch::Watch;
-use crate::backup::{AuditAmount, BackupOptions, ParentChoice, backup as run};
-use crate::device::nbd::check_address;
-use crate::run::Progress;
-use crate::run::quota::Quota;
-use crate::sizes::{parse_rate, parse_size, parse_time, show_bytes};
 use chrono::Utc;
 use chunkstore::{
     BackupId, Error, ErrorKind, RequestCounts, Result, SnapshotInfo, Store, VolumeName,
 };
+use mover_engine::ops::backup::{AuditAmount, BackupOptions, ParentChoice, backup as run};
+use mover_engine::run::Progress;
+use mover_engine::run::quota::Quota;
+use mover_engine::sizes::{parse_rate, parse_size, parse_time, show_bytes};
+use mover_engine::volume::device::check_address;
 use mover_nbd::is_nbd;
 use serde::Serialize;
 use std::fs::DirBuilder;

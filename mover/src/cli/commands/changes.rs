@@ -4,15 +4,15 @@ use super::super::args::{FormArg, InspectArgs};
 use super::super::context::Context;
 use super::super::sources;
 use super::super::table::Page;
-use crate::backup::read_given;
-use crate::device::{Source, SourceOptions};
-use crate::ingest::bounds::ranges_max;
 use crate::inspect::{Figures, Form, draw, sample};
-use crate::sizes::{parse_size, show_bytes};
 use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
 use mover_changes::{
     ChangeKind, ChangeRequest, ChangeSource, ChangedBlocks, ListRequest, check_floor, descend,
 };
+use mover_engine::ingest::ranges_max;
+use mover_engine::ops::backup::read_given;
+use mover_engine::sizes::{parse_size, show_bytes};
+use mover_engine::volume::device::{Source, SourceOptions};
 use std::io::Write;
 
 /// Ranges that fall into one piece of this size may become one when there are too many: no chunk is

@@ -7,10 +7,10 @@ use super::super::repository;
 use super::super::table::Page;
 use super::super::watch::Watch;
 use super::restore::lease;
-use crate::check::{CheckOptions, CheckReport, ReadData, check as run_check};
-use crate::run::Progress;
-use crate::sizes::{counted, show_bytes, show_duration};
 use chunkstore::{Error, ErrorKind, Finding, LostBackup, Repaired, Result};
+use mover_engine::ops::check::{CheckOptions, CheckReport, ReadData, check as run_check};
+use mover_engine::run::Progress;
+use mover_engine::sizes::{counted, show_bytes, show_duration};
 use serde_json::{Value, json};
 use std::time::Duration;
 

@@ -17,17 +17,17 @@ use super::super::watch::Watch;
 use super::backup::{checkpoint_bytes, deadline, quota, scratch};
 use super::browse::{unreadable, warn_of_unknown};
 use super::forget::policy;
-use crate::copy::{
-    CopyOptions, CopyOutcome, CopySummary, Standing, base_of, copy as run, standing,
-};
 use crate::retention::{Policy, plan_forget};
-use crate::run::Progress;
-use crate::sizes::{counted, show_bytes};
 use chrono::Utc;
 use chunkstore::{
     BackupEntry, Error, ErrorKind, Manifest, Repository, Result, RetainPolicy, Retention,
     VolumeName,
 };
+use mover_engine::ops::copy::{
+    CopyOptions, CopyOutcome, CopySummary, Standing, base_of, copy as run, standing,
+};
+use mover_engine::run::Progress;
+use mover_engine::sizes::{counted, show_bytes};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Instant;
@@ -253,7 +253,7 @@ fn copy_all(
                 done.there += 1;
                 continue;
             }
-            Standing::Taken(_) => Err(crate::copy::taken(&inventory.to, backup)),
+            Standing::Taken(_) => Err(mover_engine::ops::copy::taken(&inventory.to, backup)),
             Standing::Absent => {
                 let progress = Progress::new();
                 done.last = Some(Arc::clone(&progress));

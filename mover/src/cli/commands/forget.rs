@@ -9,10 +9,10 @@ use super::super::repository;
 use super::super::table::{human_time, machine_time, table};
 use super::browse::{unreadable, warn_of_unknown};
 use crate::retention::{Decision, Policy, Span, Tag, plan_forget};
-use crate::sizes::counted;
 use chunkstore::names::AttemptName;
 use chunkstore::{Error, ErrorKind, Manifest, Repository, Result, VolumeName};
 use futures::{StreamExt, TryStreamExt, stream};
+use mover_engine::sizes::counted;
 use serde::Serialize;
 use serde_json::json;
 

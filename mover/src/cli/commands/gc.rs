@@ -7,12 +7,12 @@ use super::super::table::{Page, human_time};
 use super::super::watch::Watch;
 use super::plan::{money, read_prices};
 use crate::price::{Cost, Usage};
-use crate::run::Cancel;
-use crate::sizes::{counted, show_bytes};
 use chunkstore::{
     CollectOptions, Collected, LeaseOptions, ReadLimits, Repository, RequestCounts, Result,
     collect, preview_collection,
 };
+use mover_engine::run::Cancel;
+use mover_engine::sizes::{counted, show_bytes};
 use serde::Serialize;
 use serde_json::json;
 use std::sync::Arc;

@@ -4,8 +4,8 @@ use super::super::args::{EncryptionArg, InitArgs};
 use super::super::context::Context;
 use super::super::repository::{self, NewRepository};
 use super::super::table::{Page, RepositoryView};
-use crate::sizes::{parse_size, show_bytes};
 use chunkstore::{ChunkSize, Encryption, Result};
+use mover_engine::sizes::{parse_size, show_bytes};
 
 pub(crate) fn init(ctx: &Context, args: &InitArgs) -> Result<()> {
     let defaults = NewRepository::with_defaults()?;

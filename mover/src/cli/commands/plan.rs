@@ -6,11 +6,13 @@ use super::super::output::Line;
 use super::super::repository;
 use super::super::table::Page;
 use super::super::watch::Watch;
-use crate::backup::{BackupOptions, Forecast, RequestForecast, Spread, TimeForecast, forecast};
 use crate::price::{Cost, PRICE_FILE_BYTES_MAX, PriceList, Usage};
-use crate::run::Progress;
-use crate::sizes::{show_bytes, show_duration};
 use chunkstore::{Error, ErrorKind, Result};
+use mover_engine::ops::backup::{
+    BackupOptions, Forecast, RequestForecast, Spread, TimeForecast, forecast,
+};
+use mover_engine::run::Progress;
+use mover_engine::sizes::{show_bytes, show_duration};
 use serde::Serialize;
 use std::fs::File;
 use std::io::Read;

@@ -7,13 +7,15 @@ use super::super::repository;
 use super::super::settings::RepositoryPlace;
 use super::super::summary::{restore_text, verify_text};
 use super::super::watch::Watch;
-use crate::device::reach::leads_into;
-use crate::device::{Source, SourceOptions};
-use crate::restore::{LEASE_SECONDS, RestoreOptions, RestoreSummary, RestoreTarget, restore_found};
-use crate::run::Progress;
-use crate::sizes::parse_range;
-use crate::verify::{VerifyOptions, verify as run_verify};
 use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Result};
+use mover_engine::ops::restore::{
+    LEASE_SECONDS, RestoreOptions, RestoreSummary, RestoreTarget, restore_found,
+};
+use mover_engine::ops::verify::{VerifyOptions, verify as run_verify};
+use mover_engine::run::Progress;
+use mover_engine::sizes::parse_range;
+use mover_engine::volume::device::leads_into;
+use mover_engine::volume::device::{Source, SourceOptions};
 use mover_nbd::is_nbd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};

@@ -4,10 +4,10 @@
 use super::super::args::ReportArgs;
 use super::Environment;
 use crate::cgroup::CgroupLimits;
-use crate::ingest::MEMORY_BYTES_MIN;
-use crate::run::{MemoryBudget, TooLittleMemory};
-use crate::sizes::{parse_size, parse_time, show_bytes};
 use chunkstore::{Error, ErrorKind, Result};
+use mover_engine::ingest::MEMORY_BYTES_MIN;
+use mover_engine::run::{MemoryBudget, TooLittleMemory};
+use mover_engine::sizes::{parse_size, parse_time, show_bytes};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -4,8 +4,8 @@
 //! in, and of the number of requests to the store, but for those that a lease's heartbeat makes by
 //! itself. Pure: it is told the time.
 
-use crate::run::{Counter, Progress};
 use chunkstore::{RequestCounts, Store};
+use mover_engine::run::{Counter, Progress};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(still(&mut stillness, 7, counts), 7);
         progress.read_bytes.add(1);
         assert_eq!(still(&mut stillness, 8, counts), 0);
-        progress.set_phase(crate::run::Phase::Finishing);
+        progress.set_phase(mover_engine::run::Phase::Finishing);
         assert_eq!(still(&mut stillness, 9, counts), 0);
         progress.listed.add(1);
         assert_eq!(still(&mut stillness, 9, counts), 0);

@@ -1,0 +1,9 @@
+//! The operations, one function each. They are made of `ingest` and `reading`, and none of them
+//! names another.
+
+pub mod backup;
+pub mod check;
+pub mod copy;
+pub mod diff;
+pub mod restore;
+pub mod verify;

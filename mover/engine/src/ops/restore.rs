@@ -1,0 +1,349 @@
+//! Writing a volume back: onto a block device, into an image file, or to an output in order.
+//!
+//! A restore reads the manifest, the pages of the map and the entries of its chunks; never a dedup
+//! segment. The target is opened, and checked, after the backup's root page was read: what is wrong
+//! until then leaves it as it was. Only the wanted bytes are touched, and a target larger than the
+//! volume keeps what lies behind it.
+//!
+//! Invariants: no byte is written whose chunk was not checked against its id; every wanted byte is
+//! written, deallocated or zeroed exactly once, unless the target was created by this run and reads
+//! zero there; at the end all buffers are home.
+
+mod defaults;
+mod ours;
+mod stdout;
+pub(crate) mod summary;
+
+#[cfg(test)]
+pub(crate) mod testkit;
+#[cfg(test)]
+mod tests;
+
+pub use defaults::LEASE_SECONDS;
+pub use summary::{RestoreSummary, VerifiedTarget};
+
+use crate::reading::compare::{Compared, compare_device, may_be_old};
+use crate::reading::damage::Damage;
+use crate::reading::limits::{Limits, OutputKind, WRITES_IN_FLIGHT};
+use crate::reading::pipeline::{self, Destination, Run};
+use crate::reading::plan::PlanScope;
+use crate::reading::write::{Edge, write_edges};
+use crate::reading::{OnDamage, Reading, SkippedDamage, SkippedRange, find, map_reader, scope_of};
+use crate::run::threads::cores;
+use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
+use crate::volume::device::{DirectIo, Source, Target, TargetOptions};
+use crate::volume::io::{Arena, Engine, EngineChoice};
+use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, MapReader, Repository, Result};
+use std::io::Write;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::runtime::Handle;
+
+/// Where a restore goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RestoreTarget {
+    /// A block device or an image file; a file that is absent is created, sparse, with the volume's
+    /// size.
+    Path(PathBuf),
+    /// Standard output, in order, zeros included.
+    Stdout,
+}
+
+/// What to restore, where to, and with what.
+#[derive(Debug, Clone)]
+pub struct RestoreOptions {
+    /// Id, unique prefix, or `VOLUME@latest`.
+    pub backup: String,
+    /// Where to.
+    pub target: RestoreTarget,
+    /// Overwrite what is recognised on the target.
+    pub force: bool,
+    /// Read the target back after the flush and compare.
+    pub verify: bool,
+    /// Write all that is left of a damaged backup: what cannot be read is zero on the target, and
+    /// listed in the summary.
+    pub skip_damaged: bool,
+    /// Only these bytes of the volume, to the same offsets of the target.
+    pub range: Option<Range<u64>>,
+    /// The reader's lease to take; without one, nobody may forget this backup meanwhile.
+    pub lease: Option<LeaseOptions>,
+    /// Bound on memory.
+    pub memory: MemoryBudget,
+    /// Which engine writes.
+    pub engine: EngineChoice,
+    /// Whether to bypass the page cache.
+    pub direct: DirectIo,
+    /// Opener threads; by default one a core.
+    pub threads: Option<usize>,
+    /// Devices and files that must not be the target, nor share bytes with it.
+    pub source_paths_to_refuse: Vec<PathBuf>,
+}
+
+/// Restores a backup. The calling thread drives it and must not be one of the runtime's.
+pub fn restore(
+    rt: &Handle,
+    repo: &Arc<Repository>,
+    options: RestoreOptions,
+    progress: &Arc<Progress>,
+    cancel: &Arc<Cancel>,
+) -> Result<RestoreSummary> {
+    progress.set_phase(Phase::Planning);
+    let found = find(RunContext { rt, cancel, progress }, repo, &options.backup)?;
+    restore_found(rt, repo, found, options, progress, cancel)
+}
+
+/// As [`restore`], of a backup that was looked up already: `options.backup` is not looked at. That
+/// it was not forgotten meanwhile is confirmed under the lease.
+pub fn restore_found(
+    rt: &Handle,
+    repo: &Arc<Repository>,
+    found: Manifest,
+    options: RestoreOptions,
+    progress: &Arc<Progress>,
+    cancel: &Arc<Cancel>,
+) -> Result<RestoreSummary> {
+    let run = RunContext { rt, cancel, progress };
+    match &options.target {
+        RestoreTarget::Path(path) => restore_to(run, repo, &options, found, To::Path(path)),
+        RestoreTarget::Stdout => {
+            let mut out = stdout::Stdout::open(Arc::clone(cancel))?;
+            let to = To::Output(&mut out);
+            let mut summary = restore_to(run, repo, &options, found, to)?;
+            summary.flushed = out.is_durable().then_some(true);
+            Ok(summary)
+        }
+    }
+}
+
+pub(crate) enum To<'a> {
+    Path(&'a Path),
+    Output(&'a mut (dyn Write + Send)),
+}
+
+pub(crate) fn restore_to(
+    run: RunContext<'_>,
+    repo: &Arc<Repository>,
+    options: &RestoreOptions,
+    manifest: Manifest,
+    to: To<'_>,
+) -> Result<RestoreSummary> {
+    let begun = Instant::now();
+    run.progress.set_phase(Phase::Planning);
+    let output = match to {
+        To::Path(_) => OutputKind::Slots,
+        To::Output(_) => OutputKind::Ordered,
+    };
+    let threads = options.threads.unwrap_or_else(cores);
+    if options.skip_damaged && options.verify {
+        let what = "what is not there cannot be compared";
+        return Err(Error::new(ErrorKind::Usage, "use --skip-damaged with --verify", what)
+            .hint("leave --verify out; every chunk that is written was checked"));
+    }
+    let limits = Limits::plan(options.memory, repo.params(), output, threads)?;
+    let scope = scope_of(repo, &manifest, options.range.clone(), &limits)?;
+    let reading = Reading::begin(run, repo, &manifest, options.lease.clone())?;
+    let verified_too = options.verify && matches!(to, To::Path(_));
+    run.progress.total_bytes.set((scope.want.end - scope.want.start) << u32::from(verified_too));
+    let job = Job { run, repo, options, manifest: &manifest, scope, limits };
+    let restored = job.map_reader().and_then(|reader| match to {
+        To::Path(path) => job.onto(path, reader),
+        To::Output(out) => job.out(out, reader),
+    });
+    let restored = restored.map_err(|e| reading.explain(run, e));
+    let warnings = reading.finish(run);
+    let mut summary = restored?;
+    summary.warnings.extend(warnings);
+    summary.elapsed_seconds = begun.elapsed().as_secs_f64();
+    summary.requests = repo.store().counts();
+    Ok(summary)
+}
+
+/// One restore, once it is known what is to be done.
+struct Job<'a> {
+    run: RunContext<'a>,
+    repo: &'a Arc<Repository>,
+    options: &'a RestoreOptions,
+    manifest: &'a Manifest,
+    scope: PlanScope,
+    limits: Limits,
+}
+
+impl Job<'_> {
+    fn map_reader(&self) -> Result<MapReader> {
+        let damage = if self.options.skip_damaged { OnDamage::GoOn } else { OnDamage::Stop };
+        map_reader(self.run, self.repo, self.manifest, &self.limits, &self.scope, damage)
+    }
+
+    /// Where damage is collected, if the run is to go on after it.
+    fn skip(&self) -> Option<Arc<Damage>> {
+        self.options.skip_damaged.then(Arc::default)
+    }
+
+    fn run(&self) -> Run<'_> {
+        Run { context: self.run, repo: self.repo, scope: &self.scope, limits: &self.limits }
+    }
+
+    fn out(&self, out: &mut (dyn Write + Send), reader: MapReader) -> Result<RestoreSummary> {
+        self.run.progress.set_phase(Phase::Moving);
+        let skip = self.skip();
+        let to = Destination::Output(out, skip.clone());
+        let figures = pipeline::run(self.run(), reader, to)?;
+        let mut summary = RestoreSummary::new(self.manifest, &self.scope, &self.limits, &figures);
+        summary.damaged = self.skipped(skip.as_deref())?;
+        Ok(summary)
+    }
+
+    fn onto(&self, path: &Path, reader: MapReader) -> Result<RestoreSummary> {
+        self.run.cancel.check()?;
+        let options = TargetOptions {
+            size_bytes: self.scope.geometry.size_bytes(),
+            force: self.options.force,
+            direct: self.options.direct,
+            source_paths: self.options.source_paths_to_refuse.clone(),
+        };
+        let looking = &|there: &Source| {
+            let (keys, reader) = (self.repo.keys(), self.map_reader()?);
+            ours::first_of_others(self.run, there, reader, keys)
+        };
+        let target = Target::open_if(path, &options, looking)?;
+        target.io_file().set_cancel_flag(self.run.cancel.flag());
+        self.fill(&target, reader).map_err(|e| self.incomplete(&target, e))
+    }
+
+    /// Writes, flushes, reads back. From here on the target changes.
+    fn fill(&self, target: &Target, reader: MapReader) -> Result<RestoreSummary> {
+        let arena = Arena::new(self.limits.slots, self.limits.slot_bytes as usize)?;
+        let engine = Engine::start(
+            self.options.engine,
+            &arena,
+            target.io_file(),
+            self.limits.slots.min(WRITES_IN_FLIGHT),
+        )?;
+        let (name, notes) = (engine.name(), engine.notes().to_vec());
+        // what waits there to be written must not come after what is written now
+        let held_before = target.empty_caches_above();
+        self.run.progress.set_phase(Phase::Moving);
+        let skip = self.skip();
+        let to = Destination::Target {
+            target,
+            engine: Box::new(engine),
+            arena: Arc::clone(&arena),
+            reads_zero: target.created(),
+            skip: skip.clone(),
+        };
+        let figures = pipeline::run(self.run(), reader, to)?;
+        pipeline::check_home(&arena)?;
+        drop(arena);
+        self.run.progress.set_phase(Phase::Finishing);
+        let damaged = self.skipped(skip.as_deref())?;
+        if let Some(damaged) = damaged.as_ref().filter(|_| !target.created()) {
+            for SkippedRange { offset, len } in &damaged.ranges {
+                self.run.cancel.check()?;
+                target.deallocate_or_zero(*offset..offset + len)?;
+            }
+        }
+        let edges = &figures.written.edges;
+        write_edges(target, edges, self.run.progress)?;
+        target.flush()?;
+        let held = target.empty_caches_above().or(held_before);
+        let mut summary = RestoreSummary::new(self.manifest, &self.scope, &self.limits, &figures);
+        summary.set_target(target, name, notes);
+        summary.warnings.extend(held.map(|why| old_above(target.path(), &why)));
+        summary.damaged = damaged;
+        if self.options.verify {
+            let (verified, warning) = self.read_back(target, edges)?;
+            summary.verified = Some(verified);
+            summary.warnings.extend(warning);
+        }
+        Ok(summary)
+    }
+
+    fn skipped(&self, damage: Option<&Damage>) -> Result<Option<SkippedDamage>> {
+        damage.map_or(Ok(None), |damage| damage.skipped(&self.manifest.backup_id))
+    }
+
+    /// Compares what the flushed target returns with the backup.
+    fn read_back(
+        &self,
+        target: &Target,
+        edges: &[Edge],
+    ) -> Result<(VerifiedTarget, Option<String>)> {
+        self.run.progress.set_phase(Phase::Verifying);
+        let source = target.reopen(self.options.direct)?;
+        let reader = self.map_reader()?;
+        let mut compared = compare_device(&self.run(), self.options.engine, &source, reader)?;
+        for edge in edges {
+            compare_edge(&source, edge, &mut compared, self.run.progress)?;
+        }
+        if compared.differing.is_empty() {
+            let verified = VerifiedTarget {
+                read_bytes: compared.read_bytes,
+                hole_bytes: compared.hole_bytes,
+                direct: source.direct(),
+            };
+            return Ok((verified, source.stale().map(|why| may_be_old(source.path(), why))));
+        }
+        let what = compared.differing.describe();
+        Err(Error::new(
+            ErrorKind::Corrupt,
+            format!("read {} back", target.path().display()),
+            format!("{what} came back other than they were written and flushed"),
+        )
+        .hint(
+            "the device cannot be trusted, or another process wrote to it: see who has it open \
+             (lsof), look into the kernel's log and at its health",
+        ))
+    }
+
+    /// The error of a restore that had begun to write.
+    fn incomplete(&self, target: &Target, e: Error) -> Error {
+        let backup = &self.manifest.backup_id;
+        let place = target.path().display();
+        let written = self.run.progress.written_bytes.get() + self.run.progress.zero_bytes.get();
+        let detail =
+            format!("{place} is incomplete now, do not use it ({written} bytes were written)");
+        let again = "run the same command again with --force; it begins anew, and nothing needs to be cleaned up first";
+        let kind = e.kind();
+        let (e, next) = match kind {
+            ErrorKind::Corrupt | ErrorKind::Missing => (
+                e.without_hint(),
+                "with --force --skip-damaged it writes all that is left; an older or newer backup may be whole, and \
+                 `mover check --read-data` says which",
+            ),
+            ErrorKind::Cancelled => (e.without_hint(), again),
+            _ => (e, again),
+        };
+        Error::new(kind, format!("restore backup {backup} onto {place}"), detail)
+            .caused_by(e)
+            .hint(next)
+    }
+}
+
+/// That a device above the target may show what was there before.
+fn old_above(path: &Path, why: &str) -> String {
+    format!(
+        "{} was written, but what is above it may still show what was there before: {why}; let \
+         those who have that open close it before it is used",
+        path.display()
+    )
+}
+
+/// Bytes of an edge as they come back.
+fn compare_edge(
+    source: &Source,
+    edge: &Edge,
+    compared: &mut Compared,
+    progress: &Progress,
+) -> Result<()> {
+    let len = edge.bytes.len();
+    let mut bytes = vec![0; len];
+    source.read_exact_at(&mut bytes, edge.offset)?;
+    compared.read_bytes += len as u64;
+    progress.done_bytes.add(len as u64);
+    if bytes != edge.bytes {
+        compared.differing.insert(edge.offset..edge.offset + len as u64);
+    }
+    Ok(())
+}

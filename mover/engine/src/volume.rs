@@ -1,0 +1,6 @@
+//! One volume's bytes: devices and images, and the engines that read and write them. Knows no
+//! repository.
+
+pub mod device;
+pub mod io;
+pub mod sample;
