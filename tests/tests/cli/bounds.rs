@@ -173,7 +173,7 @@ fn a_copy_is_made_in_pieces() {
     let line = [p("copy"), p("--to"), url.clone(), p("--to-key-file"), key.clone()];
     // refused before anything is there
     let small = line.iter().cloned().chain(["--max-upload", "1KiB"].map(p));
-    cut.stage.mover.run(small).expect_code(2);
+    let _ = cut.stage.mover.run(small).expect_code(2);
     assert_eq!(fs::read_dir(far.join("leases")).map_or(0, Iterator::count), 0, "a lease stays");
     let line =
         line.into_iter().chain(["--max-upload", "12MiB", "--memory", "128MiB", "--json"].map(p));
