@@ -107,8 +107,10 @@ fn child_without_locked_memory() {
 
 #[test]
 fn without_locked_memory_nothing_is_registered() {
+    let (_crate, here) = module_path!().split_once("::").unwrap();
+    let child = format!("{here}::child_without_locked_memory");
     let out = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "io::tests::forbidden::child_without_locked_memory"])
+        .args(["--exact", &child])
         .args(["--ignored", "--nocapture"])
         .output()
         .unwrap();
