@@ -4,6 +4,7 @@
 //! button. So an error carries an [`Advice`], and the program says once, with
 //! [`set_advice_words`], how each reads. Without that the words here are used.
 
+use std::fmt;
 use std::sync::OnceLock;
 
 /// A next step. Exhaustive on purpose: a program that has words for each must hear of a new one.
@@ -27,6 +28,14 @@ pub enum Advice {
     RenameVolume,
     /// Verify the other backups.
     VerifyOthers,
+    /// Check what else is damaged.
+    FindDamage,
+    /// Check and repair, which puts right what can be.
+    Repair,
+    /// Check and repair, and restore what is left of a damaged backup.
+    RepairAndSalvage,
+    /// Forget the backups that use something, once there are newer ones, and collect garbage.
+    ReplaceBackups,
     /// List the backups that there are.
     ListBackups,
 }
@@ -57,9 +66,38 @@ impl Advice {
             }
             Self::RenameVolume => "choose another name for the volume",
             Self::VerifyOthers => "verify the other backups",
+            Self::FindDamage => "a check that reads the data says what else is damaged",
+            Self::Repair => "a check with repair puts right what can be",
+            Self::RepairAndSalvage => {
+                "a check with repair puts right what can be and records the rest, so that the next backups store it again; a \
+                 restore that skips damage writes all that is left of a damaged backup"
+            }
+            Self::ReplaceBackups => "forget them when there are newer ones, then collect garbage",
             Self::ListBackups => "a list of the backups shows what there is",
         }
     }
+}
+
+/// A setting of the program, by its name in the manual: `memory`, `changes-page`. A message shows it
+/// as the program says it, as a flag for instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Setting(pub &'static str);
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match SETTING_PREFIX.get() {
+            Some(prefix) => write!(f, "{prefix}{}", self.0),
+            None => write!(f, "`{}`", self.0),
+        }
+    }
+}
+
+static SETTING_PREFIX: OnceLock<&'static str> = OnceLock::new();
+
+/// Sets the mark that the program's settings have before their names, once for the process; later
+/// calls change nothing. Without it names stand in backquotes.
+pub fn set_setting_prefix(prefix: &'static str) {
+    let _ = SETTING_PREFIX.set(prefix);
 }
 
 static WORDS: OnceLock<fn(Advice) -> &'static str> = OnceLock::new();

@@ -170,7 +170,7 @@ mod store;
 pub mod testkit;
 mod units;
 
-pub use advice::{Advice, set_advice_words};
+pub use advice::{Advice, Setting, set_advice_words, set_setting_prefix};
 pub use check::{
     Check, CheckFigures, Finding, FindingKind, LostBackup, PackChecker, PackReport, Repaired,
 };

@@ -59,6 +59,7 @@ use supervision::Supervisor;
 pub fn main() -> ExitCode {
     mover_engine::volume::io::bound_allocator();
     chunkstore::set_advice_words(advice::words);
+    chunkstore::set_setting_prefix("--");
     // keys are in memory: no core dump, no debugger, no other process of this user may read them
     let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable).err();
     install_panic_hook();

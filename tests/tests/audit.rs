@@ -156,7 +156,7 @@ fn both_ends_are_always_looked_at_and_require_ends_the_run() {
         options.audit = AuditAmount::Chunks(1);
         options.changes.require = Some(mover_changes::ChangeKind::Delta);
         let e = run(&vault, &options).expect_err("the list is false");
-        assert!(e.to_string().contains("is false") && e.to_string().contains("--require"), "{e}");
+        assert!(e.to_string().contains("is false") && e.to_string().contains("`require`"), "{e}");
         options.changes.require = None;
         let done = run(&vault, &options).unwrap();
         assert_eq!(done.degraded.len(), 1);

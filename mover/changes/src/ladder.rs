@@ -5,7 +5,7 @@
 //! `mover changes` only wants to see the list.
 
 use super::{ChangeKind, ChangeSource};
-use chunkstore::{Error, ErrorKind, Result};
+use chunkstore::{Error, ErrorKind, Result, Setting};
 
 /// Where the way down ended.
 #[derive(Debug)]
@@ -52,8 +52,15 @@ pub fn check_floor(kind: ChangeKind, floor: Option<ChangeKind>) -> Result<()> {
         ChangeKind::Whole => "no list of changed blocks is asked for or given".to_owned(),
         kind => format!("what there is, is {}", kind.as_str()),
     };
-    Err(Error::new(ErrorKind::Usage, format!("keep to --require {}", floor.as_str()), what)
-        .hint("name a source of such a list, or leave --require out"))
+    Err(Error::new(
+        ErrorKind::Usage,
+        format!("keep to {require} {}", floor.as_str(), require = Setting("require")),
+        what,
+    )
+    .hint(format!(
+        "name a source of such a list, or leave {require} out",
+        require = Setting("require")
+    )))
 }
 
 /// All that can be asked for, best first.
@@ -76,7 +83,11 @@ fn may_go_on(error: Error, next: ChangeKind, floor: Option<ChangeKind>) -> Resul
     let ours = matches!(error.kind(), ErrorKind::Usage | ErrorKind::Cancelled | ErrorKind::Bug);
     match floor.filter(|floor| height(next) < height(*floor)) {
         _ if ours => Err(error.within("ask for changed blocks")),
-        Some(floor) => Err(error.within(format!("keep to --require {}", floor.as_str()))),
+        Some(floor) => Err(error.within(format!(
+            "keep to {require} {}",
+            floor.as_str(),
+            require = Setting("require")
+        ))),
         None => Ok(error),
     }
 }
@@ -146,7 +157,7 @@ mod tests {
             assert_eq!(all(kind, None).unwrap_err().kind(), kind);
         }
         let error = all(ErrorKind::Denied, Some(Delta)).unwrap_err();
-        assert!(error.to_string().starts_with("keep to --require delta"), "{error}");
+        assert!(error.to_string().starts_with("keep to `require` delta"), "{error}");
         assert_eq!(error.kind(), ErrorKind::Denied);
         assert!(all(ErrorKind::Denied, Some(Allocated)).is_err());
         for (kind, floor, fine) in [

@@ -29,7 +29,7 @@ pub(crate) use lease::Reading;
 pub use limits::LimitLine;
 
 use crate::run::RunContext;
-use chunkstore::{Error, ErrorKind, Manifest, MapReader, Repository, Result, VolumeMap};
+use chunkstore::{Error, ErrorKind, Manifest, MapReader, Repository, Result, Setting, VolumeMap};
 use limits::Limits;
 use plan::PlanScope;
 use std::ops::Range;
@@ -57,8 +57,12 @@ pub(crate) fn scope_of(
     let want = range.unwrap_or(0..size);
     if want.start >= want.end || want.end > size {
         let context = format!("restore bytes {}..{} of the volume", want.start, want.end);
-        return Err(Error::new(ErrorKind::Usage, context, format!("it has {size} bytes"))
-            .hint("give an offset and an end with --range OFFSET..END, both within the volume"));
+        return Err(Error::new(ErrorKind::Usage, context, format!("it has {size} bytes")).hint(
+            format!(
+                "give an offset and an end with {range} OFFSET..END, both within the volume",
+                range = Setting("range")
+            ),
+        ));
     }
     Ok(PlanScope {
         geometry,

@@ -334,7 +334,7 @@ fn a_volume_is_named_by_its_file_system() {
         let source = Source::open(device.path(), SourceOptions::default()).unwrap();
         assert_eq!(source.default_volume_name().unwrap().as_str(), uuid, "{tool}");
         let e = Target::open(device.path(), &TargetOptions::new(1)).unwrap_err().to_string();
-        assert!(e.contains("file system") && e.contains("--force"), "{tool}: {e}");
+        assert!(e.contains("file system") && e.contains("`force`"), "{tool}: {e}");
     }
     assert!(tried > 0, "not even mkfs.ext4 is there");
     let device = Loop::new(image(1 << 20), 512, &[]);

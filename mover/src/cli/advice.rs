@@ -22,6 +22,13 @@ pub(super) fn words(advice: Advice) -> &'static str {
             "use a bucket that was created with object lock (and so with versions), or leave --retain-for and --retain-until out"
         }
         Advice::VerifyOthers => "run `mover verify` on the other backups",
+        Advice::FindDamage => "`mover check --read-data` says what else is damaged",
+        Advice::Repair => "`mover check --repair` puts right what can be",
+        Advice::RepairAndSalvage => {
+            "`mover check --repair` puts right what can be and records the rest, so that the next backups store it again; \
+             `mover restore --skip-damaged` writes all that is left of a damaged backup"
+        }
+        Advice::ReplaceBackups => "`mover forget` them when there are newer ones, then `mover gc`",
         Advice::ListBackups => "`mover list` shows what there is",
         Advice::RenameVolume => "choose another one with --volume",
     }

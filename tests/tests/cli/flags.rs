@@ -235,7 +235,48 @@ fn messages_name_flags_that_are_there() {
             problems.extend(unknown.iter().map(|flag| format!("{path}: {flag} in {text:?}")));
         }
     }
-    assert!(seen > 200, "only {seen} flags in all messages");
+    assert!(seen > 100, "only {seen} flags in all messages");
+    none(&problems);
+}
+
+/// The names in `Setting("…")` of a source, and of a `Setting(match …)` the arms.
+fn settings(source: &str) -> BTreeSet<String> {
+    let after = source.split("Setting(").skip(1);
+    let literal = |rest: &str| {
+        let end = rest.find(|c| "();".contains(c)).unwrap_or(rest.len());
+        let names = rest[..end].split('"').skip(1).step_by(2);
+        names.map(|name| format!("--{name}")).collect::<Vec<_>>()
+    };
+    after.flat_map(|rest| literal(rest.trim_start_matches("match self "))).collect()
+}
+
+/// A library is used by other programs too: it names settings, and the program says how each reads.
+#[test]
+fn libraries_name_settings_and_no_flags() {
+    let known = Flags::of_the_program();
+    let is_product =
+        |path: &str| path.ends_with(".rs") && !path.contains("/tests") && !path.contains("testkit");
+    let (mut problems, mut seen) = (Vec::new(), BTreeSet::new());
+    let sources = product_sources();
+    let libraries = sources.iter().filter(|folder| *folder != "mover/src");
+    for (path, source) in libraries.flat_map(|folder| files(folder, is_product)) {
+        for text in literals(&source) {
+            let theirs = |flag: &str| {
+                OTHERS.iter().any(|(program, flags)| {
+                    flags.split(' ').any(|f| f == &flag[2..]) && text.contains(program)
+                })
+            };
+            problems.extend(flags(&text).filter(|f| !theirs(f)).map(|f| format!("{path}: {f}")));
+            if text.contains("`mover ") {
+                problems.push(format!("{path}: {text:?}"));
+            }
+        }
+        if !path.ends_with("advice.rs") {
+            seen.extend(settings(&source));
+        }
+    }
+    problems.extend(seen.iter().filter(|name| !known.has(name)).cloned());
+    assert!(seen.len() > 30, "only {seen:?}");
     none(&problems);
 }
 

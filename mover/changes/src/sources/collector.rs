@@ -7,7 +7,7 @@
 use super::ListRequest;
 use crate::volume::Movement;
 use crate::{BlockContext, ChangeKind, ChangedBlocks, ListOrigin};
-use chunkstore::{Error, ErrorKind, Result};
+use chunkstore::{Error, ErrorKind, Result, Setting};
 use mover_extents::Extents;
 use mover_extents::ExtentsBuilder;
 use std::ops::Range;
@@ -256,9 +256,9 @@ impl Collector {
         if let Some(bytes) = self.coarse_bytes {
             notes.push(format!(
                 "{name} names more ranges than memory allows for: pieces of {} KiB are read whole where it names any of them; \
-                 a larger --memory reads less",
+                 a larger {memory} reads less",
                 bytes.div_ceil(1024)
-            ));
+            , memory = Setting("memory")));
         }
         if self.contexts_left_out > 0 {
             let (count, max) = (self.contexts_left_out, CONTEXT_BYTES_MAX >> 20);

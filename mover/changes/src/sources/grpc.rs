@@ -21,7 +21,7 @@ use super::collector::{Collector, refused};
 use super::credentials::read_token;
 use super::retry::RetryBudget;
 use crate::{ChangeKind, ChangedBlocks, ListOrigin};
-use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
+use chunkstore::{Error, ErrorKind, Result, Setting, SnapshotInfo};
 use said::Said;
 use status::{Class, Failure, broken, judge};
 use std::path::PathBuf;
@@ -130,7 +130,7 @@ impl SnapshotSource {
             return recorded.map(str::to_owned).ok_or_else(|| {
                 let what = "the driver's handle of the base snapshot is not known";
                 refused(ErrorKind::NotFound, &self.name(), what).hint(
-                    "give it with --changes-base-id, or record it with --snapshot-handle at each backup",
+                    format!("give it with {changes_base_id}, or record it with {snapshot_handle} at each backup", changes_base_id = Setting("changes-base-id"), snapshot_handle = Setting("snapshot-handle")),
                 )
             });
         };
@@ -142,11 +142,12 @@ impl SnapshotSource {
             return Ok(given.to_owned());
         }
         let what = format!(
-            "--changes-base-id is {given:?}, but the backup of the base snapshot has recorded {}",
-            known.join(" and ")
+            "{changes_base_id} is {given:?}, but the backup of the base snapshot has recorded {}",
+            known.join(" and "),
+            changes_base_id = Setting("changes-base-id")
         );
         Err(refused(ErrorKind::Usage, &self.name(), what).hint(
-            "leave --changes-base-id out: the handle is used, or name the right --base-snapshot; where the driver wants a change id, record it with --change-id at each backup",
+            format!("leave {changes_base_id} out: the handle is used, or name the right {base_snapshot}; where the driver wants a change id, record it with {change_id} at each backup", changes_base_id = Setting("changes-base-id"), base_snapshot = Setting("base-snapshot"), change_id = Setting("change-id")),
         ))
     }
 }
@@ -218,14 +219,16 @@ impl Drain<'_> {
     /// A driver that gives whole lists, but refuses to be asked for what follows, can be used
     /// without the check of the end. One that gives its lists in parts must not be.
     fn name_way_out(&self, error: Error) -> Error {
-        const WAY_OUT: &str =
-            "if this driver always gives a whole list at once, use --changes-no-tail-check";
         if self.parts != 1 || error.kind() != ErrorKind::Unsupported {
             return error;
         }
+        let way_out = format!(
+            "if this driver always gives a whole list at once, use {}",
+            Setting("changes-no-tail-check")
+        );
         let hint = match error.hint_text() {
-            Some(hint) => format!("{hint}; {WAY_OUT}"),
-            None => WAY_OUT.to_owned(),
+            Some(hint) => format!("{hint}; {way_out}"),
+            None => way_out,
         };
         error.hint(hint)
     }

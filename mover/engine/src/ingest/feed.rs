@@ -10,7 +10,7 @@ use super::read_throttle::ReadThrottle;
 use super::stop::Stop;
 use super::unit::{Step, Unit, Work};
 use super::units::{UnitCutter, UnitPiece, Windows, read_bytes};
-use chunkstore::{ChunkNo, ErrorKind, Geometry, MapReader, PageSet, Result};
+use chunkstore::{Advice, ChunkNo, ErrorKind, Geometry, MapReader, PageSet, Result, Setting};
 use crossbeam_channel::Sender;
 use mover_changes::BackupPlan;
 use std::num::NonZeroU64;
@@ -89,10 +89,13 @@ impl FeedStage<'_> {
         // pages that are known to be damaged are no news: the plan has seen them
         drop(parent.take_lost());
         loaded.map(|pages| Some(Arc::new(pages))).map_err(|e| match e.kind() {
-            ErrorKind::Corrupt | ErrorKind::Missing => e.within("build on the parent backup").hint(
-                "`mover check --repair` records what is damaged, and backups store it again; or build on nothing \
-                 with --parent none",
-            ),
+            ErrorKind::Corrupt | ErrorKind::Missing => {
+                e.within("build on the parent backup").hint(format!(
+                    "{}, and backups store it again; or build on nothing with {} none",
+                    Advice::RecordDamage.words(),
+                    Setting("parent")
+                ))
+            }
             _ => e,
         })
     }

@@ -12,7 +12,7 @@
 
 use chunkstore::{
     Error, ErrorKind, RepositoryId, Result, Scratch, ScratchBytes, ScratchWriter, SegmentId,
-    random_bytes,
+    Setting, random_bytes,
 };
 use memmap2::Mmap;
 use rustix::fs::{
@@ -74,8 +74,12 @@ impl ScratchDir {
         let name = repository.to_hex();
         let path = root.join(&name);
         let context = || format!("open scratch directory {}", path.display());
-        let hint = "choose another one with --scratch, or --scratch none";
-        let failed = |e: io::Error| Error::new(kind(&e), context(), "").caused_by(e).hint(hint);
+        let hint = format!(
+            "choose another one with {scratch}, or {scratch} none",
+            scratch = Setting("scratch")
+        );
+        let failed =
+            |e: io::Error| Error::new(kind(&e), context(), "").caused_by(e).hint(hint.as_str());
         let refused = |detail: &str| Err(Error::new(ErrorKind::Denied, context(), detail));
         DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(failed)?;
         let above = File::open(root).map_err(failed)?;
@@ -88,14 +92,15 @@ impl ScratchDir {
             Ok(dir) => dir,
             // what a link is said to be depends on the kernel
             Err(Errno::NOTDIR | Errno::LOOP) => {
-                return refused("it is a symbolic link or a file").map_err(|e| e.hint(hint));
+                return refused("it is a symbolic link or a file")
+                    .map_err(|e| e.hint(hint.as_str()));
             }
             Err(e) => return Err(failed(e.into())),
         };
         let stat = fstat(&dir).map_err(|e| failed(e.into()))?;
         if stat.st_uid != geteuid().as_raw() {
             let detail = format!("it belongs to another user, number {}", stat.st_uid);
-            return refused(&detail).map_err(|e| e.hint(hint));
+            return refused(&detail).map_err(|e| e.hint(hint.as_str()));
         }
         if stat.st_mode & 0o077 != 0 {
             return refused("others may read or write it")
@@ -161,7 +166,7 @@ impl Drop for Writing {
 fn failed(path: &Path, e: io::Error) -> Error {
     Error::new(kind(&e), format!("write scratch copy {}", path.display()), "")
         .caused_by(e)
-        .hint("make room there, or use --scratch none")
+        .hint(format!("make room there, or use {scratch} none", scratch = Setting("scratch")))
 }
 
 impl Scratch for ScratchDir {

@@ -16,8 +16,9 @@ use crate::run::failure::Failure;
 use crate::run::threads::{cores, spawn};
 use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
 use chunkstore::{
-    Check, CheckFigures, Error, ErrorKind, Finding, LeaseOptions, LostBackup, PackChecker, PackId,
-    PackReport, ReadLimits, Reader, Repaired, Repository, RequestCounts, Result, random_bytes,
+    Advice, Check, CheckFigures, Error, ErrorKind, Finding, LeaseOptions, LostBackup, PackChecker,
+    PackId, PackReport, ReadLimits, Reader, Repaired, Repository, RequestCounts, Result, Setting,
+    random_bytes,
 };
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -108,7 +109,7 @@ impl CheckReport {
                 self.findings_count,
                 self.lost.len()
             );
-            let hint = e.hint_text().unwrap_or("run `mover check --repair` again");
+            let hint = e.hint_text().unwrap_or(Advice::Repair.words());
             return Err(Error::new(kind, context, detail).hint(hint));
         }
         if self.is_clean() {
@@ -126,15 +127,12 @@ impl CheckReport {
         };
         let error = Error::new(ErrorKind::Corrupt, format!("check {}", repo.store().url()), detail);
         Err(match (self.lost.is_empty(), self.repaired == Repaired::default()) {
-            (true, true) if self.repairs => error.hint(
-                "what can be put right was; a pack that is named goes with the backups that use it: `mover forget` \
-                 them when there are newer ones, then `mover gc`",
-            ),
-            (true, true) => error.hint("`mover check --repair` puts right what can be"),
-            (false, true) => error.hint(
-                "`mover check --repair` puts right what can be and records the rest, so that the next backups store it \
-                 again; `mover restore --skip-damaged` writes all that is left of a damaged backup",
-            ),
+            (true, true) if self.repairs => error.hint(format!(
+                "what can be put right was; a pack that is named goes with the backups that use it: {}",
+                Advice::ReplaceBackups.words()
+            )),
+            (true, true) => error.hint(Advice::Repair.words()),
+            (false, true) => error.hint(Advice::RepairAndSalvage.words()),
             (_, false) => error.hint("what could be put right was: run the check again to see"),
         })
     }
@@ -361,8 +359,12 @@ impl Work<'_> {
 fn share(count: usize, percent: f64) -> Result<usize> {
     if !(percent > 0.0 && percent <= 100.0) {
         let what = format!("{percent}% of the packs cannot be read");
-        return Err(Error::new(ErrorKind::Usage, "use --read-data", what)
-            .hint("give `all`, or a share such as 5%"));
+        return Err(Error::new(
+            ErrorKind::Usage,
+            format!("use {read_data}", read_data = Setting("read-data")),
+            what,
+        )
+        .hint("give `all`, or a share such as 5%"));
     }
     // in millionths, so that no rounding of large counts matters
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 0 to 100 000 000

@@ -33,7 +33,9 @@ use crate::run::threads::cores;
 use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
 use crate::volume::device::{DirectIo, Source, Target, TargetOptions};
 use crate::volume::io::{Arena, Engine, EngineChoice};
-use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, MapReader, Repository, Result};
+use chunkstore::{
+    Advice, Error, ErrorKind, LeaseOptions, Manifest, MapReader, Repository, Result, Setting,
+};
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -138,8 +140,19 @@ pub(crate) fn restore_to(
     let threads = options.threads.unwrap_or_else(cores);
     if options.skip_damaged && options.verify {
         let what = "what is not there cannot be compared";
-        return Err(Error::new(ErrorKind::Usage, "use --skip-damaged with --verify", what)
-            .hint("leave --verify out; every chunk that is written was checked"));
+        return Err(Error::new(
+            ErrorKind::Usage,
+            format!(
+                "use {skip_damaged} with {verify}",
+                skip_damaged = Setting("skip-damaged"),
+                verify = Setting("verify")
+            ),
+            what,
+        )
+        .hint(format!(
+            "leave {verify} out; every chunk that is written was checked",
+            verify = Setting("verify")
+        )));
     }
     let limits = Limits::plan(options.memory, repo.params(), output, threads)?;
     let scope = scope_of(repo, &manifest, options.range.clone(), &limits)?;
@@ -304,13 +317,20 @@ impl Job<'_> {
         let written = self.run.progress.written_bytes.get() + self.run.progress.zero_bytes.get();
         let detail =
             format!("{place} is incomplete now, do not use it ({written} bytes were written)");
-        let again = "run the same command again with --force; it begins anew, and nothing needs to be cleaned up first";
+        let again = format!(
+            "run the same command again with {force}; it begins anew, and nothing needs to be cleaned up first",
+            force = Setting("force")
+        );
         let kind = e.kind();
         let (e, next) = match kind {
             ErrorKind::Corrupt | ErrorKind::Missing => (
                 e.without_hint(),
-                "with --force --skip-damaged it writes all that is left; an older or newer backup may be whole, and \
-                 `mover check --read-data` says which",
+                format!(
+                    "with {} {} it writes all that is left; an older or newer backup may be whole: {}",
+                    Setting("force"),
+                    Setting("skip-damaged"),
+                    Advice::FindDamage.words()
+                ),
             ),
             ErrorKind::Cancelled => (e.without_hint(), again),
             _ => (e, again),

@@ -16,7 +16,7 @@ use crate::volume::device::{DeviceKind, DirectIo, Source, SourceOptions};
 use crate::volume::io::EngineChoice;
 use chunkstore::{
     ChangeKind, Error, ErrorKind, LeaseOptions, Manifest, Repository, RequestCounts, Result,
-    SourceInfo,
+    Setting, SourceInfo,
 };
 use mover_changes::ListOrigin;
 use serde::Serialize;
@@ -201,8 +201,11 @@ fn why_it_may(manifest: &Manifest) -> String {
     let mut why = "a device that was written to since that backup differs rightly".to_owned();
     let SourceInfo { kind, origin, .. } = &manifest.source;
     if *kind == ChangeKind::Allocated && origin == ListOrigin::FileSystem.as_str() {
-        why += "; so does its own source: the backup was made with --allocated-from filesystem, \
-                and has zeros where the file system has free space";
+        why += &format!(
+            "; so does its own source: the backup was made with {allocated_from} filesystem, \
+                and has zeros where the file system has free space",
+            allocated_from = Setting("allocated-from")
+        );
     }
     why
 }

@@ -3,7 +3,7 @@
 
 use super::plan::{Placement, PlanScope};
 use super::ranges::RangeSet;
-use chunkstore::{BackupId, ChunkNo, Error, ErrorKind, LostPage, Result};
+use chunkstore::{BackupId, ChunkNo, Error, ErrorKind, LostPage, Result, Setting};
 use serde::Serialize;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -95,7 +95,7 @@ impl Damage {
             let context = format!("restore what is left of backup {backup}");
             let detail = format!("{} are damaged", found.ranges.describe());
             return Err(Error::new(ErrorKind::Corrupt, context, detail)
-                .hint("restore it in parts, with --range"));
+                .hint(format!("restore it in parts, with {range}", range = Setting("range"))));
         };
         let range = |r: Range<u64>| SkippedRange { offset: r.start, len: r.end - r.start };
         let ranges = ranges.into_iter().map(range).collect();

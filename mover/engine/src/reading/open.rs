@@ -12,7 +12,9 @@ use crate::run::failure::Failure;
 use crate::volume::io::{Arena, Slot};
 use bytes::Bytes;
 use chunkstore::names::pack_key;
-use chunkstore::{EntryAddr, EntryHeader, EntryKind, Error, ErrorKind, Keys, Opener, Result};
+use chunkstore::{
+    Advice, EntryAddr, EntryHeader, EntryKind, Error, ErrorKind, Keys, Opener, Result,
+};
 use crossbeam_channel::{Receiver, Sender};
 use std::ops::Range;
 use std::sync::Arc;
@@ -187,7 +189,7 @@ impl Thread<'_> {
         let header = self
             .opener
             .open_entry(EntryKind::Chunks, &pack, offset, stored, &mut self.plain)
-            .map_err(|e| e.within(place(self.ctx.scope, work)).hint(HINT))?;
+            .map_err(|e| e.within(place(self.ctx.scope, work)).hint(hint()))?;
         self.stats.chunks += work.places.len() as u64;
         check(self.ctx, header, &self.plain, work)
     }
@@ -219,7 +221,7 @@ impl Thread<'_> {
         let header = self
             .opener
             .open_into(EntryKind::Chunks, &pack, offset, stored, plain)
-            .map_err(|e| e.within(place(self.ctx.scope, work)).hint(HINT))?;
+            .map_err(|e| e.within(place(self.ctx.scope, work)).hint(hint()))?;
         let places = work.places.len();
         self.stats.chunks += places as u64;
         check(self.ctx, header, plain, work)?;
@@ -347,7 +349,7 @@ fn check_one(
     let scope = ctx.scope;
     let wrong = |detail: &str| {
         let context = format!("check {}: {}", scope.name(p.chunk), place(scope, work));
-        Error::new(ErrorKind::Corrupt, context, detail).hint(HINT)
+        Error::new(ErrorKind::Corrupt, context, detail).hint(hint())
     };
     let range = header
         .expect(p.index, scope.geometry.chunk(), scope.geometry.len(p.chunk))
@@ -378,8 +380,9 @@ fn take_slot(arena: &Arc<Arena>, failure: &Failure) -> Option<Slot> {
     }
 }
 
-const HINT: &str =
-    "`mover check --read-data` says what else is damaged; an older or newer backup may be whole";
+fn hint() -> String {
+    format!("{}; an older or newer backup may be whole", Advice::FindDamage.words())
+}
 
 fn stopped(stage: &str) -> Error {
     Error::new(ErrorKind::Bug, "hand on opened chunks", format!("the {stage} stage has ended"))

@@ -1,6 +1,6 @@
 //! The memory budget of a run.
 
-use chunkstore::{Error, ErrorKind};
+use chunkstore::{Error, ErrorKind, Setting};
 
 /// The one bound on memory from which every other is derived (mapped files apart).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -18,9 +18,11 @@ impl MemoryBudget {
     pub fn too_little(self, context: &str, operation: &str, least_bytes: u64) -> Error {
         let detail = format!("{} bytes are too little for {operation}", self.total_bytes);
         let needed = TooLittleMemory { least_bytes };
-        Error::new(ErrorKind::Usage, context, detail)
-            .caused_by(needed)
-            .hint(format!("use --memory {}MiB or more", needed.least_mib()))
+        Error::new(ErrorKind::Usage, context, detail).caused_by(needed).hint(format!(
+            "use {memory} {}MiB or more",
+            needed.least_mib(),
+            memory = Setting("memory")
+        ))
     }
 }
 

@@ -14,7 +14,7 @@
 //! The sums are one short lock a unit, and none at all without a bound.
 
 use chunkstore::limits::SEGMENT_RECORD_BYTES;
-use chunkstore::{Error, ErrorKind, Result, Store};
+use chunkstore::{Error, ErrorKind, Result, Setting, Store};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -45,19 +45,19 @@ pub enum Bound {
 }
 
 impl Bound {
-    /// The flag that sets it.
-    pub fn flag(self) -> &'static str {
-        match self {
-            Self::MaxUpload => "--max-upload",
-            Self::MaxRequests => "--max-requests",
-            Self::Deadline => "--deadline",
-        }
+    /// The setting that sets it.
+    pub fn setting(self) -> Setting {
+        Setting(match self {
+            Self::MaxUpload => "max-upload",
+            Self::MaxRequests => "max-requests",
+            Self::Deadline => "deadline",
+        })
     }
 }
 
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.flag())
+        self.setting().fmt(f)
     }
 }
 
@@ -261,7 +261,7 @@ mod tests {
         assert!(meter(Quota::default()).unwrap().is_none());
         let e = meter(upload(1 << 20)).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Usage);
-        assert!(e.to_string().contains("--max-upload 1048576"), "{e}");
+        assert!(e.to_string().contains("`max-upload` 1048576"), "{e}");
         // what the hint says is enough, and is enough for one unit at least
         let least = e.hint_text().unwrap().split(' ').nth(3).unwrap().parse::<u64>().unwrap();
         let meter = meter(upload(least * 1024)).unwrap().unwrap();

@@ -105,5 +105,5 @@ fn a_file_that_cannot_be_deallocated_is_written() {
     drop(target);
     let always = TargetOptions { direct: DirectIo::Always, ..TargetOptions::new(SIZE) };
     let e = Target::open(&*image, &always).unwrap_err().to_string();
-    assert!(e.contains("for direct I/O") && e.contains("--direct-io auto"), "{e}");
+    assert!(e.contains("for direct I/O") && e.contains("`direct-io` auto"), "{e}");
 }

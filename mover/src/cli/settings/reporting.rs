@@ -163,8 +163,8 @@ mod tests {
             let e = explain_memory(Err(e), &limits(limit_mib)).unwrap_err();
             e.hint_text().unwrap().to_owned()
         };
-        assert_eq!(hint(300, None), "use --memory 300MiB or more");
-        assert_eq!(hint(300, Some(4096)), "use --memory 300MiB or more");
+        assert_eq!(hint(300, None), "use `memory` 300MiB or more");
+        assert_eq!(hint(300, Some(4096)), "use `memory` 300MiB or more");
         let raised = hint(64, Some(48));
         assert!(raised.contains("which is 48.0 MiB, to 64.0 MiB or more"), "{raised}");
         let raised = hint(300, Some(128));

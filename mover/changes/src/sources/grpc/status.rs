@@ -5,7 +5,7 @@ use super::super::collector::refused;
 use super::SnapshotEndpoint;
 use super::transport::Ended;
 use super::wire::MESSAGE_BYTES_MAX;
-use chunkstore::{Error, ErrorKind, redact};
+use chunkstore::{Error, ErrorKind, Setting, redact};
 use tonic::{Code, Status};
 
 /// Longest part of a server's own words in a message, characters.
@@ -60,17 +60,17 @@ pub(super) fn judge(name: &str, endpoint: &SnapshotEndpoint, ended: Ended) -> Fa
             Class::Passing,
             unavailable(what).hint(match endpoint {
                 SnapshotEndpoint::Kubernetes { .. } => {
-                    "check the address that --changes-server names, and that the service runs"
+                    format!("check the address that {changes_server} names, and that the service runs", changes_server = Setting("changes-server"))
                 }
                 SnapshotEndpoint::Csi { .. } => {
-                    "check the socket that --changes-server names, and that the driver runs"
+                    format!("check the socket that {changes_server} names, and that the driver runs", changes_server = Setting("changes-server"))
                 }
             }),
         ),
         Ended::Untrusted(words) => Failure::of(
             Class::Final,
             error(ErrorKind::Denied, format!("its certificate is not trusted: {words}")).hint(
-                "give the CA file that signed it with --changes-ca-file, and the name that stands in it with --changes-server-name",
+                format!("give the CA file that signed it with {changes_ca_file}, and the name that stands in it with {changes_server_name}", changes_ca_file = Setting("changes-ca-file"), changes_server_name = Setting("changes-server-name")),
             ),
         ),
         // a proxy that cut it once may not do so again
@@ -82,7 +82,7 @@ pub(super) fn judge(name: &str, endpoint: &SnapshotEndpoint, ended: Ended) -> Fa
         Ended::TooLarge(bytes) => {
             let max = MESSAGE_BYTES_MAX >> 20;
             let what = format!("it sends a message of {bytes} bytes, and {max} MiB are taken");
-            let hint = "ask for fewer ranges in a message, with --changes-page";
+            let hint = format!("ask for fewer ranges in a message, with {changes_page}", changes_page = Setting("changes-page"));
             Failure::of(Class::Final, error(ErrorKind::Unsupported, what).hint(hint))
         }
         Ended::Endless(what) => Failure::of(Class::Final, unavailable(what).hint(LOG)),
@@ -93,7 +93,7 @@ pub(super) fn judge(name: &str, endpoint: &SnapshotEndpoint, ended: Ended) -> Fa
 fn judge_status(name: &str, endpoint: &SnapshotEndpoint, status: &Status) -> Failure {
     let words: String = redact(status.message()).chars().take(QUOTED_CHARS_MAX).collect();
     let answer = format!("it answers {}: {words}", code_name(status.code()));
-    let failed = |class, kind, hint: &str| {
+    let failed = |class, kind, hint: String| {
         Failure::of(class, refused(kind, name, answer.clone()).hint(hint))
     };
     let by_socket = matches!(endpoint, SnapshotEndpoint::Csi { .. });
@@ -102,33 +102,39 @@ fn judge_status(name: &str, endpoint: &SnapshotEndpoint, status: &Status) -> Fai
         Code::Unavailable if !by_socket => failed(
             Class::Passing,
             ErrorKind::Unavailable,
-            "check that the VolumeSnapshot is there and ready, in --changes-namespace, and look into the log of the sidecar",
+            format!(
+                "check that the VolumeSnapshot is there and ready, in {changes_namespace}, and look into the log of the sidecar",
+                changes_namespace = Setting("changes-namespace")
+            ),
         ),
         Code::Unavailable
         | Code::Aborted
         | Code::ResourceExhausted
         | Code::DeadlineExceeded
-        | Code::Cancelled => failed(Class::Passing, ErrorKind::Unavailable, LOG),
-        Code::Internal | Code::Unknown => failed(Class::Internal, ErrorKind::Unavailable, LOG),
+        | Code::Cancelled => failed(Class::Passing, ErrorKind::Unavailable, LOG.into()),
+        Code::Internal | Code::Unknown => failed(Class::Internal, ErrorKind::Unavailable, LOG.into()),
         Code::Unauthenticated | Code::PermissionDenied if by_socket => failed(
             Class::Final,
             ErrorKind::Denied,
-            "the driver wants other secrets for its storage: check --changes-secrets-file",
+            format!(
+                "the driver wants other secrets for its storage: check {changes_secrets_file}",
+                changes_secrets_file = Setting("changes-secrets-file")
+            ),
         ),
         Code::Unauthenticated => failed(
             Class::Token,
             ErrorKind::Denied,
-            "the token must be for the audience of the service, and not expired: look at the volume that projects it",
+            "the token must be for the audience of the service, and not expired: look at the volume that projects it".into(),
         ),
         Code::PermissionDenied => failed(
             Class::Final,
             ErrorKind::Denied,
-            "the service account needs `get` on volumesnapshots in the namespace of the snapshot",
+            "the service account needs `get` on volumesnapshots in the namespace of the snapshot".into(),
         ),
         Code::OutOfRange => failed(
             Class::OutOfRange,
             ErrorKind::Unsupported,
-            "the driver does not start a list where it is asked to: tell whoever maintains it",
+            "the driver does not start a list where it is asked to: tell whoever maintains it".into(),
         ),
         code => {
             let (kind, hint) = next_step(code);
@@ -138,29 +144,40 @@ fn judge_status(name: &str, endpoint: &SnapshotEndpoint, status: &Status) -> Fai
 }
 
 /// Of what stays as it is.
-fn next_step(code: Code) -> (ErrorKind, &'static str) {
+fn next_step(code: Code) -> (ErrorKind, String) {
     match code {
         Code::NotFound => (
             ErrorKind::NotFound,
-            "check the names in --changes-target and --changes-base-id, and keep the base snapshot until the next backup is made",
+            format!(
+                "check the names in {changes_target} and {changes_base_id}, and keep the base snapshot until the next backup is made",
+                changes_target = Setting("changes-target"),
+                changes_base_id = Setting("changes-base-id")
+            ),
         ),
         Code::FailedPrecondition => (
             ErrorKind::Unsupported,
-            "switch change tracking on for this volume; a delta can begin at the first snapshot made since",
+            "switch change tracking on for this volume; a delta can begin at the first snapshot made since".into(),
         ),
         Code::InvalidArgument => (
             ErrorKind::Unsupported,
-            "check --changes-target and --changes-base-id: both name a snapshot of this volume as the driver wants it, and some drivers serve volumes in block mode only",
+            format!(
+                "check {changes_target} and {changes_base_id}: both name a snapshot of this volume as the driver wants it, and some drivers serve volumes in block mode only",
+                changes_target = Setting("changes-target"),
+                changes_base_id = Setting("changes-base-id")
+            ),
         ),
         Code::Unimplemented => (
             ErrorKind::Unsupported,
-            "the driver tracks no changes, or --changes-server names another service: leave it out, or correct it",
+            format!(
+                "the driver tracks no changes, or {changes_server} names another service: leave it out, or correct it",
+                changes_server = Setting("changes-server")
+            ),
         ),
         Code::DataLoss => (
             ErrorKind::Unsupported,
-            "the driver has lost what it knew of changes: look into its log, and make the next backup without a list",
+            "the driver has lost what it knew of changes: look into its log, and make the next backup without a list".into(),
         ),
-        _ => (ErrorKind::Unsupported, LOG),
+        _ => (ErrorKind::Unsupported, LOG.into()),
     }
 }
 
@@ -244,6 +261,6 @@ mod tests {
     fn our_own_limits_are_not_the_servers_words() {
         let [kubernetes, _] = endpoints();
         let said = judge("x", &kubernetes, Ended::TooLarge(1 << 30)).error.to_string();
-        assert!(said.contains("--changes-page") && !said.contains("it answers"), "{said}");
+        assert!(said.contains("`changes-page`") && !said.contains("it answers"), "{said}");
     }
 }

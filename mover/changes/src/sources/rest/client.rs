@@ -8,7 +8,7 @@ use super::super::credentials::{read_ca, read_token};
 use super::super::retry::RetryBudget;
 use super::RestSource;
 use crate::volume::Movement;
-use chunkstore::{Error, ErrorKind, Result};
+use chunkstore::{Error, ErrorKind, Result, Setting};
 use reqwest::header::{ACCEPT, AUTHORIZATION, DATE, HeaderValue, LINK, RETRY_AFTER};
 use reqwest::{Response, StatusCode, Url};
 use std::error::Error as _;
@@ -237,8 +237,8 @@ impl Client {
             ),
             StatusCode::UNAUTHORIZED => {
                 let hint = match self.token_file {
-                    Some(_) => "check the token file, and that the token has not expired",
-                    None => "it wants a token: give one with --changes-token-file",
+                    Some(_) => "check the token file, and that the token has not expired".into(),
+                    None => format!("it wants a token: give one with {changes_token_file}", changes_token_file = Setting("changes-token-file")),
                 };
                 Failure::Token(error(ErrorKind::Denied).hint(hint))
             }
@@ -249,7 +249,7 @@ impl Client {
                 "check the address, and ask the storage system for the list again if it has been given up",
             )),
             StatusCode::BAD_REQUEST => Failure::Final(error(ErrorKind::Unsupported).hint(
-                "check the address, and the names in --changes-offset-parameter and --changes-entries-parameter",
+                format!("check the address, and the names in {changes_offset_parameter} and {changes_entries_parameter}", changes_offset_parameter = Setting("changes-offset-parameter"), changes_entries_parameter = Setting("changes-entries-parameter")),
             )),
             status if status.is_redirection() => Failure::Final(
                 error(ErrorKind::Unsupported)
@@ -268,8 +268,10 @@ impl Client {
             if body.len() + piece.len() > PAGE_BYTES_MAX {
                 let what = format!("a page has more than {} MiB", PAGE_BYTES_MAX >> 20);
                 return Err(Failure::Final(
-                    refused(ErrorKind::Unsupported, &self.name, what)
-                        .hint("ask for fewer blocks in a page, with --changes-page"),
+                    refused(ErrorKind::Unsupported, &self.name, what).hint(format!(
+                        "ask for fewer blocks in a page, with {changes_page}",
+                        changes_page = Setting("changes-page")
+                    )),
                 ));
             }
             body.extend_from_slice(&piece);
@@ -291,7 +293,7 @@ impl Client {
             return Failure::Final(
                 refused(ErrorKind::Denied, &self.name, "its certificate is not trusted")
                     .caused_by(error)
-                    .hint("give the CA file that signed it with --changes-ca-file, and the name that stands in it"),
+                    .hint(format!("give the CA file that signed it with {changes_ca_file}, and the name that stands in it", changes_ca_file = Setting("changes-ca-file"))),
             );
         }
         let error = refused(ErrorKind::Unavailable, &self.name, "").caused_by(error);
@@ -355,7 +357,10 @@ fn parse_url(source: &RestSource, text: &str) -> Result<Url> {
     }
     if url.scheme() == "http" && source.token_file.is_some() && !source.plain_http {
         let what = "a token would be sent in the clear".to_owned();
-        return Err(bad(what).hint("use https, or allow it with --changes-http"));
+        return Err(bad(what).hint(format!(
+            "use https, or allow it with {changes_http}",
+            changes_http = Setting("changes-http")
+        )));
     }
     if source.page_entries > 0 {
         let entries = source.page_entries.to_string();

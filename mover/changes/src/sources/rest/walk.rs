@@ -7,7 +7,7 @@
 use super::super::collector::{Collector, refused};
 use super::client::{Answer, Client};
 use super::page::{Block, Page, read_page};
-use chunkstore::{Error, ErrorKind, Result, redact};
+use chunkstore::{Error, ErrorKind, Result, Setting, redact};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,11 @@ const QUOTED_CHARS_MAX: usize = 300;
 const LOOK: Duration = Duration::from_secs(1);
 
 const HINT_PROFILE: &str = "docs/changed-blocks.md shows what is understood: check that the address is of such a list, and tell whoever maintains its server";
-const HINT_PARAMETER: &str =
-    "--changes-offset-parameter names the parameter that carries nextOffset to this server";
+
+fn hint_parameter() -> String {
+    let setting = Setting("changes-offset-parameter");
+    format!("{setting} names the parameter that carries nextOffset to this server")
+}
 
 /// A walk, and what it has seen.
 pub(super) struct Walk<'a> {
@@ -96,14 +99,15 @@ impl<'a> Walk<'a> {
                 let what = format!(
                     "page {number} names a nextOffset that came before: it would never end"
                 );
-                return Err(self.corrupt(what).hint(HINT_PARAMETER));
+                return Err(self.corrupt(what).hint(hint_parameter()));
             }
             self.look()?;
             next = Some(token);
         }
-        Err(self
-            .corrupt(format!("it has more than {PAGES_MAX} pages"))
-            .hint("ask for more blocks in a page, with --changes-page"))
+        Err(self.corrupt(format!("it has more than {PAGES_MAX} pages")).hint(format!(
+            "ask for more blocks in a page, with {changes_page}",
+            changes_page = Setting("changes-page")
+        )))
     }
 
     /// The second page: the first request that hands `nextOffset` back.
@@ -128,7 +132,7 @@ impl<'a> Walk<'a> {
                     format!("it gives its first page again where {names} carries nextOffset");
                 refused(ErrorKind::Unsupported, self.client.name(), what)
             })
-            .hint(HINT_PARAMETER))
+            .hint(hint_parameter()))
     }
 
     fn is_first_again(&self, body: &[u8], token: &str) -> bool {
@@ -225,7 +229,7 @@ impl<'a> Walk<'a> {
             return Ok(());
         }
         let what = format!("for {} s no page brought anything new", still.as_secs());
-        Err(refused(ErrorKind::Unavailable, self.client.name(), what).hint(HINT_PARAMETER))
+        Err(refused(ErrorKind::Unavailable, self.client.name(), what).hint(hint_parameter()))
     }
 }
 

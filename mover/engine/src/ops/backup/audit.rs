@@ -18,7 +18,7 @@ use crate::volume::device::Source;
 use crate::volume::io::Arena;
 use chunkstore::{
     ChangeKind, ChunkNo, ChunkRef, Error, ErrorKind, Geometry, MapReader, PageSet, Repository,
-    Result, VolumeMap, is_zero,
+    Result, Setting, VolumeMap, is_zero,
 };
 use mover_changes::BackupPlan;
 use mover_extents::Extents;
@@ -151,10 +151,15 @@ pub(super) fn verdict(audited: &Audited, offset: u64) -> String {
 
 /// The error where nothing but a true list will do.
 pub(super) fn refused(source: &Source, kind: ChangeKind, offset: u64) -> Error {
-    let context = format!("keep to --require {} for {}", kind.as_str(), source.path().display());
+    let context = format!(
+        "keep to {require} {} for {}",
+        kind.as_str(),
+        source.path().display(),
+        require = Setting("require")
+    );
     let detail = format!("the changed-block list is false: bytes at {offset} are not what it says");
     Error::new(ErrorKind::Corrupt, context, detail)
-        .hint("report it to whoever makes the list; without --require the whole volume is compared instead")
+        .hint(format!("report it to whoever makes the list; without {require} the whole volume is compared instead", require = Setting("require")))
 }
 
 /// What a plan takes for known without reading it.

@@ -20,7 +20,7 @@ use crate::ingest::bounds::ranges_max;
 use crate::run::{Cancel, MemoryBudget, RunContext};
 use crate::volume::device::Source;
 use chunkstore::{
-    ChangeKind, ChunkSize, Error, ErrorKind, Repository, Result, VolumeName, is_zero,
+    ChangeKind, ChunkSize, Error, ErrorKind, Repository, Result, Setting, VolumeName, is_zero,
 };
 use mover_changes::{
     ChangeRequest, ChangeSource, ChangedBlocks, ListRequest, Movement, ParseOptions, check_floor,
@@ -126,7 +126,10 @@ impl Ladder<'_> {
             Some(volume) => Ok(volume.clone()),
             None if kind == ChangeKind::Delta => {
                 Err(Error::new(ErrorKind::Usage, "use a delta list", "no volume is named").hint(
-                    "name the volume with --volume, as for the backup that the delta builds on",
+                    format!(
+                        "name the volume with {volume}, as for the backup that the delta builds on",
+                        volume = Setting("volume")
+                    ),
                 ))
             }
             None => self.source.default_volume_name(),

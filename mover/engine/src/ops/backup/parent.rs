@@ -3,7 +3,9 @@
 use super::BackupOptions;
 use super::same::SNAPSHOTS_LOOKED_AT;
 use crate::run::RunContext;
-use chunkstore::{Error, ErrorKind, Manifest, Recent, Repository, Result, VolumeName, Writer};
+use chunkstore::{
+    Error, ErrorKind, Manifest, Recent, Repository, Result, Setting, VolumeName, Writer,
+};
 use mover_changes::ListOrigin;
 use std::sync::Arc;
 
@@ -65,16 +67,23 @@ fn candidates(
 ) -> Result<Vec<Manifest>> {
     match (&options.parent, delta) {
         (ParentChoice::None, false) => Ok(Vec::new()),
-        (ParentChoice::None, true) => {
-            Err(refused(volume, "--parent none leaves nothing to build on")
-                .hint("leave --parent out, or run the backup without a list"))
-        }
+        (ParentChoice::None, true) => Err(refused(
+            volume,
+            format!("{parent} none leaves nothing to build on", parent = Setting("parent")),
+        )
+        .hint(format!(
+            "leave {parent} out, or run the backup without a list",
+            parent = Setting("parent")
+        ))),
         (ParentChoice::Id(spec), _) => {
             let parent = run.wait_to_begin(repo.find_backup(spec))?;
             if parent.volume != *volume {
                 let why = format!("backup {} is of volume {}", parent.backup_id, parent.volume);
                 return Err(Error::new(ErrorKind::Usage, format!("build on backup {spec}"), why)
-                    .hint(format!("choose a backup of volume {volume}, or set --volume")));
+                    .hint(format!(
+                        "choose a backup of volume {volume}, or set {volume}",
+                        volume = Setting("volume")
+                    )));
             }
             if delta {
                 check_base(options, volume, &parent)?;
@@ -86,8 +95,13 @@ fn candidates(
         (ParentChoice::Auto, false) => Ok(recent.backups.first().cloned().into_iter().collect()),
         (ParentChoice::Auto, true) => {
             let Some(base) = &options.base_snapshot else {
-                return Err(refused(volume, "the snapshot that it starts from is not named")
-                    .hint("give --base-snapshot ID, or choose the parent yourself with --parent"));
+                return Err(refused(volume, "the snapshot that it starts from is not named").hint(
+                    format!(
+                        "give {base_snapshot} ID, or choose the parent yourself with {parent}",
+                        base_snapshot = Setting("base-snapshot"),
+                        parent = Setting("parent")
+                    ),
+                ));
             };
             match recent.of_snapshot(base) {
                 Some(parent) => {
@@ -131,7 +145,10 @@ fn check_base(options: &BackupOptions, volume: &VolumeName, parent: &Manifest) -
         name(&parent.snapshot.id)
     );
     let hint = match (&options.base_snapshot, &parent.snapshot.id) {
-        (None, Some(id)) => format!("if the list starts from it, say so: --base-snapshot {id}"),
+        (None, Some(id)) => format!(
+            "if the list starts from it, say so: {base_snapshot} {id}",
+            base_snapshot = Setting("base-snapshot")
+        ),
         _ => "choose the parent made of that snapshot, or leave the list out".into(),
     };
     Err(refused(volume, why).hint(hint))

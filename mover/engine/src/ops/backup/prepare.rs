@@ -10,7 +10,7 @@ use crate::run::RunContext;
 use crate::volume::device::{Source, SourceOptions};
 use chunkstore::{
     ChangeKind, DamagedSet, Error, ErrorKind, Geometry, Manifest, ReadLimits, Repository, Result,
-    VolumeName,
+    Setting, VolumeName,
 };
 use mover_changes::{BackupPlan, ChangeSource, ChangedBlocks, Changes, PlanInput, plan_backup};
 use mover_extents::Extents;
@@ -48,9 +48,10 @@ pub(super) fn prepare(
     if let Some(why) = source.stale() {
         degraded.push(format!(
             "{} is read through a page cache that may be older than the device ({why}): the backup \
-             may hold old data; read it with O_DIRECT (--direct-io auto), or let the program have \
+             may hold old data; read it with O_DIRECT ({direct_io} auto), or let the program have \
              CAP_SYS_ADMIN",
-            options.source.display()
+            options.source.display(),
+            direct_io = Setting("direct-io")
         ));
     }
     if let Some(mount) = source.mounted_read_write()? {

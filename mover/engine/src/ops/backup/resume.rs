@@ -6,7 +6,7 @@ use super::prepare::Prepared;
 use crate::ingest::resume::{Digest, Kept, at_bound};
 use crate::run::quota::{Bound, Meter};
 use chrono::{DateTime, Utc};
-use chunkstore::{BackupId, Error, ErrorKind, Manifest, PlanDigest, ResumeBy, Writer};
+use chunkstore::{BackupId, Error, ErrorKind, Manifest, PlanDigest, ResumeBy, Setting, Writer};
 
 /// What somebody who reads the error of a run that ended early wants to know. `kept`: `None` if
 /// nobody can go on with this run.
@@ -17,8 +17,11 @@ pub(super) fn explain(
     bound: Option<Bound>,
     meter: Option<&Meter>,
 ) -> Error {
-    const AGAIN: &str = "run the same command again, from the start; with --snapshot, or --backup-id and a source that does \
-                         not change, it would go on";
+    let again = format!(
+        "run the same command again, from the start; with {}, or {} and a source that does not change, it would go on",
+        Setting("snapshot"),
+        Setting("backup-id")
+    );
     let stored = |kept: Kept| match kept.percent {
         0 => format!("what is stored of backup {id} is not stored again"),
         percent => format!("{percent}% of backup {id} is stored and need not be read again"),
@@ -27,7 +30,7 @@ pub(super) fn explain(
         (Some(bound), Some(kept)) => return at_bound(bound, meter, kept.further, stored(kept)),
         (Some(bound), None) => {
             let kept = "what is stored is not stored again".to_owned();
-            return at_bound(bound, meter, false, kept).hint(AGAIN);
+            return at_bound(bound, meter, false, kept).hint(again);
         }
         (None, _) => {}
     }
@@ -45,7 +48,7 @@ pub(super) fn explain(
             Error::new(ErrorKind::Cancelled, "stopped", format!("on request, {}", stored(kept)))
                 .hint("run the same command again to go on from there")
         }
-        None => Error::new(ErrorKind::Cancelled, "stopped", "on request").hint(AGAIN),
+        None => Error::new(ErrorKind::Cancelled, "stopped", "on request").hint(again),
     }
 }
 

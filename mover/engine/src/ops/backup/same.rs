@@ -10,7 +10,9 @@ use super::prepare::Prepared;
 use super::resume;
 use crate::run::RunContext;
 use crate::sizes::show_bytes;
-use chunkstore::{Error, ErrorKind, Manifest, Repository, Result, VolumeName, find_unfinished};
+use chunkstore::{
+    Error, ErrorKind, Manifest, Repository, Result, Setting, VolumeName, find_unfinished,
+};
 use mover_changes::ListOrigin;
 use std::sync::Arc;
 
@@ -24,7 +26,7 @@ pub(super) fn check_names(options: &BackupOptions) -> Result<()> {
         (Some(snapshot), Some(base)) if snapshot == base => {
             let what = format!("back up snapshot {snapshot:?}");
             Err(Error::new(ErrorKind::Usage, what, "it is its own base: nothing has changed since")
-                .hint("name the snapshot that is read with --snapshot, and the earlier one that the list starts from with --base-snapshot"))
+                .hint(format!("name the snapshot that is read with {snapshot}, and the earlier one that the list starts from with {base_snapshot}", snapshot = Setting("snapshot"), base_snapshot = Setting("base-snapshot"))))
         }
         _ => Ok(()),
     }
@@ -60,7 +62,7 @@ pub(super) fn check_source(
     let what = format!("back up {} as volume {volume}", options.source.display());
     let detail = format!("backup {} was made of another disk: {differs}", newest.backup_id);
     Err(Error::new(ErrorKind::Usage, what, detail).hint(
-        "give another volume a name of its own with --volume; if this one was formatted anew, wiped or made smaller, say --volume-changed",
+        format!("give another volume a name of its own with {volume}; if this one was formatted anew, wiped or made smaller, say {volume_changed}", volume = Setting("volume"), volume_changed = Setting("volume-changed")),
     ))
 }
 
@@ -150,7 +152,7 @@ pub(super) fn check_content(options: &BackupOptions, made: &Manifest, known: &Kn
         other.finished.format("%Y-%m-%d %H:%M:%SZ")
     );
     Err(Error::new(ErrorKind::AlreadyExists, what, detail).hint(
-        "check that the source shows this snapshot; if a new one was made under the name, give it another, or say --volume-changed",
+        format!("check that the source shows this snapshot; if a new one was made under the name, give it another, or say {volume_changed}", volume_changed = Setting("volume-changed")),
     ))
 }
 

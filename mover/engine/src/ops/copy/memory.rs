@@ -91,7 +91,7 @@ mod tests {
             let memory = MemoryBudget { total_bytes: 32 * MIB };
             let error = divide(memory, from, to, 1, auto).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage);
-            let named = format!("--memory {}MiB", least / MIB);
+            let named = format!("`memory` {}MiB", least / MIB);
             assert!(error.hint_text().unwrap().contains(&named), "{error}");
         }
     }

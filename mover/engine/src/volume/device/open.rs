@@ -5,7 +5,7 @@ use super::geometry::{DeviceKind, Facts, Identity, direct_align, examine, wrong_
 use super::lock::lock;
 use super::nbd::from_nbd;
 use crate::volume::io::{Arena, IoFile};
-use chunkstore::{Error, ErrorKind, Result};
+use chunkstore::{Error, ErrorKind, Result, Setting};
 use mover_nbd::Export;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -149,9 +149,10 @@ pub(super) fn with_direct(
     };
     if let (DirectIo::Always, Some(why)) = (direct, why_not) {
         let what = format!("open {} for direct I/O", path.display());
-        return Err(Error::new(ErrorKind::Unsupported, what, "")
-            .caused_by(why)
-            .hint("leave the choice to the program: --direct-io auto"));
+        return Err(Error::new(ErrorKind::Unsupported, what, "").caused_by(why).hint(format!(
+            "leave the choice to the program: {direct_io} auto",
+            direct_io = Setting("direct-io")
+        )));
     }
     Ok(Opened { io: Arc::new(IoFile::buffered(path, buffered)), facts })
 }

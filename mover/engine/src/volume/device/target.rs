@@ -9,7 +9,7 @@ use super::signatures;
 use super::source::{Source, SourceOptions};
 use super::zero::ZeroState;
 use crate::volume::io::{Direction, IoFile, transfer_error};
-use chunkstore::{Error, ErrorKind, Result};
+use chunkstore::{Error, ErrorKind, Result, Setting};
 use mover_nbd::is_nbd;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -180,7 +180,8 @@ impl Target {
 
     fn needs_force(&self, why: String) -> Error {
         let context = format!("write to {}", self.path().display());
-        Error::new(ErrorKind::Usage, context, why).hint("if it may be overwritten, add --force")
+        Error::new(ErrorKind::Usage, context, why)
+            .hint(format!("if it may be overwritten, add {force}", force = Setting("force")))
     }
 
     /// Makes a file at least as long as the volume.
@@ -346,10 +347,11 @@ fn check_free(path: &Path, identity: Identity, options: &TargetOptions) -> Resul
     if options.force {
         return Ok(());
     }
-    refuse(
-        over_it,
-        "write to the loop device, or detach it (losetup --detach); if nobody has it open, --force will do",
-    )
+    let hint = format!(
+        "write to the loop device, or detach it (losetup --detach); if nobody has it open, {} will do",
+        Setting("force")
+    );
+    refuse(over_it, &hint)
 }
 
 fn check_room(path: &Path, facts: &Facts, size_bytes: u64) -> Result<()> {

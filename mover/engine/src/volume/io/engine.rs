@@ -8,7 +8,7 @@ use super::blocking::Blocking;
 use super::file::IoFile;
 use super::transfer::Transfer;
 use super::uring::Uring;
-use chunkstore::{Error, ErrorKind, Result};
+use chunkstore::{Error, ErrorKind, Result, Setting};
 use mover_nbd::is_nbd;
 use std::path::Path;
 use std::str::FromStr;
@@ -297,8 +297,10 @@ impl Engine {
         }
         let Some(kind) = kind else {
             let what = format!("start an I/O engine for {}", file.path().display());
-            return Err(Error::new(ErrorKind::Unsupported, what, notes.join("; "))
-                .hint("let the program choose: --engine auto"));
+            return Err(Error::new(ErrorKind::Unsupported, what, notes.join("; ")).hint(format!(
+                "let the program choose: {engine} auto",
+                engine = Setting("engine")
+            )));
         };
         let over_nbd = file.export().is_some();
         Ok(Self { kind, arena: Arc::clone(arena), depth, in_flight: 0, over_nbd, notes })

@@ -16,7 +16,7 @@ use super::arena::Arena;
 use super::engine::{Completion, Direction, InFlight, WaitFor};
 use super::file::IoFile;
 use super::transfer::{Transfer, TransferProgress, TransferStep, Via};
-use chunkstore::{Error, ErrorKind, Result};
+use chunkstore::{Error, ErrorKind, Result, Setting};
 use io_uring::types::{Fd, Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 use std::collections::VecDeque;
@@ -151,7 +151,9 @@ impl Uring {
 
     fn failed(&self, e: io::Error) -> Error {
         let what = format!("hand transfers of {} to io_uring", self.file.path().display());
-        Error::new(ErrorKind::Device, what, "").caused_by(e).hint("try --engine blocking")
+        Error::new(ErrorKind::Device, what, "")
+            .caused_by(e)
+            .hint(format!("try {engine} blocking", engine = Setting("engine")))
     }
 
     /// Puts the next step of an operation in the table into the ring.

@@ -102,7 +102,7 @@ fn a_missing_pack_is_named_and_nothing_else_is_lost() {
         text.contains(&key) && text.contains("volume offset") && text.contains("chunk"),
         "{text}"
     );
-    assert!(text.contains("new.img is incomplete") && text.contains("--force"), "{text}");
+    assert!(text.contains("new.img is incomplete") && text.contains("`force`"), "{text}");
     let error = run_out(&kit, &options("one", &target), &mut Vec::new()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Missing, "{error}");
     let error = run_verify(&kit, verify_options("one")).unwrap_err();

@@ -31,11 +31,11 @@ fn a_file_is_created_and_extended_and_a_longer_ones_tail_is_kept() {
     let forced = |size_bytes| TargetOptions { force: true, ..options(size_bytes) };
     for size_bytes in [20_000, 5_000] {
         let text = refused(&path, &options(size_bytes));
-        assert!(text.contains("10001 bytes") && text.contains("--force"), "{text}");
+        assert!(text.contains("10001 bytes") && text.contains("`force`"), "{text}");
     }
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 10_001);
     let text = refused(&path, &options(10_001));
-    assert!(text.contains("data at offset 9991 ") && text.contains("--force"), "{text}");
+    assert!(text.contains("data at offset 9991 ") && text.contains("`force`"), "{text}");
     Target::open(&path, &forced(10_001)).unwrap();
     let target = Target::open(&path, &forced(20_000)).unwrap();
     assert!(!target.created() && target.device_bytes() == 20_000);
@@ -60,7 +60,7 @@ fn what_holds_something_is_refused_without_force() {
     bytes[..4].copy_from_slice(b"XFSB");
     std::fs::write(&path, &bytes).unwrap();
     let text = refused(&path, &options(1000));
-    assert!(text.contains("holds an XFS file system; ") && text.contains("--force"), "{text}");
+    assert!(text.contains("holds an XFS file system; ") && text.contains("`force`"), "{text}");
     assert!(std::fs::read(&path).unwrap() == bytes, "nothing was touched");
     let forced = TargetOptions { force: true, ..options(1000) };
     Target::open(&path, &forced).unwrap();

@@ -64,7 +64,7 @@ fn fallback(forbid_it: impl FnOnce() + Send) -> (&'static str, Vec<String>) {
             drop(engine);
             let e = start(EngineChoice::Uring).unwrap_err();
             assert_eq!(e.kind(), chunkstore::ErrorKind::Unsupported);
-            assert!(e.to_string().contains("--engine auto"), "{e}");
+            assert!(e.to_string().contains("`engine` auto"), "{e}");
             assert!(arena.all_home());
             told
         };
