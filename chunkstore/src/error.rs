@@ -66,6 +66,15 @@ impl Error {
         Self { kind, context: context.into(), detail: detail.into(), hint: None, source: None }
     }
 
+    /// A failure whose cause says what is wrong.
+    pub fn caused(
+        kind: ErrorKind,
+        context: impl Into<String>,
+        cause: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self::new(kind, context, "").caused_by(cause)
+    }
+
     /// With the error that caused it; its text is part of ours.
     #[must_use]
     pub fn caused_by(mut self, e: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {

@@ -165,12 +165,11 @@ fn setting<K: FromStr<Err = object_store::Error>>(url: &str, name: &str) -> Resu
 }
 
 fn not_built(url: &str, e: object_store::Error) -> Error {
-    let error = Error::new(ErrorKind::Usage, format!("open repository {url}"), "");
-    let error = match e {
-        object_store::Error::Generic { source, .. } => error.caused_by(source),
-        e => error.caused_by(e),
+    let cause = match e {
+        object_store::Error::Generic { source, .. } => source,
+        e => e.into(),
     };
-    error.hint(
+    Error::caused(ErrorKind::Usage, format!("open repository {url}"), cause).hint(
         "set the store's endpoint, account and credentials in the environment; SSL_CERT_FILE names the authorities of TLS",
     )
 }

@@ -289,7 +289,11 @@ impl Collector {
 }
 
 pub(super) fn refused(kind: ErrorKind, name: &str, what: impl Into<String>) -> Error {
-    Error::new(kind, format!("get the changed-block list from {name}"), what)
+    Error::new(kind, getting(name), what)
+}
+
+pub(super) fn getting(name: &str) -> String {
+    format!("get the changed-block list from {name}")
 }
 
 #[cfg(test)]

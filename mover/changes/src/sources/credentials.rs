@@ -26,14 +26,14 @@ pub(super) fn read_token(path: &Path) -> Result<Zeroizing<String>> {
 
 /// Certificates to trust: as PEM, and each by itself.
 pub(super) fn read_ca(path: &Path) -> Result<(Vec<u8>, Vec<reqwest::Certificate>)> {
-    let bad = |what: &str| {
-        Error::new(ErrorKind::Usage, format!("use CA file {}", path.display()), what)
-            .hint("it holds certificates in PEM, from -----BEGIN CERTIFICATE----- on")
-    };
+    let context = || format!("use CA file {}", path.display());
+    let hint = "it holds certificates in PEM, from -----BEGIN CERTIFICATE----- on";
     let pem = read_small(path, CA_BYTES_MAX, "CA file")?;
-    let found = reqwest::Certificate::from_pem_bundle(&pem).map_err(|e| bad("").caused_by(e))?;
+    let found = reqwest::Certificate::from_pem_bundle(&pem)
+        .map_err(|e| Error::caused(ErrorKind::Usage, context(), e).hint(hint))?;
     if found.is_empty() {
-        return Err(bad("it has no certificate"));
+        let what = "it has no certificate";
+        return Err(Error::new(ErrorKind::Usage, context(), what).hint(hint));
     }
     Ok((pem, found))
 }
@@ -45,7 +45,7 @@ pub(super) fn read_small(path: &Path, bytes_max: u64, what: &str) -> Result<Vec<
     let read =
         std::fs::File::open(path).and_then(|file| file.take(bytes_max + 1).read_to_end(&mut bytes));
     match read {
-        Err(e) => Err(Error::new(ErrorKind::Usage, context(), "").caused_by(e)),
+        Err(e) => Err(Error::caused(ErrorKind::Usage, context(), e)),
         Ok(_) if bytes.len() as u64 > bytes_max => {
             let detail = format!("it has more than {bytes_max} bytes");
             Err(Error::new(ErrorKind::Usage, context(), detail))

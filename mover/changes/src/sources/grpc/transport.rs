@@ -136,7 +136,7 @@ impl Connection {
                 let uri = format!("unix://{}", socket.display());
                 let endpoint = Endpoint::from_shared(uri).map_err(|e| {
                     let context = format!("use the socket {}", socket.display());
-                    Error::new(ErrorKind::Usage, context, "").caused_by(e)
+                    Error::caused(ErrorKind::Usage, context, e)
                 })?;
                 let secrets = secrets_file.as_deref().map(read_secrets).transpose()?;
                 (endpoint, Service::Csi { secrets: secrets.unwrap_or_default() })
@@ -316,15 +316,14 @@ fn ended(watch: &Watch, status: Status) -> Ended {
 }
 
 fn tls_endpoint(address: &str, server_name: Option<&str>, ca: &[u8]) -> Result<Endpoint> {
-    let bad = |what: &str| {
-        let context = format!("use {address} as the address of a list");
-        Error::new(ErrorKind::Usage, context, what).hint("write it like host:port")
-    };
+    let context = || format!("use {address} as the address of a list");
+    let hint = "write it like host:port";
+    let bad = |what: &str| Error::new(ErrorKind::Usage, context(), what).hint(hint);
     if address.contains("://") {
         return Err(bad("it has a scheme"));
     }
-    let endpoint =
-        Endpoint::from_shared(format!("https://{address}")).map_err(|e| bad("").caused_by(e))?;
+    let endpoint = Endpoint::from_shared(format!("https://{address}"))
+        .map_err(|e| Error::caused(ErrorKind::Usage, context(), e).hint(hint))?;
     if endpoint.uri().port_u16().is_none() {
         return Err(bad("it has no port"));
     }
@@ -334,8 +333,7 @@ fn tls_endpoint(address: &str, server_name: Option<&str>, ca: &[u8]) -> Result<E
         tls = tls.domain_name(name);
     }
     endpoint.tls_config(tls).map_err(|e| {
-        Error::new(ErrorKind::Usage, format!("trust {address} by the CA file"), "")
-            .caused_by(e)
+        Error::caused(ErrorKind::Usage, format!("trust {address} by the CA file"), e)
             .hint("the file holds certificates in PEM, and the address is host:port")
     })
 }

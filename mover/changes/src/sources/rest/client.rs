@@ -3,7 +3,7 @@
 //! Redirects are not followed: the token is for the address that the user named.
 
 use super::super::RetryPolicy;
-use super::super::collector::refused;
+use super::super::collector::{getting, refused};
 use super::super::credentials::{read_ca, read_token};
 use super::super::retry::RetryBudget;
 use super::RestSource;
@@ -89,7 +89,7 @@ impl Client {
             http = http.tls_certs_only(certificates);
         }
         let http = http.build().map_err(|e| {
-            Error::new(ErrorKind::Unavailable, format!("prepare to ask {name}"), "").caused_by(e)
+            Error::caused(ErrorKind::Unavailable, format!("prepare to ask {name}"), e)
         })?;
         let offset_parameters = match &source.offset_parameter {
             Some(own) => vec![own.clone()],
@@ -191,7 +191,7 @@ impl Client {
                 let bearer = zeroize::Zeroizing::new(format!("Bearer {}", token.as_str()));
                 let mut value = HeaderValue::from_str(&bearer).map_err(|e| {
                     let what = format!("use token {}", path.display());
-                    Failure::Final(Error::new(ErrorKind::Usage, what, "").caused_by(e))
+                    Failure::Final(Error::caused(ErrorKind::Usage, what, e))
                 })?;
                 value.set_sensitive(true);
                 request = request.header(AUTHORIZATION, value);
@@ -296,7 +296,7 @@ impl Client {
                     .hint(format!("give the CA file that signed it with {changes_ca_file}, and the name that stands in it", changes_ca_file = Setting("changes-ca-file"))),
             );
         }
-        let error = refused(ErrorKind::Unavailable, &self.name, "").caused_by(error);
+        let error = Error::caused(ErrorKind::Unavailable, getting(&self.name), error);
         let hint = "check the address, and that the server runs";
         Failure::Passing(error.hint(hint), None)
     }
