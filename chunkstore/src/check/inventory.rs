@@ -13,9 +13,9 @@ use crate::format::manifest::{Manifest, ManifestRecord};
 use crate::format::moved::Moved;
 use crate::format::names::{
     AttemptName, BACKUPS_PREFIX, DAMAGED_PREFIX, DEDUP_PREFIX, FORGOTTEN_PREFIX, GC_PREFIX,
-    GcObject, KEYS_PREFIX, LEASES_PREFIX, MOVED_PREFIX, PACKS_PREFIX, parse_damaged_key,
-    parse_forgotten_key, parse_gc_key, parse_key_key, parse_lease_key, parse_manifest_key,
-    parse_moved_key, parse_pack_key, parse_segment_key,
+    GcObject, KEYS_PREFIX, LEASES_PREFIX, MOVED_PREFIX, parse_damaged_key, parse_forgotten_key,
+    parse_gc_key, parse_key_key, parse_lease_key, parse_manifest_key, parse_moved_key,
+    parse_segment_key,
 };
 use crate::ids::PackId;
 use crate::limits::{GC_BYTES_MAX, LEASE_BYTES_MAX, SMALL_RECORD_BYTES_MAX};
@@ -60,12 +60,8 @@ impl Inventory {
         let mut inventory = Self::default();
         inventory.read_manifests(repo, findings).await?;
         // after the manifests: what they refer to was stored before them
-        for listed in repo.store().list(PACKS_PREFIX).await? {
-            match parse_pack_key(&listed.key) {
-                Ok(pack) => drop(inventory.packs.insert(pack, listed.size_bytes)),
-                Err(e) => foreign(findings, &listed.key, &e),
-            }
-        }
+        let packs = repo.list_packs(|key, e| foreign(findings, key, e)).await?;
+        inventory.packs.extend(packs);
         inventory.read_segments(repo, findings).await?;
         inventory.read_records(repo, findings).await?;
         Ok(inventory)

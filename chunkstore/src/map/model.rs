@@ -299,8 +299,8 @@ pub(crate) async fn put_stub(repo: &Repository, stub: &Moved) {
 
 /// All packs of the repository.
 pub(crate) async fn packs(repo: &Repository) -> Vec<PackId> {
-    let listed = repo.store().list("packs").await.unwrap();
-    listed.iter().map(|l| names::parse_pack_key(&l.key).unwrap()).collect()
+    let packs = repo.list_packs(|key, e| panic!("{key}: {e}")).await.unwrap();
+    packs.into_iter().map(|(pack, _)| pack).collect()
 }
 
 impl Built {

@@ -1,12 +1,12 @@
 //! Putting packs, segments and damage records. All have random names, so writing one twice harms
-//! nobody. And what a check and a repair must know of the objects of others.
+//! nobody. And what a collection, a check and a repair must know of the objects of others.
 
 use super::Repository;
 use super::condemned::{DamagedSet, read_condemned, read_damaged};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::damaged::Damaged;
 use crate::format::moved::Moved;
-use crate::format::names::{damaged_key, moved_key, segment_key};
+use crate::format::names::{PACKS_PREFIX, damaged_key, moved_key, parse_pack_key, segment_key};
 use crate::format::segment::{SegmentRecord, encode_segment};
 use crate::ids::{DamageId, PackId, SegmentId, random_bytes};
 use crate::limits::GC_BYTES_MAX;
@@ -66,6 +66,23 @@ impl Repository {
     /// What is recorded as damaged, and a warning for each record that cannot be read.
     pub async fn read_damage(&self) -> Result<(DamagedSet, Vec<String>)> {
         read_damaged(self).await
+    }
+
+    /// All packs and their sizes. An object below their prefix that is none goes to `foreign`, with
+    /// its key.
+    pub(crate) async fn list_packs(
+        &self,
+        mut foreign: impl FnMut(&str, &Error),
+    ) -> Result<Vec<(PackId, u64)>> {
+        let listed = self.store.list(PACKS_PREFIX).await?;
+        let mut packs = Vec::with_capacity(listed.len());
+        for object in listed {
+            match parse_pack_key(&object.key) {
+                Ok(pack) => packs.push((pack, object.size_bytes)),
+                Err(e) => foreign(&object.key, &e),
+            }
+        }
+        Ok(packs)
     }
 
     /// Packs that a collection means to delete or has rewritten: nothing new may rely on them.

@@ -10,9 +10,7 @@ use super::{CollectOptions, Collected, Stop, blockers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::gc::{Condemned, CondemnedList};
 use crate::format::lease::LeaseRole;
-use crate::format::names::{
-    FORGOTTEN_PREFIX, PACKS_PREFIX, condemned_key, parse_forgotten_key, parse_pack_key,
-};
+use crate::format::names::{FORGOTTEN_PREFIX, condemned_key, parse_forgotten_key};
 use crate::ids::{GenerationId, LeaseId, PackId};
 use crate::map::LivePack;
 use crate::protocol::lease::{LeaseKeeper, Removal};
@@ -138,7 +136,7 @@ pub(super) async fn find(
         let forgotten = repo.store().list(FORGOTTEN_PREFIX).await?;
         let forgotten: HashSet<_> =
             forgotten.iter().filter_map(|l| parse_forgotten_key(&l.key).ok()).collect();
-        let packs = list_packs(repo).await?;
+        let packs = repo.list_packs(|_, _| ()).await?;
         let mut mark = Mark::new(repo);
         let Err(e) = Box::pin(mark.update(repo, &forgotten, options.limits)).await else {
             for name in &mark.forgotten {
@@ -201,12 +199,6 @@ fn count_rewrites(packs: &[(PackId, u64)], mark: &Mark, done: &mut Collected) {
     };
     done.rewritten_packs = packs.len() as u64;
     done.rewritten_dead_bytes = packs.iter().map(bytes).sum();
-}
-
-/// All packs and their sizes.
-pub(super) async fn list_packs(repo: &Repository) -> Result<Vec<(PackId, u64)>> {
-    let listed = repo.store().list(PACKS_PREFIX).await?;
-    Ok(listed.iter().filter_map(|l| Some((parse_pack_key(&l.key).ok()?, l.size_bytes))).collect())
 }
 
 /// What a collection would ask of the store at least, besides what finding out has: lease, list,

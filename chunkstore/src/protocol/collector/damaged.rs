@@ -18,7 +18,6 @@
 //!
 //! Where there is no other garbage, records alone make a generation: one whose list is empty.
 
-use super::condemn::list_packs;
 use crate::error::Result;
 use crate::ids::PackId;
 use crate::map::LiveSet;
@@ -58,7 +57,7 @@ pub(super) async fn delete_outdated(
     if records.is_empty() {
         return Ok(0);
     }
-    let keys = plan_outdated(records, &list_packs(repo).await?, live);
+    let keys = plan_outdated(records, &repo.list_packs(|_, _| ()).await?, live);
     let count = keys.len() as u64;
     repo.store().delete_all(keys).await?;
     Ok(count)

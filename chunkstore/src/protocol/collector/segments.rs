@@ -11,7 +11,6 @@
 //! Memory: the records of one new segment, twice, and one step of an old one.
 
 use super::Collected;
-use super::condemn::list_packs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::gc::CondemnedList;
 use crate::format::moved::Moved;
@@ -85,7 +84,7 @@ pub(super) async fn replace(
     // segments first: what they name was stored before them, so a pack that is not listed then is
     // gone
     let segments = list_segments(repo).await?;
-    let packs: HashMap<PackId, u64> = list_packs(repo).await?.into_iter().collect();
+    let packs: HashMap<PackId, u64> = repo.list_packs(|_, _| ()).await?.into_iter().collect();
     let stubs: HashMap<PackId, &Moved> = list.rewritten.iter().map(|s| (*s.pack(), s)).collect();
     let fate = |pack: &PackId| match (dead.contains(pack), stubs.get(pack)) {
         (true, Some(stub)) => Fate::Moves(stub),
