@@ -23,7 +23,7 @@ use crate::format::segment::{SegmentIndex, SegmentLayout, SegmentOpener, Segment
 use crate::ids::{ChunkId, PackId, SegmentId};
 use crate::limits::{SEGMENT_HEADER_BYTES, SEGMENT_TRAILER_BYTES};
 use crate::pack::{EntryKind, PackKind};
-use crate::repository::Repository;
+use crate::repository::{DamagedSet, Repository};
 use crate::seal::Opener;
 use crate::units::Location;
 use futures::{StreamExt, stream};
@@ -134,9 +134,7 @@ impl Check {
         }
         let mut wanted: HashMap<([u8; 32], bool), Option<Location>> =
             lost.iter().map(|r| ((r.id, r.is_page), None)).collect();
-        let usable = |(pack, _): &(&PackId, &u64)| !condemned.contains(*pack);
-        let packs = self.inventory.packs.iter().filter(usable).map(|(p, s)| (*p, *s)).collect();
-        self.directories(packs, |pack, frame| {
+        self.directories(self.packs_without(condemned).collect(), |pack, frame| {
             let is_page = frame.header.kind == PackKind::Pages;
             for (number, entry) in (0_u32..).zip(&frame.directory) {
                 for (index, id) in (0_u16..).zip(&entry.ids) {
@@ -212,11 +210,8 @@ impl Check {
             return Ok(());
         }
         let condemned = self.repo.condemned_packs().await?;
-        let missing = |(pack, _): &(&PackId, &u64)| {
-            !self.inventory.in_segments.contains(*pack) && !condemned.contains(*pack)
-        };
-        let packs: Vec<_> =
-            self.inventory.packs.iter().filter(missing).map(|(p, s)| (*p, *s)).collect();
+        let missing = |(pack, _): &(PackId, u64)| !self.inventory.in_segments.contains(pack);
+        let packs: Vec<_> = self.packs_without(&condemned).filter(missing).collect();
         let mut records: Vec<SegmentRecord> = Vec::new();
         for some in packs.chunks(IN_FLIGHT) {
             self.directories(some.to_vec(), |pack, frame| {
@@ -239,6 +234,12 @@ impl Check {
         self.repo.store().delete_all(broken).await
     }
 
+    /// Packs in the store that are not condemned, with their sizes.
+    fn packs_without(&self, condemned: &HashSet<PackId>) -> impl Iterator<Item = (PackId, u64)> {
+        let packs = self.inventory.packs.iter().map(|(pack, size)| (*pack, *size));
+        packs.filter(|(pack, _)| !condemned.contains(pack))
+    }
+
     fn records_of<'a>(
         &'a self,
         pack: &'a PackId,
@@ -254,14 +255,19 @@ impl Check {
         })
     }
 
+    /// What nobody is to build on. Of a pack with a bad frame that is all: only a segment knows what
+    /// is in it.
+    fn unusable(&self) -> DamagedSet {
+        let mut all = self.damage.to_records();
+        self.bad_frames.iter().for_each(|pack| all.insert(*pack, None));
+        all
+    }
+
     /// Records what is damaged, so that the next backups store it again. What is recorded already
     /// is left out.
     pub async fn record_damage(&mut self, repaired: &mut Repaired) -> Result<()> {
-        let mut fresh = crate::repository::DamagedSet::default();
-        let mut damaged = self.damage.to_records();
-        // nobody is to build on what only a segment knows of them
-        self.bad_frames.iter().for_each(|pack| damaged.insert(*pack, None));
-        for (pack, entry) in damaged.iter() {
+        let mut fresh = DamagedSet::default();
+        for (pack, entry) in self.unusable().iter() {
             if !self.inventory.recorded.says(&pack, entry) {
                 fresh.insert(pack, entry);
                 repaired.recorded += 1;
@@ -278,11 +284,10 @@ impl Check {
         read: &HashSet<PackId>,
         repaired: &mut Repaired,
     ) -> Result<()> {
-        let damaged = self.damage.to_records();
+        let unusable = self.unusable();
         let whole = |(pack, _): &(PackId, Option<u32>)| {
             let there = read.contains(pack) && self.inventory.packs.contains_key(pack);
-            let bad = damaged.names(pack) || self.bad_frames.contains(pack);
-            there && !bad && !self.unsteady.contains(pack)
+            there && !unusable.names(pack) && !self.unsteady.contains(pack)
         };
         // somebody else may have found more meanwhile
         let records = self.inventory.damage_records.iter();

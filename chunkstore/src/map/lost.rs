@@ -47,7 +47,7 @@ impl Finder<'_> {
 
 impl Visitor for Finder<'_> {
     fn page(&mut self, at: &PageAt) -> Result<bool> {
-        let lost = self.damaged.contains(&at.page.location.pack, at.page.location.entry);
+        let lost = self.damaged.covers(&at.page.location);
         if lost {
             self.lose(self.map.page_chunks(at.level, at.number));
         }
@@ -55,7 +55,7 @@ impl Visitor for Finder<'_> {
     }
 
     fn chunk(&mut self, _: &PageAt, number: u64, chunk: &ChunkRef) -> Result<()> {
-        if self.damaged.contains(&chunk.location.pack, chunk.location.entry) {
+        if self.damaged.covers(&chunk.location) {
             self.lose(number..number + 1);
         }
         Ok(())

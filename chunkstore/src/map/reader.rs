@@ -193,8 +193,7 @@ impl MapReader {
     /// over.
     pub(crate) async fn pages(&mut self, mut wanted: Vec<Want>) -> Result<Vec<Loaded>> {
         if !self.skip.is_empty() {
-            let known =
-                |w: &mut Want| self.skip.contains(&w.page.location.pack, w.page.location.entry);
+            let known = |w: &mut Want| self.skip.covers(&w.page.location);
             for want in wanted.extract_if(.., known) {
                 let chunks = self.map.page_chunks(want.level, want.number);
                 self.lost.push(LostPage { chunks, page: want.page, error: None });

@@ -53,7 +53,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-/// Look-ups of packs under way at a time.
+/// Look-ups of packs under way at a time for a commit.
 const LOOK_UPS_IN_FLIGHT: usize = 32;
 /// Fences that one run goes round. Each means that a collector took this writer for dead.
 const FENCES_MAX: u32 = 16;
@@ -211,20 +211,7 @@ impl Writer {
     /// Step 6: which of these packs cannot be relied upon, condemned or gone. In ascending order,
     /// each once.
     pub async fn confirm_packs(&self, packs: &[PackId]) -> Result<Vec<PackId>> {
-        let mut packs = packs.to_vec();
-        packs.sort_unstable();
-        packs.dedup();
-        let look_up = |pack: PackId| async move {
-            let gone = self.condemned.contains(&pack)
-                || self.repo.store().head(&pack_key(&pack)).await?.is_none();
-            Ok::<_, Error>(gone.then_some(pack))
-        };
-        stream::iter(packs)
-            .map(look_up)
-            .buffered(LOOK_UPS_IN_FLIGHT)
-            .try_filter_map(|pack| async move { Ok(pack) })
-            .try_collect()
-            .await
+        unreliable(&self.repo, &self.condemned, packs.to_vec(), LOOK_UPS_IN_FLIGHT).await
     }
 
     /// Steps 6 and 7. All of `own_packs` and the segment must be stored. `manifest` gets the
@@ -399,6 +386,28 @@ impl Writer {
 enum CommitOutcome {
     Ended(Commit),
     Fenced,
+}
+
+/// Which of these packs are condemned or gone. In ascending order, each once.
+async fn unreliable(
+    repo: &Repository,
+    condemned: &HashSet<PackId>,
+    mut packs: Vec<PackId>,
+    look_ups_in_flight: usize,
+) -> Result<Vec<PackId>> {
+    packs.sort_unstable();
+    packs.dedup();
+    let look_up = |pack: PackId| async move {
+        let gone =
+            condemned.contains(&pack) || repo.store().head(&pack_key(&pack)).await?.is_none();
+        Ok::<_, Error>(gone.then_some(pack))
+    };
+    stream::iter(packs)
+        .map(look_up)
+        .buffered(look_ups_in_flight)
+        .try_filter_map(|pack| async move { Ok(pack) })
+        .try_collect()
+        .await
 }
 
 /// Which attempt a run makes: the first that is not fenced. Also the backup that is there already.

@@ -8,6 +8,7 @@ use crate::format::gc::{Condemned, CondemnedList};
 use crate::format::names::{DAMAGED_PREFIX, GC_PREFIX, GcObject, parse_damaged_key, parse_gc_key};
 use crate::ids::PackId;
 use crate::limits::{GC_BYTES_MAX, SMALL_RECORD_BYTES_MAX};
+use crate::units::Location;
 use futures::{StreamExt, TryStreamExt, stream};
 use std::collections::{HashMap, HashSet};
 
@@ -77,11 +78,12 @@ pub struct DamagedSet {
 impl DamagedSet {
     /// Whether an entry is damaged.
     pub fn contains(&self, pack: &PackId, entry: u32) -> bool {
-        match self.packs.get(pack) {
-            None => false,
-            Some(None) => true,
-            Some(Some(entries)) => entries.contains(&entry),
-        }
+        self.says(pack, Some(entry))
+    }
+
+    /// Whether the entry at a location is damaged.
+    pub fn covers(&self, at: &Location) -> bool {
+        self.contains(&at.pack, at.entry)
     }
 
     /// Whether anything in a pack is damaged.

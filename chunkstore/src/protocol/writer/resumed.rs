@@ -22,11 +22,11 @@
 //! checkpoint has the plan's digest. So another list, another size, another snapshot never goes on
 //! from there. Among several the one that is furthest.
 
-use super::{Writer, WriterOptions, next_attempt, role};
-use crate::error::{Error, ErrorKind, Result};
+use super::{Writer, WriterOptions, next_attempt, role, unreliable};
+use crate::error::{ErrorKind, Result};
 use crate::format::lease::{Checkpoint, FrontierPage, Lease, LeaseRole};
 use crate::format::manifest::{Manifest, ParentRef};
-use crate::format::names::{AttemptName, LEASES_PREFIX, pack_key, parse_lease_key};
+use crate::format::names::{AttemptName, LEASES_PREFIX, parse_lease_key};
 use crate::ids::{BackupId, LeaseId, PackId, PlanDigest, VolumeName};
 use crate::limits::{CHECKPOINT_PACKS_MAX, LEASE_BYTES_MAX};
 use crate::protocol::lease::LeaseKeeper;
@@ -37,7 +37,7 @@ use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::units::ChunkNo;
 use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, stream};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -271,7 +271,7 @@ impl Writer {
             repo: Arc::clone(&self.repo),
             lease: Arc::clone(&self.lease),
             lease_id: self.lease.id().await,
-            condemned: self.condemned.iter().copied().collect(),
+            condemned: Arc::new(self.condemned.clone()),
             carried: self.carried.clone(),
             plan,
         }
@@ -378,7 +378,7 @@ pub struct Checkpointer {
     repo: Arc<Repository>,
     lease: Arc<LeaseKeeper>,
     lease_id: LeaseId,
-    condemned: Arc<[PackId]>,
+    condemned: Arc<HashSet<PackId>>,
     carried: Vec<PackId>,
     plan: PlanDigest,
 }
@@ -388,14 +388,7 @@ impl Checkpointer {
     /// the lease and the condemned lists, stays for as long as the lease does: who condemns it
     /// later sees the lease.
     pub async fn confirm(&self, packs: Vec<PackId>) -> Result<bool> {
-        if packs.iter().any(|pack| self.condemned.contains(pack)) {
-            return Ok(false);
-        }
-        let there = |pack: PackId| async move {
-            Ok::<_, Error>(self.repo.store().head(&pack_key(&pack)).await?.is_some())
-        };
-        let looked = stream::iter(packs).map(there).buffer_unordered(LOOK_UPS_IN_FLIGHT);
-        looked.try_fold(true, |all, there| async move { Ok(all && there) }).await
+        Ok(unreliable(&self.repo, &self.condemned, packs, LOOK_UPS_IN_FLIGHT).await?.is_empty())
     }
 
     /// Replaces the checkpoint. All of `packs` that this pass stored are stored, all that it reused
