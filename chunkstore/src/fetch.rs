@@ -7,12 +7,12 @@
 //! stubs themselves never change and may be kept.
 
 mod directory;
-mod moved;
 mod plan;
+mod stubs;
 
 pub(crate) use directory::{PackFrame, read_frame};
-pub use moved::{StubFollower, resolve_moved};
 pub use plan::{EntryAddr, RangeRead, plan_reads};
+pub use stubs::StubFollower;
 
 use crate::error::{ErrorKind, Result};
 use crate::format::names::pack_key;

@@ -16,12 +16,12 @@ pub(crate) mod key;
 pub(crate) mod lease;
 pub(crate) mod location;
 pub(crate) mod manifest;
-pub(crate) mod moved;
 pub mod names;
 pub(crate) mod page;
 pub(crate) mod record;
 pub(crate) mod repository;
 pub(crate) mod segment;
+pub(crate) mod stub;
 #[cfg(test)]
 pub(crate) mod test_kit;
 

@@ -180,9 +180,7 @@ pub use dedup::{
     RunTableStats, Scratch, ScratchBytes, ScratchWriter,
 };
 pub use error::{Error, ErrorKind, Result};
-pub use fetch::{
-    EntryAddr, Fetched, RangeRead, StubFollower, plan_reads, read_range, resolve_moved,
-};
+pub use fetch::{EntryAddr, Fetched, RangeRead, StubFollower, plan_reads, read_range};
 pub use format::damaged::Damaged;
 pub use format::forgotten::Forgotten;
 pub use format::gc::{Blocker, Blockers, Condemned, CondemnedList, Verdict};
@@ -194,13 +192,13 @@ pub use format::manifest::{
     BackupStats, ChangeKind, CopiedFrom, Manifest, ManifestRecord, MapRoot, ParentRef,
     SnapshotInfo, SourceInfo, check_labels,
 };
-pub use format::moved::{Moved, OldPlace};
 pub use format::names;
 pub use format::page::{Child, Page};
 pub use format::repository::{RepositoryParams, UnverifiedParams, check_parameters};
 pub use format::segment::{
     SegmentIndex, SegmentLayout, SegmentOpener, SegmentRecord, encode_segment, to_plain_segment,
 };
+pub use format::stub::{OldPlace, Stub};
 pub use ids::{
     BackupId, ChunkId, DamageId, GenerationId, KeyId, LeaseId, PackId, PageId, PlanDigest,
     RepositoryId, SegmentId, VolumeName, random_bytes,

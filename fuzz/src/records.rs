@@ -4,8 +4,8 @@ use crate::kit::{HEADER, REPOSITORY, SALT, TAG, must, plain_keys, split};
 use chunkstore::limits::{MAGIC_FORMAT, MAGIC_KEY, PAGE_FANOUT_MAX, PAGE_FANOUT_MIN};
 use chunkstore::testkit::{fuzzing, golden};
 use chunkstore::{
-    Blockers, Condemned, Damaged, ErrorKind, Forgotten, Lease, ManifestRecord, Moved, Page,
-    RepositoryParams, Verdict, read_key_info,
+    Blockers, Condemned, Damaged, ErrorKind, Forgotten, Lease, ManifestRecord, Page,
+    RepositoryParams, Stub, Verdict, read_key_info,
 };
 
 /// Where the records of the corpora stand; the backup is named in their bodies too.
@@ -112,7 +112,7 @@ body!(
 );
 body!(
     /// The body of a forwarding stub.
-    moved, Moved, moved, moved_of_body, MOVED, bytes
+    moved, Stub, stub, stub_of_body, MOVED, bytes
 );
 body!(
     /// The body of a condemned list or of a fence in its place.

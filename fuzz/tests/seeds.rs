@@ -8,9 +8,9 @@ use chunkstore::{
     BackupId, BackupStats, Blocker, Blockers, ChangeKind, Checkpoint, Child, ChunkId, ChunkNo,
     ChunkSize, Compression, Condemned, CondemnedList, Credential, Damaged, Encryption, Forgotten,
     FrontierPage, GenerationId, KdfCost, KeyId, Keys, Lease, LeaseId, LeaseRole, Location,
-    Manifest, ManifestRecord, MapRoot, MasterKey, Moved, PackBuilder, PackId, PackKind, Page,
-    PageId, PageRef, ParentRef, PlanDigest, RepositoryId, RepositoryParams, Result, SealedEntry,
-    Sealer, SegmentId, SegmentRecord, SnapshotInfo, SourceInfo, Verdict, VolumeName, Wrapping,
+    Manifest, ManifestRecord, MapRoot, MasterKey, PackBuilder, PackId, PackKind, Page, PageId,
+    PageRef, ParentRef, PlanDigest, RepositoryId, RepositoryParams, Result, SealedEntry, Sealer,
+    SegmentId, SegmentRecord, SnapshotInfo, SourceInfo, Stub, Verdict, VolumeName, Wrapping,
     check_pack, encode_segment, names,
 };
 use std::path::Path;
@@ -349,14 +349,14 @@ fn collections() {
             ((0, 3), location(7, 0, 0)),
             ((0, 1), location(2, 1, 0)),
         ];
-        must(Moved::new(PackId::from_bytes([pack; 32]), relocations))
+        must(Stub::new(PackId::from_bytes([pack; 32]), relocations))
     };
     let key = names::moved_key(stub(0x35).pack());
-    let one = must(golden::moved(&stub(0x35), &keys, &REPOSITORY, &key, &SALT));
+    let one = must(golden::stub(&stub(0x35), &keys, &REPOSITORY, &key, &SALT));
     put("moved", "three", body(&one));
     put("record", "moved", &as_fuzz_record(&one));
-    let none = must(Moved::new(PackId::from_bytes([0x35; 32]), vec![]));
-    put("moved", "none", body(&must(golden::moved(&none, &keys, &REPOSITORY, &key, &SALT))));
+    let none = must(Stub::new(PackId::from_bytes([0x35; 32]), vec![]));
+    put("moved", "none", body(&must(golden::stub(&none, &keys, &REPOSITORY, &key, &SALT))));
 
     let list = CondemnedList {
         dead: vec![PACK, PackId::from_bytes([0x36; 32])],

@@ -2,8 +2,8 @@
 //! the collector's.
 
 use chunkstore::{
-    ChunkRef, Error, Location, Moved, PackId, PageAt, ReadLimits, Repository, Result, SegmentIndex,
-    SegmentLayout, SegmentOpener, Visitor, VolumeMap, names, reach,
+    ChunkRef, Error, Location, PackId, PageAt, ReadLimits, Repository, Result, SegmentIndex,
+    SegmentLayout, SegmentOpener, Stub, Visitor, VolumeMap, names, reach,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,7 +51,7 @@ async fn resolve(
             let key = names::moved_key(&pack);
             let bytes = repo.store().get(&key).await.expect("it can be read");
             vacant.insert(
-                Moved::decode(repo.keys(), repo.id(), &key, &bytes).expect("it can be read"),
+                Stub::decode(repo.keys(), repo.id(), &key, &bytes).expect("it can be read"),
             );
         }
         let to = stubs[&pack].find(entry, index).expect("it can be read");

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
 use chunkstore::{
-    ChunkRef, Encryption, ErrorKind, Moved, PackId, PageAt, ReadLimits, Repository, Result,
-    Visitor, VolumeMap, reach,
+    ChunkRef, Encryption, ErrorKind, PackId, PageAt, ReadLimits, Repository, Result, Stub, Visitor,
+    VolumeMap, reach,
 };
 use mover_engine::ops::check::ReadData;
 use std::collections::BTreeMap;
@@ -60,7 +60,7 @@ async fn relocate(
     for (pack, relocations) in stubs {
         let hex = pack.to_hex();
         repo.store().delete(&format!("packs/{}/{hex}", &hex[..2])).await.unwrap();
-        repo.put_stub(&Moved::new(pack, relocations).unwrap()).await.unwrap();
+        repo.put_stub(&Stub::new(pack, relocations).unwrap()).await.unwrap();
     }
     copies
 }

@@ -10,13 +10,13 @@ use crate::format::gc::{Blockers, Condemned, Verdict};
 use crate::format::key::read_key_info;
 use crate::format::lease::Lease;
 use crate::format::manifest::{Manifest, ManifestRecord};
-use crate::format::moved::Moved;
 use crate::format::names::{
     AttemptName, BACKUPS_PREFIX, DAMAGED_PREFIX, DEDUP_PREFIX, FORGOTTEN_PREFIX, GC_PREFIX,
     GcObject, KEYS_PREFIX, LEASES_PREFIX, MOVED_PREFIX, parse_damaged_key, parse_forgotten_key,
     parse_gc_key, parse_key_key, parse_lease_key, parse_manifest_key, parse_moved_key,
     parse_segment_key,
 };
+use crate::format::stub::Stub;
 use crate::ids::PackId;
 use crate::limits::{GC_BYTES_MAX, LEASE_BYTES_MAX, SMALL_RECORD_BYTES_MAX};
 use crate::repository::condemned::{DamageRecord, DamagedSet};
@@ -168,7 +168,7 @@ impl Inventory {
         let open = |key: &str, bytes: &[u8]| {
             let pack = parse_moved_key(key)?;
             stubs.insert(pack);
-            let stub = Moved::decode(repo.keys(), repo.id(), key, bytes);
+            let stub = Stub::decode(repo.keys(), repo.id(), key, bytes);
             if stub.is_err() {
                 broken.insert(pack);
             } else {

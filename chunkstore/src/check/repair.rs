@@ -17,9 +17,9 @@ use super::suspects::Reference;
 use super::{Check, is_damage, twice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fetch::{PackFrame, read_frame};
-use crate::format::moved::{Moved, OldPlace};
 use crate::format::names::{moved_key, segment_key};
 use crate::format::segment::{SegmentIndex, SegmentLayout, SegmentOpener, SegmentRecord};
+use crate::format::stub::{OldPlace, Stub};
 use crate::ids::{ChunkId, PackId, SegmentId};
 use crate::limits::{SEGMENT_HEADER_BYTES, SEGMENT_TRAILER_BYTES};
 use crate::pack::{EntryKind, PackKind};
@@ -95,7 +95,7 @@ impl Check {
                 let kept = old.relocations().iter().filter(|(_, to)| !self.damage.contains(to));
                 all.extend(kept.copied());
             }
-            let stub = Moved::new(pack, all.into_iter().collect())?;
+            let stub = Stub::new(pack, all.into_iter().collect())?;
             let written = match old {
                 Some(None) => self.repo.create_stub(&stub).await?,
                 Some(Some(_)) | None => {

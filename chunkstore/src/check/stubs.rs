@@ -5,8 +5,8 @@ use super::suspects::Reference;
 use super::{Check, FindingKind, is_damage, twice};
 use crate::error::{ErrorKind, Result};
 use crate::fetch::{PackFrame, read_frame};
-use crate::format::moved::Moved;
 use crate::format::names::pack_key;
+use crate::format::stub::Stub;
 use crate::ids::PackId;
 use crate::limits::MOVED_HOPS_MAX;
 use crate::seal::Opener;
@@ -159,7 +159,7 @@ impl Check {
         Ok(())
     }
 
-    fn carry_back_through(&mut self, stub: &Moved) {
+    fn carry_back_through(&mut self, stub: &Stub) {
         let pack = *stub.pack();
         for ((entry, index), to) in stub.relocations() {
             if self.refs.contains(&pack, *entry, *index) {

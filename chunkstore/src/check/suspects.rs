@@ -9,8 +9,8 @@ use super::refs::place;
 use super::{Check, is_damage};
 use crate::error::{Error, Result};
 use crate::fetch::{EntryAddr, Fetched, RangeRead, plan_reads, read_range};
-use crate::format::moved::Moved;
 use crate::format::repository::RepositoryParams;
+use crate::format::stub::Stub;
 use crate::ids::PackId;
 use crate::limits::{MOVED_HOPS_MAX, PAGE_PLAIN_BYTES_MAX};
 use crate::map::{PageAt, Visited, Visitor, VolumeMap, reach};
@@ -148,8 +148,8 @@ impl Check {
     }
 
     /// The stubs that lead into these packs, or to other stubs that do.
-    async fn stubs_into(&self, packs: &HashSet<PackId>) -> Result<HashMap<PackId, Moved>> {
-        let mut via: HashMap<PackId, Moved> = HashMap::new();
+    async fn stubs_into(&self, packs: &HashSet<PackId>) -> Result<HashMap<PackId, Stub>> {
+        let mut via: HashMap<PackId, Stub> = HashMap::new();
         for _ in 0..MOVED_HOPS_MAX {
             let before = via.len();
             for pack in self.rewritten.iter().filter(|pack| !packs.contains(*pack)) {
@@ -289,7 +289,7 @@ fn one_by_one(read: &RangeRead) -> impl Iterator<Item = RangeRead> + '_ {
 struct Collector<'a> {
     packs: &'a HashSet<PackId>,
     maps: &'a [VolumeMap],
-    via: HashMap<PackId, Moved>,
+    via: HashMap<PackId, Stub>,
     /// Pages that were met.
     pages: Visited,
     found: Vec<Reference>,

@@ -5,9 +5,9 @@
 //! read only so: then two sweepers that decide the same write the same body.
 
 use super::fields::{Fields, PutFields};
-use super::moved::Moved;
 use super::names::{AttemptName, GcObject, parse_gc_key, parse_manifest_key};
 use super::record::{RecordKind, metadata_record};
+use super::stub::Stub;
 use super::{bug, corrupt};
 use crate::error::Result;
 use crate::ids::{LeaseId, PackId};
@@ -28,7 +28,7 @@ pub struct CondemnedList {
     /// Packs without anything live.
     pub dead: Vec<PackId>,
     /// Packs whose live parts were copied, and where to.
-    pub rewritten: Vec<Moved>,
+    pub rewritten: Vec<Stub>,
     /// The backups that counted as absent.
     pub forgotten: Vec<AttemptName>,
 }
@@ -126,7 +126,7 @@ impl Condemned {
         };
         let mut out = vec![LIST];
         put_packs(&mut out, object_key, dead)?;
-        let mut stubs: Vec<&Moved> = rewritten.iter().collect();
+        let mut stubs: Vec<&Stub> = rewritten.iter().collect();
         stubs.sort_unstable_by_key(|stub| *stub.pack());
         if stubs.windows(2).any(|w| w[0].pack() == w[1].pack()) {
             return Err(bug(object_key, "a pack was rewritten twice"));
@@ -157,9 +157,9 @@ impl Condemned {
         let stub_count = fields.count(PackId::LEN + 8)?;
         let mut rewritten = Vec::with_capacity(stub_count);
         for _ in 0..stub_count {
-            rewritten.push(Moved::read(&what, &mut fields)?);
+            rewritten.push(Stub::read(&what, &mut fields)?);
         }
-        ascending(&what, &rewritten, Moved::pack)?;
+        ascending(&what, &rewritten, Stub::pack)?;
         let forgotten_count = fields.count(2)?;
         let mut paths = Vec::with_capacity(forgotten_count);
         for _ in 0..forgotten_count {
@@ -262,8 +262,8 @@ metadata_record!(Verdict);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::moved::tests::moved;
     use crate::format::names::{blockers_key, condemned_key, verdict_key};
+    use crate::format::stub::tests::stub;
     use crate::format::test_kit::{REPOSITORY, exercise, flips_are_refused_or_canonical};
     use crate::ids::{BackupId, GenerationId, VolumeName};
 
@@ -285,7 +285,7 @@ mod tests {
         // by text, attempt 10 comes before attempt 2
         CondemnedList {
             dead: vec![pack(1), pack(2), pack(9)],
-            rewritten: vec![moved(3), moved(4)],
+            rewritten: vec![stub(3), stub(4)],
             forgotten: vec![name("a", 10), name("a", 2), name("b/c", 0)],
         }
     }
@@ -329,7 +329,7 @@ mod tests {
         let body = Condemned::List(mixed).to_body(&key).unwrap();
         assert_eq!(body, Condemned::List(list()).to_body(&key).unwrap());
         assert_eq!(Condemned::from_body(&key, &body).unwrap(), Condemned::List(list()));
-        let twice = CondemnedList { rewritten: vec![moved(3), moved(3)], ..list() };
+        let twice = CondemnedList { rewritten: vec![stub(3), stub(3)], ..list() };
         assert!(Condemned::List(twice).to_body(&key).is_err());
     }
 

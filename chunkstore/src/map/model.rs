@@ -1,8 +1,8 @@
 //! For the tests: a plain map of chunks to hold the real thing against, and a repository in memory.
 
 use crate::format::manifest::MapRoot;
-use crate::format::moved::Moved;
 use crate::format::names;
+use crate::format::stub::Stub;
 use crate::ids::{ChunkId, PackId, PageId};
 use crate::keys::Encryption;
 use crate::map::{Inherit, MapBuilder, MapReader, MapWalk, PageSink, ReadLimits, VolumeMap, diff};
@@ -286,12 +286,12 @@ pub(crate) async fn rewrite(repo: &Repository, old: &PackId) -> PackId {
     sink.close().unwrap();
     put_finished(repo, &mut sink).await;
     let new = relocations[0].1.pack;
-    put_stub(repo, &Moved::new(*old, relocations).unwrap()).await;
+    put_stub(repo, &Stub::new(*old, relocations).unwrap()).await;
     repo.store().delete(&names::pack_key(old)).await.unwrap();
     new
 }
 
-pub(crate) async fn put_stub(repo: &Repository, stub: &Moved) {
+pub(crate) async fn put_stub(repo: &Repository, stub: &Stub) {
     let key = names::moved_key(stub.pack());
     let bytes = stub.encode(repo.keys(), repo.id(), &key).unwrap();
     repo.store().put(&key, bytes).await.unwrap();

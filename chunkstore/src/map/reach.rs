@@ -86,7 +86,7 @@ pub async fn reach<V: Visitor>(
         limits,
         visitor,
         opener: Opener::new(std::sync::Arc::clone(repo.keys()))?,
-        forwarder: StubFollower::default(),
+        stubs: StubFollower::default(),
         waiting: vec![Vec::new(); usize::from(MAP_DEPTH_MAX)],
         reached: Reached::default(),
     };
@@ -109,7 +109,7 @@ struct Reach<'a, V> {
     limits: ReadLimits,
     visitor: &'a mut V,
     opener: Opener,
-    forwarder: StubFollower,
+    stubs: StubFollower,
     /// By level.
     waiting: Vec<Vec<PageAt>>,
     reached: Reached,
@@ -149,7 +149,7 @@ impl<V: Visitor> Reach<'_, V> {
         for _ in 0..=2 * MOVED_HOPS_MAX {
             let mut possible = Vec::with_capacity(sought.len());
             for (mut addr, at) in sought {
-                if let Some(known) = self.forwarder.known(addr.pack, addr.entry, 0) {
+                if let Some(known) = self.stubs.known(addr.pack, addr.entry, 0) {
                     addr = EntryAddr::from(&known);
                 }
                 match addr.check(PAGE_PLAIN_BYTES_MAX) {
@@ -234,7 +234,7 @@ impl<V: Visitor> Reach<'_, V> {
         for of_pack in gone.chunk_by(|a, b| a.0.pack == b.0.pack) {
             let pack = of_pack[0].0.pack;
             let entries: Vec<_> = of_pack.iter().map(|(addr, _)| (addr.entry, 0)).collect();
-            match self.forwarder.resolve(self.repo, &pack, &entries).await {
+            match self.stubs.resolve(self.repo, &pack, &entries).await {
                 Ok(places) => {
                     let places = places.iter().map(EntryAddr::from);
                     found.extend(places.zip(of_pack.iter().map(|(_, at)| *at)));
@@ -244,8 +244,7 @@ impl<V: Visitor> Reach<'_, V> {
                 Err(_) => {
                     // perhaps only one of them is lost
                     for (addr, at) in of_pack {
-                        let place =
-                            self.forwarder.resolve(self.repo, &pack, &[(addr.entry, 0)]).await;
+                        let place = self.stubs.resolve(self.repo, &pack, &[(addr.entry, 0)]).await;
                         match place {
                             Ok(place) => {
                                 found.extend(place.iter().map(|l| (EntryAddr::from(l), *at)));

@@ -90,7 +90,7 @@ pub struct MapReader {
     map: VolumeMap,
     limits: ReadLimits,
     opener: Opener,
-    forwarder: StubFollower,
+    stubs: StubFollower,
     cache: PageCache,
     /// Pages that are not even tried.
     skip: DamagedSet,
@@ -134,9 +134,9 @@ impl MapReader {
     pub fn with_limits(repo: Arc<Repository>, map: VolumeMap, limits: ReadLimits) -> Result<Self> {
         let opener = Opener::new(Arc::clone(repo.keys()))?;
         let cache = PageCache::new(limits.cache_bytes_max);
-        let forwarder = StubFollower::default();
+        let stubs = StubFollower::default();
         let (skip, tolerant, lost) = (DamagedSet::default(), false, Vec::new());
-        Ok(Self { repo, map, limits, opener, forwarder, cache, skip, tolerant, lost })
+        Ok(Self { repo, map, limits, opener, stubs, cache, skip, tolerant, lost })
     }
 
     /// From now on these pages count as not there: what they hold reads as Zero, and they are among
@@ -240,7 +240,7 @@ impl MapReader {
         for _ in 0..=MOVED_HOPS_MAX {
             let mut possible = Vec::with_capacity(missing.len());
             for (mut addr, at) in missing {
-                if let Some(known) = self.forwarder.known(addr.pack, addr.entry, 0) {
+                if let Some(known) = self.stubs.known(addr.pack, addr.entry, 0) {
                     addr = EntryAddr::from(&known);
                 }
                 match addr.check(PAGE_PLAIN_BYTES_MAX) {
@@ -344,7 +344,7 @@ impl MapReader {
         for of_pack in missing.chunk_by(|(a, _), (b, _)| a.pack == b.pack) {
             let pack = of_pack[0].0.pack;
             let entries: Vec<_> = of_pack.iter().map(|(a, _)| (a.entry, 0)).collect();
-            match self.forwarder.resolve(&self.repo, &pack, &entries).await {
+            match self.stubs.resolve(&self.repo, &pack, &entries).await {
                 Ok(moved) => {
                     let at = of_pack.iter().map(|(_, at)| *at);
                     found.extend(moved.iter().map(EntryAddr::from).zip(at));
@@ -352,7 +352,7 @@ impl MapReader {
                 Err(e) if self.tolerates(&e) && of_pack.len() > 1 => {
                     for (addr, at) in of_pack {
                         let entry = [(addr.entry, 0)];
-                        match self.forwarder.resolve(&self.repo, &pack, &entry).await {
+                        match self.stubs.resolve(&self.repo, &pack, &entry).await {
                             Ok(moved) => found.extend(moved.first().map(|to| (to.into(), *at))),
                             Err(e) => self.lose(wanted, *at, answers, e)?,
                         }

@@ -14,8 +14,8 @@
 
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::moved::Moved;
 use crate::format::names::{FORMAT_KEY, KEYS_PREFIX, moved_key, pack_key};
+use crate::format::stub::Stub;
 use crate::ids::PackId;
 use crate::limits::{GC_BYTES_MAX, MOVED_HOPS_MAX};
 use crate::map::{PageAt, ReadLimits, Visited, Visitor, VolumeMap, reach};
@@ -183,7 +183,7 @@ async fn retain_stub(
         let find = Advice::FindLosses.words();
         return Err(Error::new(ErrorKind::Missing, context, detail).hint(find));
     };
-    let stub = Moved::decode(repo.keys(), repo.id(), &key, &bytes)?;
+    let stub = Stub::decode(repo.keys(), repo.id(), &key, &bytes)?;
     Ok(stub.relocations().iter().map(|(_, to)| to.pack).collect())
 }
 
@@ -237,7 +237,7 @@ mod tests {
             repo.store().put(&pack_key(pack), "a pack").await.unwrap();
         }
         let place = |pack| Location { pack, entry: 0, offset: 64, stored_len: 100, index: 0 };
-        let stub = Moved::new(one, vec![((0, 0), place(two)), ((1, 0), place(three))]).unwrap();
+        let stub = Stub::new(one, vec![((0, 0), place(two)), ((1, 0), place(three))]).unwrap();
         repo.put_stub(&stub).await.unwrap();
         let mut needs = Needs::new();
         needs.add(one, strong);

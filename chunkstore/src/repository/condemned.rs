@@ -39,7 +39,7 @@ pub(crate) async fn read_condemned(repo: &Repository) -> Result<HashSet<PackId>>
         Ok(match list {
             Condemned::Fence => Vec::new(),
             Condemned::List(CondemnedList { mut dead, rewritten, .. }) => {
-                dead.extend(rewritten.iter().map(|moved| *moved.pack()));
+                dead.extend(rewritten.iter().map(|stub| *stub.pack()));
                 dead
             }
         })

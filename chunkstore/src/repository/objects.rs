@@ -5,9 +5,9 @@ use super::Repository;
 use super::condemned::{DamagedSet, read_condemned, read_damaged};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::damaged::Damaged;
-use crate::format::moved::Moved;
 use crate::format::names::{PACKS_PREFIX, damaged_key, moved_key, parse_pack_key, segment_key};
 use crate::format::segment::{SegmentRecord, encode_segment};
+use crate::format::stub::Stub;
 use crate::ids::{DamageId, PackId, SegmentId, random_bytes};
 use crate::limits::GC_BYTES_MAX;
 use crate::pack::FinishedPack;
@@ -91,31 +91,31 @@ impl Repository {
     }
 
     /// The forwarding stub of a pack, if there is one.
-    pub async fn read_stub(&self, pack: &PackId) -> Result<Option<Moved>> {
+    pub async fn read_stub(&self, pack: &PackId) -> Result<Option<Stub>> {
         let key = moved_key(pack);
         let bytes_max = u64::from(GC_BYTES_MAX) + RECORD_OVERHEAD;
         let Some(bytes) = self.store.get_opt_at_most(&key, bytes_max).await? else {
             return Ok(None);
         };
         let within = |e: Error| e.within(format!("read {key} in {}", self.store.url()));
-        Moved::decode(&self.keys, self.id(), &key, &bytes).map(Some).map_err(within)
+        Stub::decode(&self.keys, self.id(), &key, &bytes).map(Some).map_err(within)
     }
 
     /// Writes the forwarding stub of a pack that is gone, in the place of one that says less or
     /// cannot be read. Only for a pack that was looked for and is not there: a stub beside its pack
     /// would outlive it unnoticed.
-    pub async fn put_stub(&self, stub: &Moved) -> Result<()> {
+    pub async fn put_stub(&self, stub: &Stub) -> Result<()> {
         let (key, bytes) = self.stub_object(stub).await?;
         self.store.put(&key, bytes).await
     }
 
     /// As [`put_stub`](Self::put_stub), where there is none. False: there is one now.
-    pub async fn create_stub(&self, stub: &Moved) -> Result<bool> {
+    pub async fn create_stub(&self, stub: &Stub) -> Result<bool> {
         let (key, bytes) = self.stub_object(stub).await?;
         Ok(!matches!(self.store.create(&key, bytes).await?, Created::Taken(_)))
     }
 
-    async fn stub_object(&self, stub: &Moved) -> Result<(String, Bytes)> {
+    async fn stub_object(&self, stub: &Stub) -> Result<(String, Bytes)> {
         let pack = crate::format::names::pack_key(stub.pack());
         if self.store.head(&pack).await?.is_some() {
             let context = format!("write the forwarding stub of {pack}");

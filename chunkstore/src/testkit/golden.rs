@@ -11,8 +11,8 @@ use crate::format::gc::{Blockers, Condemned, Verdict};
 use crate::format::key::{Wrapping, wrap_with_salt};
 use crate::format::lease::Lease;
 use crate::format::manifest::ManifestRecord;
-use crate::format::moved::Moved;
 use crate::format::repository::RepositoryParams;
+use crate::format::stub::Stub;
 use crate::ids::{KeyId, PackId, RepositoryId};
 use crate::keys::{Keys, MasterKey};
 use crate::pack::{PackAllocator, PackKind};
@@ -77,7 +77,7 @@ records! {
     lease lease_of_body Lease;
     forgotten forgotten_of_body Forgotten;
     damaged damaged_of_body Damaged;
-    moved moved_of_body Moved;
+    stub stub_of_body Stub;
     condemned condemned_of_body Condemned;
     blockers blockers_of_body Blockers;
     verdict verdict_of_body Verdict;

@@ -12,7 +12,7 @@ use chunkstore::testkit::golden;
 use chunkstore::{
     Blocker, Blockers, Checkpoint, ChunkNo, Condemned, CondemnedList, Credential, DamageId,
     Damaged, Encryption, Forgotten, FrontierPage, GenerationId, Lease, LeaseId, LeaseRole,
-    Manifest, ManifestRecord, Moved, PackId, ParentRef, Verdict, names,
+    Manifest, ManifestRecord, PackId, ParentRef, Stub, Verdict, names,
 };
 use repository::{Builder, CHUNK_BYTES, Image};
 use serde_json::json;
@@ -175,7 +175,7 @@ fn forgotten(made: &mut Builder) -> Vec<PackId> {
 
 /// Chunks and pages whose packs were rewritten twice: the manifest and the pages name packs that
 /// are gone.
-fn moved(made: &mut Builder) -> ((Manifest, Image), Vec<Moved>) {
+fn moved(made: &mut Builder) -> ((Manifest, Image), Vec<Stub>) {
     let mut image = Image::new(21 * CHUNK + 99);
     (0..22).for_each(|chunk| image.set(chunk, &format!("moved {chunk}")));
     let mut refs = made.store(&image);
@@ -192,9 +192,9 @@ fn moved(made: &mut Builder) -> ((Manifest, Image), Vec<Moved>) {
     made.rewrite_pages(&pages);
     let stubs = made.objects.iter().filter_map(|(key, bytes)| {
         names::parse_moved_key(key).ok()?;
-        Some(Moved::decode(&made.keys, &made.id, key, bytes).expect("our own stub"))
+        Some(Stub::decode(&made.keys, &made.id, key, bytes).expect("our own stub"))
     });
-    let stubs: Vec<Moved> = stubs.collect();
+    let stubs: Vec<Stub> = stubs.collect();
     ((manifest, image), stubs)
 }
 
@@ -229,7 +229,7 @@ fn leases(made: &mut Builder, parent: &Manifest, read: &Manifest) {
 }
 
 /// One collection that decided, one that was fenced.
-fn collections(made: &mut Builder, parent: &Manifest, dead: &[PackId], rewritten: Vec<Moved>) {
+fn collections(made: &mut Builder, parent: &Manifest, dead: &[PackId], rewritten: Vec<Stub>) {
     let generation = GenerationId::from_bytes(made.unique());
     let mut unfinished = parent.name();
     unfinished.backup_id = chunkstore::BackupId::new("unfinished").expect("a backup id");

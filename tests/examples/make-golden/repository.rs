@@ -6,9 +6,9 @@ use chunkstore::testkit::golden;
 use chunkstore::{
     BackupId, BackupStats, ChangeKind, Child, ChunkId, ChunkNo, ChunkRef, ChunkSize, Compression,
     Credential, Encryption, Geometry, KdfCost, KeyId, Keys, Location, Manifest, ManifestRecord,
-    MapRoot, MasterKey, Moved, PackBuilder, PackId, PackKind, Page, PageId, PageRef, ParentRef,
+    MapRoot, MasterKey, PackBuilder, PackId, PackKind, Page, PageId, PageRef, ParentRef,
     RepositoryId, RepositoryParams, Sealer, SegmentId, SegmentRecord, SnapshotInfo, SourceInfo,
-    VolumeName, Wrapping, encode_segment, names,
+    Stub, VolumeName, Wrapping, encode_segment, names,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -323,9 +323,9 @@ impl Builder {
         }
         for (pack, relocations) in stubs {
             self.objects.remove(&names::pack_key(&pack)).expect("the pack was there");
-            let stub = Moved::new(pack, relocations).expect("a stub");
+            let stub = Stub::new(pack, relocations).expect("a stub");
             let (key, salt) = (names::moved_key(&pack), self.unique());
-            let bytes = golden::moved(&stub, &self.keys, &self.id, &key, &salt);
+            let bytes = golden::stub(&stub, &self.keys, &self.id, &key, &salt);
             self.objects.insert(key, bytes.expect("encode a stub"));
         }
     }

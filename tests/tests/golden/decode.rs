@@ -3,9 +3,8 @@
 use chunkstore::testkit::golden;
 use chunkstore::{
     Blockers, ChunkId, Codec, Condemned, Damaged, Encryption, EntryKind, Error, ErrorKind,
-    Forgotten, Keys, Lease, ManifestRecord, Moved, Opener, PackKind, Page, Repository,
-    RepositoryParams, Result, SegmentIndex, SegmentOpener, Verdict, check_pack, names,
-    unwrap_master_key,
+    Forgotten, Keys, Lease, ManifestRecord, Opener, PackKind, Page, Repository, RepositoryParams,
+    Result, SegmentIndex, SegmentOpener, Stub, Verdict, check_pack, names, unwrap_master_key,
 };
 use std::sync::Arc;
 use tests::Golden;
@@ -57,7 +56,7 @@ impl<'a> Decoder<'a> {
             }
             "forgotten" => drop(Forgotten::decode(keys, id, key, bytes)?),
             "damaged" => drop(Damaged::decode(keys, id, key, bytes)?),
-            "moved" => drop(Moved::decode(keys, id, key, bytes)?),
+            "moved" => drop(Stub::decode(keys, id, key, bytes)?),
             "condemned" => {
                 seen.push(match Condemned::decode(keys, id, key, bytes)? {
                     Condemned::Fence => "condemned fence".into(),

@@ -18,11 +18,11 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::gc::{Condemned, CondemnedList};
 use crate::format::manifest::ManifestRecord;
-use crate::format::moved::Moved;
 use crate::format::names::{
     AttemptName, BACKUPS_PREFIX, GC_PREFIX, GcObject, MOVED_PREFIX, moved_key, parse_gc_key,
     parse_manifest_key, parse_moved_key,
 };
+use crate::format::stub::Stub;
 use crate::ids::{GenerationId, PackId};
 use crate::limits::GC_BYTES_MAX;
 use crate::map::{LiveSet, PageAt, Reached, ReadLimits, Visited, Visitor, VolumeMap, reach};
@@ -284,18 +284,18 @@ impl Mark {
 fn stubs<'a>(
     repo: &'a Repository,
     packs: &'a [PackId],
-) -> impl TryStream<Ok = Option<Moved>, Error = Error> + Unpin + 'a {
+) -> impl TryStream<Ok = Option<Stub>, Error = Error> + Unpin + 'a {
     let read = move |pack: PackId| async move {
         let key = moved_key(&pack);
         let bytes = repo.store().get_opt_at_most(&key, GC_OBJECT_BYTES_MAX).await?;
-        bytes.map(|b| Moved::decode(repo.keys(), repo.id(), &key, &b)).transpose()
+        bytes.map(|b| Stub::decode(repo.keys(), repo.id(), &key, &b)).transpose()
     };
     Box::pin(stream::iter(packs.to_vec()).map(read).buffer_unordered(IN_FLIGHT))
 }
 
 /// What is live of a pack is live where it went. The rest is handed to `idle`; true if there was
 /// any.
-fn follow(live: &mut LiveSet, stub: &Moved, mut idle: impl FnMut(Idle)) -> Result<bool> {
+fn follow(live: &mut LiveSet, stub: &Stub, mut idle: impl FnMut(Idle)) -> Result<bool> {
     let mut any = false;
     for (old, to) in stub.relocations() {
         if live.contains(stub.pack(), old.0, old.1) {

@@ -1,7 +1,7 @@
 //! What is condemned and what dies: pure decisions over what was listed and marked.
 
 use crate::format::gc::CondemnedList;
-use crate::format::moved::Moved;
+use crate::format::stub::Stub;
 use crate::ids::PackId;
 use crate::limits::MOVED_HOPS_MAX;
 use crate::map::LiveSet;
@@ -95,14 +95,14 @@ pub(super) fn plan_verdict(
     exists: &HashSet<PackId>,
 ) -> Vec<PackId> {
     let nothing_live = |pack: &PackId| live.pack(pack).is_none();
-    let all_moved = |stub: &Moved| {
+    let all_moved = |stub: &Stub| {
         let Some(of_pack) = live.pack(stub.pack()) else { return true };
         of_pack.iter().all(|(entry, index)| {
             stub.find(entry, index).is_some_and(|to| exists.contains(&to.pack))
         })
     };
     let mut dead: Vec<PackId> = list.dead.iter().filter(|p| nothing_live(p)).copied().collect();
-    dead.extend(list.rewritten.iter().filter(|s| all_moved(s)).map(Moved::pack));
+    dead.extend(list.rewritten.iter().filter(|s| all_moved(s)).map(Stub::pack));
     dead.sort_unstable();
     dead.dedup();
     dead
@@ -110,6 +110,6 @@ pub(super) fn plan_verdict(
 
 /// The packs that relocations lead to: they must exist before what they were copied from may go.
 pub(super) fn targets(list: &CondemnedList) -> HashSet<PackId> {
-    let relocations = list.rewritten.iter().flat_map(Moved::relocations);
+    let relocations = list.rewritten.iter().flat_map(Stub::relocations);
     relocations.map(|(_, to)| to.pack).collect()
 }

@@ -13,9 +13,9 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::fetch::{EntryAddr, Fetched, PackFrame, plan_reads, read_frame, read_range};
 use crate::format::corrupt;
-use crate::format::moved::{Moved, OldPlace};
 use crate::format::names::pack_key;
 use crate::format::page::Page;
+use crate::format::stub::{OldPlace, Stub};
 use crate::ids::{ChunkId, PackId, PageId};
 use crate::limits::ENTRY_PLAIN_BYTES_MAX;
 use crate::map::{LivePack, LiveSet};
@@ -40,7 +40,7 @@ const COMPRESSION: Compression = Compression::Zstd(3);
 #[derive(Debug, Default)]
 pub(super) struct Rewritten {
     /// One for each old pack.
-    pub(super) stubs: Vec<Moved>,
+    pub(super) stubs: Vec<Stub>,
     /// Bytes of the new packs.
     pub(super) stored_bytes: u64,
 }
@@ -55,7 +55,7 @@ pub(super) async fn rewrite(
     for (pack, size_bytes) in packs {
         let Some(of_pack) = live.pack(pack) else { continue };
         match copier.copy(pack, *size_bytes, of_pack).await {
-            Ok(places) => copier.done.stubs.push(Moved::new(*pack, places)?),
+            Ok(places) => copier.done.stubs.push(Stub::new(*pack, places)?),
             Err(e) if e.kind() == ErrorKind::NotFound => {}
             Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => {
                 tracing::warn!("a mostly dead pack stays as it is: {e}");

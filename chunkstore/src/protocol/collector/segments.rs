@@ -13,9 +13,9 @@
 use super::Collected;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::gc::CondemnedList;
-use crate::format::moved::Moved;
 use crate::format::names::{DEDUP_PREFIX, parse_segment_key, segment_key};
 use crate::format::segment::{SegmentIndex, SegmentLayout, SegmentOpener, SegmentRecord};
+use crate::format::stub::Stub;
 use crate::ids::{PackId, SegmentId};
 use crate::limits::SEGMENT_TRAILER_BYTES;
 use crate::repository::Repository;
@@ -41,7 +41,7 @@ const STEP_BYTES: u64 = 4 << 20;
 enum Fate<'a> {
     Stays,
     /// It was rewritten.
-    Moves(&'a Moved),
+    Moves(&'a Stub),
     Goes,
 }
 
@@ -85,7 +85,7 @@ pub(super) async fn replace(
     // gone
     let segments = list_segments(repo).await?;
     let packs: HashMap<PackId, u64> = repo.list_packs(|_, _| ()).await?.into_iter().collect();
-    let stubs: HashMap<PackId, &Moved> = list.rewritten.iter().map(|s| (*s.pack(), s)).collect();
+    let stubs: HashMap<PackId, &Stub> = list.rewritten.iter().map(|s| (*s.pack(), s)).collect();
     let fate = |pack: &PackId| match (dead.contains(pack), stubs.get(pack)) {
         (true, Some(stub)) => Fate::Moves(stub),
         (false, _) if packs.contains_key(pack) => Fate::Stays,

@@ -7,10 +7,10 @@ use super::*;
 use crate::format::gc::{Condemned, CondemnedList, Verdict};
 use crate::format::lease::{Lease, LeaseRole};
 use crate::format::manifest::ManifestRecord;
-use crate::format::moved::Moved;
 use crate::format::names::{
     AttemptName, blockers_key, condemned_key, lease_key, moved_key, pack_key, verdict_key,
 };
+use crate::format::stub::Stub;
 use crate::ids::PackId;
 use crate::map::LiveSet;
 use crate::testkit::repositories::*;
@@ -32,8 +32,8 @@ fn live(places: &[Location]) -> LiveSet {
     live
 }
 
-fn moved(from: u8, places: &[((u32, u16), Location)]) -> Moved {
-    Moved::new(pack(from), places.to_vec()).unwrap()
+fn moved(from: u8, places: &[((u32, u16), Location)]) -> Stub {
+    Stub::new(pack(from), places.to_vec()).unwrap()
 }
 
 fn options() -> CollectOptions {
@@ -53,7 +53,7 @@ async fn put_list(repo: &Repository, list: CondemnedList) -> GenerationId {
     generation
 }
 
-async fn put_stub(repo: &Repository, stub: &Moved) {
+async fn put_stub(repo: &Repository, stub: &Stub) {
     let key = moved_key(stub.pack());
     let bytes = stub.encode(repo.keys(), repo.id(), &key).unwrap();
     repo.store().put(&key, bytes).await.unwrap();

@@ -111,8 +111,8 @@ fn relocation() -> Location {
     Location { pack: PACK, entry: 0, offset: 64, stored_len: 6024, index: 1 }
 }
 
-fn stub() -> Moved {
-    Moved::new(PackId::from_bytes([0x35; 32]), vec![((7, 0), relocation())]).unwrap()
+fn stub_value() -> Stub {
+    Stub::new(PackId::from_bytes([0x35; 32]), vec![((7, 0), relocation())]).unwrap()
 }
 
 /// Object key and bytes of one object of each kind.
@@ -131,7 +131,8 @@ fn objects(encryption: Encryption) -> Vec<(String, Vec<u8>)> {
         host: "host".into(),
         checkpoint: None,
     };
-    let list = CondemnedList { dead: vec![PACK], rewritten: vec![stub()], forgotten: vec![name()] };
+    let list =
+        CondemnedList { dead: vec![PACK], rewritten: vec![stub_value()], forgotten: vec![name()] };
     let blocker = Blocker { lease_id, fence_key: Some(name().manifest_key()) };
     let mut records =
         vec![SegmentRecord { id: ChunkId::from_bytes([0x88; 32]), location: relocation() }];
@@ -153,7 +154,7 @@ fn objects(encryption: Encryption) -> Vec<(String, Vec<u8>)> {
     }
     put!(manifest, name().manifest_key(), manifest_record(root));
     put!(lease, names::lease_key(&lease_id), lease_value);
-    put!(moved, names::moved_key(stub().pack()), stub());
+    put!(stub, names::moved_key(stub_value().pack()), stub_value());
     put!(condemned, names::condemned_key(&generation), Condemned::List(list));
     put!(blockers, names::blockers_key(&generation), Blockers { leases: vec![blocker] });
     put!(verdict, names::verdict_key(&generation), Verdict { dead: vec![PACK] });

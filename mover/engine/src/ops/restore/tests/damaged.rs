@@ -4,7 +4,7 @@
 use super::*;
 use crate::ops::verify::{VerifyOptions, VerifySummary, verify};
 use chunkstore::names::{moved_key, parse_pack_key};
-use chunkstore::{Moved, PackId};
+use chunkstore::{PackId, Stub};
 
 fn verify_options(backup: &str) -> VerifyOptions {
     VerifyOptions {
@@ -201,7 +201,7 @@ fn rewrite(kit: &Kit, key: &str) -> String {
     collector.close(alloc.close().unwrap()).unwrap();
     let pack = collector.take_finished().unwrap();
     kit.rt.block_on(kit.repo.put_pack(&pack)).unwrap();
-    let stub = Moved::new(old, relocations).unwrap();
+    let stub = Stub::new(old, relocations).unwrap();
     let stub_key = moved_key(&old);
     kit.replace(&stub_key, stub.encode(keys, kit.repo.id(), &stub_key).unwrap());
     kit.remove(key);

@@ -2,8 +2,8 @@
 
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::moved::Moved;
 use crate::format::names::{moved_key, pack_key};
+use crate::format::stub::Stub;
 use crate::ids::PackId;
 use crate::limits::{GC_BYTES_MAX, MOVED_HOPS_MAX, RECORD_CLEAR_BYTES_MAX};
 use crate::repository::Repository;
@@ -11,7 +11,7 @@ use crate::units::Location;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Relocations that a forwarder keeps, about 80 bytes each.
+/// Relocations that a follower keeps, about 80 bytes each.
 const KEPT_MAX: usize = 1 << 16;
 /// Largest stub as an object, bytes.
 const STUB_BYTES_MAX: u64 = GC_BYTES_MAX as u64 + RECORD_CLEAR_BYTES_MAX as u64;
@@ -19,7 +19,7 @@ const STUB_BYTES_MAX: u64 = GC_BYTES_MAX as u64 + RECORD_CLEAR_BYTES_MAX as u64;
 /// Follows stubs and keeps some, so that many reads from one rewritten pack cost one look-up.
 #[derive(Debug, Default)]
 pub struct StubFollower {
-    stubs: HashMap<PackId, Arc<Moved>>,
+    stubs: HashMap<PackId, Arc<Stub>>,
     kept: usize,
 }
 
@@ -30,18 +30,6 @@ struct Sought {
     entry: u32,
     index: u16,
     trail: Vec<PackId>,
-}
-
-/// Where chunks (or pages, index 0) of a pack that is gone are now; in the order of `wanted`.
-/// Chains of stubs are followed as far as packs are gone.
-///
-/// No stub is an error of kind `Missing`: what a backup refers to is lost.
-pub async fn resolve_moved(
-    repo: &Repository,
-    pack: &PackId,
-    wanted: &[(u32, u16)],
-) -> Result<Vec<Location>> {
-    StubFollower::default().resolve(repo, pack, wanted).await
 }
 
 impl StubFollower {
@@ -60,7 +48,10 @@ impl StubFollower {
         found
     }
 
-    /// As [`resolve_moved`], with the stubs seen before.
+    /// Where chunks (or pages, index 0) of a pack that is gone are now; in the order of `wanted`.
+    /// Chains of stubs are followed as far as packs are gone.
+    ///
+    /// No stub is an error of kind `Missing`: what a backup refers to is lost.
     pub async fn resolve(
         &mut self,
         repo: &Repository,
@@ -119,7 +110,7 @@ impl StubFollower {
         Ok(gone)
     }
 
-    async fn stub(&mut self, repo: &Repository, pack: &PackId) -> Result<Arc<Moved>> {
+    async fn stub(&mut self, repo: &Repository, pack: &PackId) -> Result<Arc<Stub>> {
         if let Some(stub) = self.stubs.get(pack) {
             return Ok(Arc::clone(stub));
         }
@@ -135,7 +126,7 @@ impl StubFollower {
                 Advice::VerifyOthers.words()
             )));
         };
-        let stub = Arc::new(Moved::decode(repo.keys(), repo.id(), &key, &bytes)?);
+        let stub = Arc::new(Stub::decode(repo.keys(), repo.id(), &key, &bytes)?);
         let size = stub.relocations().len();
         if size > KEPT_MAX {
             return Ok(stub);

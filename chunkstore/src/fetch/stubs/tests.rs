@@ -11,7 +11,7 @@ fn at(n: u8, entry: u32, index: u16) -> Location {
 }
 
 fn stub(repo: &Arc<Repository>, n: u8, relocations: &[((u32, u16), Location)]) {
-    run(put_stub(repo, &Moved::new(pack(n), relocations.to_vec()).unwrap()));
+    run(put_stub(repo, &Stub::new(pack(n), relocations.to_vec()).unwrap()));
 }
 
 fn exists(repo: &Arc<Repository>, n: u8) {
@@ -19,7 +19,11 @@ fn exists(repo: &Arc<Repository>, n: u8) {
 }
 
 fn resolve(repo: &Arc<Repository>, wanted: &[(u32, u16)]) -> Result<Vec<Location>> {
-    run(resolve_moved(repo, &pack(1), wanted))
+    resolve_from(repo, 1, wanted)
+}
+
+fn resolve_from(repo: &Arc<Repository>, n: u8, wanted: &[(u32, u16)]) -> Result<Vec<Location>> {
+    run(StubFollower::default().resolve(repo, &pack(n), wanted))
 }
 
 #[test]
@@ -42,20 +46,20 @@ fn chains_are_followed_as_far_as_packs_are_gone() {
 #[test]
 fn no_stub_is_never_remembered() {
     let repo = repository(16);
-    let mut forwarder = StubFollower::default();
-    let error = run(forwarder.resolve(&repo, &pack(1), &[(0, 0)])).unwrap_err();
+    let mut follower = StubFollower::default();
+    let error = run(follower.resolve(&repo, &pack(1), &[(0, 0)])).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Missing);
     assert!(error.to_string().contains(&pack_key(&pack(1))), "{error}");
-    assert_eq!(forwarder.known(pack(1), 0, 0), None);
+    assert_eq!(follower.known(pack(1), 0, 0), None);
     stub(&repo, 1, &[((0, 0), at(2, 0, 0))]);
     exists(&repo, 2);
-    assert_eq!(run(forwarder.resolve(&repo, &pack(1), &[(0, 0)])).unwrap(), [at(2, 0, 0)]);
-    assert_eq!(forwarder.known(pack(1), 0, 0), Some(at(2, 0, 0)));
+    assert_eq!(run(follower.resolve(&repo, &pack(1), &[(0, 0)])).unwrap(), [at(2, 0, 0)]);
+    assert_eq!(follower.known(pack(1), 0, 0), Some(at(2, 0, 0)));
     // a stub is read once
     let before = repo.store().counts().gets;
-    run(forwarder.resolve(&repo, &pack(1), &[(0, 0)])).unwrap();
+    run(follower.resolve(&repo, &pack(1), &[(0, 0)])).unwrap();
     assert_eq!(repo.store().counts().gets, before);
-    let error = run(forwarder.resolve(&repo, &pack(1), &[(0, 1)])).unwrap_err();
+    let error = run(follower.resolve(&repo, &pack(1), &[(0, 1)])).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Missing);
 }
 
@@ -68,17 +72,17 @@ fn cycles_and_endless_chains_are_refused() {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(error.to_string().contains("lead back"), "{error}");
     // known stubs that form a cycle end as well
-    let mut forwarder = StubFollower::default();
+    let mut follower = StubFollower::default();
     stub(&repo, 9, &[((0, 0), at(9, 0, 0))]);
-    run(forwarder.resolve(&repo, &pack(9), &[(0, 0)])).unwrap_err();
-    assert!(forwarder.known(pack(9), 0, 0).is_some());
+    run(follower.resolve(&repo, &pack(9), &[(0, 0)])).unwrap_err();
+    assert!(follower.known(pack(9), 0, 0).is_some());
     for n in 10..100 {
         stub(&repo, n, &[((0, 0), at(n + 1, 0, 0))]);
     }
-    let error = run(resolve_moved(&repo, &pack(10), &[(0, 0)])).unwrap_err();
+    let error = resolve_from(&repo, 10, &[(0, 0)]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     exists(&repo, 60);
-    assert_eq!(run(resolve_moved(&repo, &pack(10), &[(0, 0)])).unwrap(), [at(60, 0, 0)]);
+    assert_eq!(resolve_from(&repo, 10, &[(0, 0)]).unwrap(), [at(60, 0, 0)]);
 }
 
 #[test]

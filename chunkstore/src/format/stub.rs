@@ -16,14 +16,14 @@ pub type OldPlace = (u32, u16);
 
 const RELOCATION_BYTES: usize = 24;
 
-/// The relocations of one pack.
+/// The relocations of one pack: in a condemned list until the verdict, an object of its own after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Moved {
+pub struct Stub {
     pack: PackId,
     relocations: Vec<(OldPlace, Location)>,
 }
 
-impl Moved {
+impl Stub {
     /// Of `pack`, in any order. One old place with two new ones is a mistake of the caller.
     pub fn new(pack: PackId, mut relocations: Vec<(OldPlace, Location)>) -> Result<Self> {
         relocations.sort_unstable_by_key(|(old, _)| *old);
@@ -69,10 +69,10 @@ impl Moved {
         let what = format!("forwarding stub {object_key}");
         let pack = parse_moved_key(object_key)?;
         let mut fields = Fields::new(body, &what);
-        let moved = Self::read(&what, &mut fields)?;
+        let stub = Self::read(&what, &mut fields)?;
         fields.finish()?;
-        if moved.pack == pack {
-            return Ok(moved);
+        if stub.pack == pack {
+            return Ok(stub);
         }
         Err(corrupt(&what, "it is of another pack than its object key says"))
     }
@@ -145,7 +145,7 @@ impl Moved {
     }
 }
 
-metadata_record!(Moved);
+metadata_record!(Stub);
 
 #[cfg(test)]
 pub(super) mod tests {
@@ -159,51 +159,51 @@ pub(super) mod tests {
         Location { pack, entry, offset: 64 + entry, stored_len: 100, index }
     }
 
-    pub(in crate::format) fn moved(pack: u8) -> Moved {
+    pub(in crate::format) fn stub(pack: u8) -> Stub {
         let relocations = vec![
             ((9, 0), location(2, 1, 1)),
             ((0, 3), location(7, 0, 0)),
             ((0, 1), location(2, 1, 0)),
         ];
-        Moved::new(PackId::from_bytes([pack; 32]), relocations).unwrap()
+        Stub::new(PackId::from_bytes([pack; 32]), relocations).unwrap()
     }
 
     #[test]
     fn stubs_round_trip_and_damage_is_found() {
-        let key = moved_key(moved(1).pack());
-        exercise(&moved(1), &key, |keys| moved(1).encode(keys, &REPOSITORY, &key), Moved::decode);
+        let key = moved_key(stub(1).pack());
+        exercise(&stub(1), &key, |keys| stub(1).encode(keys, &REPOSITORY, &key), Stub::decode);
     }
 
     #[test]
     fn old_places_are_found() {
-        assert_eq!(moved(1).find(9, 0), Some(&location(2, 1, 1)));
-        assert_eq!(moved(1).find(0, 1), Some(&location(2, 1, 0)));
-        assert_eq!(moved(1).find(0, 3), Some(&location(7, 0, 0)));
-        assert_eq!(moved(1).find(0, 0), None);
-        assert_eq!(moved(1).find(10, 0), None);
+        assert_eq!(stub(1).find(9, 0), Some(&location(2, 1, 1)));
+        assert_eq!(stub(1).find(0, 1), Some(&location(2, 1, 0)));
+        assert_eq!(stub(1).find(0, 3), Some(&location(7, 0, 0)));
+        assert_eq!(stub(1).find(0, 0), None);
+        assert_eq!(stub(1).find(10, 0), None);
         let twice = vec![((1, 1), location(2, 1, 1)), ((1, 1), location(3, 1, 1))];
-        assert!(Moved::new(PackId::from_bytes([1; 32]), twice).is_err());
+        assert!(Stub::new(PackId::from_bytes([1; 32]), twice).is_err());
     }
 
     #[test]
     fn there_is_one_encoding_of_each_stub() {
-        let key = moved_key(moved(1).pack());
-        let body = moved(1).to_body(&key).unwrap();
+        let key = moved_key(stub(1).pack());
+        let body = stub(1).to_body(&key).unwrap();
         assert_eq!(body.len(), 32 + 4 + 64 + 4 + 3 * RELOCATION_BYTES);
         flips_are_refused_or_canonical(
             &body,
-            |bytes| Moved::from_body(&key, bytes),
-            |moved| moved.to_body(&key),
+            |bytes| Stub::from_body(&key, bytes),
+            |stub| stub.to_body(&key),
         );
     }
 
     #[test]
     fn counts_beyond_the_bytes_are_refused() {
-        let key = moved_key(moved(1).pack());
+        let key = moved_key(stub(1).pack());
         let endless = [&[1; 32][..], &u32::MAX.to_le_bytes(), &[0; 64]].concat();
-        assert!(Moved::from_body(&key, &endless).is_err());
+        assert!(Stub::from_body(&key, &endless).is_err());
         let endless = [&[1; 32][..], &[0; 4], &u32::MAX.to_le_bytes(), &[0; 64]].concat();
-        assert!(Moved::from_body(&key, &endless).is_err());
+        assert!(Stub::from_body(&key, &endless).is_err());
     }
 
     proptest! {
@@ -214,10 +214,10 @@ pub(super) mod tests {
         ) {
             let relocations =
                 places.into_iter().map(|(old, (p, e, i))| (old, location(p, e, i))).rev().collect();
-            let moved = Moved::new(PackId::from_bytes([1; 32]), relocations).unwrap();
-            let key = moved_key(moved.pack());
-            let body = moved.to_body(&key).unwrap();
-            prop_assert_eq!(Moved::from_body(&key, &body).unwrap(), moved);
+            let stub = Stub::new(PackId::from_bytes([1; 32]), relocations).unwrap();
+            let key = moved_key(stub.pack());
+            let body = stub.to_body(&key).unwrap();
+            prop_assert_eq!(Stub::from_body(&key, &body).unwrap(), stub);
         }
     }
 }
