@@ -8,7 +8,7 @@
 //! | `mark` | a walk over all maps, each page once |
 //! | `stubs` | what packs that are gone were moved to, and whether that is what was referred to |
 //! | `pack` | one pack: its directory against the references; its bytes by hash, tag and id |
-//! | `suspects` | packs that do not say what is in them: read by the references instead |
+//! | `unreadable` | packs with unreadable directories: read by the references instead |
 //! | `damage`, `trace` | what is lost, and which bytes of which backups that is |
 //! | `repair` | stubs and segments built anew, damage recorded |
 //!
@@ -32,8 +32,8 @@ mod pack;
 mod refs;
 mod repair;
 mod stubs;
-mod suspects;
 mod trace;
+mod unreadable;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
@@ -174,8 +174,8 @@ pub struct Check {
     rewritten: BTreeSet<PackId>,
     /// Packs that are gone, and what is referred to in them is lost, all of it or in part.
     lost: BTreeSet<PackId>,
-    /// Packs that something refers to and that do not say rightly what is in them.
-    suspects: BTreeSet<PackId>,
+    /// Packs that something refers to and whose directories are unreadable or do not list it.
+    unreadable_directories: BTreeSet<PackId>,
     /// Places in stubs changed since the pack was checked.
     again: HashSet<PackId>,
     /// Packs that were bad at a first look only: nobody knows what the next one gives.
@@ -204,7 +204,7 @@ impl Check {
             gone: BTreeSet::new(),
             rewritten: BTreeSet::new(),
             lost: BTreeSet::new(),
-            suspects: BTreeSet::new(),
+            unreadable_directories: BTreeSet::new(),
             bad_frames: BTreeSet::new(),
             again: HashSet::new(),
             unsteady: BTreeSet::new(),
@@ -236,8 +236,8 @@ impl Check {
         }
     }
 
-    /// What the reports lead to: packs that were gone are looked for, those that do not say what
-    /// they hold are read by the references. Gives packs that have to be checked (again), with
+    /// What the reports lead to: packs that were gone are looked for, those with unreadable
+    /// directories are read by the references. Gives packs that have to be checked (again), with
     /// their sizes; to be repeated until there are none.
     pub async fn settle(&mut self) -> Result<Vec<(PackId, u64)>> {
         self.follow_stubs().await?;
@@ -246,7 +246,7 @@ impl Check {
         let todo: Vec<_> = again.into_iter().filter_map(sized).collect();
         if todo.is_empty() {
             self.check_behind_stubs().await?;
-            self.read_suspects().await?;
+            self.read_by_references().await?;
             self.carry_back().await?;
         }
         Ok(todo)

@@ -45,9 +45,9 @@ enum Trouble {
     Gone,
     /// It was bad when it was looked at first, and not the second time.
     Once,
-    /// It does not say what is in it.
+    /// Its directory is unreadable.
     Frame(Error),
-    /// It says what is in it, and that, or what it holds, is not right.
+    /// Its directory is readable, and that, or what the pack holds, is not right.
     Content(Content),
 }
 
@@ -108,14 +108,14 @@ impl Check {
                 self.unsteady.insert(pack);
             }
             Trouble::Frame(e) => {
-                if self.suspects.insert(pack) {
+                if self.unreadable_directories.insert(pack) {
                     self.findings.add(FindingKind::Pack, pack_key(&pack), e.to_string());
                 }
                 self.bad_frames.insert(pack);
                 if !live {
                     // nothing tells any more what is in it, so nobody must build on it
                     self.damage.entries.insert(pack, None);
-                    self.suspects.remove(&pack);
+                    self.unreadable_directories.remove(&pack);
                 }
             }
             Trouble::Content(content) => self.absorb_content(pack, content),
@@ -125,7 +125,7 @@ impl Check {
     fn absorb_content(&mut self, pack: PackId, mut content: Content) {
         let key = pack_key(&pack);
         if content.misfit {
-            if self.suspects.insert(pack) {
+            if self.unreadable_directories.insert(pack) {
                 let what = "its directory does not list what backups refer to";
                 self.findings.add(FindingKind::Pack, key.clone(), what);
             }

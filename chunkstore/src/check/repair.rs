@@ -13,7 +13,7 @@
 //! damage that is none any more.
 
 use super::pack::{EntryChecker, Found, Wanted};
-use super::suspects::Reference;
+use super::unreadable::Reference;
 use super::{Check, is_damage, twice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fetch::{PackFrame, read_frame};

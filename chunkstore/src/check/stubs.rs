@@ -1,7 +1,7 @@
 //! Packs that something refers to and that are not there: their stubs say where it went, or it is
 //! lost.
 
-use super::suspects::Reference;
+use super::unreadable::Reference;
 use super::{Check, FindingKind, is_damage, twice};
 use crate::error::{ErrorKind, Result};
 use crate::fetch::{PackFrame, read_frame};
@@ -101,10 +101,10 @@ impl Check {
     }
 
     /// Holds the places that stubs lead to against all who refer to them: only they know which chunk
-    /// each is. Only packs that say rightly what is in them are asked.
+    /// each is. Only packs with readable directories are asked.
     pub(super) async fn check_behind_stubs(&mut self) -> Result<()> {
         let asked = |pack: &&PackId| {
-            self.inventory.packs.contains_key(*pack) && !self.suspects.contains(*pack)
+            self.inventory.packs.contains_key(*pack) && !self.unreadable_directories.contains(*pack)
         };
         let behind = self.refs.packs_behind_stubs().filter(asked).copied().collect();
         for group in self.groups(&behind) {

@@ -1,5 +1,5 @@
-//! Packs that do not say rightly what is in them: what refers to them is collected by another walk,
-//! and read by it.
+//! Unreadable directories of packs: those that do not open, and those that do not list what backups
+//! refer to. What refers to such packs is collected by another walk, and read by it.
 //!
 //! Memory: some [`REFS_MAX`] references of about 100 bytes at a time, or those of one pack; some 30
 //! bytes for each page; and stubs that lead into such packs.
@@ -69,10 +69,10 @@ impl Reference {
 }
 
 impl Check {
-    /// Finds out which entries of suspect packs are bad.
-    pub(super) async fn read_suspects(&mut self) -> Result<()> {
-        let suspects = std::mem::take(&mut self.suspects);
-        for group in self.groups(&suspects) {
+    /// Finds out which entries of packs with unreadable directories are bad.
+    pub(super) async fn read_by_references(&mut self) -> Result<()> {
+        let packs = std::mem::take(&mut self.unreadable_directories);
+        for group in self.groups(&packs) {
             let references = self.references(&group).await?;
             let bad = self.unreadable(&references).await?;
             self.lose_references(&references, bad);
