@@ -184,8 +184,8 @@ fn volumes(args: &Args, work: &Path, stop: &Stop) -> Result<Volumes> {
 fn read_report(path: &Path) -> Result<Report> {
     let what = || format!("read the earlier report {}", path.display());
     let bytes = std::fs::read(path).map_err(|e| failed(what(), e))?;
-    let report: Report = serde_json::from_slice(&bytes)
-        .map_err(|e| Error::new(ErrorKind::Usage, what(), "").caused_by(e))?;
+    let report: Report =
+        serde_json::from_slice(&bytes).map_err(|e| Error::caused(ErrorKind::Usage, what(), e))?;
     report.check().map_err(|e| e.within(what()))?;
     Ok(report)
 }

@@ -82,7 +82,7 @@ pub(crate) fn failed(what: impl Into<String>, e: std::io::Error) -> Error {
         std::io::ErrorKind::Interrupted => ErrorKind::Cancelled,
         _ => ErrorKind::Device,
     };
-    Error::new(kind, what, "").caused_by(e)
+    Error::caused(kind, what, e)
 }
 
 /// To stdout; a reader that left is an error like another, so that no further hour is measured for

@@ -90,8 +90,7 @@ pub(crate) fn run_operation() -> Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))
         .map_err(|e| failed("ask for the end of the parent", e.into()))?;
     let request: Request = serde_json::from_str(&text).map_err(|e| {
-        Error::new(ErrorKind::Usage, "read what to do", "")
-            .caused_by(e)
+        Error::caused(ErrorKind::Usage, "read what to do", e)
             .hint("this command is for `benches e2e` itself")
     })?;
     // as the program has it

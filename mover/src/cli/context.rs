@@ -56,9 +56,7 @@ impl Context {
             .thread_name("network")
             .enable_all()
             .build()
-            .map_err(|e| {
-                Error::new(ErrorKind::Unavailable, "start the network threads", "").caused_by(e)
-            })?;
+            .map_err(|e| Error::caused(ErrorKind::Unavailable, "start the network threads", e))?;
         self.runtime = Some(runtime);
         Ok(())
     }

@@ -101,7 +101,7 @@ fn read_failed(what: String, e: io::Error) -> Error {
         io::ErrorKind::PermissionDenied => ErrorKind::Denied,
         _ => ErrorKind::Usage,
     };
-    Error::new(kind, what, "").caused_by(e)
+    Error::caused(kind, what, e)
 }
 
 fn first_line(bytes: &[u8]) -> Result<Credential, &'static str> {
@@ -117,7 +117,7 @@ fn first_line(bytes: &[u8]) -> Result<Credential, &'static str> {
 fn run_password_command(command: &str) -> Result<Credential> {
     // the command is the user's and may hold a token: it is not repeated
     let what = "run the command of --password-command";
-    let failed = |e: io::Error| Error::new(ErrorKind::Usage, what, "").caused_by(e);
+    let failed = |e: io::Error| Error::caused(ErrorKind::Usage, what, e);
     let mut child = Command::new("/bin/sh")
         .args(["-c", command])
         .stdin(Stdio::null())
@@ -159,7 +159,7 @@ fn prompt(question: &str) -> Result<Zeroizing<String>> {
         io::ErrorKind::Interrupted => {
             Error::new(ErrorKind::Cancelled, "read a passphrase", "stopped")
         }
-        _ => Error::new(ErrorKind::Usage, "read a passphrase from the terminal", "").caused_by(e),
+        _ => Error::caused(ErrorKind::Usage, "read a passphrase from the terminal", e),
     })
 }
 
@@ -219,7 +219,7 @@ pub(crate) fn read_or_make_key_file(path: &Path) -> Result<(Credential, Option<M
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
                 _ => ErrorKind::Device,
             };
-            Error::new(kind, format!("make key file {}", path.display()), "").caused_by(e)
+            Error::caused(kind, format!("make key file {}", path.display()), e)
         })?;
         let Some((file, key)) = made else { continue };
         let made = MadeKeyFile { path: path.to_owned(), file };
@@ -277,8 +277,7 @@ fn is_own(owner: u32) -> bool {
 /// Where a new key is asked for, one that is there already may have been planted.
 fn refuse_key_of_another(path: &Path, file: &File) -> Result<()> {
     let what = || format!("use key file {}", path.display());
-    let meta =
-        file.metadata().map_err(|e| Error::new(ErrorKind::Denied, what(), "").caused_by(e))?;
+    let meta = file.metadata().map_err(|e| Error::caused(ErrorKind::Denied, what(), e))?;
     if is_own(meta.uid()) {
         return Ok(());
     }

@@ -167,8 +167,7 @@ impl Telemetry {
 
     /// The values now, in Prometheus' text format.
     pub(crate) fn text(&self) -> Result<String> {
-        let failed =
-            |e: prometheus::Error| Error::new(ErrorKind::Bug, "write the metrics", "").caused_by(e);
+        let failed = |e: prometheus::Error| Error::caused(ErrorKind::Bug, "write the metrics", e);
         let labels = self.labels().into_iter().map(|(name, value)| (name.to_owned(), value));
         let registry =
             Registry::new_custom(None, Some(labels.collect::<HashMap<_, _>>())).map_err(failed)?;

@@ -246,12 +246,12 @@ fn unless_reader_left(written: io::Result<()>) -> Result<()> {
     }
     let kind =
         if e.kind() == io::ErrorKind::StorageFull { ErrorKind::NoSpace } else { ErrorKind::Device };
-    Err(Error::new(kind, "write to stdout", "").caused_by(e))
+    Err(Error::caused(kind, "write to stdout", e))
 }
 
 fn json_line(value: &impl Serialize) -> Result<Vec<u8>> {
     let mut line = serde_json::to_vec(value)
-        .map_err(|e| Error::new(ErrorKind::Bug, "write a JSON line", "").caused_by(e))?;
+        .map_err(|e| Error::caused(ErrorKind::Bug, "write a JSON line", e))?;
     line.push(b'\n');
     Ok(line)
 }
@@ -304,9 +304,8 @@ mod tests {
 
     #[test]
     fn a_broken_pipe_is_found_among_the_causes() {
-        let with = |kind: io::ErrorKind| {
-            Error::new(ErrorKind::Device, "write", "").caused_by(io::Error::from(kind))
-        };
+        let with =
+            |kind: io::ErrorKind| Error::caused(ErrorKind::Device, "write", io::Error::from(kind));
         assert!(reader_left(&with(io::ErrorKind::BrokenPipe)));
         assert!(!reader_left(&with(io::ErrorKind::StorageFull)));
         assert!(!reader_left(&Error::new(ErrorKind::Device, "write", "")));

@@ -280,7 +280,7 @@ pub(crate) fn directory(ctx: &Context) -> Result<Option<PathBuf>> {
     let resolve = |path: PathBuf| {
         path.canonicalize().map_err(|e| {
             let context = format!("find out where {} is", path.display());
-            Error::new(ErrorKind::Device, context, "").caused_by(e)
+            Error::caused(ErrorKind::Device, context, e)
         })
     };
     named_directory(ctx)?.map(resolve).transpose()
@@ -342,7 +342,7 @@ fn init_embedded(
             }
             _ => ErrorKind::Device,
         };
-        Error::new(kind, format!("make directory {}", parent.display()), "").caused_by(e)
+        Error::caused(kind, format!("make directory {}", parent.display()), e)
     };
     DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(denied)?;
     let encrypted = new.encryption != Encryption::None;

@@ -81,7 +81,7 @@ impl Drop for Held {
 impl Supervisor {
     /// From now on signals go to `cancel`.
     pub(crate) fn start(cancel: &Arc<Cancel>, output: &Arc<Output>) -> Result<Self> {
-        let failed = |e| Error::new(ErrorKind::Bug, "install the signal handlers", "").caused_by(e);
+        let failed = |e| Error::caused(ErrorKind::Bug, "install the signal handlers", e);
         let (sleeper, wake) = UnixStream::pair().map_err(failed)?;
         for end in [&sleeper, &wake] {
             end.set_nonblocking(true).map_err(failed)?;

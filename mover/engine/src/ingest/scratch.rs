@@ -78,8 +78,7 @@ impl ScratchDir {
             "choose another one with {scratch}, or {scratch} none",
             scratch = Setting("scratch")
         );
-        let failed =
-            |e: io::Error| Error::new(kind(&e), context(), "").caused_by(e).hint(hint.as_str());
+        let failed = |e: io::Error| Error::caused(kind(&e), context(), e).hint(hint.as_str());
         let refused = |detail: &str| Err(Error::new(ErrorKind::Denied, context(), detail));
         DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(failed)?;
         let above = File::open(root).map_err(failed)?;
@@ -164,8 +163,7 @@ impl Drop for Writing {
 }
 
 fn failed(path: &Path, e: io::Error) -> Error {
-    Error::new(kind(&e), format!("write scratch copy {}", path.display()), "")
-        .caused_by(e)
+    Error::caused(kind(&e), format!("write scratch copy {}", path.display()), e)
         .hint(format!("make room there, or use {scratch} none", scratch = Setting("scratch")))
 }
 

@@ -238,7 +238,7 @@ fn next_data(source: &Source, range: Range<u64>) -> Result<Option<Range<u64>>> {
     }
     let failed = |e: std::io::Error| {
         let context = format!("look for holes in {}", source.path().display());
-        Error::new(ErrorKind::Device, context, "").caused_by(e)
+        Error::caused(ErrorKind::Device, context, e)
     };
     let file = source.io_file().unaligned().map_err(failed)?;
     let start = match rustix::fs::seek(file, SeekFrom::Data(range.start)) {

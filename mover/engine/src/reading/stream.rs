@@ -65,8 +65,7 @@ pub(crate) fn run(
     }
     if !ctx.failure.failed() {
         let flushed = out.flush().map_err(|e| {
-            Error::new(kind(&e), "flush standard output", "")
-                .caused_by(e)
+            Error::caused(kind(&e), "flush standard output", e)
                 .hint("what was written may be lost: restore again")
         });
         ctx.failure.note(flushed);
@@ -119,7 +118,7 @@ fn output_error(ctx: &StreamContext<'_>, at: u64, e: io::Error) -> Error {
         return Cancel::error();
     }
     let context = format!("write the volume to standard output at volume offset {at}");
-    Error::new(kind(&e), context, "").caused_by(e)
+    Error::caused(kind(&e), context, e)
 }
 
 fn kind(e: &io::Error) -> ErrorKind {

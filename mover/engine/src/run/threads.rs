@@ -19,6 +19,6 @@ pub(crate) fn spawn<'scope, T: Send + 'scope>(
     let started = std::thread::Builder::new().name(stage.into()).spawn_scoped(threads, body);
     failure.note(started.map_err(|e| {
         let context = format!("start a thread for the {stage} stage");
-        Error::new(ErrorKind::Unavailable, context, "").caused_by(e)
+        Error::caused(ErrorKind::Unavailable, context, e)
     }))
 }

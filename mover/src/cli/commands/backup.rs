@@ -42,7 +42,7 @@ pub(crate) fn backup(ctx: &Context, args: BackupArgs) -> Result<()> {
             std::io::ErrorKind::NotFound => ErrorKind::NotFound,
             _ => ErrorKind::Device,
         };
-        return Err(Error::new(kind, format!("open {}", options.source.display()), "").caused_by(e));
+        return Err(Error::caused(kind, format!("open {}", options.source.display()), e));
     }
     if let Some(volume) = &options.volume {
         ctx.telemetry.set_volume(volume.as_str());

@@ -78,8 +78,7 @@ pub(super) fn read_prices(path: &Path) -> Result<Option<PriceList>> {
         return Ok(None);
     }
     let name = path.display().to_string();
-    let unread =
-        |e| Error::new(ErrorKind::Usage, format!("read price file {name}"), "").caused_by(e);
+    let unread = |e| Error::caused(ErrorKind::Usage, format!("read price file {name}"), e);
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(unread)?;
     file.take(PRICE_FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unread)?;

@@ -100,7 +100,7 @@ fn protect(
     {
         let inside = leads_into(target, &repository).map_err(|e| {
             let context = format!("find out whether {} is in the repository", target.display());
-            Error::new(ErrorKind::Device, context, "").caused_by(e)
+            Error::caused(ErrorKind::Device, context, e)
         });
         if inside? {
             return refuse(

@@ -20,9 +20,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 pub(crate) async fn push(gateway: &Url, telemetry: &Telemetry) -> Result<()> {
     let url = group_url(gateway, &telemetry.labels());
     let context = || format!("push metrics to {}", shown(&url));
-    let failed = |e: reqwest::Error| {
-        Error::new(ErrorKind::Unavailable, context(), "").caused_by(e.without_url())
-    };
+    let failed =
+        |e: reqwest::Error| Error::caused(ErrorKind::Unavailable, context(), e.without_url());
     let client = reqwest::Client::builder().timeout(ANSWER_WITHIN).build().map_err(failed)?;
     let request = client.post(url.clone()).body(telemetry.text()?);
     let answer = request.send().await.map_err(failed)?;

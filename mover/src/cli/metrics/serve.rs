@@ -39,8 +39,7 @@ impl Server {
         telemetry: &Arc<Telemetry>,
     ) -> Result<Self> {
         let listener = runtime.block_on(TcpListener::bind(address)).map_err(|e| {
-            Error::new(ErrorKind::Usage, format!("listen on --metrics-addr {address}"), "")
-                .caused_by(e)
+            Error::caused(ErrorKind::Usage, format!("listen on --metrics-addr {address}"), e)
                 .hint("choose another address or port, or leave it out")
         })?;
         let final_scrape = Arc::new(Notify::new());

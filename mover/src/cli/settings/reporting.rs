@@ -35,8 +35,7 @@ impl ReportSettings {
         let metrics_linger = parse_time("--metrics-linger", &args.metrics_linger)?;
         let metrics_addr = args.metrics_addr.filter(|text| !text.is_empty()).map(|text| {
             text.parse::<SocketAddr>().map_err(|e| {
-                Error::new(ErrorKind::Usage, format!("use --metrics-addr {text:?}"), "")
-                    .caused_by(e)
+                Error::caused(ErrorKind::Usage, format!("use --metrics-addr {text:?}"), e)
                     .hint("write an address and a port, such as 0.0.0.0:9090 or [::]:9090")
             })
         });

@@ -161,7 +161,7 @@ pub fn read_given(
         ranges_max: ranges_max(memory),
         ..ParseOptions::new(name.as_str(), volume_bytes)
     };
-    let unread = |e| Error::new(ErrorKind::Usage, context(), "").caused_by(e);
+    let unread = |e| Error::caused(ErrorKind::Usage, context(), e);
     let Some(path) = path else {
         let input = stdin::Waiting::stdin(cancel).map_err(unread)?;
         let list = parse_changed_blocks(input, &parse);

@@ -45,8 +45,7 @@ enum Kind {
 impl Stdout {
     /// The process's. A terminal is refused.
     pub(crate) fn open(cancel: Arc<Cancel>) -> Result<Self> {
-        let failed =
-            |e: io::Error| Error::new(ErrorKind::Usage, "open standard output", "").caused_by(e);
+        let failed = |e: io::Error| Error::caused(ErrorKind::Usage, "open standard output", e);
         if io::stdout().is_terminal() {
             let context = "restore to standard output";
             return Err(Error::new(ErrorKind::Usage, context, "it is a terminal")

@@ -103,8 +103,7 @@ impl Facts {
 /// Looks at an open descriptor.
 pub(crate) fn examine(file: &File, path: &Path) -> Result<Facts> {
     let fail = |e: io::Error| {
-        Error::new(ErrorKind::Device, format!("ask for the size of {}", path.display()), "")
-            .caused_by(e)
+        Error::caused(ErrorKind::Device, format!("ask for the size of {}", path.display()), e)
     };
     let meta = file.metadata().map_err(fail)?;
     match Identity::of(&meta) {

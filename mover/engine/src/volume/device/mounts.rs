@@ -132,7 +132,7 @@ impl System {
         let text = |name: &str| {
             std::fs::read(self.proc.join(name)).map_err(|e| {
                 let what = format!("read {}", self.proc.join(name).display());
-                Error::new(ErrorKind::Unsupported, what, "").caused_by(e).hint(
+                Error::caused(ErrorKind::Unsupported, what, e).hint(
                     "mount /proc: what is mounted must be known before a volume is read or written",
                 )
             })

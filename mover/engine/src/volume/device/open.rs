@@ -112,7 +112,7 @@ pub(super) fn lock_target(path: &Path, file: &File) -> Result<()> {
                 "let that end first (lslocks or fuser show which it is), or choose another target",
             )
         }
-        _ => Error::new(ErrorKind::Device, format!("lock {}", path.display()), "").caused_by(e),
+        _ => Error::caused(ErrorKind::Device, format!("lock {}", path.display()), e),
     })
 }
 
@@ -149,7 +149,7 @@ pub(super) fn with_direct(
     };
     if let (DirectIo::Always, Some(why)) = (direct, why_not) {
         let what = format!("open {} for direct I/O", path.display());
-        return Err(Error::new(ErrorKind::Unsupported, what, "").caused_by(why).hint(format!(
+        return Err(Error::caused(ErrorKind::Unsupported, what, why).hint(format!(
             "leave the choice to the program: {direct_io} auto",
             direct_io = Setting("direct-io")
         )));
@@ -255,7 +255,7 @@ pub(super) fn open_error(path: &Path, access: Access, e: io::Error) -> Error {
         Access::Read => "for reading",
         Access::Write => "for writing",
     };
-    Error::new(kind, format!("open {} {goal}", path.display()), "").caused_by(e).hint(hint)
+    Error::caused(kind, format!("open {} {goal}", path.display()), e).hint(hint)
 }
 
 #[cfg(test)]

@@ -141,7 +141,7 @@ impl Source {
         };
         found.map(Some).map_err(|e| {
             let what = format!("look for holes in {}", self.path().display());
-            Error::new(ErrorKind::Device, what, "").caused_by(e)
+            Error::caused(ErrorKind::Device, what, e)
         })
     }
 

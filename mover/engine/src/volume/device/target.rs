@@ -195,8 +195,7 @@ impl Target {
                 _ => ErrorKind::Device,
             };
             let place = self.path().display();
-            Error::new(kind, format!("extend {place} to {} bytes", self.size_bytes), "")
-                .caused_by(e)
+            Error::caused(kind, format!("extend {place} to {} bytes", self.size_bytes), e)
                 .hint("choose a file system that takes files of this size")
         })?;
         self.facts.size_bytes = self.size_bytes;
@@ -283,8 +282,7 @@ impl Target {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
                 _ => ErrorKind::Device,
             };
-            Error::new(kind, format!("flush {}", self.path().display()), "")
-                .caused_by(e)
+            Error::caused(kind, format!("flush {}", self.path().display()), e)
                 .hint("what was written may be lost: restore again")
         };
         self.io.sync().map_err(fail)?;

@@ -184,9 +184,7 @@ pub(crate) fn transfer_error(
         }
     };
     let place = path.display();
-    Error::new(kind, format!("{verb} {len} bytes at offset {offset} of {place}"), "")
-        .caused_by(e)
-        .hint(hint)
+    Error::caused(kind, format!("{verb} {len} bytes at offset {offset} of {place}"), e).hint(hint)
 }
 
 /// An operation inside an engine.

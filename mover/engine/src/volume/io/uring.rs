@@ -151,8 +151,7 @@ impl Uring {
 
     fn failed(&self, e: io::Error) -> Error {
         let what = format!("hand transfers of {} to io_uring", self.file.path().display());
-        Error::new(ErrorKind::Device, what, "")
-            .caused_by(e)
+        Error::caused(ErrorKind::Device, what, e)
             .hint(format!("try {engine} blocking", engine = Setting("engine")))
     }
 
