@@ -269,7 +269,7 @@ impl BackupRead<'_> {
             scope,
             shape: ReadShape { gap_bytes: GAP_BYTES, read_bytes_max: limits.read_bytes_max },
             leaves_per_window: limits.leaves_per_window,
-            forwarder: Mutex::new(StubFollower::default()),
+            stubs: Mutex::new(StubFollower::default()),
             memory: Arc::new(Semaphore::new(limits.fetch_bytes as usize)),
             gate: Gate::new(READS_START, READS_MAX),
             ordered: None,

@@ -71,7 +71,7 @@ impl Dedup {
 
     /// Whether what is stored there is known to be damaged and must be stored again.
     pub(crate) fn damaged(&self, location: &Location) -> bool {
-        self.unusable.entries.contains(&location.pack, location.entry)
+        self.unusable.entries.covers(location)
     }
 
     /// Where a chunk is stored, if a segment knows and may be trusted.

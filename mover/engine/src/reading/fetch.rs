@@ -62,7 +62,7 @@ pub(crate) struct Fetch<'a> {
     pub(crate) shape: ReadShape,
     pub(crate) leaves_per_window: usize,
     /// Stubs that were found. Waited for only by reads whose pack is gone, one look-up at a time.
-    pub(crate) forwarder: Mutex<StubFollower>,
+    pub(crate) stubs: Mutex<StubFollower>,
     /// Bytes of stored entries.
     pub(crate) memory: Arc<Semaphore>,
     /// Reads at once.
@@ -218,8 +218,8 @@ impl Fetch<'_> {
         let mut wants = Vec::new();
         for work in job.entries {
             let found = if hops < MOVED_HOPS_MAX {
-                let mut forwarder = self.forwarder.lock().await;
-                forwarder.resolve(self.repo, &job.read.pack, &work.wanted()).await
+                let mut stubs = self.stubs.lock().await;
+                stubs.resolve(self.repo, &job.read.pack, &work.wanted()).await
             } else {
                 let context = format!("follow {} since it was rewritten", pack_key(&job.read.pack));
                 Err(Error::new(ErrorKind::Corrupt, context, "the stubs do not come to an end"))

@@ -151,7 +151,7 @@ fn middle<'scope, 'env: 'scope>(
         scope: run.scope,
         shape: ReadShape { gap_bytes: GAP_BYTES, read_bytes_max: run.limits.read_bytes_max },
         leaves_per_window: run.limits.leaves_per_window,
-        forwarder: Mutex::new(StubFollower::default()),
+        stubs: Mutex::new(StubFollower::default()),
         memory: Arc::new(Semaphore::new(run.limits.fetch_bytes as usize)),
         gate: Gate::new(READS_START, READS_MAX),
         ordered: (ordered > 0).then(|| Arc::new(Semaphore::new(ordered))),

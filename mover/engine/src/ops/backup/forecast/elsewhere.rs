@@ -66,7 +66,7 @@ impl<'a> Elsewhere<'a> {
             }
         };
         let index = self.index.insert(index);
-        let sound = |l: &Location| !damaged.contains(&l.pack, l.entry);
+        let sound = |l: &Location| !damaged.covers(l);
         loop {
             match index.lookup(id, sound) {
                 Lookup::Absent => return Ok(false),

@@ -268,7 +268,7 @@ impl Look<'_> {
         let id = self.asking.repo.keys().chunk_id(bytes);
         let had = pages.filter(|p| chunk.0 < p.map().geometry().chunks());
         let there = had.map(|pages| pages.chunk(chunk)).transpose()?.flatten();
-        let sound = there.filter(|t| !self.damaged.contains(&t.location.pack, t.location.entry));
+        let sound = there.filter(|t| !self.damaged.covers(&t.location));
         Ok(match sound {
             Some(there) if there.id == id => &mut at.unchanged_bytes,
             _ if !known.seen.insert(id) => &mut at.repeated_bytes,
