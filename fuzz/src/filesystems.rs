@@ -63,20 +63,12 @@ impl Sparse<'_> {
     }
 }
 
-/// Sums up a block that is read alone: of XFS, NTFS, exFAT and LVM by its magic, anything else of
-/// that size as of btrfs.
+/// Sums up a block that is read alone: of XFS, NTFS and LVM by its magic, anything else of that
+/// size as of btrfs.
 fn seal(block: &mut [u8]) {
     if block.len() == 512 && block.starts_with(b"LABELONE") {
         let sum = crc_of_lvm(&block[20..]);
         block[16..20].copy_from_slice(&sum.to_le_bytes());
-        return;
-    }
-    if block.len() > 512 && block[3..].starts_with(b"EXFAT   ") {
-        let (body, kept) = block.split_at_mut(block.len() / 12 * 11);
-        let counts = |at: &usize| ![106, 107, 112].contains(at);
-        let bytes = (0..body.len()).filter(counts).map(|at| u32::from(body[at]));
-        let sum = bytes.fold(0_u32, |sum, byte| sum.rotate_right(1).wrapping_add(byte));
-        kept.chunks_exact_mut(4).for_each(|kept| kept.copy_from_slice(&sum.to_le_bytes()));
         return;
     }
     let at = match block.first_chunk() {

@@ -128,6 +128,7 @@ mod tests {
                 &[(3, b"NTFS    "), (72, &[1, 2, 3, 4, 5, 6, 7, 8])],
                 "serial:0102030405060708".into(),
             ),
+            (&[(3, b"EXFAT   "), (100, &[1, 2, 3, 4])], "serial:01020304".into()),
             (&[(82, b"FAT32   "), (67, &[1, 2, 3, 4])], "serial:01020304".into()),
         ] {
             assert_eq!(identity(&disk(places)), Some(expected));

@@ -16,7 +16,6 @@
 
 mod btrfs;
 mod clusters;
-mod exfat;
 mod ext4;
 mod fat;
 mod identity;
@@ -124,7 +123,6 @@ const FILE_SYSTEMS: &[Kind] = &[
     Kind { read: btrfs::used_space, signatures: &[signatures::BTRFS] },
     Kind { read: swap::used_space, signatures: &[signatures::SWAP] },
     Kind { read: fat::used_space, signatures: &[signatures::FAT] },
-    Kind { read: exfat::used_space, signatures: &[signatures::EXFAT] },
     Kind { read: ntfs::used_space, signatures: &[signatures::NTFS] },
     Kind { read: lvm::used_space, signatures: &[signatures::LVM] },
 ];
@@ -325,6 +323,16 @@ mod tests {
             let found = used_space(&&bytes[..], bytes.len() as u64, LIMITS);
             assert!(matches!(found, Err(Refusal::Unknown)), "{found:?}");
         }
+    }
+
+    #[test]
+    fn exfat_is_recognised_and_has_no_map() {
+        let mut bytes = vec![0; 1 << 20];
+        bytes[..11].copy_from_slice(b"\xeb\x76\x90EXFAT   ");
+        bytes[510..512].copy_from_slice(b"\x55\xaa");
+        assert_eq!(signatures::detect(&bytes, &[]), Some("an exFAT file system"));
+        let found = used_space(&&bytes[..], bytes.len() as u64, LIMITS);
+        assert!(matches!(found, Err(Refusal::Unknown)), "{found:?}");
     }
 
     #[test]

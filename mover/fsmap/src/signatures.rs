@@ -20,7 +20,6 @@ pub(crate) const MBR: &str = "an MBR partition table";
 pub(crate) const XFS: &str = "an XFS file system";
 pub(crate) const BTRFS: &str = "a btrfs file system";
 pub(crate) const FAT: &str = "a FAT file system";
-pub(crate) const EXFAT: &str = "an exFAT file system";
 pub(crate) const NTFS: &str = "an NTFS file system";
 pub(crate) const SWAP: &str = "swap space";
 pub(crate) const LVM: &str = "an LVM physical volume";
@@ -41,7 +40,7 @@ const MAGICS: &[Magic] = &[
     magic(XFS, 0, b"XFSB"),
     magic(BTRFS, (64 << 10) + 64, b"_BHRfS_M"),
     magic(NTFS, 3, b"NTFS    "),
-    magic(EXFAT, 3, b"EXFAT   "),
+    magic("an exFAT file system", 3, b"EXFAT   "),
     magic("a ReFS file system", 3, b"ReFS\0\0\0\0"),
     magic(FAT, 54, b"FAT12   "),
     magic(FAT, 54, b"FAT16   "),

@@ -11,7 +11,6 @@
 
 mod btrfs;
 mod caches;
-mod exfat;
 mod ext4;
 mod fat;
 mod lvm;

@@ -250,6 +250,14 @@ fn fat_ntfs_swap_space_and_lvm_are_mapped_in_partitions() {
     dirty.write_all_at(&[1, 0, 0, 0], places[0].0 + SECTOR + 488).unwrap();
     let notes = map(&disk).unwrap().notes;
     assert!(notes[0].starts_with("partition 1: its table has"), "{notes:?}");
+    // what has no map is used as a whole, too
+    let mut boot = [0; SECTOR as usize];
+    boot[3..11].copy_from_slice(b"EXFAT   ");
+    dirty.write_all_at(&boot, places[0].0).unwrap();
+    let less = map(&disk).unwrap();
+    assert!(less.used.covers(&(places[0].0..places[0].0 + places[0].1)));
+    let note = "partition 1 counts as used: no file system is found";
+    assert!(less.notes[0].starts_with(note), "{:?}", less.notes);
     expect_types_count(&stage, &disk, &places);
     run_ok("sgdisk", ["-t", "4:8300", &text(&disk)]);
     assert_eq!(map(&disk).unwrap().notes.len(), 1, "physical volumes are where Linux's data is");

@@ -172,3 +172,19 @@ fn real_partition_tables_and_containers_are_recognised() {
         skip("hardly any file system tool is installed");
     }
 }
+
+/// There is no map of it; it is somebody's data all the same.
+#[test]
+fn a_target_with_exfat_asks_for_force() {
+    if !is_root() {
+        return;
+    }
+    let image = image(1 << 20);
+    let mut bytes = vec![0; 1 << 20];
+    bytes[..11].copy_from_slice(b"\xeb\x76\x90EXFAT   ");
+    std::fs::write(&*image, bytes).unwrap();
+    let device = Loop::new(image, 512, &[]);
+    let e = Target::open(device.path(), &any()).unwrap_err().to_string();
+    assert!(e.contains("it holds an exFAT file system"), "{e}");
+    Target::open(device.path(), &TargetOptions { force: true, ..any() }).unwrap();
+}
