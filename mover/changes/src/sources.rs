@@ -98,7 +98,7 @@ impl ChangeSource {
     }
 
     /// Whether it can be asked for this kind.
-    pub fn offers(&self, kind: ChangeKind) -> bool {
+    pub(crate) fn offers(&self, kind: ChangeKind) -> bool {
         match self {
             Self::File(..) | Self::Stdin(_) => false,
             Self::Rest(rest) => rest.offers(kind),

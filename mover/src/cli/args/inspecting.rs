@@ -14,7 +14,6 @@ use std::path::PathBuf;
 Examples:
   mover changes --volume-size 100GiB --changes-url https://tracker:8443/prod/db-s2 --base-snapshot s1
   mover changes /dev/sdb --changed-blocks list.json --stats
-  mover changes /dev/sdb --changed-blocks list.json --form svg > map.svg
   rbd diff --format json pool/db | mover changes --volume-size 100GiB --changed-blocks - \\
       --changed-blocks-kind allocated --form mover > list.json")]
 pub(crate) struct InspectArgs {
@@ -50,6 +49,4 @@ pub(crate) enum FormArg {
     Qemu,
     /// A page of the REST draft
     Rest,
-    /// A picture of the volume: what changed, what is allocated, what is zero
-    Svg,
 }

@@ -4,7 +4,7 @@ use super::super::args::{FormArg, InspectArgs};
 use super::super::context::Context;
 use super::super::sources;
 use super::super::table::Page;
-use crate::inspect::{Figures, Form, draw, sample};
+use crate::inspect::{Figures, Form, sample};
 use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
 use mover_changes::{
     ChangeKind, ChangeRequest, ChangeSource, ChangedBlocks, ListRequest, check_floor, descend,
@@ -55,12 +55,6 @@ pub(crate) fn changes(ctx: &Context, args: &InspectArgs) -> Result<()> {
     let form = match form {
         FormArg::Table => {
             return ctx.output.result_stream(|out| table(&list, size_bytes, out));
-        }
-        FormArg::Svg => {
-            let other = asking.other(list.kind)?;
-            let lists: Vec<&ChangedBlocks> =
-                [Some(&list), other.as_ref()].into_iter().flatten().collect();
-            return ctx.output.result_stream(|out| draw(&lists, size_bytes, out));
         }
         FormArg::Mover => Form::Mover,
         FormArg::Extents => Form::Extents,
@@ -138,16 +132,6 @@ impl Asking<'_> {
             movement: None,
         };
         self.ctx.block_on(source.fetch(&request))
-    }
-
-    /// For a picture that shows what changed: what is allocated as well, where it can be had.
-    fn other(&self, kind: ChangeKind) -> Result<Option<ChangedBlocks>> {
-        let wanted = ChangeKind::Allocated;
-        let source = self.request.sources.iter().find(|source| source.offers(wanted));
-        match source.filter(|_| kind == ChangeKind::Delta) {
-            Some(source) => self.ask(wanted, source).map(Some),
-            None => Ok(None),
-        }
     }
 }
 
