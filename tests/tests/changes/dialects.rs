@@ -69,8 +69,8 @@ fn whichever_parameter_carries_the_next_offset_is_found() {
         }
     }
     let other = || RestQuirks { parameter: Some("cursor".into()), ..RestQuirks::default() };
-    expect_refused(other(), "--changes-offset-parameter");
-    expect_refused(RestQuirks { strict: true, ..other() }, "--changes-offset-parameter");
+    expect_refused(other(), "`changes-offset-parameter`");
+    expect_refused(RestQuirks { strict: true, ..other() }, "`changes-offset-parameter`");
     let server = RestServer::http();
     let mut named = source(server.put("/d", VOLUME, blocks(&CELLS), other()));
     named.offset_parameter = Some("cursor".into());

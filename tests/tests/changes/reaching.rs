@@ -185,9 +185,9 @@ fn the_way_out_of_the_check_of_the_end_is_named() {
     let source = kubernetes(dir.path(), &Authority::new(), String::new());
     let source = SnapshotSource { endpoint, target: "h2".into(), ..source };
     let error = ask(&source).to_string();
-    assert!(error.contains("--changes-no-tail-check"), "{error}");
+    assert!(error.contains("`changes-no-tail-check`"), "{error}");
     let status = Some((Code::InvalidArgument, "no".to_owned()));
     server.set(GrpcQuirks { status, ..GrpcQuirks::default() });
     let error = ask(&source).to_string();
-    assert!(!error.contains("--changes-no-tail-check"), "its first call failed: {error}");
+    assert!(!error.contains("`changes-no-tail-check`"), "its first call failed: {error}");
 }

@@ -112,7 +112,7 @@ fn failures_that_stay_are_given_up() {
     let status = |status| RestQuirks { status_at: Some((2, status, 99)), ..RestQuirks::default() };
     expect_refused(status(503), "it was asked 4 times");
     expect_refused(status(404), "404");
-    expect_refused(status(401), "--changes-token-file");
+    expect_refused(status(401), "`changes-token-file`");
     expect_refused(status(500), "500");
     expect_refused(RestQuirks { cut_at: Some((1, 99)), ..RestQuirks::default() }, "4 times");
     let redirect = Some("http://127.0.0.1:1/".to_owned());

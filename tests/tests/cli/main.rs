@@ -111,8 +111,11 @@ pub(crate) fn tree(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
             if path.is_dir() {
                 left.push(path);
             } else {
-                let content = fs::read(&path).expect("read a file");
-                files.insert(path, content);
+                // a run that is under way renames and removes what it is done with
+                match fs::read(&path) {
+                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+                    content => drop(files.insert(path, content.expect("read a file"))),
+                }
             }
         }
     }
