@@ -242,6 +242,8 @@ fn deltas_that_do_not_fit() {
     delta(&["--volume", "v", "--base-snapshot", "no-such-snapshot"], "no-such-snapshot");
     delta(&["--volume", "w", "--base-snapshot", "s1"], "w");
     delta(&["--volume", "v", "--base-snapshot", "s1", "--parent", "none"], "parent");
+    let other = ["--volume", "elsewhere", "--base-snapshot", "s1", "--parent", "v@latest"];
+    delta(&other, "choose a backup of volume elsewhere, or set --volume");
 }
 
 fn stored(directory: &Path, keep: impl Fn(&mut Vec<u8>)) {

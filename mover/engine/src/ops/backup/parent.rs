@@ -81,8 +81,8 @@ fn candidates(
                 let why = format!("backup {} is of volume {}", parent.backup_id, parent.volume);
                 return Err(Error::new(ErrorKind::Usage, format!("build on backup {spec}"), why)
                     .hint(format!(
-                        "choose a backup of volume {volume}, or set {volume}",
-                        volume = Setting("volume")
+                        "choose a backup of volume {volume}, or set {}",
+                        Setting("volume")
                     )));
             }
             if delta {
