@@ -14,7 +14,7 @@ use super::exit::{CANCELLED, exit_code};
 use super::output::Output;
 use super::termination;
 use chunkstore::{Error, ErrorKind, Result, Store};
-use crossbeam_channel::{Receiver, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use mover_engine::run::quota::Bound;
 use mover_engine::run::{Cancel, Progress, StopReason};
 use mover_engine::sizes::show_seconds;
@@ -51,6 +51,8 @@ struct Shared {
     /// A signal has come: a stop for another reason is no signal.
     signalled: Arc<AtomicBool>,
     wake: UnixStream,
+    /// What a kubelet is told, and what a user is.
+    speakers: [Speaker; 2],
     state: Mutex<State>,
 }
 
@@ -104,6 +106,7 @@ impl Supervisor {
             output: Arc::clone(output),
             signalled,
             wake,
+            speakers: [speaker("message").map_err(failed)?, speaker("words").map_err(failed)?],
             state: Mutex::default(),
         });
         let seen = Arc::clone(&shared);
@@ -180,9 +183,9 @@ impl Shared {
                 Step::Force(reason) => {
                     let hurried = self.state().signal.is_some();
                     let patience = if hurried { LAST_WORDS } else { LAST_MESSAGE };
-                    end_by_force(&self.output, too_slow(reason), patience)
+                    end_by_force(self, too_slow(reason), patience)
                 }
-                Step::Signalled => drop(aside("stopping", termination::stopping)),
+                Step::Signalled => drop(aside(&self.speakers[0], termination::stopping)),
                 Step::Sleep(until) => sleep(sleeper, until),
             }
         }
@@ -277,7 +280,8 @@ fn reached(bound: Bound) -> Error {
 /// Ends the process in the place of an operation that does not end. It waits for nobody who may
 /// hang: a kubelet is told first, and a log that nobody reads is given up. If the operation has
 /// said meanwhile how it ended, that counts. `patience`: how long the kubelet's file may take.
-fn end_by_force(output: &Arc<Output>, error: Error, patience: Duration) -> ! {
+fn end_by_force(shared: &Shared, error: Error, patience: Duration) -> ! {
+    let (output, [message, words]) = (&shared.output, &shared.speakers);
     let code = exit_code(error.kind());
     if let Err(code) = output.begin_exit(code) {
         // who has claimed it is saying it
@@ -287,32 +291,35 @@ fn end_by_force(output: &Arc<Output>, error: Error, patience: Duration) -> ! {
     output.remember(&error);
     // who would read a warning may be what is waited for
     let ended = output.ended();
-    let told = aside("last-message", move || drop(termination::end(code, &ended)));
+    let told = aside(message, move || drop(termination::end(code, &ended)));
     let _ = told.recv_timeout(patience);
-    let speaker = Arc::clone(output);
-    let said = aside("last-words", move || speaker.show_error(&error));
+    let told = Arc::clone(output);
+    let said = aside(words, move || told.show_error(&error));
     let _ = said.recv_timeout(LAST_WORDS);
     std::process::exit(i32::from(code))
 }
 
 /// Does what may hang for good beside everything else; what is given hears of its end.
-fn aside<W: FnOnce() + Send + 'static>(name: &str, work: W) -> Receiver<()> {
+fn aside(speaker: &Speaker, work: impl FnOnce() + Send + 'static) -> Receiver<()> {
     let (done, ended) = bounded::<()>(1);
-    let mut work = Some(work);
-    let (give, take) = bounded(1);
-    let thread = std::thread::Builder::new().name(name.into());
-    let spawned = thread.spawn(move || {
-        take.into_iter().for_each(|work: W| work());
-        let _ = done.send(());
-    });
-    if spawned.is_ok() {
-        work = work.and_then(|work| give.send(work).err().map(|unsent| unsent.0));
-    }
-    // a pod may have no thread more: then it is done here, better late than never
-    if let Some(work) = work {
+    let work = move || {
         work();
-    }
+        let _ = done.send(());
+    };
+    // it lives as long as the supervisor does
+    let _ = speaker.send(Box::new(work));
     ended
+}
+
+/// A thread that is there before it is needed: a process that may have no thread more, or that hangs,
+/// can still say why it ends.
+type Speaker = Sender<Box<dyn FnOnce() + Send>>;
+
+fn speaker(name: &str) -> std::io::Result<Speaker> {
+    let (speaker, works) = unbounded::<Box<dyn FnOnce() + Send>>();
+    let body = move || works.into_iter().for_each(|work| work());
+    std::thread::Builder::new().name(name.into()).spawn(body)?;
+    Ok(speaker)
 }
 
 /// Puts the reason of a stop in the place of the error that it led to: the stop itself, where nobody

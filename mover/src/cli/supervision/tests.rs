@@ -26,6 +26,7 @@ fn shared() -> Shared {
         output: Output::new(json_only(&Environment::default())),
         signalled: Arc::default(),
         wake: UnixStream::pair().unwrap().0,
+        speakers: ["message", "words"].map(|name| speaker(name).unwrap()),
         state: Mutex::default(),
     }
 }
