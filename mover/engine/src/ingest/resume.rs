@@ -38,24 +38,28 @@ impl Resumed {
     }
 }
 
-/// How a run ended that has kept to a bound: `kept` says what need not be done again. One that got
+/// How a run ended that has kept to a bound: `text` says what need not be done again. One that got
 /// no further than the one before would do so for ever: it says that instead.
-pub(crate) fn at_bound(bound: Bound, meter: Option<&Meter>, further: bool, kept: String) -> Error {
-    let further = further || meter.is_some_and(Meter::has_progress);
+pub(crate) fn at_bound(bound: Bound, meter: Option<&Meter>, kept: Kept, text: &str) -> Error {
+    let further = kept.further || meter.is_some_and(Meter::has_progress);
     let most = meter.and_then(|meter| meter.most(bound));
     match most {
         Some(most) if !further => too_small(bound, most).hint(format!("raise {bound}")),
         None if !further => Error::new(
             ErrorKind::Limit,
             "stopped",
-            format!(
-                "{bound} is reached, and nothing was stored that the next run could go on from"
-            ),
+            if kept.percent > 0 {
+                format!("{bound} is reached, and this run stored nothing more: {text}")
+            } else {
+                format!(
+                    "{bound} is reached, and nothing was stored that the next run could go on from"
+                )
+            },
         )
         .hint(format!("give it more time with {bound}, or look at what it waited for")),
         most => {
             let most = most.map_or_else(String::new, |most| format!(" {most}"));
-            let detail = format!("{bound}{most} is reached, {kept}");
+            let detail = format!("{bound}{most} is reached, {text}");
             Error::new(ErrorKind::Limit, "stopped", detail)
                 .hint("run the same command again to go on from there")
         }

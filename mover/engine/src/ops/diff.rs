@@ -6,6 +6,7 @@
 //! collected meanwhile, the page that is gone is an error, never a wrong result.
 
 use crate::reading::changed::diff_of;
+use crate::run::Cancel;
 use chunkstore::{Error, ErrorKind, Repository, Result};
 use mover_changes::ChangedBlocks;
 use std::sync::Arc;
@@ -14,8 +15,13 @@ use tokio::runtime::Handle;
 /// Changed extents from backup `a` to backup `b` of the same volume, in a shape that a backup
 /// accepts as its list. What is zero in `b` is among the zero ranges; what lies behind the end of
 /// `a` counts as changed.
-pub fn diff(rt: &Handle, repo: &Arc<Repository>, a: &str, b: &str) -> Result<ChangedBlocks> {
-    rt.block_on(async {
+pub fn diff(
+    rt: &Handle,
+    repo: &Arc<Repository>,
+    (a, b): (&str, &str),
+    cancel: &Cancel,
+) -> Result<ChangedBlocks> {
+    rt.block_on(cancel.unless_requested(async {
         let (a, b) = (repo.find_backup(a).await?, repo.find_backup(b).await?);
         if a.volume != b.volume {
             let detail = format!("the first is of volume {}, the second of {}", a.volume, b.volume);
@@ -24,5 +30,5 @@ pub fn diff(rt: &Handle, repo: &Arc<Repository>, a: &str, b: &str) -> Result<Cha
                 .hint("give two backups of one volume"));
         }
         diff_of(repo, &a, &b).await
-    })
+    }))
 }

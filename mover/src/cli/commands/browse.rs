@@ -56,6 +56,11 @@ pub(crate) fn show(ctx: &Context, args: &ShowArgs) -> Result<()> {
 
 pub(crate) fn diff(ctx: &Context, args: &DiffArgs) -> Result<()> {
     let repository = repository::open(ctx)?;
-    let changes = mover_engine::ops::diff::diff(ctx.runtime()?, &repository, &args.a, &args.b)?;
+    let changes = mover_engine::ops::diff::diff(
+        ctx.runtime()?,
+        &repository,
+        (&args.a, &args.b),
+        &ctx.cancel,
+    )?;
     ctx.output.result_stream(|out| changes.write_json(out))
 }

@@ -27,10 +27,10 @@ pub(super) fn explain(
         percent => format!("{percent}% of backup {id} is stored and need not be read again"),
     };
     match (bound, kept) {
-        (Some(bound), Some(kept)) => return at_bound(bound, meter, kept.further, stored(kept)),
+        (Some(bound), Some(kept)) => return at_bound(bound, meter, kept, &stored(kept)),
         (Some(bound), None) => {
-            let kept = "what is stored is not stored again".to_owned();
-            return at_bound(bound, meter, false, kept).hint(again);
+            let text = "what is stored is not stored again";
+            return at_bound(bound, meter, Kept::NOTHING, text).hint(again);
         }
         (None, _) => {}
     }

@@ -19,7 +19,7 @@ use super::summary::{CopyOutcome, CopySummary};
 use crate::ingest::backup_source::SourceBackup;
 use crate::ingest::bounds::ranges_max;
 use crate::ingest::pass::{Input, PassDone};
-use crate::ingest::resume::{Digest, Kept, at_bound};
+use crate::ingest::resume::{Digest, at_bound};
 use crate::ingest::rounds::{self, Committed, How, Left, Rounds};
 use crate::ingest::{Bounds, CompressionChoice, damage};
 use crate::reading::{get, limits::Limits, plan::PlanScope};
@@ -305,12 +305,13 @@ impl rounds::StoringJob for Job<'_> {
 
     fn ended(&self, rounds: &Rounds<'_>, e: Error, left: Left) -> Error {
         let name = self.backup.name();
-        let Left { kept: Some(Kept { percent, further }), bound } = left else {
+        let Left { kept: Some(kept), bound } = left else {
             return e.within(format!("copy backup {name}"));
         };
+        let percent = kept.percent;
         if let Some(bound) = bound {
             let what = format!("{percent}% of backup {name} is copied");
-            return at_bound(bound, rounds.meter.as_deref(), further, what);
+            return at_bound(bound, rounds.meter.as_deref(), kept, &what);
         }
         if e.kind() == ErrorKind::Cancelled {
             let detail = format!("on request, {percent}% of backup {name} is copied");

@@ -92,7 +92,7 @@ proptest! {
         case.second.iter().filter(|(c, _)| *c < end).for_each(|(c, seed)| next.set(*c, *seed));
         kit.backup("vol", "second", &next);
         let second = next.bytes();
-        let list = diff(kit.rt.handle(), &kit.repo, "first", "second").unwrap();
+        let list = diff(kit.rt.handle(), &kit.repo, ("first", "second"), &Cancel::new()).unwrap();
         prop_assert!(apply(&list, &first, &second) == second);
         let changed = second.chunks(case.shape.chunk_bytes as usize).enumerate().filter(|(i, new)| {
             first.chunks(case.shape.chunk_bytes as usize).nth(*i) != Some(new)
