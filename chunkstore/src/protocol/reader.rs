@@ -103,7 +103,7 @@ impl Reader {
     }
 
     /// What could not be read may be gone because its backup was forgotten meanwhile: then that is
-    /// the error, caused by this one.
+    /// the error, caused by this one. Once `unless` is ready it is no longer asked for.
     pub async fn explain(&self, e: Error, unless: impl Future<Output = ()>) -> Error {
         let Some(name) = &self.reads else { return e };
         let gone = matches!(e.kind(), ErrorKind::Missing | ErrorKind::NotFound);

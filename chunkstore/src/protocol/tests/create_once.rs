@@ -99,6 +99,22 @@ async fn nobody_else_is_suspected() {
     assert!(leases(&repo).await.is_empty());
 }
 
+/// A store that answers everything but this takes the backup.
+#[tokio::test]
+async fn a_question_without_an_answer_is_a_warning() {
+    let (repo, faulty, _) = memory_repository().await;
+    faulty.after("create leases", |_| async {}.boxed());
+    // as often as it is asked
+    for _ in 0..8 {
+        faulty.fault("create leases", Fault::LostBefore);
+    }
+    let made = manifest("v", "b", 1);
+    let mut writer = begin(&repo, "b").await;
+    expect_done(writer.commit(made.clone(), &[], &[]).await.unwrap(), &made);
+    let warnings = writer.finish().await;
+    assert!(matches!(&warnings[..], [w] if w.contains("did not say whether")), "{warnings:?}");
+}
+
 /// Nobody's checkpoint is lost to the question.
 #[tokio::test]
 async fn what_a_lease_says_stays() {

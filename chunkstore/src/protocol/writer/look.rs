@@ -14,7 +14,9 @@ impl Writer {
             Ok(found) => found.warning(self.repo.store()),
             // no reason to store nothing: what is needed of the store is asked for next
             Err(e) if e.kind() == ErrorKind::Unavailable => {
-                Some(format!("whether the store keeps two writers apart is not known: {e}"))
+                let e = e.without_hint();
+                tracing::debug!(error = %e, "create-once was not found out");
+                Some("the store did not say whether it keeps two writers apart".to_owned())
             }
             Err(e) => return Err(e),
         };

@@ -388,6 +388,9 @@ impl Checkpointer {
     /// the lease and the condemned lists, stays for as long as the lease does: who condemns it
     /// later sees the lease.
     pub async fn confirm(&self, packs: Vec<PackId>) -> Result<bool> {
+        if packs.iter().any(|pack| self.condemned.contains(pack)) {
+            return Ok(false);
+        }
         Ok(unreliable(&self.repo, &self.condemned, packs, LOOK_UPS_IN_FLIGHT).await?.is_empty())
     }
 
