@@ -32,6 +32,10 @@ pub enum Advice {
     FindDamage,
     /// Check and repair, which puts right what can be.
     Repair,
+    /// Check and repair once more.
+    RepairAgain,
+    /// Check the data, to find a backup that is whole.
+    FindWhole,
     /// Check and repair, and restore what is left of a damaged backup.
     RepairAndSalvage,
     /// Forget the backups that use something, once there are newer ones, and collect garbage.
@@ -68,6 +72,8 @@ impl Advice {
             Self::VerifyOthers => "verify the other backups",
             Self::FindDamage => "a check that reads the data says what else is damaged",
             Self::Repair => "a check with repair puts right what can be",
+            Self::RepairAgain => "check and repair again",
+            Self::FindWhole => "a check that reads the data says which",
             Self::RepairAndSalvage => {
                 "a check with repair puts right what can be and records the rest, so that the next backups store it again; a \
                  restore that skips damage writes all that is left of a damaged backup"

@@ -24,6 +24,8 @@ pub(super) fn words(advice: Advice) -> &'static str {
         Advice::VerifyOthers => "run `mover verify` on the other backups",
         Advice::FindDamage => "`mover check --read-data` says what else is damaged",
         Advice::Repair => "`mover check --repair` puts right what can be",
+        Advice::RepairAgain => "run `mover check --repair` again",
+        Advice::FindWhole => "`mover check --read-data` says which",
         Advice::RepairAndSalvage => {
             "`mover check --repair` puts right what can be and records the rest, so that the next backups store it again; \
              `mover restore --skip-damaged` writes all that is left of a damaged backup"

@@ -254,11 +254,12 @@ impl Collector {
         }
         self.join_before(name)?;
         if let Some(bytes) = self.coarse_bytes {
+            let memory = Setting("memory");
             notes.push(format!(
-                "{name} names more ranges than memory allows for: pieces of {} KiB are read whole where it names any of them; \
-                 a larger {memory} reads less",
+                "{name} names more ranges than memory allows for: pieces of {} KiB are read whole where it names any of \
+                 them; a larger {memory} reads less",
                 bytes.div_ceil(1024)
-            , memory = Setting("memory")));
+            ));
         }
         if self.contexts_left_out > 0 {
             let (count, max) = (self.contexts_left_out, CONTEXT_BYTES_MAX >> 20);

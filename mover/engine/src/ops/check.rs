@@ -109,7 +109,7 @@ impl CheckReport {
                 self.findings_count,
                 self.lost.len()
             );
-            let hint = e.hint_text().unwrap_or(Advice::Repair.words());
+            let hint = e.hint_text().unwrap_or(Advice::RepairAgain.words());
             return Err(Error::new(kind, context, detail).hint(hint));
         }
         if self.is_clean() {

@@ -326,10 +326,10 @@ impl Job<'_> {
             ErrorKind::Corrupt | ErrorKind::Missing => (
                 e.without_hint(),
                 format!(
-                    "with {} {} it writes all that is left; an older or newer backup may be whole: {}",
+                    "with {} {} it writes all that is left; an older or newer backup may be whole, and {}",
                     Setting("force"),
                     Setting("skip-damaged"),
-                    Advice::FindDamage.words()
+                    Advice::FindWhole.words()
                 ),
             ),
             ErrorKind::Cancelled => (e.without_hint(), again),
