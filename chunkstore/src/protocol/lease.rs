@@ -9,8 +9,8 @@
 //! is still there.
 //!
 //! The heartbeat and the rest of the run share the state under an async mutex, held across one
-//! request, or the few that ask for create-once: a beat can neither overlap the removal (and bring the lease back) nor a replacement.
-//! Nothing else is locked while it is held.
+//! request, or the few that ask for create-once: a beat can neither overlap the removal (and bring
+//! the lease back) nor a replacement. Nothing else is locked while it is held.
 
 use super::reader::{Confirmed, confirm};
 use crate::error::{Error, ErrorKind, Result};

@@ -27,6 +27,12 @@ const OTHERS: &[(&str, &str)] = &[
     ("mover", "version help"),
 ];
 
+/// Whether a flag is one of another program that is named.
+fn is_of_another(flag: &str, is_named: impl Fn(&str) -> bool) -> bool {
+    let has = |flags: &str| flags.split(' ').any(|other| other == &flag[2..]);
+    OTHERS.iter().any(|(program, flags)| has(flags) && is_named(program))
+}
+
 /// Commands, as they are typed, and their flags.
 struct Flags(BTreeMap<String, BTreeSet<String>>);
 
@@ -62,13 +68,8 @@ impl Flags {
 
     /// What is wrong with a text of which all is said by or about `mover`.
     fn unknown(&self, text: &str, program_is_named: impl Fn(&str) -> bool) -> Vec<String> {
-        let theirs = |flag: &str| {
-            OTHERS.iter().any(|(program, flags)| {
-                flags.split(' ').any(|f| f == &flag[2..]) && program_is_named(program)
-            })
-        };
         let mut unknown: Vec<_> = flags(text)
-            .filter(|flag| !self.has(flag) && !theirs(flag))
+            .filter(|flag| !self.has(flag) && !is_of_another(flag, &program_is_named))
             .map(str::to_owned)
             .collect();
         for line in lines(text) {
@@ -261,12 +262,8 @@ fn libraries_name_settings_and_no_flags() {
     let libraries = sources.iter().filter(|folder| *folder != "mover/src");
     for (path, source) in libraries.flat_map(|folder| files(folder, is_product)) {
         for text in literals(&source) {
-            let theirs = |flag: &str| {
-                OTHERS.iter().any(|(program, flags)| {
-                    flags.split(' ').any(|f| f == &flag[2..]) && text.contains(program)
-                })
-            };
-            problems.extend(flags(&text).filter(|f| !theirs(f)).map(|f| format!("{path}: {f}")));
+            let ours = flags(&text).filter(|f| !is_of_another(f, |program| text.contains(program)));
+            problems.extend(ours.map(|flag| format!("{path}: {flag}")));
             if text.contains("`mover ") {
                 problems.push(format!("{path}: {text:?}"));
             }

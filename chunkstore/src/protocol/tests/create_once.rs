@@ -112,7 +112,10 @@ async fn a_question_without_an_answer_is_a_warning() {
     let mut writer = begin(&repo, "b").await;
     expect_done(writer.commit(made.clone(), &[], &[]).await.unwrap(), &made);
     let warnings = writer.finish().await;
-    assert!(matches!(&warnings[..], [w] if w.contains("did not say whether")), "{warnings:?}");
+    assert!(
+        matches!(&warnings[..], [w] if w.contains("did not say whether it refuses")),
+        "{warnings:?}"
+    );
 }
 
 /// Nobody's checkpoint is lost to the question.

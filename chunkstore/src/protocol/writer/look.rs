@@ -16,7 +16,11 @@ impl Writer {
             Err(e) if e.kind() == ErrorKind::Unavailable => {
                 let e = e.without_hint();
                 tracing::debug!(error = %e, "create-once was not found out");
-                Some("the store did not say whether it keeps two writers apart".to_owned())
+                let url = self.repo.store().url();
+                Some(format!(
+                    "{url} did not say whether it refuses to create what exists: let no two backups of one volume run \
+                     here at the same time until a backup ends without this line"
+                ))
             }
             Err(e) => return Err(e),
         };

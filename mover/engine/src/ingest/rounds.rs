@@ -256,7 +256,8 @@ impl Rounds<'_> {
         p.set_phase(Phase::Moving);
     }
 
-    /// [`ended`](Self::ended), of a request beside the pass: only a stop ends a run early, a failure is a failure.
+    /// [`ended`](Self::ended), of a request beside the pass: only a stop ends a run early, a failure
+    /// is a failure.
     fn stopped(&self, job: &dyn StoringJob, e: Error, plan: &BackupPlan) -> Error {
         if e.kind() == ErrorKind::Cancelled { self.ended(job, e, plan) } else { e }
     }
