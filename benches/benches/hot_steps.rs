@@ -10,9 +10,13 @@ mod stored;
 use benches::{mixed, noise};
 use chunkstore::testkit::is_worth_trying;
 use chunkstore::{
-    ChunkId, ChunkRef, ChunkSize, ClosedPack, Compression, Encryption, EntryKind, Geometry,
-    Inherit, Keys, Location, MapBuilder, MasterKey, Opener, PackAllocator, PackBuilder, PackId,
-    PackKind, PageSink, RepositoryId, RunTable, Sealer, is_zero,
+    ChunkId, ChunkRef, ChunkSize, Compression, Encryption, Geometry, Keys, Location, MapBuilder,
+    Opener, PackAllocator, PackBuilder, PackId, PackKind, RepositoryId, Sealer,
+    dedup::RunTable,
+    is_zero,
+    keys::MasterKey,
+    map::{Inherit, PageSink},
+    pack::{ClosedPack, EntryKind},
 };
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use mover_changes::{Changes, ParseOptions, PlanInput, parse_changed_blocks, plan_backup};

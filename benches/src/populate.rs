@@ -15,11 +15,13 @@ mod sparse;
 use crate::stop::Stop;
 use crate::{failed, note, say};
 use chunkstore::{
-    BackupId, BackupStats, ChangeKind, ChunkNo, ChunkRef, ChunkSize, Commit, Compression,
-    Credential, Encryption, Error, ErrorKind, Geometry, Inherit, InitOptions, KdfCost,
-    LeaseOptions, Manifest, MapBuilder, MapRoot, NewestSeen, PackId, PageSink, Repository, Result,
-    SegmentRecord, SnapshotInfo, SourceInfo, StoreOptions, VolumeName, Writer, WriterOptions,
+    BackupId, ChunkNo, ChunkRef, ChunkSize, Commit, Compression, Credential, Encryption, Error,
+    ErrorKind, Geometry, InitOptions, KdfCost, LeaseOptions, Manifest, MapBuilder, PackId,
+    Repository, Result, StoreOptions, VolumeName, Writer, WriterOptions,
+    format::{BackupStats, ChangeKind, MapRoot, SegmentRecord, SnapshotInfo, SourceInfo},
+    map::{Inherit, PageSink},
     open_url, random_bytes,
+    repository::NewestSeen,
 };
 use mover_engine::sizes::show_bytes;
 use sparse::{Layout, PACK_CHUNKS, PackWriter};
@@ -297,7 +299,7 @@ mod tests {
             let window = reader.load(std::slice::from_ref(&(0..5000))).await.unwrap();
             for n in [0, 1, 2047, 2048, 4999] {
                 let chunk = window.chunk(ChunkNo(n)).unwrap().unwrap();
-                let key = chunkstore::names::pack_key(&chunk.location.pack);
+                let key = chunkstore::format::names::pack_key(&chunk.location.pack);
                 let size = repo.store().head(&key).await.unwrap().unwrap().size;
                 let end = chunk.location.offset + chunk.location.stored_len;
                 assert!(size > u64::from(end), "chunk {n}");

@@ -25,6 +25,22 @@ pub(crate) mod stub;
 #[cfg(test)]
 pub(crate) mod test_kit;
 
+pub use damaged::Damaged;
+pub use forgotten::Forgotten;
+pub use gc::{Blocker, Blockers, Condemned, CondemnedList, Verdict};
+pub use key::{KeyInfo, KeyKind, Wrapping, read_key_info, unwrap_master_key, wrap_master_key};
+pub use lease::{Checkpoint, FrontierPage, Lease, LeaseRole};
+pub use manifest::{
+    BackupStats, ChangeKind, CopiedFrom, Manifest, ManifestRecord, MapRoot, ParentRef,
+    SnapshotInfo, SourceInfo, check_labels,
+};
+pub use page::{Child, Page};
+pub use repository::{RepositoryParams, UnverifiedParams, check_parameters};
+pub use segment::{
+    SegmentIndex, SegmentLayout, SegmentOpener, SegmentRecord, encode_segment, to_plain_segment,
+};
+pub use stub::{OldPlace, Stub};
+
 use crate::error::{Error, ErrorKind};
 
 /// Bytes of a store that are not what they must be. `what` names the object: "manifest backups/…".

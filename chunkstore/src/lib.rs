@@ -15,9 +15,12 @@
 //! | open a store | [`open_url`], [`Store`] |
 //! | make or open a repository, list and find backups | [`Repository`] |
 //! | make a backup | [`Writer`], [`Sealer`], [`PackAllocator`], [`MapBuilder`] |
-//! | read one | [`Reader`] (its lease), [`MapReader`], [`plan_reads`], [`Opener`] |
+//! | read one | [`Reader`] (its lease), [`MapReader`], [`fetch::plan_reads`], [`Opener`] |
 //! | delete what no backup refers to | [`collect`] |
 //! | find damage and repair it | [`Check`] |
+//!
+//! The names of the main road are here; each module has the rest of its own. Decoders of single
+//! objects are in [`format`](mod@format), those of packs in [`pack`].
 //!
 //! All I/O is asynchronous and needs a tokio runtime. All errors are [`Error`], whose kind says
 //! whether the world or the program is at fault.
@@ -25,7 +28,7 @@
 //! # A backup and its way back
 //!
 //! ```
-//! use chunkstore::*;
+//! use chunkstore::{fetch::*, format::*, map::*, pack::*, protocol::*, repository::*, units::*, *};
 //! use object_store::{memory::InMemory, path::Path};
 //! use std::sync::Arc;
 //!
@@ -149,84 +152,38 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod advice;
-mod check;
+pub mod advice;
+pub mod check;
 mod chunk;
-mod dedup;
+pub mod dedup;
 mod error;
-mod fetch;
-mod format;
-mod ids;
-mod keys;
+pub mod fetch;
+pub mod format;
+pub mod ids;
+pub mod keys;
 pub mod limits;
-mod map;
-mod pack;
-mod protocol;
-mod repository;
-mod seal;
-mod secrets;
-mod store;
+pub mod map;
+pub mod pack;
+pub mod protocol;
+pub mod repository;
+pub mod seal;
+pub mod secrets;
+pub mod store;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
-mod units;
+pub mod units;
 
-pub use advice::{Advice, Setting, set_advice_words, set_setting_prefix};
-pub use check::{
-    Check, CheckFigures, Finding, FindingKind, LostBackup, PackChecker, PackReport, Repaired,
-};
+pub use advice::{Advice, Setting};
+pub use check::Check;
 pub use chunk::is_zero;
-pub use dedup::{
-    DedupIndex, DedupOptions, DedupReservation, DedupStats, Lookup, NeededBlock, RunTable,
-    RunTableStats, Scratch, ScratchBytes, ScratchWriter,
-};
 pub use error::{Error, ErrorKind, Result};
-pub use fetch::{EntryAddr, Fetched, RangeRead, StubFollower, plan_reads, read_range};
-pub use format::damaged::Damaged;
-pub use format::forgotten::Forgotten;
-pub use format::gc::{Blocker, Blockers, Condemned, CondemnedList, Verdict};
-pub use format::key::{
-    KeyInfo, KeyKind, Wrapping, read_key_info, unwrap_master_key, wrap_master_key,
-};
-pub use format::lease::{Checkpoint, FrontierPage, Lease, LeaseRole};
-pub use format::manifest::{
-    BackupStats, ChangeKind, CopiedFrom, Manifest, ManifestRecord, MapRoot, ParentRef,
-    SnapshotInfo, SourceInfo, check_labels,
-};
-pub use format::names;
-pub use format::page::{Child, Page};
-pub use format::repository::{RepositoryParams, UnverifiedParams, check_parameters};
-pub use format::segment::{
-    SegmentIndex, SegmentLayout, SegmentOpener, SegmentRecord, encode_segment, to_plain_segment,
-};
-pub use format::stub::{OldPlace, Stub};
-pub use ids::{
-    BackupId, ChunkId, DamageId, GenerationId, KeyId, LeaseId, PackId, PageId, PlanDigest,
-    RepositoryId, SegmentId, VolumeName, random_bytes,
-};
-pub use keys::{Credential, Encryption, KdfCost, Keys, MasterKey, PackKey};
-pub use map::{
-    Inherit, LivePack, LiveSet, LostPage, MapBuilder, MapReader, MapWalk, PageAt, PageSet,
-    PageSink, Reached, ReadLimits, Visitor, VolumeMap, Window, check_frontier, damaged_chunks,
-    diff, reach,
-};
-pub use pack::{
-    ClosedPack, Codec, DirectoryEntry, EntryHeader, EntryKind, FinishedPack, PACK_END_BYTES,
-    PACK_HASH_BYTES, PackAllocator, PackBuilder, PackHasher, PackHeader, PackKind, PackSummary,
-    PackTrailer, Place, check_pack, decode_directory, decode_pack_header, decode_pack_trailer,
-};
-pub use protocol::{
-    Checkpointer, CollectOptions, Collected, Commit, LeaseOptions, Reader, ResumeBy, Unfinished,
-    Waiting, Writer, WriterOptions, collect, find_unfinished, preview_collection,
-};
-pub use repository::{
-    BackupEntry, CreateOnce, DamagedSet, InitOptions, NewestSeen, Recent, Repository, SegmentInfo,
-    read_damaged,
-};
-pub use seal::{Compression, Opener, SealedEntry, Sealer};
-pub use secrets::{redact, redact_known, remember_secret};
-pub use store::{
-    Created, Inherited, Listed, ObjectLock, RateLimiter, RequestCounts, RetainMode, RetainPolicy,
-    Retention, SentBytes, Store, StoreOptions, TransferLimits, directory_of, open_url,
-    open_url_with, time_span,
-};
-pub use units::{ChunkNo, ChunkRef, ChunkSize, Geometry, Location, PageRef, map_depth, page_span};
+pub use format::Manifest;
+pub use ids::{BackupId, ChunkId, PackId, RepositoryId, VolumeName, random_bytes};
+pub use keys::{Credential, Encryption, KdfCost, Keys};
+pub use map::{MapBuilder, MapReader, VolumeMap};
+pub use pack::{PackAllocator, PackBuilder, PackKind};
+pub use protocol::{CollectOptions, Commit, LeaseOptions, Reader, Writer, WriterOptions, collect};
+pub use repository::{BackupEntry, InitOptions, Repository};
+pub use seal::{Compression, Opener, Sealer};
+pub use store::{Store, StoreOptions, open_url};
+pub use units::{ChunkNo, ChunkRef, ChunkSize, Geometry, Location};

@@ -1,6 +1,6 @@
 //! What the targets share.
 
-use chunkstore::{Encryption, Keys, MasterKey, RepositoryId};
+use chunkstore::{Encryption, Keys, RepositoryId, keys::MasterKey};
 
 /// Of everything that is fuzzed.
 pub(crate) const REPOSITORY: RepositoryId = RepositoryId::from_bytes([0x11; 16]);

@@ -1,6 +1,6 @@
 //! Names: object keys and what stands in them. What is read is written as it was.
 
-use chunkstore::{BackupId, Credential, VolumeName, names};
+use chunkstore::{BackupId, Credential, VolumeName, format::names};
 
 /// Any object key.
 pub fn object_key(data: &[u8]) {

@@ -3,8 +3,11 @@
 use crate::kit::{REPOSITORY, must, plain_keys, split};
 use chunkstore::testkit::fuzzing;
 use chunkstore::{
-    ChunkSize, Codec, Encryption, EntryKind, Opener, PackId, PackKind, PackTrailer, check_pack,
-    decode_directory, decode_pack_header, decode_pack_trailer,
+    ChunkSize, Encryption, Opener, PackId, PackKind,
+    pack::{
+        Codec, EntryKind, PackTrailer, check_pack, decode_directory, decode_pack_header,
+        decode_pack_trailer,
+    },
 };
 use std::sync::Arc;
 

@@ -4,8 +4,11 @@ use crate::kit::{HEADER, REPOSITORY, SALT, TAG, must, plain_keys, split};
 use chunkstore::limits::{MAGIC_FORMAT, MAGIC_KEY, PAGE_FANOUT_MAX, PAGE_FANOUT_MIN};
 use chunkstore::testkit::{fuzzing, golden};
 use chunkstore::{
-    Blockers, Condemned, Damaged, ErrorKind, Forgotten, Lease, ManifestRecord, Page,
-    RepositoryParams, Stub, Verdict, read_key_info,
+    ErrorKind,
+    format::{
+        Blockers, Condemned, Damaged, Forgotten, Lease, ManifestRecord, Page, RepositoryParams,
+        Stub, Verdict, read_key_info,
+    },
 };
 
 /// Where the records of the corpora stand; the backup is named in their bodies too.

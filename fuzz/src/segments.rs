@@ -3,7 +3,9 @@
 use crate::kit::{REPOSITORY, must, plain_keys, split};
 use chunkstore::testkit::fuzzing;
 use chunkstore::{
-    ChunkId, Encryption, SegmentId, SegmentIndex, SegmentLayout, SegmentOpener, to_plain_segment,
+    ChunkId, Encryption,
+    format::{SegmentIndex, SegmentLayout, SegmentOpener, to_plain_segment},
+    ids::SegmentId,
 };
 
 const ID: SegmentId = SegmentId::from_bytes([0x99; 32]);

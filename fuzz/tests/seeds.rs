@@ -2,16 +2,22 @@
 //! `cargo test -p fuzz --test seeds -- --ignored`.
 
 use chrono::{DateTime, Utc};
-use chunkstore::names::AttemptName;
+use chunkstore::format::names::AttemptName;
 use chunkstore::testkit::{fuzzing, golden};
 use chunkstore::{
-    BackupId, BackupStats, Blocker, Blockers, ChangeKind, Checkpoint, Child, ChunkId, ChunkNo,
-    ChunkSize, Compression, Condemned, CondemnedList, Credential, Damaged, Encryption, Forgotten,
-    FrontierPage, GenerationId, KdfCost, KeyId, Keys, Lease, LeaseId, LeaseRole, Location,
-    Manifest, ManifestRecord, MapRoot, MasterKey, PackBuilder, PackId, PackKind, Page, PageId,
-    PageRef, ParentRef, PlanDigest, RepositoryId, RepositoryParams, Result, SealedEntry, Sealer,
-    SegmentId, SegmentRecord, SnapshotInfo, SourceInfo, Stub, Verdict, VolumeName, Wrapping,
-    check_pack, encode_segment, names,
+    BackupId, ChunkId, ChunkNo, ChunkSize, Compression, Credential, Encryption, KdfCost, Keys,
+    Location, Manifest, PackBuilder, PackId, PackKind, RepositoryId, Result, Sealer, VolumeName,
+    format::{
+        BackupStats, Blocker, Blockers, ChangeKind, Checkpoint, Child, Condemned, CondemnedList,
+        Damaged, Forgotten, FrontierPage, Lease, LeaseRole, ManifestRecord, MapRoot, Page,
+        ParentRef, RepositoryParams, SegmentRecord, SnapshotInfo, SourceInfo, Stub, Verdict,
+        Wrapping, encode_segment, names,
+    },
+    ids::{GenerationId, KeyId, LeaseId, PageId, PlanDigest, SegmentId},
+    keys::MasterKey,
+    pack::check_pack,
+    seal::SealedEntry,
+    units::PageRef,
 };
 use std::path::Path;
 use std::sync::Arc;

@@ -38,7 +38,7 @@ mod watch;
 pub use settings::parse_compression;
 
 use args::{Args, Command};
-use chunkstore::{Error, ErrorKind, Result, redact};
+use chunkstore::{Error, ErrorKind, Result, secrets::redact};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, FromArgMatches};
 use context::Context;
@@ -58,8 +58,8 @@ use supervision::Supervisor;
 /// Runs the program; what the process ends with.
 pub fn main() -> ExitCode {
     mover_engine::volume::io::bound_allocator();
-    chunkstore::set_advice_words(advice::words);
-    chunkstore::set_setting_prefix("--");
+    chunkstore::advice::set_advice_words(advice::words);
+    chunkstore::advice::set_setting_prefix("--");
     // keys are in memory: no core dump, no debugger, no other process of this user may read them
     let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable).err();
     install_panic_hook();

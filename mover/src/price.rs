@@ -4,7 +4,7 @@
 //! `docs/reference.md` has the form of the file. Money is a floating number: it is an estimate
 //! from estimates.
 
-use chunkstore::{Error, ErrorKind, RequestCounts, Result};
+use chunkstore::{Error, ErrorKind, Result, store::RequestCounts};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

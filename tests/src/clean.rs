@@ -2,8 +2,9 @@
 //! the collector's.
 
 use chunkstore::{
-    ChunkRef, Error, Location, PackId, PageAt, ReadLimits, Repository, Result, SegmentIndex,
-    SegmentLayout, SegmentOpener, Stub, Visitor, VolumeMap, names, reach,
+    ChunkRef, Error, Location, PackId, Repository, Result, VolumeMap,
+    format::{SegmentIndex, SegmentLayout, SegmentOpener, Stub, names},
+    map::{PageAt, ReadLimits, Visitor, reach},
 };
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,12 @@
 //! Makes backups that no writer makes: every seal is right, and what stands in them is not.
 
 use chunkstore::{
-    BackupId, ChunkId, ChunkRef, Compression, Location, Manifest, ManifestRecord, MapRoot,
-    PackAllocator, PackBuilder, PackKind, Page, PageId, PageRef, Repository, SealedEntry, Sealer,
+    BackupId, ChunkId, ChunkRef, Compression, Location, Manifest, PackAllocator, PackBuilder,
+    PackKind, Repository, Sealer,
+    format::{ManifestRecord, MapRoot, Page},
+    ids::PageId,
+    seal::SealedEntry,
+    units::PageRef,
 };
 use std::sync::Arc;
 

@@ -208,7 +208,7 @@ impl Library {
             changes: ChangeRequest::default(),
             parent: ParentChoice::Auto,
             base_snapshot: None,
-            snapshot: chunkstore::SnapshotInfo::default(),
+            snapshot: chunkstore::format::SnapshotInfo::default(),
             volume_changed: false,
             compression: Compression::Zstd(3).into(),
             labels: BTreeMap::new(),

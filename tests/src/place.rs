@@ -2,7 +2,7 @@
 //! server.
 
 use crate::{Mover, S3Bucket, S3Server, expect_clean};
-use chunkstore::{Credential, Repository, Store, StoreOptions, open_url_with};
+use chunkstore::{Credential, Repository, Store, StoreOptions, store::open_url_with};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -3,9 +3,9 @@
 
 use crate::work_dir;
 use chunkstore::{
-    BackupId, ChunkSize, CollectOptions, Collected, Compression, Credential, Encryption,
-    InitOptions, KdfCost, LeaseOptions, ReadLimits, Repository, Result, SnapshotInfo, Store,
-    VolumeName, collect,
+    BackupId, ChunkSize, CollectOptions, Compression, Credential, Encryption, InitOptions, KdfCost,
+    LeaseOptions, Repository, Result, Store, VolumeName, collect, format::SnapshotInfo,
+    map::ReadLimits, protocol::Collected,
 };
 use futures::TryStreamExt;
 use mover_changes::ChangeRequest;

@@ -8,8 +8,9 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
 use chunkstore::{
-    Credential, Encryption, Error, ErrorKind, Opener, Repository, Result, SegmentLayout, Store,
-    decode_pack_header, decode_pack_trailer,
+    Credential, Encryption, Error, ErrorKind, Opener, Repository, Result, Store,
+    format::SegmentLayout,
+    pack::{decode_pack_header, decode_pack_trailer},
 };
 use mover_engine::ops::check::{CheckOptions, CheckReport, ReadData, check};
 use mover_engine::run::{Cancel, MemoryBudget, Progress};
@@ -219,7 +220,7 @@ impl Rotting {
                 let repo = self.open().unwrap();
                 let refused = self.refused(&repo, &what);
                 let report = self.check(&repo);
-                let named = |f: &chunkstore::Finding| f.object == key;
+                let named = |f: &chunkstore::check::Finding| f.object == key;
                 assert!(report.findings.iter().any(named), "{what}: {:?}", report.findings);
                 let lost = report.lost.iter();
                 let lost: BTreeSet<_> =

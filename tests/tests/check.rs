@@ -2,10 +2,12 @@
 //! puts right.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
-use chunkstore::names::{manifest_key, pack_key};
+use chunkstore::format::names::{manifest_key, pack_key};
 use chunkstore::{
-    BackupId, Check, ChunkRef, Encryption, Error, FindingKind, LeaseOptions, Location, LostBackup,
-    PackId, PageAt, ReadLimits, Reader, Visitor, VolumeMap, VolumeName, reach,
+    BackupId, Check, ChunkRef, Encryption, Error, LeaseOptions, Location, PackId, Reader,
+    VolumeMap, VolumeName,
+    check::{FindingKind, LostBackup},
+    map::{PageAt, ReadLimits, Visitor, reach},
 };
 use mover_engine::ops::check::{CheckReport, ReadData};
 use object_store::ObjectStore;

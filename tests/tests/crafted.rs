@@ -4,8 +4,13 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
 use chunkstore::{
-    ChunkId, ChunkRef, Compression, Encryption, ErrorKind, Location, Manifest, MapRoot, PackId,
-    Page, PageAt, PageId, PageRef, ReadLimits, Result, Visitor, VolumeMap, random_bytes, reach,
+    ChunkId, ChunkRef, Compression, Encryption, ErrorKind, Location, Manifest, PackId, Result,
+    VolumeMap,
+    format::{MapRoot, Page},
+    ids::PageId,
+    map::{PageAt, ReadLimits, Visitor, reach},
+    random_bytes,
+    units::PageRef,
 };
 use mover_engine::ops::check::{CheckReport, ReadData};
 use mover_engine::ops::copy::{CopyOptions, copy};

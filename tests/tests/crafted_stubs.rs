@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
 use chunkstore::{
-    ChunkRef, Encryption, ErrorKind, PackId, PageAt, ReadLimits, Repository, Result, Stub, Visitor,
-    VolumeMap, reach,
+    ChunkRef, Encryption, ErrorKind, PackId, Repository, Result, VolumeMap,
+    format::Stub,
+    map::{PageAt, ReadLimits, Visitor, reach},
 };
 use mover_engine::ops::check::ReadData;
 use std::collections::BTreeMap;

@@ -5,10 +5,11 @@
 //! inherited unnoticed where its page is needed.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
-use chunkstore::names::pack_key;
+use chunkstore::format::names::pack_key;
 use chunkstore::{
-    ChunkRef, DamagedSet, Encryption, Error, ErrorKind, Location, PageAt, ReadLimits, Visitor,
-    VolumeMap, reach,
+    ChunkRef, Encryption, Error, ErrorKind, Location, VolumeMap,
+    map::{PageAt, ReadLimits, Visitor, reach},
+    repository::DamagedSet,
 };
 use object_store::ObjectStore;
 use std::fs;

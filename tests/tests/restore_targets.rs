@@ -5,7 +5,7 @@
 
 use chunkstore::{
     BackupId, ChunkSize, Compression, Encryption, ErrorKind, InitOptions, KdfCost, Repository,
-    SnapshotInfo, Store, VolumeName,
+    Store, VolumeName, format::SnapshotInfo,
 };
 use mover_changes::ChangeRequest;
 use mover_engine::ops::backup::{AuditAmount, BackupOptions, ParentChoice, backup};

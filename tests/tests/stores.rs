@@ -3,8 +3,10 @@
 #![allow(clippy::print_stdout)] // the harness shows it for tests that fail
 
 use chunkstore::{
-    CreateOnce, Created, Credential, Encryption, Error, ErrorKind, InitOptions, KdfCost,
-    Repository, Store, StoreOptions, open_url_with,
+    Credential, Encryption, Error, ErrorKind, InitOptions, KdfCost, Repository, Store,
+    StoreOptions,
+    repository::CreateOnce,
+    store::{Created, open_url_with},
 };
 use std::time::{Duration, Instant};
 use tests::{S3Bucket, S3Server};

@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
 use async_trait::async_trait;
-use chunkstore::names::parse_pack_key;
+use chunkstore::format::names::parse_pack_key;
 use chunkstore::testkit::{Answer, Hook, HookedStore, Request};
-use chunkstore::{Compression, DamagedSet, Encryption, ErrorKind, LeaseOptions, Result};
+use chunkstore::{
+    Compression, Encryption, ErrorKind, LeaseOptions, Result, repository::DamagedSet,
+};
 use mover_engine::ops::backup::AuditAmount;
 use mover_engine::ops::check::{CheckOptions, ReadData, check};
 use mover_engine::ops::copy::{CopyOptions, copy};

@@ -3,9 +3,12 @@
 
 use super::CHUNK;
 use chunkstore::{
-    ChunkId, ChunkNo, ChunkRef, ChunkSize, Compression, Credential, DedupIndex, DedupOptions,
-    Encryption, Geometry, Inherit, InitOptions, KdfCost, Location, Lookup, MapBuilder, MapReader,
-    PackId, PageSink, Repository, SegmentInfo, SegmentRecord, Store, VolumeMap, diff,
+    ChunkId, ChunkNo, ChunkRef, ChunkSize, Compression, Credential, Encryption, Geometry,
+    InitOptions, KdfCost, Location, MapBuilder, MapReader, PackId, Repository, Store, VolumeMap,
+    dedup::{DedupIndex, DedupOptions, Lookup},
+    format::SegmentRecord,
+    map::{Inherit, PageSink, diff},
+    repository::SegmentInfo,
 };
 use criterion::{Criterion, Throughput};
 use object_store::memory::InMemory;

@@ -7,7 +7,7 @@
 use crate::{failed, machine, say};
 use chunkstore::{
     ChunkSize, Credential, Encryption, Error, ErrorKind, InitOptions, KdfCost, LeaseOptions,
-    Repository, Result, SnapshotInfo, Store, StoreOptions, VolumeName, open_url,
+    Repository, Result, Store, StoreOptions, VolumeName, format::SnapshotInfo, open_url,
 };
 use mover::cli::parse_compression;
 use mover_changes::ChangeRequest;

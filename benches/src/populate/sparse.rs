@@ -5,8 +5,8 @@ use crate::failed;
 use benches::made_up_id;
 use chunkstore::testkit::{fuzzing, pack_end};
 use chunkstore::{
-    ChunkId, DirectoryEntry, Keys, Location, PackHasher, PackHeader, PackId, PackKind,
-    RepositoryId, Result,
+    ChunkId, Keys, Location, PackId, PackKind, RepositoryId, Result,
+    pack::{DirectoryEntry, PackHasher, PackHeader},
 };
 use std::fs::File;
 use std::ops::Range;
@@ -117,7 +117,11 @@ impl<'a> PackWriter<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use chunkstore::{Encryption, EntryKind, MasterKey, Opener, check_pack, decode_directory};
+    use chunkstore::{
+        Encryption, Opener,
+        keys::MasterKey,
+        pack::{EntryKind, check_pack, decode_directory},
+    };
     use std::sync::Arc;
 
     #[test]

@@ -1,7 +1,7 @@
 //! Encoders without randomness, for the golden repositories of the tests and for crafted objects.
 //! Never for a real repository: a salt or a pack id that is used twice gives secrets away.
 //!
-//! What is not here is deterministic anyway: pages, names, and [`crate::encode_segment`] with its
+//! What is not here is deterministic anyway: pages, names, and [`crate::format::encode_segment`] with its
 //! id and seed.
 
 use crate::error::Result;

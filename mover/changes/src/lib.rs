@@ -19,7 +19,7 @@ mod sources;
 mod volume;
 mod write;
 
-pub use chunkstore::ChangeKind;
+pub use chunkstore::format::ChangeKind;
 pub use ladder::{Descent, check_floor, descend};
 pub use parse::{ParseOptions, RANGES_MAX_DEFAULT, parse_changed_blocks};
 pub use plan::{BackupPlan, Changes, PlanInput, plan_backup};

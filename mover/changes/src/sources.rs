@@ -25,7 +25,7 @@ pub use retry::RetryPolicy;
 
 use crate::volume::{Movement, Volume};
 use crate::{ChangeKind, ChangedBlocks};
-use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
+use chunkstore::{Error, ErrorKind, Result, format::SnapshotInfo};
 use collector::Collector;
 use filesystem::filesystem_list;
 use std::path::PathBuf;

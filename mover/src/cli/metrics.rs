@@ -20,7 +20,7 @@ pub(crate) use push::push;
 pub(crate) use serve::Server;
 
 use super::exit::{CANCELLED, LIMIT, OK};
-use chunkstore::{Error, ErrorKind, RequestCounts, Result, Store};
+use chunkstore::{Error, ErrorKind, Result, Store, store::RequestCounts};
 use mover_engine::run::{Phase, Progress};
 use names::{INFO, Kind, OUTCOME, PHASE, PLAIN, REQUESTS};
 use prometheus::core::Collector;

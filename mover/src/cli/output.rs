@@ -12,7 +12,10 @@
 
 use super::exit::{exit_code, kind_word};
 use super::settings::OutputSettings;
-use chunkstore::{Error, ErrorKind, Result, redact, redact_known};
+use chunkstore::{
+    Error, ErrorKind, Result,
+    secrets::{redact, redact_known},
+};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use serde_json::Value;

@@ -6,8 +6,10 @@ use super::keys::{self, MadeKeyFile};
 use super::settings::{KeySources, RepositoryPlace};
 use chunkstore::{
     ChunkSize, Credential, Encryption, Error, ErrorKind, InitOptions, KdfCost, Repository, Result,
-    RetainPolicy, Store, StoreOptions, check_parameters, directory_of, open_url, open_url_with,
-    random_bytes,
+    Store, StoreOptions,
+    format::check_parameters,
+    open_url, random_bytes,
+    store::{RetainPolicy, directory_of, open_url_with},
 };
 use mover_engine::volume::device::leads_into;
 use object_store::memory::InMemory;

@@ -3,7 +3,10 @@
 use super::args::{RetainArgs, RetainInheritedArg, RetainModeArg};
 use crate::retention::Span;
 use chrono::{DateTime, NaiveDate, NaiveTime, TimeDelta, Utc};
-use chunkstore::{Error, ErrorKind, Inherited, Result, RetainMode, RetainPolicy, Retention};
+use chunkstore::{
+    Error, ErrorKind, Result,
+    store::{Inherited, RetainMode, RetainPolicy, Retention},
+};
 
 /// A lock cannot be taken back: a slip of the pen must not cost a century of storage.
 const YEARS_MAX: i32 = 100;

@@ -13,7 +13,9 @@ use super::args::{
     ColorWhen, DirectArg, EngineArg, GlobalArgs, LogLevel, OutputArgs, ResourceArgs,
 };
 use crate::cgroup::CgroupLimits;
-use chunkstore::{Compression, Error, ErrorKind, Result, TransferLimits, check_labels};
+use chunkstore::{
+    Compression, Error, ErrorKind, Result, format::check_labels, store::TransferLimits,
+};
 use mover_engine::ingest::CompressionChoice;
 use mover_engine::run::MemoryBudget;
 use mover_engine::sizes::parse_rate;

@@ -1,7 +1,7 @@
 //! From the flags about changed blocks to the sources that are meant by them.
 
 use super::args::{AllocatedFromArg, ChangesArgs, ChangesAskingArgs, KindArg};
-use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
+use chunkstore::{Error, ErrorKind, Result, format::SnapshotInfo};
 use mover_changes::{
     ChangeKind, ChangeRequest, ChangeSource, NbdSource, RestSource, RetryPolicy, SnapshotEndpoint,
     SnapshotSource,

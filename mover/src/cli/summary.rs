@@ -2,7 +2,7 @@
 //! themselves, as JSON.
 
 use super::table::{Page, human_time};
-use chunkstore::{RequestCounts, Retention};
+use chunkstore::store::{RequestCounts, Retention};
 use mover_engine::ops::backup::{BackupOutcome, BackupSummary};
 use mover_engine::ops::copy::{CopyOutcome, CopySummary};
 use mover_engine::ops::restore::RestoreSummary;

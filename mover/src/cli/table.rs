@@ -4,7 +4,9 @@
 use super::output::one_line;
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use chunkstore::{
-    BackupStats, CopiedFrom, Encryption, KeyInfo, Manifest, SnapshotInfo, SourceInfo, time_span,
+    Encryption, Manifest,
+    format::{BackupStats, CopiedFrom, KeyInfo, SnapshotInfo, SourceInfo},
+    store::time_span,
 };
 use mover_engine::sizes::show_bytes;
 use serde::Serialize;

@@ -13,7 +13,7 @@
 use super::context::tool;
 use super::output::{Ended, now};
 use crate::cgroup::CgroupLimits;
-use chunkstore::{redact, redact_known};
+use chunkstore::secrets::{redact, redact_known};
 use mover_engine::sizes::show_bytes;
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn secrets_are_left_out_wherever_they_stand() {
-        chunkstore::remember_secret("a secret of termination");
+        chunkstore::secrets::remember_secret("a secret of termination");
         let said = "it said a secret of termination, sig=0123456789abcdef";
         let name = "a secret of termination sig 0123456789abcdef";
         let body = json!({ "message": said, "summary": { "warnings": [said, 5], "id": name } });

@@ -1,6 +1,7 @@
 use super::*;
 use chunkstore::{
-    BackupId, BackupStats, ChangeKind, Manifest, MapRoot, SnapshotInfo, SourceInfo, VolumeName,
+    BackupId, Manifest, VolumeName,
+    format::{BackupStats, ChangeKind, MapRoot, SnapshotInfo, SourceInfo},
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;

@@ -10,9 +10,12 @@ mod repository;
 
 use chunkstore::testkit::golden;
 use chunkstore::{
-    Blocker, Blockers, Checkpoint, ChunkNo, Condemned, CondemnedList, Credential, DamageId,
-    Damaged, Encryption, Forgotten, FrontierPage, GenerationId, Lease, LeaseId, LeaseRole,
-    Manifest, ManifestRecord, PackId, ParentRef, Stub, Verdict, names,
+    ChunkNo, Credential, Encryption, Manifest, PackId,
+    format::{
+        Blocker, Blockers, Checkpoint, Condemned, CondemnedList, Damaged, Forgotten, FrontierPage,
+        Lease, LeaseRole, ManifestRecord, ParentRef, Stub, Verdict, names,
+    },
+    ids::{DamageId, GenerationId, LeaseId},
 };
 use repository::{Builder, CHUNK_BYTES, Image};
 use serde_json::json;

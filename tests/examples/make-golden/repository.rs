@@ -4,11 +4,16 @@
 use chrono::{DateTime, Utc};
 use chunkstore::testkit::golden;
 use chunkstore::{
-    BackupId, BackupStats, ChangeKind, Child, ChunkId, ChunkNo, ChunkRef, ChunkSize, Compression,
-    Credential, Encryption, Geometry, KdfCost, KeyId, Keys, Location, Manifest, ManifestRecord,
-    MapRoot, MasterKey, PackBuilder, PackId, PackKind, Page, PageId, PageRef, ParentRef,
-    RepositoryId, RepositoryParams, Sealer, SegmentId, SegmentRecord, SnapshotInfo, SourceInfo,
-    Stub, VolumeName, Wrapping, encode_segment, names,
+    BackupId, ChunkId, ChunkNo, ChunkRef, ChunkSize, Compression, Credential, Encryption, Geometry,
+    KdfCost, Keys, Location, Manifest, PackBuilder, PackId, PackKind, RepositoryId, Sealer,
+    VolumeName,
+    format::{
+        BackupStats, ChangeKind, Child, ManifestRecord, MapRoot, Page, ParentRef, RepositoryParams,
+        SegmentRecord, SnapshotInfo, SourceInfo, Stub, Wrapping, encode_segment, names,
+    },
+    ids::{KeyId, PageId, SegmentId},
+    keys::MasterKey,
+    units::PageRef,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -170,7 +175,11 @@ impl Builder {
         refs
     }
 
-    fn finish(&mut self, collector: &mut PackBuilder, closed: Option<chunkstore::ClosedPack>) {
+    fn finish(
+        &mut self,
+        collector: &mut PackBuilder,
+        closed: Option<chunkstore::pack::ClosedPack>,
+    ) {
         if let Some(closed) = closed {
             collector.close(closed).expect("close the pack");
         }
@@ -221,7 +230,7 @@ impl Builder {
         geometry: &Geometry,
         refs: &Refs,
     ) -> (MapRoot, Vec<(PageId, Vec<u8>)>) {
-        let depth = chunkstore::map_depth(FANOUT, geometry.chunks());
+        let depth = chunkstore::units::map_depth(FANOUT, geometry.chunks());
         let mut below: BTreeMap<u64, Child> =
             refs.iter().map(|(no, chunk)| (*no, Child::from(*chunk))).collect();
         let mut all_new = Vec::new();

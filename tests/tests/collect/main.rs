@@ -13,7 +13,7 @@ mod paths;
 mod records;
 mod world;
 
-use chunkstore::{ErrorKind, names};
+use chunkstore::{ErrorKind, format::names};
 use std::collections::BTreeSet;
 use tests::{Death, DyingStore, expect_clean};
 use world::{CHUNK, Committed, LONG, World, keys_below};

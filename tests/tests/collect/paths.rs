@@ -3,7 +3,7 @@
 //! wait at once.
 
 use crate::world::{CHUNK, Committed, LONG, World, keys_below};
-use chunkstore::names;
+use chunkstore::format::names;
 use object_store::{ObjectStore, ObjectStoreExt};
 use std::sync::Arc;
 use tests::{ClockedStore, Death, DyingStore, Rng};

@@ -3,7 +3,10 @@
 
 use crate::world::{CHUNK, LONG, World, keys_below};
 use chunkstore::{
-    DamagedSet, Location, PackId, PageAt, ReadLimits, Visitor, VolumeMap, names, reach,
+    Location, PackId, VolumeMap,
+    format::names,
+    map::{PageAt, ReadLimits, Visitor, reach},
+    repository::DamagedSet,
 };
 use std::fs;
 use std::path::PathBuf;

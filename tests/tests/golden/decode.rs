@@ -2,9 +2,12 @@
 
 use chunkstore::testkit::golden;
 use chunkstore::{
-    Blockers, ChunkId, Codec, Condemned, Damaged, Encryption, EntryKind, Error, ErrorKind,
-    Forgotten, Keys, Lease, ManifestRecord, Opener, PackKind, Page, Repository, RepositoryParams,
-    Result, SegmentIndex, SegmentOpener, Stub, Verdict, check_pack, names, unwrap_master_key,
+    ChunkId, Encryption, Error, ErrorKind, Keys, Opener, PackKind, Repository, Result,
+    format::{
+        Blockers, Condemned, Damaged, Forgotten, Lease, ManifestRecord, Page, RepositoryParams,
+        SegmentIndex, SegmentOpener, Stub, Verdict, names, unwrap_master_key,
+    },
+    pack::{Codec, EntryKind, check_pack},
 };
 use std::sync::Arc;
 use tests::Golden;

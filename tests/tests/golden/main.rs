@@ -5,7 +5,7 @@ mod damage;
 mod decode;
 
 use chunkstore::testkit::fuzzing;
-use chunkstore::{BackupId, Credential, ErrorKind, VolumeName, names};
+use chunkstore::{BackupId, Credential, ErrorKind, VolumeName, format::names};
 use decode::{Decoder, kind_of};
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;

@@ -10,11 +10,12 @@ mod play;
 mod record;
 
 use crate::steps::Step;
-use chunkstore::names::{AttemptName, pack_key};
+use chunkstore::format::names::{AttemptName, pack_key};
 use chunkstore::testkit::HookedStore;
 use chunkstore::{
-    ChunkRef, DamagedSet, Encryption, Error, PackId, PageAt, ReadLimits, Repository, Result,
-    Visitor, VolumeMap, reach,
+    ChunkRef, Encryption, Error, PackId, Repository, Result, VolumeMap,
+    map::{PageAt, ReadLimits, Visitor, reach},
+    repository::DamagedSet,
 };
 use mover_engine::ops::backup::BackupOptions;
 use mover_engine::run::Cancel;

@@ -1,6 +1,6 @@
 //! Small files that name who asks and whom to trust: tokens and certificates.
 
-use chunkstore::{Error, ErrorKind, Result, remember_secret};
+use chunkstore::{Error, ErrorKind, Result, secrets::remember_secret};
 use std::path::Path;
 use zeroize::Zeroizing;
 

@@ -21,7 +21,7 @@ use super::collector::{Collector, refused};
 use super::credentials::read_token;
 use super::retry::RetryBudget;
 use crate::{ChangeKind, ChangedBlocks, ListOrigin};
-use chunkstore::{Error, ErrorKind, Result, Setting, SnapshotInfo};
+use chunkstore::{Error, ErrorKind, Result, Setting, format::SnapshotInfo};
 use said::Said;
 use status::{Class, Failure, broken, judge};
 use std::path::PathBuf;

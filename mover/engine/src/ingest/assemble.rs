@@ -14,8 +14,8 @@ use super::stop::Stop;
 use super::unit::{ChunkOutcome, SealedUnit, Step, Work};
 use super::upload::Uploads;
 use chunkstore::{
-    ChunkId, ChunkNo, ChunkRef, Error, ErrorKind, Location, MapBuilder, MapRoot, PackBuilder,
-    PackId, PageSink, Result, RunTable,
+    ChunkId, ChunkNo, ChunkRef, Error, ErrorKind, Location, MapBuilder, PackBuilder, PackId,
+    Result, dedup::RunTable, format::MapRoot, map::PageSink,
 };
 use crossbeam_channel::Receiver;
 use std::collections::{BTreeMap, HashSet};
@@ -49,7 +49,7 @@ enum Waiting {
 }
 
 struct Turn {
-    base: Option<std::sync::Arc<chunkstore::PageSet>>,
+    base: Option<std::sync::Arc<chunkstore::map::PageSet>>,
     work: TurnWork,
 }
 
@@ -64,7 +64,7 @@ impl AssembleStage<'_> {
     pub(crate) fn run(
         mut self,
         inbox: &Receiver<Step>,
-        close: impl Fn() -> Option<chunkstore::ClosedPack>,
+        close: impl Fn() -> Option<chunkstore::pack::ClosedPack>,
     ) -> Result<Option<Assembled>> {
         let mut turns: BTreeMap<u64, Turn> = BTreeMap::new();
         let mut next = 0;
@@ -117,7 +117,7 @@ impl AssembleStage<'_> {
     /// from.
     fn cut(
         &mut self,
-        close: &impl Fn() -> Option<chunkstore::ClosedPack>,
+        close: &impl Fn() -> Option<chunkstore::pack::ClosedPack>,
         reused: &HashSet<PackId>,
     ) -> Result<()> {
         let frontier = match self.uploads.checkpoints().on() {
@@ -147,7 +147,7 @@ impl AssembleStage<'_> {
     /// to the run.
     fn arrived(
         &mut self,
-        base: Option<std::sync::Arc<chunkstore::PageSet>>,
+        base: Option<std::sync::Arc<chunkstore::map::PageSet>>,
         work: Work,
         reused: &mut HashSet<PackId>,
     ) -> Result<Turn> {
@@ -243,7 +243,7 @@ fn close_chunks(
     collector: &mut PackBuilder,
     sink: &mut PageSink,
     uploads: &mut Uploads,
-    close: &impl Fn() -> Option<chunkstore::ClosedPack>,
+    close: &impl Fn() -> Option<chunkstore::pack::ClosedPack>,
 ) -> Result<()> {
     if let Some(closed) = close() {
         collector.close(closed)?;

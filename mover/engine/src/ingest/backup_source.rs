@@ -35,7 +35,7 @@ use crate::run::threads::spawn;
 use crate::run::{Cancel, Progress};
 use crate::volume::io::Arena;
 use chunkstore::{
-    ChunkNo, ErrorKind, Geometry, MapReader, Repository, Result, StubFollower, VolumeMap,
+    ChunkNo, ErrorKind, Geometry, MapReader, Repository, Result, VolumeMap, fetch::StubFollower,
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use std::ops::Range;

@@ -19,7 +19,7 @@
 //!
 //! Owned by the uploads, which learn what arrives. Decides only; `upload.rs` does the requests.
 
-use chunkstore::{ChunkNo, FrontierPage, PackId};
+use chunkstore::{ChunkNo, PackId, format::FrontierPage};
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 

@@ -2,8 +2,10 @@
 
 use crate::run::RunContext;
 use chunkstore::{
-    Checkpoint, DamagedSet, Error, ErrorKind, Manifest, ReadLimits, Repository, Result, VolumeMap,
-    damaged_chunks,
+    Error, ErrorKind, Manifest, Repository, Result, VolumeMap,
+    format::Checkpoint,
+    map::{ReadLimits, damaged_chunks},
+    repository::DamagedSet,
 };
 use std::ops::Range;
 

@@ -3,8 +3,9 @@
 
 use super::stop::Stop;
 use chunkstore::{
-    ChunkId, ChunkRef, DamagedSet, DedupIndex, DedupOptions, Location, Lookup, PackId, Repository,
-    Result, Scratch, SegmentInfo,
+    ChunkId, ChunkRef, Location, PackId, Repository, Result,
+    dedup::{DedupIndex, DedupOptions, Lookup, Scratch},
+    repository::{DamagedSet, SegmentInfo},
 };
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

@@ -10,7 +10,7 @@ use super::read_throttle::ReadThrottle;
 use super::stop::Stop;
 use super::unit::{Step, Unit, Work};
 use super::units::{UnitCutter, UnitPiece, Windows, read_bytes};
-use chunkstore::{Advice, ChunkNo, ErrorKind, Geometry, MapReader, PageSet, Result, Setting};
+use chunkstore::{Advice, ChunkNo, ErrorKind, Geometry, MapReader, Result, Setting, map::PageSet};
 use crossbeam_channel::Sender;
 use mover_changes::BackupPlan;
 use std::num::NonZeroU64;

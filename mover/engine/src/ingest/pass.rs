@@ -25,9 +25,12 @@ use crate::run::Progress;
 use crate::volume::device::Source;
 use crate::volume::io::{Arena, Engine, EngineChoice};
 use chunkstore::{
-    Checkpoint, Checkpointer, ChunkNo, Compression, Error, ErrorKind, Geometry, Inherit,
-    MapBuilder, MapReader, PackAllocator, PackBuilder, PackId, PackKind, PageSink, ReadLimits,
-    Repository, Result, RunTable, Sealer, VolumeMap,
+    ChunkNo, Compression, Error, ErrorKind, Geometry, MapBuilder, MapReader, PackAllocator,
+    PackBuilder, PackId, PackKind, Repository, Result, Sealer, VolumeMap,
+    dedup::RunTable,
+    format::Checkpoint,
+    map::{Inherit, PageSink, ReadLimits},
+    protocol::Checkpointer,
 };
 use crossbeam_channel::{Receiver, Sender, bounded};
 use mover_changes::BackupPlan;

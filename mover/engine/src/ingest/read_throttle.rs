@@ -1,7 +1,7 @@
 //! The rate at which a backup reads its source at most: `--limit-read`.
 
 use super::stop::STOP_POLL;
-use chunkstore::RateLimiter;
+use chunkstore::store::RateLimiter;
 use std::num::NonZeroU64;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;

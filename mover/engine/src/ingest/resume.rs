@@ -3,7 +3,7 @@
 
 use crate::run::Cancel;
 use crate::run::quota::{Bound, Meter, too_small};
-use chunkstore::{Error, ErrorKind, PlanDigest};
+use chunkstore::{Error, ErrorKind, ids::PlanDigest};
 use mover_extents::Extents;
 use serde::Serialize;
 use std::time::Duration;

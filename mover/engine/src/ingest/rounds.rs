@@ -18,8 +18,8 @@ use crate::ingest::scratch::ScratchDir;
 use crate::run::quota::{Bound, Meter};
 use crate::run::{Phase, RunContext};
 use chunkstore::{
-    Checkpoint, Commit, DedupOptions, Error, ErrorKind, Geometry, Manifest, PackId, Repository,
-    Result, ResumeBy, VolumeMap, Writer, check_frontier,
+    Commit, Error, ErrorKind, Geometry, Manifest, PackId, Repository, Result, VolumeMap, Writer,
+    dedup::DedupOptions, format::Checkpoint, map::check_frontier, protocol::ResumeBy,
 };
 use mover_changes::BackupPlan;
 use std::collections::HashSet;

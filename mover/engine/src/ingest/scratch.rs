@@ -11,8 +11,10 @@
 //! goes. Nothing here is ever needed to read a backup.
 
 use chunkstore::{
-    Error, ErrorKind, RepositoryId, Result, Scratch, ScratchBytes, ScratchWriter, SegmentId,
-    Setting, random_bytes,
+    Error, ErrorKind, RepositoryId, Result, Setting,
+    dedup::{Scratch, ScratchBytes, ScratchWriter},
+    ids::SegmentId,
+    random_bytes,
 };
 use memmap2::Mmap;
 use rustix::fs::{

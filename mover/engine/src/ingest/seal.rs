@@ -12,8 +12,9 @@ use super::unit::{ChunkOutcome, Filled, SealedUnit, Step, Work};
 use crate::run::Progress;
 use crate::run::quota::{Bound, Meter};
 use chunkstore::{
-    ChunkId, ChunkNo, ChunkRef, DedupReservation, Geometry, Keys, PackAllocator, Result, RunTable,
-    Sealer, is_zero,
+    ChunkId, ChunkNo, ChunkRef, Geometry, Keys, PackAllocator, Result, Sealer,
+    dedup::{DedupReservation, RunTable},
+    is_zero,
 };
 use crossbeam_channel::{Receiver, Sender};
 use std::ops::Range;
@@ -154,7 +155,7 @@ impl SealStage<'_> {
         &self,
         chunk: ChunkNo,
         bytes: &[u8],
-        base: Option<&chunkstore::PageSet>,
+        base: Option<&chunkstore::map::PageSet>,
         stats: &mut SealStats,
     ) -> Result<Decision> {
         let len = bytes.len() as u64;

@@ -1,7 +1,7 @@
 //! What the stages hand to each other.
 
 use crate::volume::io::Slot;
-use chunkstore::{ChunkId, ChunkNo, ChunkRef, PageSet, SealedEntry};
+use chunkstore::{ChunkId, ChunkNo, ChunkRef, map::PageSet, seal::SealedEntry};
 use std::ops::Range;
 use std::sync::Arc;
 

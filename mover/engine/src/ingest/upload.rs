@@ -15,8 +15,11 @@ use crate::run::concurrency::Controller;
 use crate::run::quota::Meter;
 use chunkstore::limits::CHECKPOINT_PACKS_MAX;
 use chunkstore::{
-    Checkpointer, ChunkId, ChunkNo, Error, ErrorKind, FinishedPack, FrontierPage, Location, PackId,
-    PackKind, Repository, Result, SegmentId, SegmentRecord,
+    ChunkId, ChunkNo, Error, ErrorKind, Location, PackId, PackKind, Repository, Result,
+    format::{FrontierPage, SegmentRecord},
+    ids::SegmentId,
+    pack::FinishedPack,
+    protocol::Checkpointer,
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use std::collections::HashSet;

@@ -33,8 +33,9 @@ use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
 use crate::volume::device::DirectIo;
 use crate::volume::io::EngineChoice;
 use chunkstore::{
-    BackupId, BackupStats, Checkpoint, Error, LeaseOptions, Manifest, Repository, Result,
-    SnapshotInfo, VolumeMap, VolumeName, Writer, WriterOptions,
+    BackupId, Error, LeaseOptions, Manifest, Repository, Result, VolumeMap, VolumeName, Writer,
+    WriterOptions,
+    format::{BackupStats, Checkpoint, SnapshotInfo},
 };
 use mover_changes::{BackupPlan, ChangeRequest, ListOrigin};
 use parent::Known;

@@ -16,9 +16,11 @@ use crate::run::failure::Failure;
 use crate::run::threads::{cores, spawn};
 use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
 use chunkstore::{
-    Advice, Check, CheckFigures, Error, ErrorKind, Finding, LeaseOptions, LostBackup, PackChecker,
-    PackId, PackReport, ReadLimits, Reader, Repaired, Repository, RequestCounts, Result, Setting,
+    Advice, Check, Error, ErrorKind, LeaseOptions, PackId, Reader, Repository, Result, Setting,
+    check::{CheckFigures, Finding, LostBackup, PackChecker, PackReport, Repaired},
+    map::ReadLimits,
     random_bytes,
+    store::RequestCounts,
 };
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -15,8 +15,9 @@ use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
 use crate::volume::device::{DeviceKind, DirectIo, Source, SourceOptions};
 use crate::volume::io::EngineChoice;
 use chunkstore::{
-    ChangeKind, Error, ErrorKind, LeaseOptions, Manifest, Repository, RequestCounts, Result,
-    Setting, SourceInfo,
+    Error, ErrorKind, LeaseOptions, Manifest, Repository, Result, Setting,
+    format::{ChangeKind, SourceInfo},
+    store::RequestCounts,
 };
 use mover_changes::ListOrigin;
 use serde::Serialize;

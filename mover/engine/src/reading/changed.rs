@@ -2,7 +2,8 @@
 //! two maps differ, and no chunk is read.
 
 use chunkstore::{
-    ChunkNo, Geometry, Manifest, MapReader, MapWalk, PageSet, Repository, Result, VolumeMap,
+    ChunkNo, Geometry, Manifest, MapReader, Repository, Result, VolumeMap,
+    map::{MapWalk, PageSet},
 };
 use mover_changes::{ChangeKind, ChangedBlocks, ListOrigin};
 use mover_extents::Extents;
@@ -21,7 +22,7 @@ pub(crate) async fn diff_of(
     let reader = |m| VolumeMap::of(repo, m).and_then(|map| MapReader::new(Arc::clone(repo), map));
     let (mut old, mut new) = (reader(a)?, reader(b)?);
     let geometry = *new.map().geometry();
-    let changed = chunkstore::diff(&mut old, &mut new).await?;
+    let changed = chunkstore::map::diff(&mut old, &mut new).await?;
     let changed = with_growth(changed, old.map().geometry(), &geometry);
     let stored = stored_chunks(&mut new, &changed).await?;
     let listed = bytes_of(&changed, &geometry);

@@ -21,7 +21,9 @@ use crate::run::threads::spawn;
 use crate::run::{Cancel, Progress};
 use crate::volume::device::{DeviceKind, Source};
 use crate::volume::io::{Arena, Engine, EngineChoice, Op, Slot};
-use chunkstore::{ChunkId, ChunkNo, Error, ErrorKind, Keys, MapReader, MapWalk, Result, is_zero};
+use chunkstore::{
+    ChunkId, ChunkNo, Error, ErrorKind, Keys, MapReader, Result, is_zero, map::MapWalk,
+};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;

@@ -3,7 +3,7 @@
 
 use super::plan::{Placement, PlanScope};
 use super::ranges::RangeSet;
-use chunkstore::{BackupId, ChunkNo, Error, ErrorKind, LostPage, Result, Setting};
+use chunkstore::{BackupId, ChunkNo, Error, ErrorKind, Result, Setting, map::LostPage};
 use serde::Serialize;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};

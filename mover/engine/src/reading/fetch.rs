@@ -20,11 +20,12 @@ use super::plan::{
 };
 use crate::run::Progress;
 use crate::run::concurrency::Gate;
+use chunkstore::format::names::pack_key;
 use chunkstore::limits::MOVED_HOPS_MAX;
-use chunkstore::names::pack_key;
 use chunkstore::{
-    EntryAddr, Error, ErrorKind, Fetched, MapReader, MapWalk, RangeRead, Repository, Result,
-    StubFollower, read_range,
+    Error, ErrorKind, MapReader, Repository, Result,
+    fetch::{EntryAddr, Fetched, RangeRead, StubFollower, read_range},
+    map::MapWalk,
 };
 use crossbeam_channel::Sender;
 use futures::{StreamExt, TryStreamExt, stream};

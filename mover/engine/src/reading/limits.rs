@@ -5,7 +5,7 @@
 
 use crate::run::MemoryBudget;
 use chunkstore::limits::{ENTRY_HEADER_BYTES, TAG_BYTES};
-use chunkstore::{ReadLimits, RepositoryParams, Result};
+use chunkstore::{Result, format::RepositoryParams, map::ReadLimits};
 
 /// Writes, or reads, of a device in flight. Deeper was not faster on any device measured (design: 4
 /// to 16).

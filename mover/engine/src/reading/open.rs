@@ -11,9 +11,11 @@ use crate::run::Progress;
 use crate::run::failure::Failure;
 use crate::volume::io::{Arena, Slot};
 use bytes::Bytes;
-use chunkstore::names::pack_key;
+use chunkstore::format::names::pack_key;
 use chunkstore::{
-    Advice, EntryAddr, EntryHeader, EntryKind, Error, ErrorKind, Keys, Opener, Result,
+    Advice, Error, ErrorKind, Keys, Opener, Result,
+    fetch::EntryAddr,
+    pack::{EntryHeader, EntryKind},
 };
 use crossbeam_channel::{Receiver, Sender};
 use std::ops::Range;

@@ -29,7 +29,7 @@ use crate::run::threads::spawn;
 use crate::run::{Cancel, RunContext};
 use crate::volume::device::Target;
 use crate::volume::io::{Arena, Engine};
-use chunkstore::{Error, ErrorKind, MapReader, Repository, Result, StubFollower};
+use chunkstore::{Error, ErrorKind, MapReader, Repository, Result, fetch::StubFollower};
 use crossbeam_channel::{Receiver, unbounded};
 use std::io::Write;
 use std::sync::Arc;

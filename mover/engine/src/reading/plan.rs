@@ -11,8 +11,8 @@
 //! end; every chunk and every zero range lies, clipped, within the wanted bytes.
 
 use chunkstore::{
-    ChunkId, ChunkNo, ChunkRef, EntryAddr, Error, ErrorKind, Geometry, Location, RangeRead, Result,
-    plan_reads,
+    ChunkId, ChunkNo, ChunkRef, Error, ErrorKind, Geometry, Location, Result,
+    fetch::{EntryAddr, RangeRead, plan_reads},
 };
 use std::ops::Range;
 

@@ -12,7 +12,8 @@ use super::super::table::Page;
 use super::super::watch::Watch;
 use chrono::Utc;
 use chunkstore::{
-    BackupId, Error, ErrorKind, RequestCounts, Result, SnapshotInfo, Store, VolumeName,
+    BackupId, Error, ErrorKind, Result, Store, VolumeName, format::SnapshotInfo,
+    store::RequestCounts,
 };
 use mover_engine::ops::backup::{AuditAmount, BackupOptions, ParentChoice, backup as run};
 use mover_engine::run::Progress;

@@ -5,7 +5,7 @@ use super::super::context::Context;
 use super::super::sources;
 use super::super::table::Page;
 use crate::inspect::{Figures, Form, sample};
-use chunkstore::{Error, ErrorKind, Result, SnapshotInfo};
+use chunkstore::{Error, ErrorKind, Result, format::SnapshotInfo};
 use mover_changes::{
     ChangeKind, ChangeRequest, ChangeSource, ChangedBlocks, ListRequest, check_floor, descend,
 };

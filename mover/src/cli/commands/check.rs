@@ -7,7 +7,10 @@ use super::super::repository;
 use super::super::table::Page;
 use super::super::watch::Watch;
 use super::restore::lease;
-use chunkstore::{Error, ErrorKind, Finding, LostBackup, Repaired, Result};
+use chunkstore::{
+    Error, ErrorKind, Result,
+    check::{Finding, LostBackup, Repaired},
+};
 use mover_engine::ops::check::{CheckOptions, CheckReport, ReadData, check as run_check};
 use mover_engine::run::Progress;
 use mover_engine::sizes::{counted, show_bytes, show_duration};

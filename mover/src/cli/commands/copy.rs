@@ -20,8 +20,8 @@ use super::forget::policy;
 use crate::retention::{Policy, plan_forget};
 use chrono::Utc;
 use chunkstore::{
-    BackupEntry, Error, ErrorKind, Manifest, Repository, Result, RetainPolicy, Retention,
-    VolumeName,
+    BackupEntry, Error, ErrorKind, Manifest, Repository, Result, VolumeName,
+    store::{RetainPolicy, Retention},
 };
 use mover_engine::ops::copy::{
     CopyOptions, CopyOutcome, CopySummary, Standing, base_of, copy as run, standing,

@@ -9,7 +9,7 @@ use super::super::repository;
 use super::super::table::{human_time, machine_time, table};
 use super::browse::{unreadable, warn_of_unknown};
 use crate::retention::{Decision, Policy, Span, Tag, plan_forget};
-use chunkstore::names::AttemptName;
+use chunkstore::format::names::AttemptName;
 use chunkstore::{Error, ErrorKind, Manifest, Repository, Result, VolumeName};
 use futures::{StreamExt, TryStreamExt, stream};
 use mover_engine::sizes::counted;

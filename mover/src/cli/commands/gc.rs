@@ -8,8 +8,10 @@ use super::super::watch::Watch;
 use super::plan::{money, read_prices};
 use crate::price::{Cost, Usage};
 use chunkstore::{
-    CollectOptions, Collected, LeaseOptions, ReadLimits, Repository, RequestCounts, Result,
-    collect, preview_collection,
+    CollectOptions, LeaseOptions, Repository, Result, collect,
+    map::ReadLimits,
+    protocol::{Collected, preview_collection},
+    store::RequestCounts,
 };
 use mover_engine::run::Cancel;
 use mover_engine::sizes::{counted, show_bytes};

@@ -5,7 +5,9 @@ use super::super::context::{Context, host};
 use super::super::keys;
 use super::super::repository;
 use super::super::table::{KeyView, key_table};
-use chunkstore::{Encryption, Error, ErrorKind, KdfCost, KeyId, KeyInfo, Repository, Result};
+use chunkstore::{
+    Encryption, Error, ErrorKind, KdfCost, Repository, Result, format::KeyInfo, ids::KeyId,
+};
 use serde_json::json;
 
 pub(crate) fn add(ctx: &Context, args: &KeyAddArgs) -> Result<()> {

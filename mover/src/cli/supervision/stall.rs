@@ -4,7 +4,7 @@
 //! in, and of the number of requests to the store, but for those that a lease's heartbeat makes by
 //! itself. Pure: it is told the time.
 
-use chunkstore::{RequestCounts, Store};
+use chunkstore::{Store, store::RequestCounts};
 use mover_engine::run::{Counter, Progress};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

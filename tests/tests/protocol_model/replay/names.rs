@@ -4,13 +4,16 @@ use super::record::Request;
 use crate::store::{
     Condemned, ENTRIES, LEASES, Manifest, NONE, PACKS, Packs, Places, Store, bits, place,
 };
-use chunkstore::names::{
+use chunkstore::format::names::{
     AttemptName, GcObject, blockers_key, condemned_key, lease_key, moved_key, pack_key,
     parse_forgotten_key, parse_gc_key, parse_lease_key, parse_manifest_key, parse_moved_key,
     parse_pack_key, verdict_key,
 };
 use chunkstore::testkit::Verb;
-use chunkstore::{GenerationId, LeaseId, PackId};
+use chunkstore::{
+    PackId,
+    ids::{GenerationId, LeaseId},
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A chunk or page of a pack.

@@ -16,14 +16,16 @@ use crate::steps::{Op, Step};
 use crate::store::{ENTRIES, Key, LEASES, NONE, Packs, Places, Store, bits, places_of};
 use crate::world::{ACTORS, Action, Actor, Spec, State, World};
 use crate::writer::{BESIDE, WRITER_PACKS, WriterSpec};
-use chunkstore::names::{
+use chunkstore::format::names::{
     AttemptName, GcObject, parse_forgotten_key, parse_gc_key, parse_lease_key, parse_manifest_key,
     parse_pack_key,
 };
 use chunkstore::testkit::Verb;
 use chunkstore::{
-    Condemned, GenerationId, Lease, LeaseId, LeaseRole, PackId, PackKind, Repository, Verdict,
-    decode_pack_header,
+    PackId, PackKind, Repository,
+    format::{Condemned, Lease, LeaseRole, Verdict},
+    ids::{GenerationId, LeaseId},
+    pack::decode_pack_header,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use wanted::{Where, answer_fits, clocks, wanted};

@@ -5,7 +5,7 @@ use super::super::collector::refused;
 use super::SnapshotEndpoint;
 use super::transport::Ended;
 use super::wire::MESSAGE_BYTES_MAX;
-use chunkstore::{Error, ErrorKind, Setting, redact};
+use chunkstore::{Error, ErrorKind, Setting, secrets::redact};
 use tonic::{Code, Status};
 
 /// Longest part of a server's own words in a message, characters.

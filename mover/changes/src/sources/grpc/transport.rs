@@ -8,7 +8,7 @@ use super::super::RetryPolicy;
 use super::super::credentials::{read_ca, read_small};
 use super::wire::{Followed, MESSAGE_BYTES_MAX, Seen, Watch};
 use super::{SnapshotEndpoint, SnapshotSource};
-use chunkstore::{Error, ErrorKind, Result, remember_secret};
+use chunkstore::{Error, ErrorKind, Result, secrets::remember_secret};
 use proto::csi::snapshot_metadata_client::SnapshotMetadataClient as CsiClient;
 use proto::kubernetes::snapshot_metadata_client::SnapshotMetadataClient as KubernetesClient;
 use proto::{csi, kubernetes};

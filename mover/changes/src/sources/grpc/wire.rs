@@ -6,7 +6,7 @@
 //! the server's. So each answer goes through here first: it must be one of gRPC, its trailers must
 //! come at a frame's border and have a status, and what ends a call is noted as what it is.
 
-use chunkstore::redact;
+use chunkstore::secrets::redact;
 use hyper::body::{Body, Frame};
 use hyper::header::CONTENT_TYPE;
 use hyper::{HeaderMap, Request, Response, StatusCode};

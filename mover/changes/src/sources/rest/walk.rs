@@ -7,7 +7,7 @@
 use super::super::collector::{Collector, refused};
 use super::client::{Answer, Client};
 use super::page::{Block, Page, read_page};
-use chunkstore::{Error, ErrorKind, Result, Setting, redact};
+use chunkstore::{Error, ErrorKind, Result, Setting, secrets::redact};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 

@@ -17,8 +17,8 @@ use crate::run::{Cancel, RunContext};
 use crate::volume::device::Source;
 use crate::volume::io::Arena;
 use chunkstore::{
-    ChangeKind, ChunkNo, ChunkRef, Error, ErrorKind, Geometry, MapReader, PageSet, Repository,
-    Result, Setting, VolumeMap, is_zero,
+    ChunkNo, ChunkRef, Error, ErrorKind, Geometry, MapReader, Repository, Result, Setting,
+    VolumeMap, format::ChangeKind, is_zero, map::PageSet,
 };
 use mover_changes::BackupPlan;
 use mover_extents::Extents;

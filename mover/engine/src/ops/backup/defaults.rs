@@ -6,7 +6,7 @@ use crate::run::quota::Quota;
 use crate::run::{MemoryBudget, host, tool};
 use crate::volume::device::DirectIo;
 use crate::volume::io::EngineChoice;
-use chunkstore::SnapshotInfo;
+use chunkstore::format::SnapshotInfo;
 use mover_changes::ChangeRequest;
 use std::collections::BTreeMap;
 use std::path::PathBuf;

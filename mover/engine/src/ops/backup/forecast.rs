@@ -24,8 +24,12 @@ use crate::ingest::dedup::worth_bytes;
 use crate::ingest::{Bounds, Resumed, damage, units};
 use crate::run::{Cancel, Progress, RunContext};
 use chunkstore::{
-    ChangeKind, Checkpoint, ChunkNo, DamagedSet, DedupOptions, Geometry, Manifest, Repository,
-    Result, Unfinished, VolumeMap, check_frontier, find_unfinished, read_damaged,
+    ChunkNo, Geometry, Manifest, Repository, Result, VolumeMap,
+    dedup::DedupOptions,
+    format::{ChangeKind, Checkpoint},
+    map::check_frontier,
+    protocol::{Unfinished, find_unfinished},
+    repository::{DamagedSet, read_damaged},
 };
 use elsewhere::Elsewhere;
 use look::{Estimate, Look};

@@ -20,7 +20,8 @@ use crate::ingest::bounds::ranges_max;
 use crate::run::{Cancel, MemoryBudget, RunContext};
 use crate::volume::device::Source;
 use chunkstore::{
-    ChangeKind, ChunkSize, Error, ErrorKind, Repository, Result, Setting, VolumeName, is_zero,
+    ChunkSize, Error, ErrorKind, Repository, Result, Setting, VolumeName, format::ChangeKind,
+    is_zero,
 };
 use mover_changes::{
     ChangeRequest, ChangeSource, ChangedBlocks, ListRequest, Movement, ParseOptions, check_floor,

@@ -4,7 +4,7 @@ use super::BackupOptions;
 use super::same::SNAPSHOTS_LOOKED_AT;
 use crate::run::RunContext;
 use chunkstore::{
-    Error, ErrorKind, Manifest, Recent, Repository, Result, Setting, VolumeName, Writer,
+    Error, ErrorKind, Manifest, Repository, Result, Setting, VolumeName, Writer, repository::Recent,
 };
 use mover_changes::ListOrigin;
 use std::sync::Arc;

@@ -9,8 +9,8 @@ use crate::ingest::{Bounds, damage};
 use crate::run::RunContext;
 use crate::volume::device::{Source, SourceOptions};
 use chunkstore::{
-    ChangeKind, DamagedSet, Error, ErrorKind, Geometry, Manifest, ReadLimits, Repository, Result,
-    Setting, VolumeName,
+    Error, ErrorKind, Geometry, Manifest, Repository, Result, Setting, VolumeName,
+    format::ChangeKind, map::ReadLimits, repository::DamagedSet,
 };
 use mover_changes::{BackupPlan, ChangeSource, ChangedBlocks, Changes, PlanInput, plan_backup};
 use mover_extents::Extents;

@@ -6,7 +6,9 @@ use super::prepare::Prepared;
 use crate::ingest::resume::{Digest, Kept, at_bound};
 use crate::run::quota::{Bound, Meter};
 use chrono::{DateTime, Utc};
-use chunkstore::{BackupId, Error, ErrorKind, Manifest, PlanDigest, ResumeBy, Setting, Writer};
+use chunkstore::{
+    BackupId, Error, ErrorKind, Manifest, Setting, Writer, ids::PlanDigest, protocol::ResumeBy,
+};
 
 /// What somebody who reads the error of a run that ended early wants to know. `kept`: `None` if
 /// nobody can go on with this run.

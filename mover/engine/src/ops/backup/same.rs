@@ -11,7 +11,7 @@ use super::resume;
 use crate::run::RunContext;
 use crate::sizes::show_bytes;
 use chunkstore::{
-    Error, ErrorKind, Manifest, Repository, Result, Setting, VolumeName, find_unfinished,
+    Error, ErrorKind, Manifest, Repository, Result, Setting, VolumeName, protocol::find_unfinished,
 };
 use mover_changes::ListOrigin;
 use std::sync::Arc;

@@ -5,8 +5,9 @@ use crate::ingest::pass::PassDone;
 use crate::ingest::rounds::{Committed, Rounds};
 use crate::ingest::{Bounds, CompressionUsed, Resumed};
 use chunkstore::{
-    BackupStats, ChangeKind, Manifest, ParentRef, RequestCounts, Retention, SnapshotInfo,
-    SourceInfo, Writer,
+    Manifest, Writer,
+    format::{BackupStats, ChangeKind, ParentRef, SnapshotInfo, SourceInfo},
+    store::{RequestCounts, Retention},
 };
 use mover_changes::BackupPlan;
 use serde::Serialize;

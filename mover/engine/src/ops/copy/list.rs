@@ -1,7 +1,7 @@
 //! What has to be gone through of a volume, from maps of the source alone.
 
 use crate::reading::changed::diff_of;
-use chunkstore::{ChunkNo, Manifest, MapReader, MapWalk, Repository, Result, VolumeMap};
+use chunkstore::{ChunkNo, Manifest, MapReader, Repository, Result, VolumeMap, map::MapWalk};
 use mover_changes::{ChangeKind, ChangedBlocks, ListOrigin};
 use mover_extents::Extents;
 use std::ops::Range;

@@ -4,7 +4,7 @@
 use crate::ingest::{Bounds, CompressionChoice};
 use crate::reading::limits::{Limits, OutputKind};
 use crate::run::MemoryBudget;
-use chunkstore::{RepositoryParams, Result};
+use chunkstore::{Result, format::RepositoryParams};
 
 const MIB: u64 = 1 << 20;
 /// In fifths of the budget: entries in flight and opened ahead take less than packs being filled

@@ -100,7 +100,7 @@ pub fn base_of(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use chunkstore::{
+    use chunkstore::format::{
         BackupStats, ChangeKind, CopiedFrom, MapRoot, ParentRef, SnapshotInfo, SourceInfo,
     };
 

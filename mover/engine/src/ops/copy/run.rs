@@ -28,8 +28,8 @@ use crate::run::threads::cores;
 use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
 use chrono::Utc;
 use chunkstore::{
-    CopiedFrom, Error, ErrorKind, Geometry, Manifest, NewestSeen, ReadLimits, Repository, Result,
-    ResumeBy, VolumeMap, Writer, WriterOptions,
+    Error, ErrorKind, Geometry, Manifest, Repository, Result, VolumeMap, Writer, WriterOptions,
+    format::CopiedFrom, map::ReadLimits, protocol::ResumeBy, repository::NewestSeen,
 };
 use mover_changes::{BackupPlan, ChangedBlocks, Changes, PlanInput, plan_backup};
 use std::ops::Range;
@@ -352,7 +352,11 @@ fn origin(from: &Arc<Repository>, backup: &Manifest, limits: Limits) -> Result<S
 }
 
 /// What the run makes: which backup, on top of which.
-fn digest(from: &Repository, backup: &Manifest, base: Option<&Base>) -> chunkstore::PlanDigest {
+fn digest(
+    from: &Repository,
+    backup: &Manifest,
+    base: Option<&Base>,
+) -> chunkstore::ids::PlanDigest {
     let mut hash = Digest::new("mover copy 1");
     hash.text(Some(&from.id().to_hex()));
     hash.text(Some(&backup.name().to_string()));

@@ -2,7 +2,7 @@
 
 use crate::ingest::{Bounds, CompressionUsed, Resumed};
 use crate::reading::LimitLine;
-use chunkstore::{Manifest, RequestCounts};
+use chunkstore::{Manifest, store::RequestCounts};
 use serde::Serialize;
 
 /// How the copy of one backup ended.

@@ -8,7 +8,7 @@ use crate::reading::open::OpenStats;
 use crate::reading::pipeline::ReadingFigures;
 use crate::reading::plan::PlanScope;
 use crate::volume::device::{DeviceKind, Target};
-use chunkstore::{Manifest, RequestCounts};
+use chunkstore::{Manifest, store::RequestCounts};
 use serde::Serialize;
 
 /// Result of a restore that ended well.

@@ -4,10 +4,11 @@
 use async_trait::async_trait;
 use chunkstore::testkit::{Answer, Hook, HookedStore, Request, Verb};
 use chunkstore::{
-    BackupId, BackupStats, ChangeKind, ChunkId, ChunkNo, ChunkRef, ChunkSize, Compression,
-    Encryption, Geometry, Inherit, InitOptions, KdfCost, Location, Manifest, ManifestRecord,
-    MapBuilder, PackAllocator, PackBuilder, PackKind, PageSink, Repository, Sealer, SegmentRecord,
-    SnapshotInfo, SourceInfo, Store, VolumeName,
+    BackupId, ChunkId, ChunkNo, ChunkRef, ChunkSize, Compression, Encryption, Geometry,
+    InitOptions, KdfCost, Location, Manifest, MapBuilder, PackAllocator, PackBuilder, PackKind,
+    Repository, Sealer, Store, VolumeName,
+    format::{BackupStats, ChangeKind, ManifestRecord, SegmentRecord, SnapshotInfo, SourceInfo},
+    map::{Inherit, PageSink},
 };
 use futures::StreamExt;
 use object_store::memory::InMemory;

@@ -11,7 +11,7 @@
 
 use super::geometry::Identity;
 use super::mounts;
-use chunkstore::names::{NOT_OURS, PREFIXES, directory_levels};
+use chunkstore::format::names::{NOT_OURS, PREFIXES, directory_levels};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::io::Errno;
 use std::fs::{self, Metadata};

@@ -6,7 +6,7 @@
 //! objects and arrays. So are links to a next page, and a second list of ranges.
 
 use super::Name;
-use chunkstore::redact;
+use chunkstore::secrets::redact;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 

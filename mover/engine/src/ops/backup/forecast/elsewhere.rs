@@ -7,7 +7,9 @@
 
 use super::Asking;
 use chunkstore::{
-    ChunkId, DamagedSet, DedupIndex, DedupOptions, Location, Lookup, Result, SegmentInfo,
+    ChunkId, Location, Result,
+    dedup::{DedupIndex, DedupOptions, Lookup},
+    repository::{DamagedSet, SegmentInfo},
 };
 use std::time::{Duration, Instant};
 

@@ -16,8 +16,9 @@ use crate::volume::device::Source;
 use crate::volume::io::Arena;
 use crate::volume::sample::places;
 use chunkstore::{
-    ChunkId, ChunkNo, Compression, DamagedSet, Geometry, MapReader, PageSet, ReadLimits, Result,
-    Sealer, VolumeMap, is_zero,
+    ChunkId, ChunkNo, Compression, Geometry, MapReader, Result, Sealer, VolumeMap, is_zero,
+    map::{PageSet, ReadLimits},
+    repository::DamagedSet,
 };
 use mover_changes::BackupPlan;
 use mover_extents::Extents;

@@ -11,8 +11,8 @@ use super::{Asking, Facts, Spread};
 use crate::ingest::checkpoint::CheckpointSchedule;
 use crate::ingest::dedup::worth_bytes;
 use crate::ingest::units::count_groups;
-use chunkstore::names::{DEDUP_PREFIX, parse_segment_key};
-use chunkstore::{RequestCounts, Result, SegmentInfo};
+use chunkstore::format::names::{DEDUP_PREFIX, parse_segment_key};
+use chunkstore::{Result, repository::SegmentInfo, store::RequestCounts};
 use mover_changes::BackupPlan;
 use serde::Serialize;
 

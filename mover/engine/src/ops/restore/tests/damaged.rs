@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::ops::verify::{VerifyOptions, VerifySummary, verify};
-use chunkstore::names::{moved_key, parse_pack_key};
-use chunkstore::{PackId, Stub};
+use chunkstore::format::names::{moved_key, parse_pack_key};
+use chunkstore::{PackId, format::Stub};
 
 fn verify_options(backup: &str) -> VerifyOptions {
     VerifyOptions {
@@ -144,7 +144,7 @@ fn damage_is_found_at_its_place_and_all_of_it() {
 fn a_damaged_or_missing_page_is_an_error_before_anything_changes() {
     let kit = Kit::new(Shape::default());
     let manifest = kit.backup("vol", "one", &some_image(&kit));
-    let key = chunkstore::names::pack_key(&manifest.map.root.unwrap().location.pack);
+    let key = chunkstore::format::names::pack_key(&manifest.map.root.unwrap().location.pack);
     let whole = kit.object(&key);
     let at = manifest.map.root.unwrap().location.offset as usize + 30;
     let dir = tempfile::tempdir().unwrap();
@@ -166,8 +166,8 @@ fn a_damaged_or_missing_page_is_an_error_before_anything_changes() {
 /// Copies every entry of a pack into another one, in another order, and leaves a stub.
 fn rewrite(kit: &Kit, key: &str) -> String {
     use chunkstore::{
-        EntryKind, Opener, PackAllocator, PackBuilder, PackKind, Sealer, decode_directory,
-        decode_pack_trailer,
+        Opener, PackAllocator, PackBuilder, PackKind, Sealer,
+        pack::{EntryKind, decode_directory, decode_pack_trailer},
     };
     let (keys, bytes) = (kit.repo.keys(), kit.object(key));
     let old = pack_id(key);
@@ -205,7 +205,7 @@ fn rewrite(kit: &Kit, key: &str) -> String {
     let stub_key = moved_key(&old);
     kit.replace(&stub_key, stub.encode(keys, kit.repo.id(), &stub_key).unwrap());
     kit.remove(key);
-    chunkstore::names::pack_key(&new.unwrap())
+    chunkstore::format::names::pack_key(&new.unwrap())
 }
 
 #[test]
