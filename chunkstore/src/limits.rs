@@ -72,7 +72,7 @@ pub const LABEL_NAME_BYTES_MAX: u32 = 63;
 /// Longest label value, bytes.
 pub const LABEL_VALUE_BYTES_MAX: u32 = 255;
 /// Most stubs that are followed for one location.
-pub const MOVED_HOPS_MAX: u32 = 64;
+pub const STUB_HOPS_MAX: u32 = 64;
 /// Most Argon2id memory accepted from a key object, KiB.
 pub const KDF_MEMORY_KIB_MAX: u32 = 1 << 20;
 /// Most Argon2id passes accepted from a key object.
@@ -93,7 +93,7 @@ pub const MAGIC_FORGOTTEN: [u8; 8] = *b"MVRFORG1";
 /// First bytes of a damage record.
 pub const MAGIC_DAMAGED: [u8; 8] = *b"MVRDAMG1";
 /// First bytes of a forwarding stub.
-pub const MAGIC_MOVED: [u8; 8] = *b"MVRMOVD1";
+pub const MAGIC_STUB: [u8; 8] = *b"MVRMOVD1";
 /// First bytes of a condemned list or of a fence in its place.
 pub const MAGIC_CONDEMNED: [u8; 8] = *b"MVRCOND1";
 /// First bytes of a collection's blockers.

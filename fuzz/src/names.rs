@@ -10,7 +10,7 @@ pub fn object_key(data: &[u8]) {
     made.extend(names::parse_key_key(key).map(|id| names::key_key(&id)));
     made.extend(names::parse_segment_key(key).map(|id| names::segment_key(&id)));
     made.extend(names::parse_lease_key(key).map(|id| names::lease_key(&id)));
-    made.extend(names::parse_moved_key(key).map(|id| names::moved_key(&id)));
+    made.extend(names::parse_stub_key(key).map(|id| names::stub_key(&id)));
     made.extend(names::parse_damaged_key(key).map(|id| names::damaged_key(&id)));
     made.extend(names::parse_gc_key(key).map(|(id, object)| names::gc_key(&id, object)));
     made.extend(names::parse_manifest_key(key).map(|name| name.manifest_key()));

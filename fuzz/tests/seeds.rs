@@ -183,7 +183,7 @@ fn object_keys() {
         ("forgotten", name(12).forgotten_key()),
         ("segment", names::segment_key(&SegmentId::from_bytes([0x99; 32]))),
         ("lease", names::lease_key(&LEASE)),
-        ("moved", names::moved_key(&pack)),
+        ("moved", names::stub_key(&pack)),
         ("damaged", "damaged/77777777777777777777777777777777".into()),
         ("condemned", names::condemned_key(&GENERATION)),
         ("blockers", names::blockers_key(&GENERATION)),
@@ -357,7 +357,7 @@ fn collections() {
         ];
         must(Stub::new(PackId::from_bytes([pack; 32]), relocations))
     };
-    let key = names::moved_key(stub(0x35).pack());
+    let key = names::stub_key(stub(0x35).pack());
     let one = must(golden::stub(&stub(0x35), &keys, &REPOSITORY, &key, &SALT));
     put("moved", "three", body(&one));
     put("record", "moved", &as_fuzz_record(&one));

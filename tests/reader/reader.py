@@ -21,7 +21,7 @@ from argon2.low_level import Type, hash_secret_raw
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 ZERO_ENTRY = 65535
-MOVED_HOPS_MAX = 64
+STUB_HOPS_MAX = 64
 
 
 class Refused(Exception):
@@ -170,7 +170,7 @@ class Repository:
     def read_entry(self, location, kind):
         """The entry that a location names, through stubs if its pack has moved."""
         seen = set()
-        for _ in range(MOVED_HOPS_MAX + 1):
+        for _ in range(STUB_HOPS_MAX + 1):
             pack, entry, offset, stored_len, index = location
             name = pack.hex()
             path = self.root / f"packs/{name[:2]}/{name}"

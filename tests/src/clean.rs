@@ -49,7 +49,7 @@ async fn resolve(
             continue;
         }
         if let std::collections::btree_map::Entry::Vacant(vacant) = stubs.entry(pack) {
-            let key = names::moved_key(&pack);
+            let key = names::stub_key(&pack);
             let bytes = repo.store().get(&key).await.expect("it can be read");
             vacant.insert(
                 Stub::decode(repo.keys(), repo.id(), &key, &bytes).expect("it can be read"),
@@ -73,8 +73,8 @@ pub async fn expect_clean(repo: &Repository, backups: usize, when: &str) {
     let stored = keys.iter().filter_map(|l| names::parse_pack_key(&l.key).ok()).collect();
     let (packs, stubs) = resolve(repo, places.0, &stored).await;
     assert_eq!(stored, packs, "{when}: packs");
-    let moved = keys.iter().filter_map(|l| names::parse_moved_key(&l.key).ok()).collect();
-    assert_eq!(stubs, moved, "{when}: stubs");
+    let there = keys.iter().filter_map(|l| names::parse_stub_key(&l.key).ok()).collect();
+    assert_eq!(stubs, there, "{when}: stubs");
     for listed in keys {
         let key = listed.key.as_str();
         if let Ok(id) = names::parse_segment_key(key) {

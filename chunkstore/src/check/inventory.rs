@@ -12,9 +12,9 @@ use crate::format::lease::Lease;
 use crate::format::manifest::{Manifest, ManifestRecord};
 use crate::format::names::{
     AttemptName, BACKUPS_PREFIX, DAMAGED_PREFIX, DEDUP_PREFIX, FORGOTTEN_PREFIX, GC_PREFIX,
-    GcObject, KEYS_PREFIX, LEASES_PREFIX, MOVED_PREFIX, parse_damaged_key, parse_forgotten_key,
-    parse_gc_key, parse_key_key, parse_lease_key, parse_manifest_key, parse_moved_key,
-    parse_segment_key,
+    GcObject, KEYS_PREFIX, LEASES_PREFIX, STUBS_PREFIX, parse_damaged_key, parse_forgotten_key,
+    parse_gc_key, parse_key_key, parse_lease_key, parse_manifest_key, parse_segment_key,
+    parse_stub_key,
 };
 use crate::format::stub::Stub;
 use crate::ids::PackId;
@@ -166,7 +166,7 @@ impl Inventory {
         let mut broken = HashSet::new();
         let mut stubs = HashSet::new();
         let open = |key: &str, bytes: &[u8]| {
-            let pack = parse_moved_key(key)?;
+            let pack = parse_stub_key(key)?;
             stubs.insert(pack);
             let stub = Stub::decode(repo.keys(), repo.id(), key, bytes);
             if stub.is_err() {
@@ -178,7 +178,7 @@ impl Inventory {
             stub.map(drop)
         };
         let before = self.records;
-        self.open_all(repo, findings, MOVED_PREFIX, &parses(parse_moved_key), bytes_max, open)
+        self.open_all(repo, findings, STUBS_PREFIX, &parses(parse_stub_key), bytes_max, open)
             .await?;
         self.records = before;
         (self.stubs, self.broken_stubs) = (stubs, broken);
@@ -197,7 +197,7 @@ impl Inventory {
         mut open: impl FnMut(&str, &[u8]) -> Result<()>,
     ) -> Result<()> {
         let large = bytes_max > u64::from(SMALL_RECORD_BYTES_MAX) + RECORD_OVERHEAD;
-        let kind = if prefix == MOVED_PREFIX { FindingKind::Stub } else { FindingKind::Record };
+        let kind = if prefix == STUBS_PREFIX { FindingKind::Stub } else { FindingKind::Record };
         let mut keys = Vec::new();
         for listed in repo.store().list(prefix).await? {
             match parse(&listed.key) {

@@ -17,7 +17,7 @@ use super::unreadable::Reference;
 use super::{Check, is_damage, twice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fetch::{PackFrame, read_frame};
-use crate::format::names::{moved_key, segment_key};
+use crate::format::names::{segment_key, stub_key};
 use crate::format::segment::{SegmentIndex, SegmentLayout, SegmentOpener, SegmentRecord};
 use crate::format::stub::{OldPlace, Stub};
 use crate::ids::{ChunkId, PackId, SegmentId};
@@ -108,7 +108,7 @@ impl Check {
                 return Ok(());
             }
         }
-        let context = format!("write {}", moved_key(&pack));
+        let context = format!("write {}", stub_key(&pack));
         Err(Error::new(ErrorKind::Unavailable, context, "others write it again and again")
             .hint("run it again"))
     }
@@ -117,7 +117,7 @@ impl Check {
     /// their work.
     async fn remove_useless_stubs(&self, repaired: &mut Repaired) -> Result<()> {
         for pack in self.inventory.broken_stubs.iter().filter(|pack| !self.refs.has(pack)) {
-            self.repo.store().delete(&moved_key(pack)).await?;
+            self.repo.store().delete(&stub_key(pack)).await?;
             repaired.stubs += 1;
         }
         Ok(())

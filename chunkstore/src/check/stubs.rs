@@ -8,7 +8,7 @@ use crate::fetch::{PackFrame, read_frame};
 use crate::format::names::pack_key;
 use crate::format::stub::Stub;
 use crate::ids::PackId;
-use crate::limits::MOVED_HOPS_MAX;
+use crate::limits::STUB_HOPS_MAX;
 use crate::seal::Opener;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const LOOKS: usize = 2;
 impl Check {
     /// Follows chains of stubs to packs that are there. Those are to be checked again if they were.
     pub(super) async fn follow_stubs(&mut self) -> Result<()> {
-        for _ in 0..MOVED_HOPS_MAX {
+        for _ in 0..STUB_HOPS_MAX {
             let gone = std::mem::take(&mut self.gone);
             if gone.is_empty() {
                 return Ok(());
@@ -31,7 +31,7 @@ impl Check {
             self.gone = next;
         }
         for pack in std::mem::take(&mut self.gone) {
-            self.lose_pack(pack, format!("after {MOVED_HOPS_MAX} stubs there is still no pack"));
+            self.lose_pack(pack, format!("after {STUB_HOPS_MAX} stubs there is still no pack"));
         }
         Ok(())
     }
@@ -146,7 +146,7 @@ impl Check {
         if self.damage.is_empty() {
             return Ok(());
         }
-        for _ in 0..MOVED_HOPS_MAX {
+        for _ in 0..STUB_HOPS_MAX {
             let before = self.damage.size();
             for pack in self.rewritten.clone() {
                 let Some(stub) = self.repo.read_stub(&pack).await? else { continue };

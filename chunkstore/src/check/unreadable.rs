@@ -12,7 +12,7 @@ use crate::fetch::{EntryAddr, Fetched, RangeRead, plan_reads, read_range};
 use crate::format::repository::RepositoryParams;
 use crate::format::stub::Stub;
 use crate::ids::PackId;
-use crate::limits::{MOVED_HOPS_MAX, PAGE_PLAIN_BYTES_MAX};
+use crate::limits::{PAGE_PLAIN_BYTES_MAX, STUB_HOPS_MAX};
 use crate::map::{PageAt, Visited, Visitor, VolumeMap, reach};
 use crate::pack::EntryKind;
 use crate::units::{ChunkNo, ChunkRef, Location};
@@ -150,7 +150,7 @@ impl Check {
     /// The stubs that lead into these packs, or to other stubs that do.
     async fn stubs_into(&self, packs: &HashSet<PackId>) -> Result<HashMap<PackId, Stub>> {
         let mut via: HashMap<PackId, Stub> = HashMap::new();
-        for _ in 0..MOVED_HOPS_MAX {
+        for _ in 0..STUB_HOPS_MAX {
             let before = via.len();
             for pack in self.rewritten.iter().filter(|pack| !packs.contains(*pack)) {
                 if via.contains_key(pack) {
@@ -307,7 +307,7 @@ impl Collector<'_> {
 
     fn meet(&mut self, reference: Reference) {
         let mut at = reference.at;
-        for _ in 0..=MOVED_HOPS_MAX {
+        for _ in 0..=STUB_HOPS_MAX {
             if self.packs.contains(&at.pack) {
                 self.found.push(Reference { at, ..reference });
                 if self.found.len() >= self.found_max {

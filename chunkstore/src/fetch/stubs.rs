@@ -2,10 +2,10 @@
 
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::names::{moved_key, pack_key};
+use crate::format::names::{pack_key, stub_key};
 use crate::format::stub::Stub;
 use crate::ids::PackId;
-use crate::limits::{GC_BYTES_MAX, MOVED_HOPS_MAX, RECORD_CLEAR_BYTES_MAX};
+use crate::limits::{GC_BYTES_MAX, RECORD_CLEAR_BYTES_MAX, STUB_HOPS_MAX};
 use crate::repository::Repository;
 use crate::units::Location;
 use std::collections::{BTreeMap, HashMap};
@@ -37,7 +37,7 @@ impl StubFollower {
     /// known to have moved.
     pub fn known(&self, pack: PackId, entry: u32, index: u16) -> Option<Location> {
         let mut found: Option<Location> = None;
-        for _ in 0..MOVED_HOPS_MAX {
+        for _ in 0..STUB_HOPS_MAX {
             let (pack, entry, index) =
                 found.map_or((pack, entry, index), |l| (l.pack, l.entry, l.index));
             let Some(next) = self.stubs.get(&pack).and_then(|stub| stub.find(entry, index)) else {
@@ -61,19 +61,18 @@ impl StubFollower {
         let mut found: Vec<Option<Location>> = vec![None; wanted.len()];
         let first = |(at, &(entry, index))| Sought { at, entry, index, trail: Vec::new() };
         let mut ahead = BTreeMap::from([(*pack, wanted.iter().enumerate().map(first).collect())]);
-        for _ in 0..MOVED_HOPS_MAX {
+        for _ in 0..STUB_HOPS_MAX {
             ahead = self.hop(repo, ahead, &mut found).await?;
             if ahead.is_empty() {
                 let all: Option<Vec<Location>> = found.into_iter().collect();
                 // an answer that is left out would be taken for that of the next one
                 let what = "a place was neither found nor lost";
-                let bug =
-                    || Error::new(ErrorKind::Bug, format!("follow {}", moved_key(pack)), what);
+                let bug = || Error::new(ErrorKind::Bug, format!("follow {}", stub_key(pack)), what);
                 return all.ok_or_else(bug);
             }
         }
-        let what = format!("after {MOVED_HOPS_MAX} stubs there is still no pack that exists");
-        Err(Error::new(ErrorKind::Corrupt, format!("follow {}", moved_key(pack)), what))
+        let what = format!("after {STUB_HOPS_MAX} stubs there is still no pack that exists");
+        Err(Error::new(ErrorKind::Corrupt, format!("follow {}", stub_key(pack)), what))
     }
 
     /// Looks everything up in the stub of its pack; gives what is to be followed further, since the
@@ -102,7 +101,7 @@ impl StubFollower {
             }
             if sought.iter().any(|s| s.trail.contains(&pack)) {
                 let what = "the stubs lead back to this pack, and it does not exist";
-                let place = format!("follow {}", moved_key(&pack));
+                let place = format!("follow {}", stub_key(&pack));
                 return Err(Error::new(ErrorKind::Corrupt, place, what));
             }
             gone.insert(pack, sought);
@@ -114,7 +113,7 @@ impl StubFollower {
         if let Some(stub) = self.stubs.get(pack) {
             return Ok(Arc::clone(stub));
         }
-        let key = moved_key(pack);
+        let key = stub_key(pack);
         let Some(bytes) = repo.store().get_opt_at_most(&key, STUB_BYTES_MAX).await? else {
             return Err(Error::new(
                 ErrorKind::Missing,
@@ -144,7 +143,7 @@ impl StubFollower {
 fn lost(pack: &PackId, entry: u32, index: u16) -> Error {
     Error::new(
         ErrorKind::Missing,
-        format!("follow {}", moved_key(pack)),
+        format!("follow {}", stub_key(pack)),
         format!("the stub does not say where chunk {index} of entry {entry} went"),
     )
 }

@@ -19,7 +19,7 @@ pub const DEDUP_PREFIX: &str = "dedup/";
 /// Prefix of leases.
 pub const LEASES_PREFIX: &str = "leases/";
 /// Prefix of forwarding stubs.
-pub const MOVED_PREFIX: &str = "moved/";
+pub const STUBS_PREFIX: &str = "moved/";
 /// Prefix of collections.
 pub const GC_PREFIX: &str = "gc/";
 /// Prefix of forgotten records.
@@ -36,7 +36,7 @@ pub const PREFIXES: [&str; 10] = [
     BACKUPS_PREFIX,
     DEDUP_PREFIX,
     LEASES_PREFIX,
-    MOVED_PREFIX,
+    STUBS_PREFIX,
     GC_PREFIX,
     FORGOTTEN_PREFIX,
     DAMAGED_PREFIX,
@@ -64,7 +64,7 @@ pub fn is_key(key: &str) -> bool {
         || parse_manifest_key(key).is_ok()
         || parse_segment_key(key).is_ok()
         || parse_lease_key(key).is_ok()
-        || parse_moved_key(key).is_ok()
+        || parse_stub_key(key).is_ok()
         || parse_gc_key(key).is_ok()
         || parse_forgotten_key(key).is_ok()
         || parse_damaged_key(key).is_ok()
@@ -200,7 +200,7 @@ by_id! {
     "wrapping of the master key", KeyId, KEYS_PREFIX, key_key, parse_key_key;
     "dedup segment", SegmentId, DEDUP_PREFIX, segment_key, parse_segment_key;
     "lease", LeaseId, LEASES_PREFIX, lease_key, parse_lease_key;
-    "forwarding stub", PackId, MOVED_PREFIX, moved_key, parse_moved_key;
+    "forwarding stub", PackId, STUBS_PREFIX, stub_key, parse_stub_key;
     "damage record", DamageId, DAMAGED_PREFIX, damaged_key, parse_damaged_key;
 }
 
@@ -285,7 +285,7 @@ mod tests {
         let pack = PackId::from_bytes([0xab; 32]);
         assert_eq!(pack_key(&pack), format!("packs/ab/{}", "ab".repeat(32)));
         assert_eq!(parse_pack_key(&pack_key(&pack)).unwrap(), pack);
-        assert_eq!(parse_moved_key(&moved_key(&pack)).unwrap(), pack);
+        assert_eq!(parse_stub_key(&stub_key(&pack)).unwrap(), pack);
         let generation = GenerationId::from_bytes([1; 16]);
         for object in [GcObject::Condemned, GcObject::Blockers, GcObject::Verdict] {
             assert_eq!(parse_gc_key(&gc_key(&generation, object)).unwrap(), (generation, object));
@@ -314,7 +314,7 @@ mod tests {
             manifest_key(&volume, &id, 0),
             segment_key(&SegmentId::random()),
             lease_key(&LeaseId::random()),
-            moved_key(&pack),
+            stub_key(&pack),
             gc_key(&generation, GcObject::Verdict),
             forgotten_key(&volume, &id, 0),
             damaged_key(&DamageId::random()),

@@ -3,12 +3,12 @@
 
 use super::fields::{Fields, PutFields};
 use super::location::check_location;
-use super::names::parse_moved_key;
+use super::names::parse_stub_key;
 use super::record::{RecordKind, metadata_record};
 use super::{bug, corrupt};
 use crate::error::Result;
 use crate::ids::PackId;
-use crate::limits::{ENTRY_CHUNKS_MAX, GC_BYTES_MAX, MAGIC_MOVED, PACK_ENTRIES_MAX};
+use crate::limits::{ENTRY_CHUNKS_MAX, GC_BYTES_MAX, MAGIC_STUB, PACK_ENTRIES_MAX};
 use crate::units::Location;
 
 /// Old entry number and index in it.
@@ -51,13 +51,13 @@ impl Stub {
 
     const KIND: RecordKind = RecordKind {
         name: "forwarding stub",
-        magic: MAGIC_MOVED,
+        magic: MAGIC_STUB,
         body_bytes_max: GC_BYTES_MAX,
         clear: false,
     };
 
     fn to_body(&self, object_key: &str) -> Result<Vec<u8>> {
-        if parse_moved_key(object_key).ok() != Some(self.pack) {
+        if parse_stub_key(object_key).ok() != Some(self.pack) {
             return Err(bug(object_key, "a stub of another key"));
         }
         let mut out = Vec::new();
@@ -67,7 +67,7 @@ impl Stub {
 
     fn from_body(object_key: &str, body: &[u8]) -> Result<Self> {
         let what = format!("forwarding stub {object_key}");
-        let pack = parse_moved_key(object_key)?;
+        let pack = parse_stub_key(object_key)?;
         let mut fields = Fields::new(body, &what);
         let stub = Self::read(&what, &mut fields)?;
         fields.finish()?;
@@ -150,7 +150,7 @@ metadata_record!(Stub);
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::format::names::moved_key;
+    use crate::format::names::stub_key;
     use crate::format::test_kit::{REPOSITORY, exercise, flips_are_refused_or_canonical};
     use proptest::prelude::*;
 
@@ -170,7 +170,7 @@ pub(super) mod tests {
 
     #[test]
     fn stubs_round_trip_and_damage_is_found() {
-        let key = moved_key(stub(1).pack());
+        let key = stub_key(stub(1).pack());
         exercise(&stub(1), &key, |keys| stub(1).encode(keys, &REPOSITORY, &key), Stub::decode);
     }
 
@@ -187,7 +187,7 @@ pub(super) mod tests {
 
     #[test]
     fn there_is_one_encoding_of_each_stub() {
-        let key = moved_key(stub(1).pack());
+        let key = stub_key(stub(1).pack());
         let body = stub(1).to_body(&key).unwrap();
         assert_eq!(body.len(), 32 + 4 + 64 + 4 + 3 * RELOCATION_BYTES);
         flips_are_refused_or_canonical(
@@ -199,7 +199,7 @@ pub(super) mod tests {
 
     #[test]
     fn counts_beyond_the_bytes_are_refused() {
-        let key = moved_key(stub(1).pack());
+        let key = stub_key(stub(1).pack());
         let endless = [&[1; 32][..], &u32::MAX.to_le_bytes(), &[0; 64]].concat();
         assert!(Stub::from_body(&key, &endless).is_err());
         let endless = [&[1; 32][..], &[0; 4], &u32::MAX.to_le_bytes(), &[0; 64]].concat();
@@ -215,7 +215,7 @@ pub(super) mod tests {
             let relocations =
                 places.into_iter().map(|(old, (p, e, i))| (old, location(p, e, i))).rev().collect();
             let stub = Stub::new(PackId::from_bytes([1; 32]), relocations).unwrap();
-            let key = moved_key(stub.pack());
+            let key = stub_key(stub.pack());
             let body = stub.to_body(&key).unwrap();
             prop_assert_eq!(Stub::from_body(&key, &body).unwrap(), stub);
         }

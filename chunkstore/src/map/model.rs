@@ -292,7 +292,7 @@ pub(crate) async fn rewrite(repo: &Repository, old: &PackId) -> PackId {
 }
 
 pub(crate) async fn put_stub(repo: &Repository, stub: &Stub) {
-    let key = names::moved_key(stub.pack());
+    let key = names::stub_key(stub.pack());
     let bytes = stub.encode(repo.keys(), repo.id(), &key).unwrap();
     repo.store().put(&key, bytes).await.unwrap();
 }

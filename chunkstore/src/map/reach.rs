@@ -19,7 +19,7 @@ use crate::fetch::{EntryAddr, Fetched, RangeRead, StubFollower, plan_reads, read
 use crate::format::names::pack_key;
 use crate::format::page::Page;
 use crate::ids::PackId;
-use crate::limits::{MAP_DEPTH_MAX, MOVED_HOPS_MAX, PAGE_PLAIN_BYTES_MAX};
+use crate::limits::{MAP_DEPTH_MAX, PAGE_PLAIN_BYTES_MAX, STUB_HOPS_MAX};
 use crate::map::open::{PageKey, PagePlace, open_page};
 use crate::map::reader::ReadLimits;
 use crate::map::volume::VolumeMap;
@@ -146,7 +146,7 @@ impl<V: Visitor> Reach<'_, V> {
         let mut sought: Vec<Sought> =
             batch.into_iter().map(|at| (EntryAddr::from(&at.page.location), at)).collect();
         let mut fresh = true;
-        for _ in 0..=2 * MOVED_HOPS_MAX {
+        for _ in 0..=2 * STUB_HOPS_MAX {
             let mut possible = Vec::with_capacity(sought.len());
             for (mut addr, at) in sought {
                 if let Some(known) = self.stubs.known(addr.pack, addr.entry, 0) {

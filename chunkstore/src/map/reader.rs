@@ -16,7 +16,7 @@ use crate::fetch::{EntryAddr, Fetched, RangeRead, StubFollower, plan_reads, read
 use crate::format::names::pack_key;
 use crate::format::page::Page;
 use crate::ids::PackId;
-use crate::limits::{MOVED_HOPS_MAX, PAGE_PLAIN_BYTES_MAX};
+use crate::limits::{PAGE_PLAIN_BYTES_MAX, STUB_HOPS_MAX};
 use crate::map::open::open_page;
 use crate::map::pages::PageSet;
 use crate::map::volume::{VolumeMap, child_span, normalise};
@@ -237,7 +237,7 @@ impl MapReader {
         mut missing: Vec<(EntryAddr, usize)>,
         found: &mut [Answer],
     ) -> Result<()> {
-        for _ in 0..=MOVED_HOPS_MAX {
+        for _ in 0..=STUB_HOPS_MAX {
             let mut possible = Vec::with_capacity(missing.len());
             for (mut addr, at) in missing {
                 if let Some(known) = self.stubs.known(addr.pack, addr.entry, 0) {

@@ -14,10 +14,10 @@
 
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::names::{FORMAT_KEY, KEYS_PREFIX, moved_key, pack_key};
+use crate::format::names::{FORMAT_KEY, KEYS_PREFIX, pack_key, stub_key};
 use crate::format::stub::Stub;
 use crate::ids::PackId;
-use crate::limits::{GC_BYTES_MAX, MOVED_HOPS_MAX};
+use crate::limits::{GC_BYTES_MAX, STUB_HOPS_MAX};
 use crate::map::{PageAt, ReadLimits, Visited, Visitor, VolumeMap, reach};
 use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::store::{Retained, Retention};
@@ -125,7 +125,7 @@ pub(super) async fn retain_packs(
     let mut done = Extended::default();
     let mut ahead = needs.packs;
     let mut locked: HashMap<PackId, Retention> = HashMap::new();
-    for _ in 0..=MOVED_HOPS_MAX {
+    for _ in 0..=STUB_HOPS_MAX {
         locked.extend(&ahead);
         let mut found = stream::iter(ahead)
             .map(|(pack, retention)| async move {
@@ -162,7 +162,7 @@ pub(super) async fn retain_packs(
             return Ok(done);
         }
     }
-    let detail = format!("after {MOVED_HOPS_MAX} stubs there is still no pack that exists");
+    let detail = format!("after {STUB_HOPS_MAX} stubs there is still no pack that exists");
     Err(Error::new(ErrorKind::Corrupt, "lock packs that were rewritten", detail))
 }
 
@@ -173,7 +173,7 @@ async fn retain_stub(
     retention: Retention,
     done: &mut Extended,
 ) -> Result<HashSet<PackId>> {
-    let key = moved_key(pack);
+    let key = stub_key(pack);
     let bytes_max = u64::from(GC_BYTES_MAX) + RECORD_OVERHEAD;
     let bytes = repo.store().get_opt_at_most(&key, bytes_max).await?;
     let retained = repo.store().retain(&key, retention).await?;
@@ -243,7 +243,7 @@ mod tests {
         needs.add(one, strong);
         needs.add(two, long);
         let done = retain_packs(&repo, needs, &mut Err).await.unwrap();
-        assert_eq!(server.lock_of(&moved_key(&one)), Some(strong));
+        assert_eq!(server.lock_of(&stub_key(&one)), Some(strong));
         assert_eq!(server.lock_of(&pack_key(&two)), Some(strong.or_longer(long)));
         assert_eq!(server.lock_of(&pack_key(&three)), Some(strong));
         // the second pack twice: first as it is needed itself
@@ -254,7 +254,7 @@ mod tests {
         needs.add(two, strong);
         let done = retain_packs(&repo, needs, &mut Err).await.unwrap();
         assert_eq!(done, Extended { objects: 1, extended: 0 });
-        repo.store().delete(&moved_key(&one)).await.unwrap();
+        repo.store().delete(&stub_key(&one)).await.unwrap();
         let mut needs = Needs::new();
         needs.add(one, strong);
         let e = retain_packs(&repo, needs, &mut Err).await.unwrap_err();

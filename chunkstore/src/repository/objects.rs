@@ -5,7 +5,7 @@ use super::Repository;
 use super::condemned::{DamagedSet, read_condemned, read_damaged};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::damaged::Damaged;
-use crate::format::names::{PACKS_PREFIX, damaged_key, moved_key, parse_pack_key, segment_key};
+use crate::format::names::{PACKS_PREFIX, damaged_key, parse_pack_key, segment_key, stub_key};
 use crate::format::segment::{SegmentRecord, encode_segment};
 use crate::format::stub::Stub;
 use crate::ids::{DamageId, PackId, SegmentId, random_bytes};
@@ -92,7 +92,7 @@ impl Repository {
 
     /// The forwarding stub of a pack, if there is one.
     pub async fn read_stub(&self, pack: &PackId) -> Result<Option<Stub>> {
-        let key = moved_key(pack);
+        let key = stub_key(pack);
         let bytes_max = u64::from(GC_BYTES_MAX) + RECORD_OVERHEAD;
         let Some(bytes) = self.store.get_opt_at_most(&key, bytes_max).await? else {
             return Ok(None);
@@ -121,7 +121,7 @@ impl Repository {
             let context = format!("write the forwarding stub of {pack}");
             return Err(Error::new(ErrorKind::Bug, context, "the pack exists"));
         }
-        let key = moved_key(stub.pack());
+        let key = stub_key(stub.pack());
         let bytes = stub.encode(&self.keys, self.id(), &key)?;
         Ok((key, Bytes::from(bytes)))
     }

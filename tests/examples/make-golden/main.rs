@@ -194,7 +194,7 @@ fn moved(made: &mut Builder) -> ((Manifest, Image), Vec<Stub>) {
     made.rewrite_pages(&pages);
     made.rewrite_pages(&pages);
     let stubs = made.objects.iter().filter_map(|(key, bytes)| {
-        names::parse_moved_key(key).ok()?;
+        names::parse_stub_key(key).ok()?;
         Some(Stub::decode(&made.keys, &made.id, key, bytes).expect("our own stub"))
     });
     let stubs: Vec<Stub> = stubs.collect();

@@ -333,7 +333,7 @@ impl Builder {
         for (pack, relocations) in stubs {
             self.objects.remove(&names::pack_key(&pack)).expect("the pack was there");
             let stub = Stub::new(pack, relocations).expect("a stub");
-            let (key, salt) = (names::moved_key(&pack), self.unique());
+            let (key, salt) = (names::stub_key(&pack), self.unique());
             let bytes = golden::stub(&stub, &self.keys, &self.id, &key, &salt);
             self.objects.insert(key, bytes.expect("encode a stub"));
         }

@@ -135,7 +135,7 @@ fn a_damaged_pack_is_not_rewritten_and_hinders_nothing_else() {
         let fork = objects.fork();
         world.vault.collect(fork.clone(), false).unwrap();
         let stubs = keys_below(&world, &fork, "moved");
-        names::pack_key(&names::parse_moved_key(&stubs[0]).unwrap())
+        names::pack_key(&names::parse_stub_key(&stubs[0]).unwrap())
     };
     let path = object_store::path::Path::from(format!("repo/{rewritten}"));
     let sound = world.vault.block_on(async { objects.get(&path).await?.bytes().await }).unwrap();

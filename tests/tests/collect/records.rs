@@ -89,7 +89,7 @@ fn a_record_of_what_was_left_behind_by_a_rewrite_goes_though_the_stub_stays() {
     let fork = objects.fork();
     world.vault.collect(fork.clone(), false).unwrap();
     let stubs = keys_below(&world, &fork, "moved");
-    let moved = names::parse_moved_key(&stubs[0]).unwrap();
+    let moved = names::parse_stub_key(&stubs[0]).unwrap();
     assert!(of_three.iter().any(|at| at.pack == moved));
     let unused = (0..).find(|n| of_three.iter().all(|at| (at.pack, at.entry) != (moved, *n)));
     record(&world, &objects, moved, unused);

@@ -89,9 +89,9 @@ fn cycles_and_endless_chains_are_refused() {
 fn a_stub_that_is_damaged_or_of_another_pack_is_refused() {
     let repo = repository(16);
     stub(&repo, 2, &[((0, 0), at(3, 0, 0))]);
-    let bytes = run(repo.store().get(&moved_key(&pack(2)))).unwrap();
-    run(repo.store().put(&moved_key(&pack(1)), bytes)).unwrap();
+    let bytes = run(repo.store().get(&stub_key(&pack(2)))).unwrap();
+    run(repo.store().put(&stub_key(&pack(1)), bytes)).unwrap();
     assert_eq!(resolve(&repo, &[(0, 0)]).unwrap_err().kind(), ErrorKind::Corrupt);
-    run(repo.store().put(&moved_key(&pack(1)), vec![0; 100])).unwrap();
+    run(repo.store().put(&stub_key(&pack(1)), vec![0; 100])).unwrap();
     assert_eq!(resolve(&repo, &[(0, 0)]).unwrap_err().kind(), ErrorKind::Corrupt);
 }

@@ -19,8 +19,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::gc::{Condemned, CondemnedList};
 use crate::format::manifest::ManifestRecord;
 use crate::format::names::{
-    AttemptName, BACKUPS_PREFIX, GC_PREFIX, GcObject, MOVED_PREFIX, moved_key, parse_gc_key,
-    parse_manifest_key, parse_moved_key,
+    AttemptName, BACKUPS_PREFIX, GC_PREFIX, GcObject, STUBS_PREFIX, parse_gc_key,
+    parse_manifest_key, parse_stub_key, stub_key,
 };
 use crate::format::stub::Stub;
 use crate::ids::{GenerationId, PackId};
@@ -234,8 +234,8 @@ impl Mark {
         repo: &Repository,
         mut targets: HashSet<PackId>,
     ) -> Result<Vec<Idle>> {
-        let listed = repo.store().list(MOVED_PREFIX).await?;
-        self.stubs = listed.iter().filter_map(|l| parse_moved_key(&l.key).ok()).collect();
+        let listed = repo.store().list(STUBS_PREFIX).await?;
+        self.stubs = listed.iter().filter_map(|l| parse_stub_key(&l.key).ok()).collect();
         self.edges.clear();
         let mut in_part = Vec::new();
         let mut stubs = stubs(repo, &self.stubs);
@@ -286,7 +286,7 @@ fn stubs<'a>(
     packs: &'a [PackId],
 ) -> impl TryStream<Ok = Option<Stub>, Error = Error> + Unpin + 'a {
     let read = move |pack: PackId| async move {
-        let key = moved_key(&pack);
+        let key = stub_key(&pack);
         let bytes = repo.store().get_opt_at_most(&key, GC_OBJECT_BYTES_MAX).await?;
         bytes.map(|b| Stub::decode(repo.keys(), repo.id(), &key, &b)).transpose()
     };

@@ -3,7 +3,7 @@
 use crate::format::gc::CondemnedList;
 use crate::format::stub::Stub;
 use crate::ids::PackId;
-use crate::limits::MOVED_HOPS_MAX;
+use crate::limits::STUB_HOPS_MAX;
 use crate::map::LiveSet;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -37,7 +37,7 @@ const MOVED_MAX: u64 = 1 << 18;
 /// A pack is not worth the requests unless so much of it is dead.
 const DEAD_BYTES_MIN: u64 = 64 << 10;
 /// Stubs that may lead to a pack that is moved on: well below what readers follow.
-const CHAIN_MAX: u32 = MOVED_HOPS_MAX / 2;
+const CHAIN_MAX: u32 = STUB_HOPS_MAX / 2;
 
 /// Which packs are to be rewritten: those of which less than half lives, the most dead bytes first.
 /// `edges` lead from each pack that a stub is left of to where it went.

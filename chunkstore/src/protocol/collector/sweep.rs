@@ -20,8 +20,8 @@ use super::{CollectOptions, Collected, segments, unswept};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::gc::{Condemned, CondemnedList, Verdict};
 use crate::format::names::{
-    AttemptName, MOVED_PREFIX, blockers_key, condemned_key, moved_key, pack_key,
-    parse_manifest_key, parse_moved_key, verdict_key,
+    AttemptName, STUBS_PREFIX, blockers_key, condemned_key, pack_key, parse_manifest_key,
+    parse_stub_key, stub_key, verdict_key,
 };
 use crate::ids::{GenerationId, PackId};
 use crate::limits::GC_BYTES_MAX;
@@ -249,7 +249,7 @@ async fn put_stubs(
     let killed = list.rewritten.iter().filter(|stub| dead.contains(stub.pack()));
     stream::iter(killed)
         .map(|stub| async move {
-            let key = moved_key(stub.pack());
+            let key = stub_key(stub.pack());
             let bytes = stub.encode(repo.keys(), repo.id(), &key)?;
             // one that is there leads to as much of what is live
             repo.store().create(&key, bytes.into()).await?;
@@ -262,8 +262,8 @@ async fn put_stubs(
 
 /// Stubs of packs that nothing refers to any more.
 async fn delete_stubs(repo: &Repository, useless: impl Fn(&PackId) -> bool) -> Result<()> {
-    let listed = repo.store().list(MOVED_PREFIX).await?;
+    let listed = repo.store().list(STUBS_PREFIX).await?;
     let keys = listed.into_iter().map(|l| l.key);
-    let useless = keys.filter(|key| parse_moved_key(key).is_ok_and(|pack| useless(&pack)));
+    let useless = keys.filter(|key| parse_stub_key(key).is_ok_and(|pack| useless(&pack)));
     repo.store().delete_all(useless.collect()).await
 }

@@ -8,7 +8,7 @@ use crate::format::gc::{Condemned, CondemnedList, Verdict};
 use crate::format::lease::{Lease, LeaseRole};
 use crate::format::manifest::ManifestRecord;
 use crate::format::names::{
-    AttemptName, blockers_key, condemned_key, lease_key, moved_key, pack_key, verdict_key,
+    AttemptName, blockers_key, condemned_key, lease_key, pack_key, stub_key, verdict_key,
 };
 use crate::format::stub::Stub;
 use crate::ids::PackId;
@@ -54,7 +54,7 @@ async fn put_list(repo: &Repository, list: CondemnedList) -> GenerationId {
 }
 
 async fn put_stub(repo: &Repository, stub: &Stub) {
-    let key = moved_key(stub.pack());
+    let key = stub_key(stub.pack());
     let bytes = stub.encode(repo.keys(), repo.id(), &key).unwrap();
     repo.store().put(&key, bytes).await.unwrap();
 }
@@ -112,7 +112,7 @@ async fn a_rewritten_pack_goes_and_leaves_a_stub_which_goes_when_nothing_leads_t
     let mut done = Collected::default();
     let swept = sweep::sweep(&repo, &options(), &generation, None, &mut done).await.unwrap();
     assert!(matches!(swept, Swept::Done) && done.deleted_packs == 1, "{done:?}");
-    assert!(repo.store().head(&moved_key(&pack(1))).await.unwrap().is_some());
+    assert!(repo.store().head(&stub_key(&pack(1))).await.unwrap().is_some());
     assert!(repo.store().head(&verdict_key(&generation)).await.unwrap().is_some());
     assert!(repo.store().head(&condemned_key(&generation)).await.unwrap().is_none());
     assert!(repo.store().head(&blockers_key(&generation)).await.unwrap().is_none());

@@ -154,7 +154,7 @@ fn objects(encryption: Encryption) -> Vec<(String, Vec<u8>)> {
     }
     put!(manifest, name().manifest_key(), manifest_record(root));
     put!(lease, names::lease_key(&lease_id), lease_value);
-    put!(stub, names::moved_key(stub_value().pack()), stub_value());
+    put!(stub, names::stub_key(stub_value().pack()), stub_value());
     put!(condemned, names::condemned_key(&generation), Condemned::List(list));
     put!(blockers, names::blockers_key(&generation), Blockers { leases: vec![blocker] });
     put!(verdict, names::verdict_key(&generation), Verdict { dead: vec![PACK] });

@@ -21,7 +21,7 @@ use super::plan::{
 use crate::run::Progress;
 use crate::run::concurrency::Gate;
 use chunkstore::format::names::pack_key;
-use chunkstore::limits::MOVED_HOPS_MAX;
+use chunkstore::limits::STUB_HOPS_MAX;
 use chunkstore::{
     Error, ErrorKind, MapReader, Repository, Result,
     fetch::{EntryAddr, Fetched, RangeRead, StubFollower, read_range},
@@ -218,7 +218,7 @@ impl Fetch<'_> {
     async fn look_elsewhere(&self, job: ReadJob, hops: u32) -> Result<Vec<ReadJob>> {
         let mut wants = Vec::new();
         for work in job.entries {
-            let found = if hops < MOVED_HOPS_MAX {
+            let found = if hops < STUB_HOPS_MAX {
                 let mut stubs = self.stubs.lock().await;
                 stubs.resolve(self.repo, &job.read.pack, &work.wanted()).await
             } else {

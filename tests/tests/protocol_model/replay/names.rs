@@ -5,9 +5,9 @@ use crate::store::{
     Condemned, ENTRIES, LEASES, Manifest, NONE, PACKS, Packs, Places, Store, bits, place,
 };
 use chunkstore::format::names::{
-    AttemptName, GcObject, blockers_key, condemned_key, lease_key, moved_key, pack_key,
-    parse_forgotten_key, parse_gc_key, parse_lease_key, parse_manifest_key, parse_moved_key,
-    parse_pack_key, verdict_key,
+    AttemptName, GcObject, blockers_key, condemned_key, lease_key, pack_key, parse_forgotten_key,
+    parse_gc_key, parse_lease_key, parse_manifest_key, parse_pack_key, parse_stub_key, stub_key,
+    verdict_key,
 };
 use chunkstore::testkit::Verb;
 use chunkstore::{
@@ -128,7 +128,7 @@ impl Names {
         if let Ok(pack) = parse_pack_key(key) {
             return number(&self.packs, &pack).map(Object::Pack);
         }
-        if let Ok(pack) = parse_moved_key(key) {
+        if let Ok(pack) = parse_stub_key(key) {
             return number(&self.packs, &pack).map(Object::Stub);
         }
         if let Ok(name) = parse_manifest_key(key) {
@@ -158,7 +158,7 @@ impl Names {
         let n = usize::from;
         Some(match object {
             Object::Pack(p) => pack_key(self.packs.get(n(p))?),
-            Object::Stub(p) => moved_key(self.packs.get(n(p))?),
+            Object::Stub(p) => stub_key(self.packs.get(n(p))?),
             Object::Manifest(s) => self.slots.get(n(s))?.manifest_key(),
             Object::Forgotten(s) => self.slots.get(n(s))?.forgotten_key(),
             Object::Lease(l) => self.lease_of(l)?,

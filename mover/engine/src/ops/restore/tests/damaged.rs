@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::ops::verify::{VerifyOptions, VerifySummary, verify};
-use chunkstore::format::names::{moved_key, parse_pack_key};
+use chunkstore::format::names::{parse_pack_key, stub_key};
 use chunkstore::{PackId, format::Stub};
 
 fn verify_options(backup: &str) -> VerifyOptions {
@@ -202,8 +202,8 @@ fn rewrite(kit: &Kit, key: &str) -> String {
     let pack = collector.take_finished().unwrap();
     kit.rt.block_on(kit.repo.put_pack(&pack)).unwrap();
     let stub = Stub::new(old, relocations).unwrap();
-    let stub_key = moved_key(&old);
-    kit.replace(&stub_key, stub.encode(keys, kit.repo.id(), &stub_key).unwrap());
+    let name = stub_key(&old);
+    kit.replace(&name, stub.encode(keys, kit.repo.id(), &name).unwrap());
     kit.remove(key);
     chunkstore::format::names::pack_key(&new.unwrap())
 }
