@@ -1,10 +1,10 @@
 //! Which backups a policy keeps, and why: a pure decision over a listing.
 //!
 //! Each volume is decided about by itself. Its backups are walked from the newest to the oldest, by
-//! their one order (`Manifest::order`), and every rule of the policy says whether it keeps the one at hand: the first `last` of them,
-//! the newest of each of the first so many hours, days, weeks, months and years that have a backup,
-//! those that finished within a span before the newest one, and those with a label. What no rule
-//! keeps is to be forgotten.
+//! their one order (`Manifest::order`), and every rule of the policy says whether it keeps the one
+//! at hand: the first `last` of them, the newest of each of the first so many hours, days, weeks,
+//! months and years that have a backup, those that finished within a span before the newest one, and
+//! those with a label. A backup that no rule keeps is to be forgotten.
 //!
 //! - Which backup is the newest is a matter of their order, never of times. Times only say in which
 //!   hour or day one falls, and whether it is within a span. They are those of the manifests, in UTC,
@@ -15,19 +15,19 @@
 //!   all periods that it has counted. A time that is yet to come is not counted from, and such a
 //!   backup is as old as the next newer one: for this alone the caller says what time it is. Where
 //!   only the caller's clock is off, a policy keeps as much as it does otherwise, or more.
-//! - A policy without a rule decides nothing and is refused ([`Policy::check`]); a rule that counts
+//! - A policy without a rule decides nothing and is refused ([`KeepPolicy::check`]); a rule that counts
 //!   to zero is none.
 //! - A volume of which the rules keep nothing keeps its newest backup, unless the policy says that
 //!   it may lose all.
 
 use chrono::{DateTime, Datelike, Months, TimeDelta, Utc};
-use chunkstore::{BackupEntry, Error, ErrorKind, Result};
+use chunkstore::{BackupEntry, Error, ErrorKind, Result, Setting};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// What to keep. A rule that is 0, `None` or empty is none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Policy {
+pub struct KeepPolicy {
     /// The newest so many.
     pub last: u32,
     /// The newest of each of so many hours.
@@ -41,16 +41,16 @@ pub struct Policy {
     /// The newest of each of so many years.
     pub yearly: u32,
     /// All that finished so long before the newest one, or less.
-    pub within: Option<Span>,
+    pub within: Option<CalendarSpan>,
     /// All that have one of these labels.
-    pub tags: Vec<Tag>,
+    pub tags: Vec<KeepTag>,
     /// Whether a volume may lose its last backup when no rule keeps any.
     pub allow_none: bool,
 }
 
 /// A length of time as calendars have it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Span {
+pub struct CalendarSpan {
     /// Months, 12 to a year.
     pub months: u32,
     /// Hours, 24 to a day.
@@ -59,7 +59,7 @@ pub struct Span {
 
 /// A label that keeps a backup: with any value, or with this one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tag {
+pub struct KeepTag {
     /// Name of the label.
     pub name: String,
     /// Its value; `None`: whatever it is.
@@ -68,22 +68,22 @@ pub struct Tag {
 
 /// Why a backup stays.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reason {
+pub enum KeepReason {
     /// Among the newest; which of them, from 1.
     Last(u32),
     /// The newest of this period.
-    Period(Period, String),
+    Period(KeepPeriod, String),
     /// Within the span.
-    Within(Span),
+    Within(CalendarSpan),
     /// Has the label.
-    Tag(Tag),
+    Tag(KeepTag),
     /// No rule keeps any backup of its volume, and it is the newest.
     Newest,
 }
 
 /// What a rule counts in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Period {
+pub enum KeepPeriod {
     /// By hours.
     Hour,
     /// By days.
@@ -98,40 +98,43 @@ pub enum Period {
 
 /// One backup and what becomes of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decision<'a> {
+pub struct KeepDecision<'a> {
     /// The backup.
     pub backup: &'a BackupEntry,
     /// Why it stays; none: it is to be forgotten.
-    pub reasons: Vec<Reason>,
+    pub reasons: Vec<KeepReason>,
 }
 
-impl Decision<'_> {
+impl KeepDecision<'_> {
     /// Whether the backup stays.
     pub fn keep(&self) -> bool {
         !self.reasons.is_empty()
     }
 }
 
-impl Policy {
+impl KeepPolicy {
     /// Refuses a policy without a rule: it would keep nothing.
     pub fn check(&self) -> Result<()> {
         let counts = [self.last, self.hourly, self.daily, self.weekly, self.monthly, self.yearly];
-        let spans = self.within.is_some_and(|span| span != Span::default());
+        let spans = self.within.is_some_and(|span| span != CalendarSpan::default());
         if counts.iter().any(|n| *n > 0) || spans || !self.tags.is_empty() {
             return Ok(());
         }
         let detail = "the policy has no rule, so it would keep nothing";
-        Err(Error::new(ErrorKind::Usage, "forget by policy", detail)
-            .hint("say what to keep, such as --keep-daily 7 --keep-weekly 5, or name one backup"))
+        Err(Error::new(ErrorKind::Usage, "forget by policy", detail).hint(format!(
+            "say what to keep, such as {daily} 7 {weekly} 5, or name one backup",
+            daily = Setting("keep-daily"),
+            weekly = Setting("keep-weekly")
+        )))
     }
 
-    fn periods(&self) -> [(Period, u32); 5] {
+    fn periods(&self) -> [(KeepPeriod, u32); 5] {
         [
-            (Period::Hour, self.hourly),
-            (Period::Day, self.daily),
-            (Period::Week, self.weekly),
-            (Period::Month, self.monthly),
-            (Period::Year, self.yearly),
+            (KeepPeriod::Hour, self.hourly),
+            (KeepPeriod::Day, self.daily),
+            (KeepPeriod::Week, self.weekly),
+            (KeepPeriod::Month, self.monthly),
+            (KeepPeriod::Year, self.yearly),
         ]
     }
 }
@@ -139,10 +142,10 @@ impl Policy {
 /// What becomes of each of these backups, by volume and then from the oldest to the newest.
 /// `now` is only looked at to tell times that are yet to come.
 pub fn plan_forget<'a>(
-    policy: &Policy,
+    policy: &KeepPolicy,
     backups: &'a [BackupEntry],
     now: DateTime<Utc>,
-) -> Result<Vec<Decision<'a>>> {
+) -> Result<Vec<KeepDecision<'a>>> {
     policy.check()?;
     let mut volumes: BTreeMap<_, Vec<&BackupEntry>> = BTreeMap::new();
     for backup in backups {
@@ -160,51 +163,51 @@ pub fn plan_forget<'a>(
 
 /// Of one volume, the newest first.
 fn decide<'a>(
-    policy: &Policy,
+    policy: &KeepPolicy,
     backups: &[&'a BackupEntry],
     now: DateTime<Utc>,
-) -> Vec<Decision<'a>> {
+) -> Vec<KeepDecision<'a>> {
     let mut age = backups.iter().map(|b| b.time()).find(|time| *time <= now);
     let oldest_within = policy
         .within
-        .filter(|span| *span != Span::default())
+        .filter(|span| *span != CalendarSpan::default())
         .map(|span| (span, age.and_then(|newest| span.before(newest))));
     let mut counted = policy.periods().map(|(period, most)| (period, most, BTreeSet::new()));
-    let mut decisions: Vec<Decision<'a>> = Vec::with_capacity(backups.len());
+    let mut decisions: Vec<KeepDecision<'a>> = Vec::with_capacity(backups.len());
     for (backup, number) in backups.iter().zip(1..) {
         let time = backup.time();
         age = if time <= now { Some(time) } else { age };
         let mut reasons = Vec::new();
         if number <= policy.last {
-            reasons.push(Reason::Last(number));
+            reasons.push(KeepReason::Last(number));
         }
         for (period, left, seen) in &mut counted {
             let name = period.of(&time);
             if *left > 0 && seen.insert(name.clone()) {
                 *left -= 1;
-                reasons.push(Reason::Period(*period, name));
+                reasons.push(KeepReason::Period(*period, name));
             }
         }
         if let Some((span, oldest)) = oldest_within
             && oldest.is_none_or(|oldest| age.is_none_or(|time| time >= oldest))
         {
-            reasons.push(Reason::Within(span));
+            reasons.push(KeepReason::Within(span));
         }
         let labels = &backup.manifest.labels;
         let tags = policy.tags.iter().filter(|tag| tag.is_on(labels));
-        reasons.extend(tags.cloned().map(Reason::Tag));
-        decisions.push(Decision { backup, reasons });
+        reasons.extend(tags.cloned().map(KeepReason::Tag));
+        decisions.push(KeepDecision { backup, reasons });
     }
     if !policy.allow_none
-        && !decisions.iter().any(Decision::keep)
+        && !decisions.iter().any(KeepDecision::keep)
         && let Some(newest) = decisions.first_mut()
     {
-        newest.reasons.push(Reason::Newest);
+        newest.reasons.push(KeepReason::Newest);
     }
     decisions
 }
 
-impl Period {
+impl KeepPeriod {
     /// Name of the period that holds this moment; names of one kind are equal within it and nowhere
     /// else.
     fn of(self, time: &DateTime<Utc>) -> String {
@@ -231,7 +234,7 @@ impl Period {
     }
 }
 
-impl Span {
+impl CalendarSpan {
     /// From what is typed: numbers with `h`, `d`, `w`, `m` (months) or `y`, such as `14d` or
     /// `1y6m`.
     pub fn parse(text: &str) -> Result<Self> {
@@ -279,7 +282,7 @@ impl Span {
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for CalendarSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (days, hours) = (self.hours / 24, self.hours % 24);
         let parts = [(self.months / 12, 'y'), (self.months % 12, 'm'), (days, 'd'), (hours, 'h')];
@@ -290,7 +293,7 @@ impl fmt::Display for Span {
     }
 }
 
-impl Tag {
+impl KeepTag {
     /// From what is typed: `NAME` or `NAME=VALUE`.
     pub fn parse(text: &str) -> Result<Self> {
         let (name, value) = match text.split_once('=') {
@@ -309,7 +312,7 @@ impl Tag {
     }
 }
 
-impl fmt::Display for Tag {
+impl fmt::Display for KeepTag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.value {
             Some(value) => write!(f, "{}={value}", self.name),
@@ -318,7 +321,7 @@ impl fmt::Display for Tag {
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for KeepReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Last(number) => write!(f, "last {number}"),

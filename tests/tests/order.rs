@@ -4,7 +4,7 @@
 
 use chunkstore::{ChunkSize, Encryption};
 use futures::TryStreamExt;
-use mover::retention::{Policy, plan_forget};
+use mover::retention::{KeepPolicy, plan_forget};
 use mover_engine::ops::backup::ParentChoice;
 use mover_engine::run::Cancel;
 use object_store::memory::InMemory;
@@ -101,7 +101,7 @@ impl World {
         let Some(newest) = self.made.last() else { return };
         let latest = self.vault.block_on(repo.find_backup("v@latest")).unwrap();
         assert_eq!(latest.backup_id.as_str(), newest, "the latest");
-        let policy = Policy { last: 1, ..Policy::default() };
+        let policy = KeepPolicy { last: 1, ..KeepPolicy::default() };
         let now = chrono::Utc::now();
         let decisions = plan_forget(&policy, &backups, now).unwrap();
         let kept: Vec<_> = decisions.iter().filter(|d| d.keep()).collect();

@@ -1,7 +1,7 @@
 //! From `--retain-…` to what is asked of the store.
 
 use super::args::{RetainArgs, RetainInheritedArg, RetainModeArg};
-use crate::retention::Span;
+use crate::retention::CalendarSpan;
 use chrono::{DateTime, NaiveDate, NaiveTime, TimeDelta, Utc};
 use chunkstore::{
     Error, ErrorKind, Result,
@@ -23,7 +23,7 @@ pub(crate) fn retain_policy(args: &RetainArgs, now: DateTime<Utc>) -> Result<Opt
                 .hint("give one of the two; MOVER_RETAIN_FOR and MOVER_RETAIN_UNTIL count too"));
         }
         (Some(text), None) => {
-            let span = Span::parse(&text).map_err(|e| e.within("use --retain-for"))?;
+            let span = CalendarSpan::parse(&text).map_err(|e| e.within("use --retain-for"))?;
             ("--retain-for", span.after(now))
         }
         (None, Some(text)) => ("--retain-until", Some(parse_date(&text)?)),

@@ -44,10 +44,10 @@ fn backup(volume: &str, id: &str, finished: DateTime<Utc>, labels: &[(&str, &str
     BackupEntry { manifest, stored: finished }
 }
 
-fn kept(policy: &Policy, backups: &[BackupEntry]) -> Vec<(String, String)> {
+fn kept(policy: &KeepPolicy, backups: &[BackupEntry]) -> Vec<(String, String)> {
     let decisions = plan_forget(policy, backups, now()).unwrap();
     assert_eq!(decisions.len(), backups.len());
-    let why = |d: &Decision<'_>| d.reasons.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let why = |d: &KeepDecision<'_>| d.reasons.iter().map(ToString::to_string).collect::<Vec<_>>();
     let kept = decisions.iter().filter(|d| d.keep());
     kept.map(|d| (d.backup.manifest.backup_id.to_string(), why(d).join(", "))).collect()
 }
@@ -65,8 +65,8 @@ fn each_rule_keeps_the_newest_of_its_periods() {
         backup("v", "d", at("2025-01-01T10:59:59Z"), &[]),
         backup("v", "e", at("2025-01-01T11:00:00Z"), &[("keep", "no")]),
     ];
-    let policy = |change: fn(&mut Policy)| {
-        let mut policy = Policy::default();
+    let policy = |change: fn(&mut KeepPolicy)| {
+        let mut policy = KeepPolicy::default();
         change(&mut policy);
         policy
     };
@@ -85,14 +85,14 @@ fn each_rule_keeps_the_newest_of_its_periods() {
             &[("a", "yearly 2023"), ("b", "yearly 2024"), ("e", "yearly 2025")],
         ),
         (
-            policy(|p| p.within = Some(Span::parse("1h").unwrap())),
+            policy(|p| p.within = Some(CalendarSpan::parse("1h").unwrap())),
             &[("c", "within 1h"), ("d", "within 1h"), ("e", "within 1h")],
         ),
         (
-            policy(|p| p.tags = vec![Tag::parse("keep").unwrap()]),
+            policy(|p| p.tags = vec![KeepTag::parse("keep").unwrap()]),
             &[("b", "tag keep"), ("e", "tag keep")],
         ),
-        (policy(|p| p.tags = vec![Tag::parse("keep=yes").unwrap()]), &[("b", "tag keep=yes")]),
+        (policy(|p| p.tags = vec![KeepTag::parse("keep=yes").unwrap()]), &[("b", "tag keep=yes")]),
     ] {
         // "c" is exactly an hour older than "e"
         assert_eq!(kept(&policy, &backups), pairs(expected), "{policy:?}");
@@ -106,7 +106,7 @@ fn rules_add_up_and_volumes_are_apart() {
         backup("v", "b", at("2025-01-02T00:00:00Z"), &[]),
         backup("v", "a", at("2025-01-01T00:00:00Z"), &[]),
     ];
-    let policy = Policy { last: 1, daily: 2, ..Policy::default() };
+    let policy = KeepPolicy { last: 1, daily: 2, ..KeepPolicy::default() };
     assert_eq!(
         kept(&policy, &backups),
         pairs(&[
@@ -119,11 +119,13 @@ fn rules_add_up_and_volumes_are_apart() {
 
 #[test]
 fn a_policy_without_a_rule_is_refused_with_a_hint() {
-    let nothing = Span::default();
-    for policy in [Policy::default(), Policy { within: Some(nothing), ..Policy::default() }] {
+    let nothing = CalendarSpan::default();
+    for policy in
+        [KeepPolicy::default(), KeepPolicy { within: Some(nothing), ..KeepPolicy::default() }]
+    {
         let e = plan_forget(&policy, &[], now()).expect_err("no rule");
         assert_eq!(e.kind(), ErrorKind::Usage);
-        assert!(e.hint_text().is_some_and(|hint| hint.contains("--keep-")), "{e}");
+        assert!(e.hint_text().is_some_and(|hint| hint.contains("keep-daily")), "{e}");
     }
 }
 
@@ -133,7 +135,8 @@ fn the_last_backup_of_a_volume_goes_only_when_asked() {
         backup("v", "a", at("2025-01-01T00:00:00Z"), &[]),
         backup("v", "b", at("2025-01-02T00:00:00Z"), &[]),
     ];
-    let mut policy = Policy { tags: vec![Tag::parse("gold").unwrap()], ..Policy::default() };
+    let mut policy =
+        KeepPolicy { tags: vec![KeepTag::parse("gold").unwrap()], ..KeepPolicy::default() };
     let why = "no rule keeps any, and it is the newest";
     assert_eq!(kept(&policy, &backups), pairs(&[("b", why)]));
     policy.allow_none = true;
@@ -143,25 +146,28 @@ fn the_last_backup_of_a_volume_goes_only_when_asked() {
 #[test]
 fn spans_are_read_and_shown() {
     for (text, span, shown) in [
-        ("36h", Span { months: 0, hours: 36 }, "1d12h"),
-        ("2w", Span { months: 0, hours: 336 }, "14d"),
-        ("1y6m7d", Span { months: 18, hours: 168 }, "1y6m7d"),
-        ("0h", Span::default(), "0h"),
+        ("36h", CalendarSpan { months: 0, hours: 36 }, "1d12h"),
+        ("2w", CalendarSpan { months: 0, hours: 336 }, "14d"),
+        ("1y6m7d", CalendarSpan { months: 18, hours: 168 }, "1y6m7d"),
+        ("0h", CalendarSpan::default(), "0h"),
     ] {
-        assert_eq!(Span::parse(text).unwrap(), span, "{text}");
+        assert_eq!(CalendarSpan::parse(text).unwrap(), span, "{text}");
         assert_eq!(span.to_string(), shown);
     }
     for text in ["", "d", "7", "7x", "-1d", "7d3", "4294967296h", "4294967295d", "٣d"] {
-        assert_eq!(Span::parse(text).expect_err(text).kind(), ErrorKind::Usage, "{text}");
+        assert_eq!(CalendarSpan::parse(text).expect_err(text).kind(), ErrorKind::Usage, "{text}");
     }
-    assert_eq!(Span { months: u32::MAX, hours: 0 }.before(at("2025-01-01T00:00:00Z")), None);
+    assert_eq!(
+        CalendarSpan { months: u32::MAX, hours: 0 }.before(at("2025-01-01T00:00:00Z")),
+        None
+    );
     // the last of February, not the third of March
-    let month = Span { months: 1, hours: 0 };
+    let month = CalendarSpan { months: 1, hours: 0 };
     assert_eq!(month.before(at("2025-03-31T00:00:00Z")), Some(at("2025-02-28T00:00:00Z")));
 }
 
 /// Said another way: which backups of one volume a rule keeps.
-fn expected(policy: &Policy, backups: &[BackupEntry]) -> BTreeSet<String> {
+fn expected(policy: &KeepPolicy, backups: &[BackupEntry]) -> BTreeSet<String> {
     let newest = |list: &[&BackupEntry]| {
         let order = |b: &&&BackupEntry| (b.manifest.finished, b.manifest.backup_id.clone());
         list.iter().max_by_key(order).map(|b| b.manifest.backup_id.to_string())
@@ -190,7 +196,7 @@ proptest! {
         minutes in prop::collection::vec(0i64..3_000_000, 0..40),
         (last, hourly, daily, weekly, monthly, yearly) in (0u32..4, 0u32..4, 0u32..4, 0u32..4, 0u32..4, 0u32..4),
     ) {
-        let policy = Policy { last, hourly, daily, weekly, monthly, yearly, ..Policy::default() };
+        let policy = KeepPolicy { last, hourly, daily, weekly, monthly, yearly, ..KeepPolicy::default() };
         let backups: Vec<_> = minutes
             .iter()
             .enumerate()
@@ -211,7 +217,7 @@ proptest! {
         prop_assert!(backups.is_empty() || decisions.last().unwrap().keep());
         // what was kept once is kept again: running a policy twice forgets no more
         let left: Vec<_> = decisions.iter().filter(|d| d.keep()).map(|d| d.backup.clone()).collect();
-        prop_assert!(plan_forget(&policy, &left, now()).unwrap().iter().all(Decision::keep));
+        prop_assert!(plan_forget(&policy, &left, now()).unwrap().iter().all(KeepDecision::keep));
     }
 }
 
@@ -221,7 +227,7 @@ fn placed(backup: BackupEntry, ordered: &str) -> BackupEntry {
     BackupEntry { manifest, ..backup }
 }
 
-fn ids(policy: &Policy, backups: &[BackupEntry]) -> Vec<String> {
+fn ids(policy: &KeepPolicy, backups: &[BackupEntry]) -> Vec<String> {
     kept(policy, backups).into_iter().map(|(id, _)| id).collect()
 }
 
@@ -231,15 +237,15 @@ fn the_newest_is_the_last_in_the_order_and_not_by_any_time() {
         backup("v", "parent", at("2026-01-01T10:01:30Z"), &[]),
         placed(backup("v", "child", at("2026-01-01T10:00:10Z"), &[]), "2026-01-01T10:01:30.001Z"),
     ];
-    let last = Policy { last: 1, ..Policy::default() };
+    let last = KeepPolicy { last: 1, ..KeepPolicy::default() };
     assert_eq!(kept(&last, &backups), pairs(&[("child", "last 1")]));
-    let daily = Policy { daily: 5, ..Policy::default() };
+    let daily = KeepPolicy { daily: 5, ..KeepPolicy::default() };
     assert_eq!(kept(&daily, &backups), pairs(&[("child", "daily 2026-01-01")]));
     // copied to another store, in another order
     backups[0].stored = at("2027-01-01T00:00:02Z");
     backups[1].stored = at("2027-01-01T00:00:01Z");
     assert_eq!(kept(&last, &backups), pairs(&[("child", "last 1")]));
-    let tags = Policy { tags: vec![Tag::parse("gold").unwrap()], ..Policy::default() };
+    let tags = KeepPolicy { tags: vec![KeepTag::parse("gold").unwrap()], ..KeepPolicy::default() };
     assert_eq!(ids(&tags, &backups), ["child"]);
 }
 
@@ -259,11 +265,14 @@ fn after_a_jump() -> Vec<BackupEntry> {
 #[test]
 fn a_stores_clock_that_jumped_ahead_takes_no_day_from_the_others() {
     let backups = after_a_jump();
-    let daily = |daily| Policy { daily, ..Policy::default() };
+    let daily = |daily| KeepPolicy { daily, ..KeepPolicy::default() };
     assert_eq!(ids(&daily(8), &backups).len(), 8, "each has a day of its own");
     assert_eq!(ids(&daily(3), &backups), ["d5", "d6", "d7"]);
-    assert_eq!(ids(&Policy { last: 1, ..Policy::default() }, &backups), ["d7"]);
-    let within = |span| Policy { within: Some(Span::parse(span).unwrap()), ..Policy::default() };
+    assert_eq!(ids(&KeepPolicy { last: 1, ..KeepPolicy::default() }, &backups), ["d7"]);
+    let within = |span| KeepPolicy {
+        within: Some(CalendarSpan::parse(span).unwrap()),
+        ..KeepPolicy::default()
+    };
     assert_eq!(ids(&within("1d"), &backups), ["d6", "d7"]);
     // as old as the next newer one, so that it goes some day
     assert_eq!(ids(&within("3d"), &backups), ["d3", "d4", "d5", "d6", "d7"]);
@@ -279,7 +288,8 @@ fn a_clock_that_was_never_set_takes_the_time_of_the_one_before() {
     let unset = backup("v", "unset", at("1970-01-01T00:10:00Z"), &[]);
     backups.push(placed(unset, "2026-01-03T10:00:00.001Z"));
     backups.push(backup("v", "last", at("2026-01-04T09:00:00Z"), &[]));
-    let within = Policy { within: Some(Span::parse("1d").unwrap()), ..Policy::default() };
+    let within =
+        KeepPolicy { within: Some(CalendarSpan::parse("1d").unwrap()), ..KeepPolicy::default() };
     assert_eq!(ids(&within, &backups), ["d2", "unset", "last"]);
 }
 
@@ -303,8 +313,8 @@ proptest! {
             BackupEntry { manifest: Manifest { ordered, ..backup.manifest }, ..backup }
         };
         let backups: Vec<_> = times.iter().enumerate().map(of).collect();
-        let within = Some(Span { months: 0, hours: span });
-        let policy = Policy { last, daily, within, ..Policy::default() };
+        let within = Some(CalendarSpan { months: 0, hours: span });
+        let policy = KeepPolicy { last, daily, within, ..KeepPolicy::default() };
         let kept = |now: i64| -> BTreeSet<String> {
             let decisions = plan_forget(&policy, &backups, day(now)).unwrap();
             let kept = decisions.iter().filter(|d| d.keep());

@@ -17,7 +17,7 @@ use super::super::watch::Watch;
 use super::backup::{checkpoint_bytes, deadline, quota, scratch};
 use super::browse::{unreadable, warn_of_unknown};
 use super::forget::policy;
-use crate::retention::{Policy, plan_forget};
+use crate::retention::{KeepPolicy, plan_forget};
 use chrono::Utc;
 use chunkstore::{
     BackupEntry, Error, ErrorKind, Manifest, Repository, Result, VolumeName,
@@ -53,7 +53,7 @@ struct Done {
 
 pub(crate) fn copy(ctx: &Context, args: &CopyArgs) -> Result<()> {
     let policy = policy(&args.keep)?;
-    if !args.backups.is_empty() && policy != Policy::default() {
+    if !args.backups.is_empty() && policy != KeepPolicy::default() {
         let context = format!("copy backup {}", args.backups[0]);
         let detail = "rules of a policy were given as well";
         return Err(Error::new(ErrorKind::Usage, context, detail)
@@ -177,11 +177,11 @@ fn open_target(
 fn select(
     ctx: &Context,
     args: &CopyArgs,
-    policy: &Policy,
+    policy: &KeepPolicy,
     inventory: &CopyInventory,
 ) -> Result<Vec<Manifest>> {
     let all = || inventory.source.iter().map(|b| &b.manifest);
-    if args.backups.is_empty() && *policy == Policy::default() {
+    if args.backups.is_empty() && *policy == KeepPolicy::default() {
         return Ok(all().cloned().collect());
     }
     if args.backups.is_empty() {

@@ -8,7 +8,7 @@ use super::super::context::{Context, tool};
 use super::super::repository;
 use super::super::table::{human_time, machine_time, table};
 use super::browse::{unreadable, warn_of_unknown};
-use crate::retention::{Decision, Policy, Span, Tag, plan_forget};
+use crate::retention::{CalendarSpan, KeepDecision, KeepPolicy, KeepTag, plan_forget};
 use chunkstore::format::names::AttemptName;
 use chunkstore::{Error, ErrorKind, Manifest, Repository, Result, VolumeName};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -35,7 +35,7 @@ struct DecisionView<'a> {
 pub(crate) fn forget(ctx: &Context, args: &ForgetArgs) -> Result<()> {
     let policy = policy(&args.keep)?;
     match &args.backup {
-        Some(backup) if policy != Policy::default() => {
+        Some(backup) if policy != KeepPolicy::default() => {
             let context = format!("forget backup {backup}");
             Err(Error::new(ErrorKind::Usage, context, "rules of a policy were given as well")
                 .hint("name a backup, or give --keep-… rules; MOVER_KEEP_… variables count too"))
@@ -48,16 +48,16 @@ pub(crate) fn forget(ctx: &Context, args: &ForgetArgs) -> Result<()> {
     }
 }
 
-pub(super) fn policy(keep: &KeepArgs) -> Result<Policy> {
-    Ok(Policy {
+pub(super) fn policy(keep: &KeepArgs) -> Result<KeepPolicy> {
+    Ok(KeepPolicy {
         last: keep.keep_last.unwrap_or(0),
         hourly: keep.keep_hourly.unwrap_or(0),
         daily: keep.keep_daily.unwrap_or(0),
         weekly: keep.keep_weekly.unwrap_or(0),
         monthly: keep.keep_monthly.unwrap_or(0),
         yearly: keep.keep_yearly.unwrap_or(0),
-        within: keep.keep_within.as_deref().map(Span::parse).transpose()?,
-        tags: keep.keep_tag.iter().map(|tag| Tag::parse(tag)).collect::<Result<_>>()?,
+        within: keep.keep_within.as_deref().map(CalendarSpan::parse).transpose()?,
+        tags: keep.keep_tag.iter().map(|tag| KeepTag::parse(tag)).collect::<Result<_>>()?,
         allow_none: keep.allow_none,
     })
 }
@@ -85,7 +85,7 @@ fn one(ctx: &Context, backup: &str, args: &ForgetArgs) -> Result<()> {
     ctx.output.summary(&format!("{did} backup {backup_id} of volume {volume}\n"), &view)
 }
 
-fn by_policy(ctx: &Context, args: &ForgetArgs, policy: &Policy) -> Result<()> {
+fn by_policy(ctx: &Context, args: &ForgetArgs, policy: &KeepPolicy) -> Result<()> {
     // an empty name is a variable that was not set, never all volumes
     let volume = args.keep.volume.as_deref().map(VolumeName::new).transpose()?;
     let repository = repository::open(ctx)?;
@@ -126,7 +126,7 @@ async fn forget_all(repository: &Repository, going: &[&Manifest]) -> Result<()> 
         .await
 }
 
-fn show(ctx: &Context, decisions: &[Decision<'_>]) -> Result<()> {
+fn show(ctx: &Context, decisions: &[KeepDecision<'_>]) -> Result<()> {
     if ctx.settings.output.json {
         for decision in decisions {
             ctx.output.result_json(&view(decision))?;
@@ -150,7 +150,7 @@ fn show(ctx: &Context, decisions: &[Decision<'_>]) -> Result<()> {
     ctx.output.result(&table(&head, rows.collect(), &[], ctx.settings.output.color_stdout))
 }
 
-fn view<'a>(decision: &'a Decision<'_>) -> DecisionView<'a> {
+fn view<'a>(decision: &'a KeepDecision<'_>) -> DecisionView<'a> {
     let m = &decision.backup.manifest;
     DecisionView {
         line: "decision",
@@ -163,6 +163,6 @@ fn view<'a>(decision: &'a Decision<'_>) -> DecisionView<'a> {
     }
 }
 
-fn reasons(decision: &Decision<'_>) -> Vec<String> {
+fn reasons(decision: &KeepDecision<'_>) -> Vec<String> {
     decision.reasons.iter().map(ToString::to_string).collect()
 }
