@@ -16,6 +16,7 @@
 //! | make or open a repository, list and find backups | [`Repository`] |
 //! | make a backup | [`Writer`], [`Sealer`], [`PackAllocator`], [`MapBuilder`] |
 //! | read one | [`Reader`] (its lease), [`MapReader`], [`fetch::plan_reads`], [`Opener`] |
+//! | choose the backups to forget | [`retention::plan_forget`] |
 //! | delete what no backup refers to | [`collect`] |
 //! | find damage and repair it | [`Check`] |
 //!
@@ -166,6 +167,7 @@ pub mod map;
 pub mod pack;
 pub mod protocol;
 pub mod repository;
+pub mod retention;
 pub mod seal;
 pub mod secrets;
 pub mod store;

@@ -7,4 +7,3 @@ pub mod cgroup;
 pub mod cli;
 pub mod inspect;
 pub mod price;
-pub mod retention;

@@ -2,9 +2,9 @@
 //! backups are forgotten, and however often the repository is copied.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
+use chunkstore::retention::{KeepPolicy, plan_forget};
 use chunkstore::{ChunkSize, Encryption};
 use futures::TryStreamExt;
-use mover::retention::{KeepPolicy, plan_forget};
 use mover_engine::ops::backup::ParentChoice;
 use mover_engine::run::Cancel;
 use object_store::memory::InMemory;

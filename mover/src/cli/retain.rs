@@ -1,8 +1,8 @@
 //! From `--retain-…` to what is asked of the store.
 
 use super::args::{RetainArgs, RetainInheritedArg, RetainModeArg};
-use crate::retention::CalendarSpan;
 use chrono::{DateTime, NaiveDate, NaiveTime, TimeDelta, Utc};
+use chunkstore::retention::CalendarSpan;
 use chunkstore::{
     Error, ErrorKind, Result,
     store::{Inherited, RetainMode, RetainPolicy, Retention},

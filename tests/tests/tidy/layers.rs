@@ -21,7 +21,7 @@ const ROOMS: [(&str, usize, &[&str]); 5] = [
             "format",
             "pack+seal store",
             "repository",
-            "fetch dedup",
+            "fetch dedup retention",
             "map",
             "protocol",
             "check",
@@ -30,7 +30,7 @@ const ROOMS: [(&str, usize, &[&str]); 5] = [
     ("mover/engine/src", 50, &["sizes", "volume", "run", "reading", "ingest", "ops"]),
     ("mover/engine/src/volume", 5, &["sample", "io", "device"]),
     ("mover/engine/src/ops", 0, &["backup copy restore verify check diff"]),
-    ("mover/src", 5, &["price cgroup retention", "inspect", "cli"]),
+    ("mover/src", 5, &["price cgroup", "inspect", "cli"]),
 ];
 
 /// Kits of tests, and what fuzzing and golden files use: they may name anything.

@@ -17,8 +17,8 @@ use super::super::watch::Watch;
 use super::backup::{checkpoint_bytes, deadline, quota, scratch};
 use super::browse::{unreadable, warn_of_unknown};
 use super::forget::policy;
-use crate::retention::{KeepPolicy, plan_forget};
 use chrono::Utc;
+use chunkstore::retention::{KeepPolicy, plan_forget};
 use chunkstore::{
     BackupEntry, Error, ErrorKind, Manifest, Repository, Result, VolumeName,
     store::{RetainPolicy, Retention},

@@ -1,6 +1,6 @@
 //! `forget`: one backup, or all that a policy does not keep.
 //!
-//! Decided first, by `retention`, over one listing; then a record for each backup that goes. A run
+//! Decided first, by [`plan_forget`], over one listing; then a record for each backup that goes. A run
 //! that stops in between has forgotten some of them; the next one decides the same about the rest.
 
 use super::super::args::{ForgetArgs, KeepArgs};
@@ -8,8 +8,8 @@ use super::super::context::{Context, tool};
 use super::super::repository;
 use super::super::table::{human_time, machine_time, table};
 use super::browse::{unreadable, warn_of_unknown};
-use crate::retention::{CalendarSpan, KeepDecision, KeepPolicy, KeepTag, plan_forget};
 use chunkstore::format::names::AttemptName;
+use chunkstore::retention::{CalendarSpan, KeepDecision, KeepPolicy, KeepTag, plan_forget};
 use chunkstore::{Error, ErrorKind, Manifest, Repository, Result, VolumeName};
 use futures::{StreamExt, TryStreamExt, stream};
 use mover_engine::sizes::counted;

@@ -20,8 +20,10 @@
 //! - A volume of which the rules keep nothing keeps its newest backup, unless the policy says that
 //!   it may lose all.
 
+use crate::advice::Setting;
+use crate::error::{Error, ErrorKind, Result};
+use crate::repository::BackupEntry;
 use chrono::{DateTime, Datelike, Months, TimeDelta, Utc};
-use chunkstore::{BackupEntry, Error, ErrorKind, Result, Setting};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 

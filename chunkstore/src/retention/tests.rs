@@ -1,8 +1,8 @@
 use super::*;
-use chunkstore::{
-    BackupId, Manifest, VolumeName,
-    format::{BackupStats, ChangeKind, MapRoot, SnapshotInfo, SourceInfo},
+use crate::format::manifest::{
+    BackupStats, ChangeKind, Manifest, MapRoot, SnapshotInfo, SourceInfo,
 };
+use crate::ids::{BackupId, VolumeName};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
