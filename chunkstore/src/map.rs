@@ -8,6 +8,7 @@
 //! | `reader` | [`MapReader`]: loads pages level by level, merged, many requests in flight |
 //! | `walk` | [`MapWalk`]: all of a map in windows of bounded memory, skipping Zero subtrees |
 //! | `diff` | [`diff`]: which chunks differ between two maps |
+//! | `delta` | [`delta_of`]: which bytes differ between two backups, stored and zero apart |
 //! | `reach` | [`reach()`]: everything that many maps reach, each page once |
 //! | `open` | opens a page and holds it against the reference that led to it |
 //! | `live` | [`LiveSet`]: which stored chunks and pages something refers to, in a bit or two each |
@@ -20,6 +21,7 @@
 //! a subtree that is Zero or unchanged.
 
 mod builder;
+mod delta;
 mod diff;
 mod live;
 mod lost;
@@ -32,6 +34,7 @@ mod volume;
 mod walk;
 
 pub use builder::{Inherit, MapBuilder, check_frontier};
+pub use delta::{MapDelta, delta_of};
 pub use diff::diff;
 pub use live::{LivePack, LiveSet};
 pub use lost::damaged_chunks;
