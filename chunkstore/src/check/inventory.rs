@@ -11,16 +11,15 @@ use crate::format::key::read_key_info;
 use crate::format::lease::Lease;
 use crate::format::manifest::{Manifest, ManifestRecord};
 use crate::format::names::{
-    AttemptName, BACKUPS_PREFIX, DAMAGED_PREFIX, DEDUP_PREFIX, FORGOTTEN_PREFIX, GC_PREFIX,
-    GcObject, KEYS_PREFIX, LEASES_PREFIX, STUBS_PREFIX, parse_damaged_key, parse_forgotten_key,
-    parse_gc_key, parse_key_key, parse_lease_key, parse_manifest_key, parse_segment_key,
-    parse_stub_key,
+    AttemptName, BACKUPS_PREFIX, DAMAGED_PREFIX, FORGOTTEN_PREFIX, GC_PREFIX, GcObject,
+    KEYS_PREFIX, LEASES_PREFIX, STUBS_PREFIX, parse_damaged_key, parse_forgotten_key, parse_gc_key,
+    parse_key_key, parse_lease_key, parse_manifest_key, parse_stub_key, segment_key,
 };
 use crate::format::stub::Stub;
 use crate::ids::PackId;
 use crate::limits::{GC_BYTES_MAX, LEASE_BYTES_MAX, SMALL_RECORD_BYTES_MAX};
 use crate::repository::condemned::{DamageRecord, DamagedSet};
-use crate::repository::{RECORD_OVERHEAD, Repository};
+use crate::repository::{RECORD_OVERHEAD, Repository, SegmentInfo};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use std::collections::{HashMap, HashSet};
@@ -241,15 +240,9 @@ impl Inventory {
         repo: &Arc<Repository>,
         findings: &mut Findings,
     ) -> Result<()> {
-        for listed in repo.store().list(DEDUP_PREFIX).await? {
-            let id = match parse_segment_key(&listed.key) {
-                Ok(id) => id,
-                Err(e) => {
-                    foreign(findings, &listed.key, &e);
-                    continue;
-                }
-            };
-            match twice(|| super::repair::read_segment(repo, &id, listed.size_bytes)).await {
+        let listed = repo.list_segments(|key, e| foreign(findings, key, e)).await?;
+        for SegmentInfo { id, size_bytes } in listed {
+            match twice(|| super::repair::read_segment(repo, &id, size_bytes)).await {
                 Ok(Some(packs)) => {
                     self.segments += 1;
                     self.in_segments.extend(packs);
@@ -257,8 +250,9 @@ impl Inventory {
                 // a collection has replaced it
                 Ok(None) => {}
                 Err(e) if is_damage(&e) => {
-                    findings.add(FindingKind::Segment, listed.key.as_str(), e.to_string());
-                    self.broken_segments.push(listed.key);
+                    let key = segment_key(&id);
+                    findings.add(FindingKind::Segment, key.as_str(), e.to_string());
+                    self.broken_segments.push(key);
                 }
                 Err(e) => return Err(e),
             }

@@ -41,8 +41,7 @@ use super::reader::{backup_at, stays_behind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::lease::LeaseRole;
 use crate::format::manifest::{Manifest, ManifestRecord};
-use crate::format::names::{AttemptName, DEDUP_PREFIX, forgotten_of, manifests_of, pack_key};
-use crate::format::names::{parse_manifest_key, parse_segment_key};
+use crate::format::names::{AttemptName, forgotten_of, manifests_of, pack_key, parse_manifest_key};
 use crate::ids::{BackupId, PackId, VolumeName};
 use crate::repository::SegmentInfo;
 use crate::repository::condemned::DamagedSet;
@@ -200,12 +199,7 @@ impl Writer {
 
     /// Step 4. A cached copy of a segment counts only if it is listed here.
     pub async fn list_segments(&self) -> Result<Vec<SegmentInfo>> {
-        let listed = self.repo.store().list(DEDUP_PREFIX).await?;
-        let info = |l: crate::store::Listed| {
-            let id = parse_segment_key(&l.key).ok()?;
-            Some(SegmentInfo { id, size_bytes: l.size_bytes })
-        };
-        Ok(listed.into_iter().filter_map(info).collect())
+        self.repo.list_segments(|_, _| ()).await
     }
 
     /// Step 6: which of these packs cannot be relied upon, condemned or gone. In ascending order,

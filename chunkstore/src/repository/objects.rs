@@ -5,7 +5,10 @@ use super::Repository;
 use super::condemned::{DamagedSet, read_condemned, read_damaged};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::damaged::Damaged;
-use crate::format::names::{PACKS_PREFIX, damaged_key, parse_pack_key, segment_key, stub_key};
+use crate::format::names::{
+    DEDUP_PREFIX, PACKS_PREFIX, damaged_key, parse_pack_key, parse_segment_key, segment_key,
+    stub_key,
+};
 use crate::format::segment::{SegmentRecord, encode_segment};
 use crate::format::stub::Stub;
 use crate::ids::{DamageId, PackId, SegmentId, random_bytes};
@@ -83,6 +86,22 @@ impl Repository {
             }
         }
         Ok(packs)
+    }
+
+    /// All dedup segments. An object below their prefix that is none goes to `foreign`, with its key.
+    pub async fn list_segments(
+        &self,
+        mut foreign: impl FnMut(&str, &Error),
+    ) -> Result<Vec<SegmentInfo>> {
+        let listed = self.store.list(DEDUP_PREFIX).await?;
+        let mut segments = Vec::with_capacity(listed.len());
+        for object in listed {
+            match parse_segment_key(&object.key) {
+                Ok(id) => segments.push(SegmentInfo { id, size_bytes: object.size_bytes }),
+                Err(e) => foreign(&object.key, &e),
+            }
+        }
+        Ok(segments)
     }
 
     /// Packs that a collection means to delete or has rewritten: nothing new may rely on them.

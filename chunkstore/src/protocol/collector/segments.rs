@@ -13,12 +13,12 @@
 use super::Collected;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::gc::CondemnedList;
-use crate::format::names::{DEDUP_PREFIX, parse_segment_key, segment_key};
+use crate::format::names::segment_key;
 use crate::format::segment::{SegmentIndex, SegmentLayout, SegmentOpener, SegmentRecord};
 use crate::format::stub::Stub;
 use crate::ids::{PackId, SegmentId};
 use crate::limits::SEGMENT_TRAILER_BYTES;
-use crate::repository::Repository;
+use crate::repository::{Repository, SegmentInfo};
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -62,16 +62,10 @@ impl Fate<'_> {
 /// may go on beside it: a record of a pack that has died meanwhile leads nobody to it, and goes
 /// with the next collection.
 pub(super) async fn merge(repo: &Arc<Repository>, done: &mut Collected) -> Result<()> {
-    if !plan_merges(&list_segments(repo).await?).is_empty() {
+    if !plan_merges(&repo.list_segments(|_, _| ()).await?).is_empty() {
         replace(repo, &CondemnedList::default(), &HashSet::new(), done).await?;
     }
     Ok(())
-}
-
-async fn list_segments(repo: &Repository) -> Result<Vec<(SegmentId, u64)>> {
-    let listed = repo.store().list(DEDUP_PREFIX).await?;
-    let segments = listed.iter().map(|l| Some((parse_segment_key(&l.key).ok()?, l.size_bytes)));
-    Ok(segments.flatten().collect())
 }
 
 /// Sweep 5. Gives the packs that are stored, with their sizes.
@@ -83,7 +77,7 @@ pub(super) async fn replace(
 ) -> Result<HashMap<PackId, u64>> {
     // segments first: what they name was stored before them, so a pack that is not listed then is
     // gone
-    let segments = list_segments(repo).await?;
+    let segments = repo.list_segments(|_, _| ()).await?;
     let packs: HashMap<PackId, u64> = repo.list_packs(|_, _| ()).await?.into_iter().collect();
     let stubs: HashMap<PackId, &Stub> = list.rewritten.iter().map(|s| (*s.pack(), s)).collect();
     let fate = |pack: &PackId| match (dead.contains(pack), stubs.get(pack)) {
@@ -93,7 +87,7 @@ pub(super) async fn replace(
     };
     let merged = plan_merges(&segments);
     let (mut left, mut old, mut new) = (Vec::new(), Vec::new(), Vec::new());
-    for (id, size_bytes) in segments {
+    for SegmentInfo { id, size_bytes } in segments {
         let before = left.len();
         let merge = merged.contains(&id);
         match survivors(repo, &id, size_bytes, merge, &fate, &mut left, &mut new).await {
@@ -138,11 +132,12 @@ async fn kept_for_want_of_space(
     Ok(packs)
 }
 
-/// Which segments are put together, of these with their sizes.
-fn plan_merges(segments: &[(SegmentId, u64)]) -> HashSet<SegmentId> {
+/// Which of these segments are put together.
+fn plan_merges(segments: &[SegmentInfo]) -> HashSet<SegmentId> {
     let mut alike: HashMap<u32, Vec<SegmentId>> = HashMap::new();
-    for (id, bytes) in segments.iter().filter(|(_, bytes)| *bytes <= SMALL_BYTES_MAX) {
-        alike.entry((bytes / ALIKE_BYTES_MIN).max(1).ilog(ALIKE)).or_default().push(*id);
+    for segment in segments.iter().filter(|segment| segment.size_bytes <= SMALL_BYTES_MAX) {
+        let size = (segment.size_bytes / ALIKE_BYTES_MIN).max(1).ilog(ALIKE);
+        alike.entry(size).or_default().push(segment.id);
     }
     alike.into_values().filter(|ids| ids.len() as u64 >= ALIKE).flatten().collect()
 }
@@ -230,7 +225,10 @@ mod tests {
     use crate::units::Location;
 
     fn merged(sizes: &[u64]) -> usize {
-        let sizes: Vec<_> = (0..).zip(sizes).map(|(n, size)| (id(n), *size)).collect();
+        let sizes: Vec<_> = (0..)
+            .zip(sizes)
+            .map(|(n, size)| SegmentInfo { id: id(n), size_bytes: *size })
+            .collect();
         plan_merges(&sizes).len()
     }
 
@@ -248,9 +246,9 @@ mod tests {
 
     /// All records of all segments, by chunk, and how many segments there are.
     async fn records(repo: &Arc<Repository>) -> (Vec<SegmentRecord>, usize) {
-        let segments = list_segments(repo).await.unwrap();
+        let segments = repo.list_segments(|_, _| ()).await.unwrap();
         let mut all = Vec::new();
-        for (id, size_bytes) in &segments {
+        for SegmentInfo { id, size_bytes } in &segments {
             let stays = |_: &PackId| Fate::Stays;
             survivors(repo, id, *size_bytes, true, &stays, &mut all, &mut Vec::new())
                 .await

@@ -11,7 +11,6 @@ use super::{Asking, Facts, Spread};
 use crate::ingest::checkpoint::CheckpointSchedule;
 use crate::ingest::dedup::worth_bytes;
 use crate::ingest::units::count_groups;
-use chunkstore::format::names::{DEDUP_PREFIX, parse_segment_key};
 use chunkstore::{Result, repository::SegmentInfo, store::RequestCounts};
 use mover_changes::BackupPlan;
 use serde::Serialize;
@@ -55,12 +54,8 @@ impl Segments {
     pub(super) fn list(asking: &Asking<'_>) -> Result<Self> {
         let store = asking.repo.store();
         let before = store.counts().lists;
-        let listed = asking.wait(store.list(DEDUP_PREFIX))?;
-        let found = listed.into_iter().filter_map(|l| {
-            let id = parse_segment_key(&l.key).ok()?;
-            Some(SegmentInfo { id, size_bytes: l.size_bytes })
-        });
-        Ok(Self { found: found.collect(), lists: store.counts().lists - before })
+        let found = asking.wait(asking.repo.list_segments(|_, _| ()))?;
+        Ok(Self { found, lists: store.counts().lists - before })
     }
 }
 
