@@ -27,6 +27,7 @@ mod arena;
 mod blocking;
 mod engine;
 mod file;
+mod op;
 mod rounded;
 mod transfer;
 mod uring;
@@ -36,6 +37,7 @@ mod tests;
 
 pub use allocator::bound as bound_allocator;
 pub use arena::{Arena, Slot};
-pub(crate) use engine::transfer_error;
-pub use engine::{Completion, Direction, Engine, EngineChoice, Op, Rejected};
+pub use engine::{Engine, EngineChoice};
 pub use file::IoFile;
+pub(crate) use op::transfer_error;
+pub use op::{Completion, Direction, Op, Rejected};

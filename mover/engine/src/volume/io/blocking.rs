@@ -8,10 +8,9 @@
 //! so no send ever waits. A worker waits only for jobs, which end when the engine drops its sender;
 //! the engine waits only while something is inside.
 
-use super::engine::{Completion, InFlight, WaitFor};
 use super::file::IoFile;
+use super::op::{Completion, Direction, InFlight, WaitFor};
 use super::transfer::TransferProgress;
-use crate::volume::io::Direction;
 use chunkstore::{Error, ErrorKind, Result};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded};
 use std::io;

@@ -1,7 +1,7 @@
 //! All engines against plain reads and writes, on files; `tests/device.rs` does the same on block
 //! devices.
 
-use super::engine::{InFlight, WaitFor};
+use super::op::{InFlight, WaitFor};
 use super::transfer::Transfer;
 use super::uring::Uring;
 use super::*;

@@ -6,7 +6,7 @@
 //! an unaligned rest through the buffered one, strictly one after the other: both may touch the
 //! same page, and a buffered write rewrites its whole page.
 
-use super::engine::Direction;
+use super::op::Direction;
 use std::io;
 use std::ops::Range;
 

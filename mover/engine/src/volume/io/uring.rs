@@ -13,8 +13,8 @@
 //! of its own and waits only for the kernel, so it cannot deadlock.
 
 use super::arena::Arena;
-use super::engine::{Completion, Direction, InFlight, WaitFor};
 use super::file::IoFile;
+use super::op::{Completion, Direction, InFlight, WaitFor};
 use super::transfer::{Transfer, TransferProgress, TransferStep, Via};
 use chunkstore::{Error, ErrorKind, Result, Setting};
 use io_uring::types::{Fd, Fixed, SubmitArgs, Timespec};
