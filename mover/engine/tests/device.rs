@@ -15,7 +15,7 @@ use machine::{Loop, image, is_root, pattern, run};
 use mover_engine::volume::device::{
     DeviceKind, DirectIo, Source, SourceOptions, Target, TargetOptions,
 };
-use mover_engine::volume::io::{Arena, Direction, Engine, EngineChoice, IoFile, Op};
+use mover_engine::volume::io::{Arena, Direction, Engine, EngineChoice, IoFile, Op, Span};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -45,13 +45,14 @@ fn move_all(
             if dir == Direction::Write {
                 pattern(seed, next, &mut slot[..len as usize]);
             }
-            let op = Op { dir, slot, slot_offset: 0, offset: next, len, tag: next };
+            let span = Span { dir, offset: next, memory: 0, len };
+            let op = Op { slot, span, tag: next };
             engine.submit(op).unwrap();
             next += u64::from(len);
         }
         let done = engine.wait().unwrap();
-        let (at, len) = (done.offset, done.len as usize);
-        assert_eq!(done.tag, at);
+        let (at, len) = (done.op.span.offset, done.op.span.len as usize);
+        assert_eq!(done.op.tag, at);
         let slot = done.into_slot(io.path()).unwrap();
         if dir == Direction::Read {
             pattern(seed, at, &mut want[..len]);
@@ -144,7 +145,7 @@ fn a_device_that_fails_names_itself_the_place_and_the_number() {
         let mut failed = 0;
         while engine.in_flight() > 0 {
             let done = engine.wait().unwrap();
-            let (tag, offset) = (done.tag, done.offset);
+            let (tag, offset) = (done.op.tag, done.op.span.offset);
             let Err(e) = &done.result else {
                 assert!(tag < 8, "{choice}: {tag}");
                 continue;

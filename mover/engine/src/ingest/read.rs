@@ -70,8 +70,8 @@ impl ReadStage<'_> {
                     let since = Instant::now();
                     let done = self.engine.wait()?;
                     stats.device_wait += since.elapsed();
-                    let Some(unit) = flying.remove(&done.tag) else {
-                        let what = format!("completion {} was never submitted", done.tag);
+                    let Some(unit) = flying.remove(&done.op.tag) else {
+                        let what = format!("completion {} was never submitted", done.op.tag);
                         return Err(Error::new(ErrorKind::Bug, "read a device", what));
                     };
                     let slot = done.into_slot(self.source)?;

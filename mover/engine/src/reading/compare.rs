@@ -308,7 +308,7 @@ fn read(
         }
         // an engine that is broken keeps its slots; nobody else waits for them
         let Some(done) = failure.note(engine.wait()) else { break };
-        let len = u64::from(done.len);
+        let len = u64::from(done.op.span.len);
         let Some(slot) = failure.note(done.into_slot(ctx.source.path())) else { continue };
         let Some(unit) = in_flight.get_mut(slot.index()).and_then(Option::take) else { continue };
         bytes += len;

@@ -58,7 +58,7 @@ pub(crate) fn run(mut engine: Engine, inbox: &Receiver<Write>, ctx: WriteContext
             // with an eye on the failure.
             break;
         };
-        let len = u64::from(completed.len);
+        let len = u64::from(completed.op.span.len);
         if ctx.failure.note(completed.into_slot(ctx.target.path())).is_some() {
             written.bytes += len;
             written.writes += 1;

@@ -3,8 +3,8 @@
 //!
 //! An [`Arena`] is one mapping cut into equal slots. A [`Slot`] is owned like a `Box`: by its free
 //! list, by one queue, by one worker, or by an [`Engine`] while its bytes are in flight. An engine
-//! takes an [`Op`] (a slot, where, how much) and gives back a [`Completion`] with the same slot,
-//! whether the transfer worked or not, so a slot is never lost.
+//! takes an [`Op`] (a slot, where, how much) and gives it back in a [`Completion`], whether the
+//! transfer worked or not, so a slot is never lost.
 //!
 //! Three engines do the same work: io_uring with registered buffers and files, io_uring without,
 //! and `pread`/`pwrite` on worker threads. [`EngineChoice::Auto`] takes the first that the kernel,
@@ -40,4 +40,4 @@ pub use arena::{Arena, Slot};
 pub use engine::{Engine, EngineChoice};
 pub use file::IoFile;
 pub(crate) use op::transfer_error;
-pub use op::{Completion, Direction, Op, Rejected};
+pub use op::{Completion, Direction, Op, Rejected, Span};

@@ -9,8 +9,8 @@
 //! the engine waits only while something is inside.
 
 use super::file::IoFile;
-use super::op::{Completion, Direction, InFlight, WaitFor};
-use super::transfer::TransferProgress;
+use super::op::{Completion, Direction, WaitFor};
+use super::transfer::{InFlight, TransferProgress};
 use chunkstore::{Error, ErrorKind, Result};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded};
 use std::io;
@@ -102,15 +102,12 @@ fn work(file: &IoFile, inbox: &Receiver<InFlight>, outbox: &Sender<Completion>, 
 }
 
 fn transfer(file: &IoFile, item: &mut InFlight) -> io::Result<()> {
-    let first = item.slot_offset as usize;
-    while let Some(step) = item.transfer.step(file.align()) {
-        let part = step.buffer();
-        let part = &mut item.slot[first + part.start..first + part.end];
-        let moved = match item.transfer.dir() {
-            Direction::Read => file.read_step(&step, part),
-            Direction::Write => file.write_step(&step, part),
+    while let Some(step) = item.step(file.align()) {
+        let moved = match item.dir() {
+            Direction::Read => file.read_step(&step, item.part(&step)),
+            Direction::Write => file.write_step(&step, item.part(&step)),
         };
-        if let TransferProgress::Failed(e) = item.transfer.advance(moved) {
+        if let TransferProgress::Failed(e) = item.advance(moved) {
             return Err(e);
         }
     }

@@ -5,8 +5,8 @@
 use super::arena::Arena;
 use super::blocking::Blocking;
 use super::file::IoFile;
-use super::op::{Completion, InFlight, Op, Rejected, WaitFor};
-use super::transfer::Transfer;
+use super::op::{Completion, Op, Rejected, Span, WaitFor};
+use super::transfer::InFlight;
 use super::uring::Uring;
 use chunkstore::{Error, ErrorKind, Result, Setting};
 use std::str::FromStr;
@@ -181,34 +181,33 @@ impl Engine {
     /// Takes a transfer. It does not block. The slot is in the error if the engine is full, the
     /// slot is of another arena, or the length is 0 or does not fit.
     pub fn submit(&mut self, op: Op) -> Result<(), Box<Rejected>> {
-        let reject = |slot, why: String| {
+        if let Err(why) = self.check(&op) {
             let error = Error::new(ErrorKind::Bug, "submit a transfer to an I/O engine", why);
-            Err(Box::new(Rejected { slot, error }))
-        };
-        let Op { dir, slot, slot_offset, offset, len, tag } = op;
-        if !self.has_room() {
-            return reject(slot, format!("all {} places are taken", self.depth));
+            return Err(Box::new(Rejected { op, error }));
         }
-        if !Arc::ptr_eq(slot.arena(), &self.arena) {
-            return reject(slot, "the slot is of another arena".into());
-        }
-        let (start, bytes) = (slot_offset as usize, len as usize);
-        if bytes == 0 || start.checked_add(bytes).is_none_or(|end| end > slot.len()) {
-            let why = format!("{len} bytes from {slot_offset} on in a slot of {}", slot.len());
-            return reject(slot, why);
-        }
-        // slots begin at a page, so the offset has all that matters of the address
-        let transfer = match Transfer::new(dir, offset, u64::from(slot_offset), bytes) {
-            Ok(t) => t,
-            Err(e) => return reject(slot, format!("{len} bytes at offset {offset}: {e}")),
-        };
-        let item = InFlight { slot, slot_offset, tag, transfer };
+        let item = InFlight::new(op);
         self.in_flight += 1;
         match &mut self.kind {
             Kind::Uring(ring) => ring.submit(item),
             Kind::Blocking(b) => b.submit(item),
         }
         Ok(())
+    }
+
+    /// Why an operation is not taken.
+    fn check(&self, op: &Op) -> Result<(), String> {
+        let (slot, Span { offset, memory, len, .. }) = (&op.slot, op.span);
+        if !self.has_room() {
+            return Err(format!("all {} places are taken", self.depth));
+        }
+        if !Arc::ptr_eq(slot.arena(), &self.arena) {
+            return Err("the slot is of another arena".into());
+        }
+        let end = memory.checked_add(len.into());
+        if len == 0 || end.is_none_or(|end| end > slot.len() as u64) {
+            return Err(format!("{len} bytes from {memory} on in a slot of {}", slot.len()));
+        }
+        op.span.check().map_err(|e| format!("{len} bytes at offset {offset}: {e}"))
     }
 
     /// Hands what was submitted to the kernel now, without waiting for anything: for an owner who

@@ -1,7 +1,6 @@
 //! One transfer as its user sees it: what goes into an engine, and what comes out.
 
 use super::arena::Slot;
-use super::transfer::Transfer;
 use chunkstore::{Error, ErrorKind, Result};
 use mover_nbd::is_nbd;
 use std::io;
@@ -17,68 +16,66 @@ pub enum Direction {
     Write,
 }
 
+/// The bytes of one transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// Read or write.
+    pub dir: Direction,
+    /// First byte on the device.
+    pub offset: u64,
+    /// First byte in memory: where it is in the slot, or its address where there is no slot. Bytes
+    /// that are not aligned there as the file wants go through the page cache.
+    pub memory: u64,
+    /// Bytes; at least 1.
+    pub len: u32,
+}
+
 /// One transfer to do. Transfers that are in flight together must not touch the same 4096-byte
 /// block of the device unless all of them are reads: a block that is written in part is rewritten
 /// as a whole.
 #[derive(Debug)]
 pub struct Op {
-    /// Read or write.
-    pub dir: Direction,
-    /// Where in memory.
+    /// The memory.
     pub slot: Slot,
-    /// First byte in the slot; what is not aligned as the file wants goes through the page cache.
-    pub slot_offset: u32,
-    /// First byte on the device.
-    pub offset: u64,
-    /// Bytes; at least 1.
-    pub len: u32,
-    /// The caller's own; comes back with the completion.
+    /// Which of its bytes, and which of the device.
+    pub span: Span,
+    /// The caller's own.
     pub tag: u64,
 }
 
 impl Op {
     /// Fills the slot's first `len` bytes.
     pub fn read(slot: Slot, offset: u64, len: u32, tag: u64) -> Self {
-        Self { dir: Direction::Read, slot, slot_offset: 0, offset, len, tag }
+        Self { slot, span: Span { dir: Direction::Read, offset, memory: 0, len }, tag }
     }
 
     /// Writes the slot's first `len` bytes.
     pub fn write(slot: Slot, offset: u64, len: u32, tag: u64) -> Self {
-        Self { dir: Direction::Write, slot, slot_offset: 0, offset, len, tag }
+        Self { slot, span: Span { dir: Direction::Write, offset, memory: 0, len }, tag }
     }
 
     /// The same, but from this byte of the slot on.
     #[must_use]
     pub fn from_slot_offset(mut self, slot_offset: u32) -> Self {
-        self.slot_offset = slot_offset;
+        self.span.memory = slot_offset.into();
         self
     }
 }
 
-/// An operation that was not taken, with its slot.
+/// An operation that was not taken.
 #[derive(Debug)]
 pub struct Rejected {
-    /// The operation's slot.
-    pub slot: Slot,
+    /// As it was submitted, with its slot.
+    pub op: Op,
     /// Why: a mistake of the caller, or no room in the engine.
     pub error: Error,
 }
 
-/// An operation that ended, well or not, with its slot.
+/// An operation that ended, well or not.
 #[derive(Debug)]
 pub struct Completion {
-    /// The operation's slot.
-    pub slot: Slot,
-    /// The operation's tag.
-    pub tag: u64,
-    /// The operation's direction.
-    pub dir: Direction,
-    /// First byte in the slot.
-    pub slot_offset: u32,
-    /// First byte on the device.
-    pub offset: u64,
-    /// Bytes asked for; all were moved if `result` is `Ok`.
-    pub len: u32,
+    /// As it was submitted, with its slot. All of its bytes were moved if `result` is `Ok`.
+    pub op: Op,
     /// What the device said. An error keeps the system's number (`raw_os_error`).
     pub result: io::Result<()>,
 }
@@ -87,10 +84,10 @@ impl Completion {
     /// The slot of a transfer that worked; of one that failed an error that names the device and
     /// the place (the slot goes home).
     pub fn into_slot(self, path: &Path) -> Result<Slot> {
-        let Self { slot, dir, offset, len, result, .. } = self;
+        let Self { op, result } = self;
         match result {
-            Ok(()) => Ok(slot),
-            Err(e) => Err(transfer_error(dir, path, offset, len, e)),
+            Ok(()) => Ok(op.slot),
+            Err(e) => Err(transfer_error(op.span.dir, path, op.span.offset, op.span.len, e)),
         }
     }
 }
@@ -128,29 +125,6 @@ pub(crate) fn transfer_error(
     };
     let place = path.display();
     Error::caused(kind, format!("{verb} {len} bytes at offset {offset} of {place}"), e).hint(hint)
-}
-
-/// An operation inside an engine.
-#[derive(Debug)]
-pub(super) struct InFlight {
-    pub(super) slot: Slot,
-    pub(super) slot_offset: u32,
-    pub(super) tag: u64,
-    pub(super) transfer: Transfer,
-}
-
-impl InFlight {
-    pub(super) fn complete(self, result: io::Result<()>) -> Completion {
-        Completion {
-            tag: self.tag,
-            dir: self.transfer.dir(),
-            slot_offset: self.slot_offset,
-            offset: self.transfer.offset(),
-            len: self.transfer.len(),
-            result,
-            slot: self.slot,
-        }
-    }
 }
 
 /// How long to wait for a completion.

@@ -15,8 +15,8 @@
 
 use super::arena::{Arena, Slot};
 use super::file::IoFile;
+use super::op::{Direction, Span};
 use super::transfer::{Transfer, TransferProgress, Via};
-use crate::volume::io::Direction;
 use std::io;
 
 /// Moved at a time where memory or offsets are not aligned.
@@ -48,7 +48,7 @@ impl IoFile {
     /// Fills `buf` from `offset` on, on the caller's thread. An end of the file before that is
     /// `UnexpectedEof`. At most 1 GiB. The page cache is passed by wherever it is for engines.
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let whole = Transfer::new(Direction::Read, offset, address(buf), buf.len())?;
+        let whole = span(Direction::Read, offset, buf, buf.len())?;
         if self.is_aligned(buf, offset) {
             return self.read_all(whole, buf, buf.len());
         }
@@ -67,7 +67,7 @@ impl IoFile {
     /// Writes all of `buf`, at most 1 GiB, at `offset`, on the caller's thread. Nobody else may
     /// write to the same blocks meanwhile.
     pub fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        let whole = Transfer::new(Direction::Write, offset, address(buf), buf.len())?;
+        let whole = span(Direction::Write, offset, buf, buf.len())?;
         // a file must not become longer than its volume, and its cache is the only one
         if !self.is_block_device() || self.is_aligned(buf, offset) {
             return self.write_all(whole, buf);
@@ -86,13 +86,13 @@ impl IoFile {
                 let read = self.read_blocks(block, start, len);
                 if read.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EINVAL)) {
                     // the device ends within the last block: see above
-                    let cached = Transfer::new(Direction::Write, at, address(bytes), bytes.len())?;
+                    let cached = span(Direction::Write, at, bytes, bytes.len())?;
                     return self.write_all(cached, bytes);
                 }
                 read?;
             }
             block[skip..skip + part].copy_from_slice(&bytes[..part]);
-            let whole = Transfer::new(Direction::Write, start, address(block), len)?;
+            let whole = span(Direction::Write, start, block, len)?;
             self.write_all(whole, block)?;
             done += part;
         }
@@ -113,34 +113,36 @@ impl IoFile {
 
     /// Fills whole blocks, of which the first `needed` bytes must be there.
     fn read_blocks(&self, block: &mut [u8], start: u64, needed: usize) -> io::Result<()> {
-        let whole = Transfer::new(Direction::Read, start, address(block), block.len())?;
+        let whole = span(Direction::Read, start, block, block.len())?;
         match self.read_all(whole, block, needed) {
             // the device ends within the last block, which it does not give in this way
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
                 let part = &mut block[..needed];
-                let part_of = Transfer::new(Direction::Read, start, address(part), needed)?;
+                let part_of = span(Direction::Read, start, part, needed)?;
                 self.read_all(part_of, part, needed)
             }
             other => other,
         }
     }
 
-    fn read_all(&self, mut t: Transfer, buf: &mut [u8], needed: usize) -> io::Result<()> {
+    fn read_all(&self, span: Span, buf: &mut [u8], needed: usize) -> io::Result<()> {
+        let mut t = Transfer::default();
         while t.done() < needed
-            && let Some(step) = t.step(self.align())
+            && let Some(step) = t.step(&span, self.align())
         {
             let part = &mut buf[step.buffer()];
-            if let TransferProgress::Failed(e) = t.advance(self.read_step(&step, part)) {
+            if let TransferProgress::Failed(e) = t.advance(&span, self.read_step(&step, part)) {
                 return Err(e);
             }
         }
         Ok(())
     }
 
-    fn write_all(&self, mut t: Transfer, buf: &[u8]) -> io::Result<()> {
-        while let Some(step) = t.step(self.align()) {
+    fn write_all(&self, span: Span, buf: &[u8]) -> io::Result<()> {
+        let mut t = Transfer::default();
+        while let Some(step) = t.step(&span, self.align()) {
             let part = &buf[step.buffer()];
-            if let TransferProgress::Failed(e) = t.advance(self.write_step(&step, part)) {
+            if let TransferProgress::Failed(e) = t.advance(&span, self.write_step(&step, part)) {
                 return Err(e);
             }
         }
@@ -155,6 +157,14 @@ impl IoFile {
         };
         self.is_direct() && self.via(Via::Main).is_ok_and(is_block)
     }
+}
+
+/// The first `len` bytes of `buf`, to be moved to or from `offset`.
+fn span(dir: Direction, offset: u64, buf: &[u8], len: usize) -> io::Result<Span> {
+    let len = u32::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let span = Span { dir, offset, memory: address(buf), len };
+    span.check()?;
+    Ok(span)
 }
 
 // Only the low bits matter, and a pointer is never longer than 64 bits here.

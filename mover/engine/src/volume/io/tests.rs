@@ -1,8 +1,8 @@
 //! All engines against plain reads and writes, on files; `tests/device.rs` does the same on block
 //! devices.
 
-use super::op::{InFlight, WaitFor};
-use super::transfer::Transfer;
+use super::op::WaitFor;
+use super::transfer::InFlight;
 use super::uring::Uring;
 use super::*;
 use crate::volume::device::{DirectIo, Source, SourceOptions, Target, TargetOptions};
@@ -56,9 +56,9 @@ fn read_all(engine: &mut Engine, arena: &Arc<Arena>, size: u64, unit: u32, seed:
             next += u64::from(len);
         }
         let done = engine.wait().unwrap();
-        assert_eq!(done.tag, done.offset / u64::from(unit));
-        assert_eq!(done.dir, Direction::Read);
-        let (offset, len) = (done.offset, done.len as usize);
+        let Span { dir, offset, memory, len } = done.op.span;
+        assert_eq!((done.op.tag, dir, memory), (offset / u64::from(unit), Direction::Read, 0));
+        let len = len as usize;
         let slot = done.into_slot(Path::new("image")).unwrap();
         pattern(seed, offset, &mut want[..len]);
         assert!(slot[..len] == want[..len], "wrong bytes at {offset}");
@@ -161,7 +161,7 @@ fn a_file_that_ends_too_early_is_an_error_with_its_place() {
             File::options().write(true).open(&path).unwrap().set_len(5000).unwrap();
             engine.submit(Op::read(arena.take().unwrap(), 4096, 5904, 8)).unwrap();
             let done = engine.wait().unwrap();
-            assert_eq!(done.tag, 8);
+            assert_eq!(done.op.tag, 8);
             let kind = done.result.as_ref().unwrap_err().kind();
             assert_eq!(kind, std::io::ErrorKind::UnexpectedEof);
             let text = done.into_slot(source.path()).unwrap_err().to_string();
@@ -237,9 +237,8 @@ fn ring_on_pipe(register: bool, file: &Arc<IoFile>, arena: &Arc<Arena>) -> Uring
     ring
 }
 
-fn read_item(arena: &Arc<Arena>, len: usize) -> InFlight {
-    let transfer = Transfer::new(Direction::Read, 0, 0, len).unwrap();
-    InFlight { slot: arena.take().unwrap(), slot_offset: 0, tag: 42, transfer }
+fn read_item(arena: &Arc<Arena>, len: u32) -> InFlight {
+    InFlight::new(Op::read(arena.take().unwrap(), 0, len, 42))
 }
 
 #[test]
@@ -259,7 +258,7 @@ fn waiting_ends_when_the_time_is_up() {
         assert!(ring.next(WaitFor::Until(begin)).unwrap().is_none());
         to.write_all(b"def").unwrap();
         let done = ring.next(WaitFor::Forever).unwrap().unwrap();
-        assert_eq!((&done.slot[..6], done.tag), (&b"abcdef"[..], 42));
+        assert_eq!((&done.op.slot[..6], done.op.tag), (&b"abcdef"[..], 42));
         drop((done, ring));
         assert!(arena.all_home());
     }
@@ -303,7 +302,7 @@ fn an_engine_works_on_another_thread_and_after_its_first_one_ended() {
     assert!(ring.next(WaitFor::Until(soon)).unwrap().is_none());
     to.write_all(b"xyz").unwrap();
     let done = ring.next(WaitFor::Forever).unwrap().unwrap();
-    assert_eq!(&done.slot[..3], b"xyz");
+    assert_eq!(&done.op.slot[..3], b"xyz");
     drop((done, ring));
     assert!(arena.all_home());
 }
@@ -413,9 +412,10 @@ proptest! {
 }
 
 fn settle(done: Completion, flying: &mut Vec<Flying>, model: &[u8]) {
-    let at = flying.iter().position(|f| f.0 == done.tag).unwrap();
+    let at = flying.iter().position(|f| f.0 == done.op.tag).unwrap();
     let (_, range, write) = flying.swap_remove(at);
-    assert_eq!((done.offset, u64::from(done.len)), (range.start, range.end - range.start));
+    let Span { offset, len, .. } = done.op.span;
+    assert_eq!((offset, u64::from(len)), (range.start, range.end - range.start));
     let slot = done.into_slot(Path::new("t")).unwrap();
     if !write {
         let want = &model[us(range.start)..us(range.end)];

@@ -6,7 +6,7 @@
 //! an unaligned rest through the buffered one, strictly one after the other: both may touch the
 //! same page, and a buffered write rewrites its whole page.
 
-use super::op::Direction;
+use super::op::{Completion, Direction, Op, Span};
 use std::io;
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ pub(crate) struct TransferStep {
     pub(crate) via: Via,
     /// In the file.
     pub(crate) offset: u64,
-    /// In the transfer's buffer.
+    /// From the transfer's first byte on.
     pub(crate) start: u32,
     pub(crate) len: u32,
 }
@@ -47,54 +47,40 @@ pub(crate) enum TransferProgress {
     Failed(io::Error),
 }
 
-/// How far a transfer is.
-#[derive(Debug)]
+impl Span {
+    /// Refuses what ends behind the largest file offset.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        let bad = || io::Error::from_raw_os_error(libc::EINVAL);
+        // one system call moves at most 2 GiB less a page; no slot is that large
+        if self.len > 1 << 30 {
+            return Err(bad());
+        }
+        let end = self.offset.checked_add(u64::from(self.len)).ok_or_else(bad)?;
+        i64::try_from(end).map(|_| ()).map_err(|_| bad())
+    }
+}
+
+/// How far the transfer of a [`Span`] is.
+#[derive(Debug, Default)]
 pub(crate) struct Transfer {
-    dir: Direction,
-    offset: u64,
-    /// Of the buffer's first byte in memory; only its alignment matters.
-    address: u64,
-    len: u32,
     done: u32,
     retries: u16,
 }
 
 impl Transfer {
-    /// Refuses what ends behind the largest file offset.
-    pub(crate) fn new(dir: Direction, offset: u64, address: u64, len: usize) -> io::Result<Self> {
-        let bad = || io::Error::from_raw_os_error(libc::EINVAL);
-        // one system call moves at most 2 GiB less a page; no slot is that large
-        let len = u32::try_from(len).ok().filter(|l| *l <= 1 << 30).ok_or_else(bad)?;
-        let end = offset.checked_add(u64::from(len)).ok_or_else(bad)?;
-        i64::try_from(end).map_err(|_| bad())?;
-        Ok(Self { dir, offset, address, len, done: 0, retries: 0 })
-    }
-
-    pub(crate) fn dir(&self) -> Direction {
-        self.dir
-    }
-
-    pub(crate) fn offset(&self) -> u64 {
-        self.offset
-    }
-
-    pub(crate) fn len(&self) -> u32 {
-        self.len
-    }
-
     /// Bytes that were moved.
     pub(crate) fn done(&self) -> usize {
         self.done as usize
     }
 
     /// What to do next; `None` when all is done.
-    pub(crate) fn step(&self, align: u32) -> Option<TransferStep> {
-        let rest = self.len - self.done;
+    pub(crate) fn step(&self, span: &Span, align: u32) -> Option<TransferStep> {
+        let rest = span.len - self.done;
         if rest == 0 {
             return None;
         }
-        let (offset, start) = (self.offset + u64::from(self.done), self.done);
-        let misaligned = (offset | (self.address + u64::from(start))) & (u64::from(align) - 1);
+        let (offset, start) = (span.offset + u64::from(self.done), self.done);
+        let misaligned = (offset | (span.memory + u64::from(start))) & (u64::from(align) - 1);
         let aligned = rest & !(align - 1);
         let (via, len) = if misaligned == 0 && aligned > 0 {
             (Via::Main, aligned)
@@ -105,28 +91,28 @@ impl Transfer {
     }
 
     /// Takes the result of the call that `step` asked for.
-    pub(crate) fn advance(&mut self, result: io::Result<usize>) -> TransferProgress {
+    pub(crate) fn advance(&mut self, span: &Span, result: io::Result<usize>) -> TransferProgress {
         let n = match result {
             Ok(n) => n,
             Err(e) => return self.refused(e),
         };
         self.retries = 0;
         if n == 0 {
-            return TransferProgress::Failed(match self.dir {
-                Direction::Read => io::Error::new(
-                    io::ErrorKind::UnexpectedEof,
-                    format!("it ends at offset {}", self.offset + u64::from(self.done)),
-                ),
+            let at = span.offset + u64::from(self.done);
+            return TransferProgress::Failed(match span.dir {
+                Direction::Read => {
+                    io::Error::new(io::ErrorKind::UnexpectedEof, format!("it ends at offset {at}"))
+                }
                 Direction::Write => io::Error::new(
                     io::ErrorKind::WriteZero,
-                    format!("it takes nothing at offset {}", self.offset + u64::from(self.done)),
+                    format!("it takes nothing at offset {at}"),
                 ),
             });
         }
         // The kernel never moves more than asked; should it claim so, the rest is what was asked.
-        let n = u32::try_from(n).unwrap_or(u32::MAX).min(self.len - self.done);
+        let n = u32::try_from(n).unwrap_or(u32::MAX).min(span.len - self.done);
         self.done += n;
-        if self.done == self.len { TransferProgress::Done } else { TransferProgress::More }
+        if self.done == span.len { TransferProgress::Done } else { TransferProgress::More }
     }
 
     fn refused(&mut self, e: io::Error) -> TransferProgress {
@@ -143,13 +129,86 @@ impl Transfer {
     }
 }
 
+/// An operation inside an engine, and how far it is.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    op: Op,
+    transfer: Transfer,
+}
+
+impl InFlight {
+    /// Of an operation that was checked.
+    pub(super) fn new(op: Op) -> Self {
+        Self { op, transfer: Transfer::default() }
+    }
+
+    /// Of its slot.
+    pub(super) fn index(&self) -> usize {
+        self.op.slot.index()
+    }
+
+    pub(super) fn dir(&self) -> Direction {
+        self.op.span.dir
+    }
+
+    pub(super) fn step(&self, align: u32) -> Option<TransferStep> {
+        self.transfer.step(&self.op.span, align)
+    }
+
+    /// The bytes of a step, in its slot.
+    fn range(&self, step: &TransferStep) -> Range<usize> {
+        // an engine takes no operation that does not lie in its slot
+        let first = usize::try_from(self.op.span.memory).unwrap_or(usize::MAX);
+        let Range { start, end } = step.buffer();
+        first + start..first + end
+    }
+
+    pub(super) fn part(&mut self, step: &TransferStep) -> &mut [u8] {
+        let range = self.range(step);
+        &mut self.op.slot[range]
+    }
+
+    /// As [`part`](Self::part), for the kernel.
+    pub(super) fn address(&mut self, step: &TransferStep) -> *mut u8 {
+        let first = self.range(step).start;
+        self.op.slot.as_ptr().wrapping_add(first)
+    }
+
+    pub(super) fn advance(&mut self, result: io::Result<usize>) -> TransferProgress {
+        self.transfer.advance(&self.op.span, result)
+    }
+
+    pub(super) fn complete(self, result: io::Result<()>) -> Completion {
+        Completion { op: self.op, result }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn read(offset: u64, address: u64, len: usize) -> Transfer {
-        Transfer::new(Direction::Read, offset, address, len).unwrap()
+    /// A transfer and its bytes.
+    struct Moved(Span, Transfer);
+
+    impl Moved {
+        fn step(&self, align: u32) -> Option<TransferStep> {
+            self.1.step(&self.0, align)
+        }
+
+        fn advance(&mut self, result: io::Result<usize>) -> TransferProgress {
+            self.1.advance(&self.0, result)
+        }
+    }
+
+    fn span(dir: Direction, offset: u64, memory: u64, len: u32) -> Span {
+        Span { dir, offset, memory, len }
+    }
+
+    fn read(offset: u64, memory: u64, len: u32) -> Moved {
+        let span = span(Direction::Read, offset, memory, len);
+        span.check().unwrap();
+        Moved(span, Transfer::default())
     }
 
     #[test]
@@ -202,16 +261,16 @@ mod tests {
     fn nothing_moved_is_an_error() {
         let TransferProgress::Failed(e) = read(0, 0, 10).advance(Ok(0)) else { panic!() };
         assert_eq!(e.kind(), io::ErrorKind::UnexpectedEof);
-        let mut t = Transfer::new(Direction::Write, 0, 0, 10).unwrap();
+        let mut t = Moved(span(Direction::Write, 0, 0, 10), Transfer::default());
         let TransferProgress::Failed(e) = t.advance(Ok(0)) else { panic!() };
         assert_eq!(e.kind(), io::ErrorKind::WriteZero);
     }
 
     #[test]
     fn offsets_that_no_file_has_are_refused() {
-        assert!(Transfer::new(Direction::Read, u64::MAX, 0, 1).is_err());
-        assert!(Transfer::new(Direction::Read, i64::MAX as u64, 0, 1).is_err());
-        assert!(Transfer::new(Direction::Read, 0, 0, usize::MAX).is_err());
+        for (offset, len) in [(u64::MAX, 1), (i64::MAX as u64, 1), (0, u32::MAX)] {
+            assert!(span(Direction::Read, offset, 0, len).check().is_err(), "{len} at {offset}");
+        }
     }
 
     proptest! {
@@ -219,11 +278,11 @@ mod tests {
         /// aligned.
         #[test]
         fn every_byte_is_moved_once(
-            offset in 0u64..20_000, address in 0u64..5000, len in 1usize..50_000,
+            offset in 0u64..20_000, memory in 0u64..5000, len in 1u32..50_000,
             align_log in 9u32..13, shorts in proptest::collection::vec(1usize..9000, 1..20),
         ) {
             let align = 1u32 << align_log;
-            let mut t = read(offset, address, len);
+            let mut t = read(offset, memory, len);
             let (mut at, mut shorts) = (0usize, shorts.into_iter().cycle());
             while let Some(step) = t.step(align) {
                 prop_assert_eq!(step.start as usize, at);
@@ -231,14 +290,14 @@ mod tests {
                 if step.via == Via::Main {
                     let a = u64::from(align);
                     prop_assert!(step.offset % a == 0 && u64::from(step.len) % a == 0);
-                    prop_assert!((address + u64::from(step.start)) % a == 0);
+                    prop_assert!((memory + u64::from(step.start)) % a == 0);
                 }
                 let n = (step.len as usize).min(shorts.next().unwrap());
                 at += n;
                 let done = matches!(t.advance(Ok(n)), TransferProgress::Done);
-                prop_assert_eq!(done, at == len);
+                prop_assert_eq!(done, at == len as usize);
             }
-            prop_assert_eq!(at, len);
+            prop_assert_eq!(at, len as usize);
         }
     }
 }

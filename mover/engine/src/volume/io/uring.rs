@@ -14,8 +14,8 @@
 
 use super::arena::Arena;
 use super::file::IoFile;
-use super::op::{Completion, Direction, InFlight, WaitFor};
-use super::transfer::{Transfer, TransferProgress, TransferStep, Via};
+use super::op::{Completion, Direction, Op, WaitFor};
+use super::transfer::{InFlight, TransferProgress, TransferStep, Via};
 use chunkstore::{Error, ErrorKind, Result, Setting};
 use io_uring::types::{Fd, Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
@@ -93,9 +93,8 @@ impl Uring {
     /// every engine.
     fn try_out(&mut self, arena: &Arc<Arena>) -> io::Result<()> {
         let Some(slot) = arena.take() else { return Ok(()) };
-        let len = self.file.align().max(512) as usize;
-        let transfer = Transfer::new(Direction::Read, 0, 0, len)?;
-        self.submit(InFlight { slot, slot_offset: 0, tag: 0, transfer });
+        let len = self.file.align().max(512);
+        self.submit(InFlight::new(Op::read(slot, 0, len, 0)));
         let done = self.next(WaitFor::Forever).map_err(io::Error::other)?;
         match done.map(|c| c.result) {
             Some(Err(e)) if is_no_way(&e) => Err(e),
@@ -105,7 +104,7 @@ impl Uring {
 
     /// The owner checked that there is room.
     pub(super) fn submit(&mut self, item: InFlight) {
-        let index = item.slot.index();
+        let index = item.index();
         self.table[index] = Some(item);
         self.in_flight += 1;
         self.push(index);
@@ -158,10 +157,9 @@ impl Uring {
     /// Puts the next step of an operation in the table into the ring.
     fn push(&mut self, index: usize) {
         let Some(item) = self.table[index].as_mut() else { return };
-        let Some(step) = item.transfer.step(self.file.align()) else { return };
-        let first = item.slot_offset as usize + step.start as usize;
-        let address = item.slot.as_ptr().wrapping_add(first);
-        let entry = self.entry(index, &step, address).user_data(index as u64);
+        let Some(step) = item.step(self.file.align()) else { return };
+        let (dir, address) = (item.dir(), item.address(&step));
+        let entry = self.entry(index, dir, &step, address).user_data(index as u64);
         // SAFETY: the entry reads or writes `step.len` bytes from `address` on, which lie within
         // the slot (checked by `Engine::submit`). The slot is in `self.table` and nobody looks at
         // its bytes until `reap` takes it out, after the entry's only completion; if that never
@@ -173,8 +171,13 @@ impl Uring {
         self.queued.push_back(index);
     }
 
-    fn entry(&self, index: usize, step: &TransferStep, address: *mut u8) -> squeue::Entry {
-        let dir = self.table[index].as_ref().map_or(Direction::Read, |i| i.transfer.dir());
+    fn entry(
+        &self,
+        index: usize,
+        dir: Direction,
+        step: &TransferStep,
+        address: *mut u8,
+    ) -> squeue::Entry {
         let (len, offset) = (step.len, step.offset);
         let which = if step.via == Via::Main { 0 } else { 1 };
         let Some(per_buffer) = self.registered else {
@@ -201,7 +204,7 @@ impl Uring {
         loop {
             let (index, result) = self.pop()?;
             let mut item = self.table.get_mut(index)?.take()?;
-            let result = match item.transfer.advance(result) {
+            let result = match item.advance(result) {
                 TransferProgress::Done => Ok(()),
                 TransferProgress::Failed(e) => Err(e),
                 TransferProgress::More => {
