@@ -158,6 +158,19 @@ impl Repository {
         &self.params.repository_id
     }
 
+    /// The same repository for what goes on by itself beside an operation: its requests are no
+    /// movement ([`Store::in_background`]).
+    pub(crate) fn in_background(&self) -> Arc<Self> {
+        Arc::new(Self {
+            store: self.store.in_background(),
+            params: self.params.clone(),
+            keys: Arc::clone(&self.keys),
+            master: self.master.clone(),
+            opened_with: self.opened_with,
+            format: self.format.clone(),
+        })
+    }
+
     /// Finds out whether the store refuses to create what exists, by creating `format` again with
     /// its very bytes. Writers ask with their leases instead.
     pub async fn probe_create_once(&self) -> Result<CreateOnce> {

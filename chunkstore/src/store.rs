@@ -104,6 +104,8 @@ pub struct Store {
     prefix: Path,
     url: Arc<str>,
     counters: Arc<Counters>,
+    /// Whether its requests are of something that goes on by itself, and no movement.
+    in_background: bool,
 }
 
 impl fmt::Debug for Store {
@@ -126,6 +128,7 @@ impl Store {
             prefix,
             url: url.into().into(),
             counters: Arc::default(),
+            in_background: false,
         }
     }
 
@@ -163,7 +166,7 @@ impl Store {
         expected_bytes: u64,
     ) -> BoxFuture<'a, Result<Option<Bytes>>> {
         Box::pin(async move {
-            count(&self.counters.gets);
+            self.count(&self.counters.gets);
             let path = self.path(key)?;
             let download = self.throttles.download.clone();
             let fetch = |store: Arc<dyn ObjectStore>| {
@@ -205,7 +208,7 @@ impl Store {
             if wanted == 0 {
                 return Ok(Bytes::new());
             }
-            count(&self.counters.gets);
+            self.count(&self.counters.gets);
             let path = self.path(key)?;
             let options = GetOptions {
                 range: Some(GetRange::Bounded(range.clone())),
@@ -266,7 +269,7 @@ impl Store {
 
     fn put_now<'a>(&'a self, key: &'a str, payload: PutPayload) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            count(&self.counters.puts);
+            self.count(&self.counters.puts);
             let path = self.path(key)?;
             let begun = AtomicBool::new(false);
             let send = |store: Arc<dyn ObjectStore>| {
@@ -287,7 +290,7 @@ impl Store {
     /// Size and time of an object, `None` where there is none.
     pub fn head<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<ObjectMeta>>> {
         Box::pin(async move {
-            count(&self.counters.heads);
+            self.count(&self.counters.heads);
             let path = self.path(key)?;
             match self.retry(|| self.small.head(&path)).await {
                 Ok(meta) => Ok(Some(meta)),
@@ -312,7 +315,7 @@ impl Store {
                     }
                 };
                 let pages = (found.len() as u64).div_ceil(LIST_PAGE).max(1);
-                self.counters.lists.fetch_add(pages, Ordering::Relaxed);
+                self.count_many(&self.counters.lists, pages);
                 result.map(|()| found)
             };
             self.retry(listing).await.map_err(|e| self.list_failed(prefix, e))
@@ -322,7 +325,7 @@ impl Store {
     /// Whether there is any object below a prefix; reads at most one page of the listing.
     pub fn any<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<bool>> {
         Box::pin(async move {
-            count(&self.counters.lists);
+            self.count(&self.counters.lists);
             let path = self.path(prefix)?;
             let first = || async { self.small.list(Some(&path)).try_next().await };
             match self.retry(first).await {
@@ -335,7 +338,7 @@ impl Store {
     /// Deletes an object; deleting none is fine.
     pub fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            count(&self.counters.deletes);
+            self.count(&self.counters.deletes);
             let path = self.path(key)?;
             match self.retry(|| self.small.delete(&path)).await {
                 Ok(()) => Ok(()),
@@ -347,7 +350,7 @@ impl Store {
     /// As [`delete`](Self::delete), with the store's own error.
     fn try_delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<object_store::Result<()>>> {
         Box::pin(async move {
-            count(&self.counters.deletes);
+            self.count(&self.counters.deletes);
             let path = self.path(key)?;
             Ok(match self.retry(|| self.small.delete(&path)).await {
                 Err(e) if Fault::of(&e).kind == ErrorKind::NotFound => Ok(()),
@@ -371,7 +374,7 @@ impl Store {
     /// False: something could not be deleted.
     fn delete_many<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Result<bool>> {
         Box::pin(async move {
-            self.counters.deletes.fetch_add(keys.len() as u64, Ordering::Relaxed);
+            self.count_many(&self.counters.deletes, keys.len() as u64);
             let paths = keys.iter().map(|key| self.path(key)).collect::<Result<Vec<Path>>>()?;
             let paths = stream::iter(paths.into_iter().map(Ok)).boxed();
             let mut answers = self.small.delete_stream(paths);
@@ -391,7 +394,7 @@ impl Store {
         bytes: &'a Bytes,
     ) -> BoxFuture<'a, object_store::Result<()>> {
         Box::pin(async move {
-            count(&self.counters.creates);
+            self.count(&self.counters.creates);
             if let Some(throttle) = &self.throttles.upload {
                 throttle.charge(bytes.len() as u64);
             }

@@ -72,6 +72,8 @@ pub(super) enum Removal {
 #[derive(Debug)]
 pub(super) struct LeaseKeeper {
     repo: Arc<Repository>,
+    /// For what goes on by itself: a lease that is kept alive is no movement of the work under it.
+    background: Arc<Repository>,
     state: Mutex<State>,
     lease_seconds: u32,
     /// Dropped with the keeper's owner: ends the heartbeat.
@@ -120,7 +122,8 @@ impl LeaseKeeper {
         let lease_seconds = lease.lease_seconds;
         let state = Mutex::new(State { lease, ended: false, shared: false, written, gap: None });
         let (ended, lost) = (watch::Sender::new(false), watch::Sender::new(false));
-        Ok(Self { repo: Arc::clone(repo), state, lease_seconds, ended, lost })
+        let background = repo.in_background();
+        Ok(Self { repo: Arc::clone(repo), background, state, lease_seconds, ended, lost })
     }
 
     /// Goes on under a lease that another process made. `None` if it is gone meanwhile.
@@ -134,8 +137,9 @@ impl LeaseKeeper {
         let state =
             Mutex::new(State { lease, ended: false, shared: true, written: None, gap: None });
         let (ended, lost) = (watch::Sender::new(false), watch::Sender::new(false));
-        let keeper = Self { repo: Arc::clone(repo), state, lease_seconds, ended, lost };
-        let there = keeper.beat().await?;
+        let (repo, background) = (Arc::clone(repo), repo.in_background());
+        let keeper = Self { repo, background, state, lease_seconds, ended, lost };
+        let there = keeper.beat(&keeper.repo).await?;
         Ok(there.then_some(keeper))
     }
 
@@ -275,7 +279,7 @@ impl LeaseKeeper {
                     () = tokio::time::sleep(pause) => {}
                 }
                 let Some(keeper) = keeper.upgrade() else { return };
-                pause = match keeper.beat().await {
+                pause = match keeper.beat(&keeper.background).await {
                     Ok(_) => every,
                     Err(e) => {
                         tracing::warn!("heartbeat: {e}");
@@ -286,31 +290,31 @@ impl LeaseKeeper {
         }
     }
 
-    async fn beat(&self) -> Result<bool> {
+    async fn beat(&self, repo: &Repository) -> Result<bool> {
         let mut state = self.state.lock().await;
         if state.ended {
             return Ok(false);
         }
-        let written = rewrite(&self.repo, &mut state).await;
+        let written = rewrite(repo, &mut state).await;
         self.note(&written);
         let there = written?;
         let LeaseRole::Reader { name } = state.lease.role.clone() else { return Ok(there) };
         if !there {
             let lease = Lease { lease_id: LeaseId::random(), beat: 0, ..state.lease.clone() };
-            state.written = Some(create(&self.repo, &lease).await?);
+            state.written = Some(create(repo, &lease).await?);
             (state.lease, state.gap) = (lease, Some(Gap::Unknown));
             tracing::warn!("the lease was gone: this process was taken for dead; it has a new one");
         }
         // as at the begin: it counts only under the lease
         if state.gap == Some(Gap::Unknown) {
-            state.gap = Some(Gap::Found(confirm(&self.repo, &name).await?));
+            state.gap = Some(Gap::Found(confirm(repo, &name).await?));
         }
         Ok(true)
     }
 
     /// An extra beat, and whether the lease of this reader was ever gone.
     pub(super) async fn look_for_gap(&self) -> Result<Option<Gap>> {
-        self.beat().await?;
+        self.beat(&self.repo).await?;
         Ok(self.gap().await)
     }
 
@@ -322,6 +326,11 @@ impl LeaseKeeper {
     /// Turns true when the lease is found gone, and false when another one is in its place.
     pub(super) fn lost(&self) -> watch::Receiver<bool> {
         self.lost.subscribe()
+    }
+
+    /// The repository for what goes on by itself beside the work.
+    pub(super) fn background(&self) -> &Arc<Repository> {
+        &self.background
     }
 
     /// Between two tries of what a beat or its finding wants from the store.

@@ -59,8 +59,8 @@ pub(super) struct Counters {
     pub(super) lists: AtomicU64,
     pub(super) deletes: AtomicU64,
     pub(super) failed_tries: AtomicU64,
-    /// Requests about locks; they are among those above too.
-    pub(super) about_locks: AtomicU64,
+    /// Requests of operations, of all kinds: those above without those made in the background.
+    pub(super) movement: AtomicU64,
     pub(super) sent_in_turn: AtomicU64,
     pub(super) sent_at_once: AtomicU64,
     pub(super) sent_again: AtomicU64,
@@ -84,10 +84,35 @@ impl Store {
         }
     }
 
-    /// Requests about the locks of single objects, which [`counts`](Self::counts) has among the
-    /// others.
-    pub fn requests_about_locks(&self) -> u64 {
-        self.counters.about_locks.load(Ordering::Relaxed)
+    /// Grows with each request that an operation makes, and with none that is made
+    /// [in the background](Self::in_background): by this and all clones.
+    pub fn movement(&self) -> u64 {
+        self.counters.movement.load(Ordering::Relaxed)
+    }
+
+    /// The same store for what goes on by itself beside an operation, such as a heartbeat. Its
+    /// requests are counted like all others, but they are no movement.
+    #[must_use]
+    pub fn in_background(&self) -> Self {
+        Self { in_background: true, ..self.clone() }
+    }
+
+    /// Counts a request of a kind.
+    pub(super) fn count(&self, kind: &AtomicU64) {
+        self.count_many(kind, 1);
+    }
+
+    /// Counts what is, or might be, so many requests of a kind.
+    pub(super) fn count_many(&self, kind: &AtomicU64, requests: u64) {
+        kind.fetch_add(requests, Ordering::Relaxed);
+        self.moved();
+    }
+
+    /// A request was made.
+    pub(super) fn moved(&self) {
+        if !self.in_background {
+            count(&self.counters.movement);
+        }
     }
 
     /// Bytes handed to the store so far, by this and all clones.

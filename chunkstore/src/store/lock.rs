@@ -24,7 +24,7 @@ use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use chrono::{DateTime, SecondsFormat, Timelike, Utc};
-use client::generic;
+use client::{Answer, generic};
 use object_store::aws::{AmazonS3Builder, Checksum};
 use object_store::path::Path;
 use object_store::signer::{HeaderMap, HeaderValue, Method};
@@ -218,7 +218,7 @@ impl Store {
         let Some(client) = &self.lock else { return Ok(ObjectLock::Unsupported) };
         let context = || format!("ask whether {} has object lock", self.url());
         let root = Path::default();
-        let answer = client.call(Method::GET, &root, Some("object-lock"), Bytes::new()).await;
+        let answer = self.ask(client, Method::GET, &root, Some("object-lock"), Bytes::new()).await;
         let answer = answer.map_err(|e| Fault::of(&e).into_error(context(), e))?;
         let says = |codes: &[&str]| codes.iter().any(|code| answer.body.contains(code));
         match answer.status {
@@ -267,7 +267,7 @@ impl Store {
             return Ok(self.head(key).await?.map(|_| Locks::default()));
         };
         let path = self.path(key)?;
-        let answer = client.call(Method::HEAD, &path, None, Bytes::new()).await;
+        let answer = self.ask(client, Method::HEAD, &path, None, Bytes::new()).await;
         let failed = |e: StoreError| Fault::of(&e).into_error(self.context("look up", key), e);
         let answer = answer.map_err(failed)?;
         match answer.status {
@@ -300,6 +300,19 @@ impl Store {
         }
     }
 
+    /// A request about a lock.
+    async fn ask(
+        &self,
+        client: &LockClient,
+        method: Method,
+        path: &Path,
+        query: Option<&str>,
+        body: Bytes,
+    ) -> object_store::Result<Answer> {
+        self.moved();
+        client.call(method, path, query, body).await
+    }
+
     async fn retain_once(&self, key: &str, wanted: Retention, locks: Locks) -> Result<Retained> {
         let wanted = match locks.retention {
             Some(there) if there.covers(&wanted) => return Ok(Retained::Before),
@@ -314,7 +327,7 @@ impl Store {
             wanted.date()
         );
         let path = self.path(key)?;
-        let answer = client.call(Method::PUT, &path, Some("retention"), body.into()).await;
+        let answer = self.ask(client, Method::PUT, &path, Some("retention"), body.into()).await;
         let failed = |e: StoreError| {
             let fault = Fault::of(&e);
             let denied = fault.kind == ErrorKind::Denied;

@@ -71,6 +71,47 @@ async fn heartbeats_go_on_through_failures_and_end_with_the_writer() {
     tokio::time::timeout(Duration::from_secs(10), beat).await.unwrap().unwrap();
 }
 
+/// A run that hangs beats on: by its requests it must not seem to get on.
+#[tokio::test]
+async fn no_request_of_a_heartbeat_is_movement() {
+    let (repo, _, _) = memory_repository().await;
+    let parent = manifest("v", "p", 1);
+    put_manifest(&repo, &parent).await;
+    let writer_options = WriterOptions { lease: short_lease(), ..options("b", Vec::new()) };
+    let writer = Writer::begin(&repo, writer_options).await.unwrap();
+    let written = leases(&repo).await[0];
+    let reader = Reader::begin(&repo, &parent, Some(short_lease())).await.unwrap();
+    let read = *leases(&repo).await.iter().find(|id| **id != written).unwrap();
+    let (moved, before) = (repo.store().movement(), repo.store().counts());
+    let beats = [tokio::spawn(writer.heartbeat()), tokio::spawn(reader.heartbeat())];
+    // what this test looks at is none either
+    let aside = repo.in_background();
+    wait_for(async || read_lease(&aside, &written).await.unwrap().beat >= 2).await;
+    // the reader is taken for dead: it takes another lease, and looks whether its backup is there
+    aside.store().delete(&lease_key(&read)).await.unwrap();
+    wait_for(async || {
+        let other = |id: &&LeaseId| ![written, read].contains(*id);
+        match leases(&aside).await.iter().find(other) {
+            Some(id) => read_lease(&aside, id).await.unwrap().beat >= 1,
+            None => false,
+        }
+    })
+    .await;
+    assert_eq!(repo.store().movement(), moved);
+    let after = repo.store().counts();
+    assert!(
+        after.heads > before.heads && after.puts > before.puts && after.creates > before.creates
+    );
+    // and those of the run are
+    reader.check_held().await.unwrap_err();
+    assert!(repo.store().movement() > moved);
+    writer.finish().await;
+    reader.finish().await;
+    for beat in beats {
+        beat.await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_heartbeat_does_not_bring_back_a_removed_lease_and_follows_a_new_one() {
     let (repo, _, _) = memory_repository().await;

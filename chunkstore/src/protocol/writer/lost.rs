@@ -22,7 +22,7 @@ impl Writer {
     /// Where a fellow under the same lease has committed, it does not end: the commit finds that.
     pub fn taken_for_dead(&self) -> impl Future<Output = Error> + Send + 'static {
         let (mut lost, retry_pause) = (self.lease.lost(), self.lease.retry_pause());
-        let (repo, name) = (Arc::clone(&self.repo), self.name());
+        let (repo, name) = (Arc::clone(self.lease.background()), self.name());
         async move {
             while lost.wait_for(|lost| *lost).await.is_ok() {
                 match backup_at(&repo, &name).await {

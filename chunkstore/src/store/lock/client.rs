@@ -90,7 +90,6 @@ impl LockClient {
             _ => &self.counters.gets,
         };
         count(counter);
-        count(&self.counters.about_locks);
         let options = SignedUrlOptions::new().with_query(query.map(|name| (name, "")));
         let url = self.signer.signed_url_opts(method.clone(), path, SIGNED_FOR, &options).await?;
         let mut request = HttpRequest::new(body.clone().into());

@@ -1,28 +1,47 @@
 //! How far an operation is: counters that it adds to and others read. They are shown, and nothing
 //! of the data is decided by them.
+//!
+//! Each step that gets on is movement, whatever it counts: a run whose movement stands still hangs.
+//! Requests to the store are counted there (`Store::movement`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// A counter that many threads add to and one reads to show it.
-#[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
+#[derive(Debug)]
+pub struct Counter {
+    value: AtomicU64,
+    movement: Arc<AtomicU64>,
+}
 
 impl Counter {
-    /// Adds `n`.
-    pub fn add(&self, n: u64) {
-        self.0.fetch_add(n, Ordering::Relaxed);
+    fn of(movement: &Arc<AtomicU64>) -> Self {
+        Self { value: AtomicU64::new(0), movement: Arc::clone(movement) }
     }
 
-    /// Replaces the value.
+    /// Adds `n`; movement unless that is nothing.
+    pub fn add(&self, n: u64) {
+        if n > 0 {
+            self.value.fetch_add(n, Ordering::Relaxed);
+            count(&self.movement);
+        }
+    }
+
+    /// Replaces the value; movement if it is another one.
     pub fn set(&self, n: u64) {
-        self.0.store(n, Ordering::Relaxed);
+        if self.value.swap(n, Ordering::Relaxed) != n {
+            count(&self.movement);
+        }
     }
 
     /// The value now.
     pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.value.load(Ordering::Relaxed)
     }
+}
+
+fn count(movement: &AtomicU64) {
+    movement.fetch_add(1, Ordering::Relaxed);
 }
 
 /// What an operation is doing.
@@ -53,8 +72,9 @@ impl Phase {
 }
 
 /// How far an operation is. All counts are bytes of the volume unless said otherwise.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Progress {
+    movement: Arc<AtomicU64>,
     phase: AtomicU8,
     /// What the plan says is to be gone through; 0 while it is not known.
     pub total_bytes: Counter,
@@ -76,26 +96,58 @@ pub struct Progress {
     pub uploaded_bytes: Counter,
     /// Written to a target by a restore.
     pub written_bytes: Counter,
-    /// Pieces of a changed-block list that have come, and chunks of an existing file that were
-    /// looked at before it may be overwritten; no bytes, and shown to nobody.
-    pub listed: Counter,
 }
 
+/// A piece of a changed-block list has come. What is endless there has an end of its own.
 impl mover_changes::Movement for Progress {
     fn moved(&self) {
-        self.listed.add(1);
+        count(&self.movement);
+    }
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        let movement = Arc::<AtomicU64>::default();
+        let counter = || Counter::of(&movement);
+        Self {
+            phase: AtomicU8::new(Phase::default() as u8),
+            total_bytes: counter(),
+            done_bytes: counter(),
+            read_bytes: counter(),
+            zero_bytes: counter(),
+            unchanged_bytes: counter(),
+            reused_bytes: counter(),
+            new_bytes: counter(),
+            stored_bytes: counter(),
+            uploaded_bytes: counter(),
+            written_bytes: counter(),
+            movement,
+        }
     }
 }
 
 impl Progress {
     /// All counters zero.
     pub fn new() -> Arc<Self> {
-        Arc::new(Self::default())
+        Arc::default()
+    }
+
+    /// A step was done that no counter shows.
+    pub fn moved(&self) {
+        count(&self.movement);
+    }
+
+    /// Grows with each step that gets on: what a counter counts, a change of phase, and
+    /// [`moved`](Self::moved).
+    pub fn movement(&self) -> u64 {
+        self.movement.load(Ordering::Relaxed)
     }
 
     /// Says what is being done now.
     pub fn set_phase(&self, phase: Phase) {
-        self.phase.store(phase as u8, Ordering::Relaxed);
+        if self.phase.swap(phase as u8, Ordering::Relaxed) != phase as u8 {
+            count(&self.movement);
+        }
     }
 
     /// What is being done now.
@@ -119,5 +171,39 @@ mod tests {
             progress.set_phase(phase);
             assert_eq!(progress.phase(), phase);
         }
+    }
+
+    #[test]
+    fn each_step_is_movement_and_nothing_else_is() {
+        let progress = Progress::new();
+        let mut last = 0;
+        let mut steps = |expected: u64, step: &dyn Fn(&Progress)| {
+            step(&progress);
+            let now = progress.movement();
+            assert_eq!(now - std::mem::replace(&mut last, now), expected);
+        };
+        let counters: [fn(&Progress) -> &Counter; 10] = [
+            |p| &p.total_bytes,
+            |p| &p.done_bytes,
+            |p| &p.read_bytes,
+            |p| &p.zero_bytes,
+            |p| &p.unchanged_bytes,
+            |p| &p.reused_bytes,
+            |p| &p.new_bytes,
+            |p| &p.stored_bytes,
+            |p| &p.uploaded_bytes,
+            |p| &p.written_bytes,
+        ];
+        for counter in counters {
+            steps(1, &|p| counter(p).add(7));
+            steps(0, &|p| counter(p).add(0));
+            steps(0, &|p| counter(p).set(7));
+            steps(1, &|p| counter(p).set(3));
+            steps(0, &|p| assert_eq!(counter(p).get(), 3));
+        }
+        steps(1, &|p| p.set_phase(Phase::Moving));
+        steps(0, &|p| p.set_phase(Phase::Moving));
+        steps(1, &Progress::moved);
+        steps(1, &<Progress as mover_changes::Movement>::moved);
     }
 }

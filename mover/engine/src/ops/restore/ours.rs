@@ -37,7 +37,7 @@ pub(super) fn first_of_others(
                 run.cancel.check()?;
                 let bytes = &mut slot[..geometry.len(chunk) as usize];
                 there.read_exact_at(bytes, geometry.offset(chunk))?;
-                run.progress.listed.add(1);
+                run.progress.moved();
                 if is_zero(bytes) {
                     continue;
                 }
