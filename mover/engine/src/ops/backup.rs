@@ -6,9 +6,9 @@
 //! lease back. The stages of moving the data are files of this folder.
 
 mod audit;
-mod defaults;
 mod forecast;
 mod ladder;
+mod options;
 pub(crate) mod parent;
 mod prepare;
 pub(crate) mod resume;
@@ -21,83 +21,29 @@ pub use forecast::{
     Forecast, LookedAt, ReadForecast, RequestForecast, Spread, TimeForecast, forecast,
 };
 pub use ladder::read_given;
+pub use options::BackupOptions;
 pub use parent::ParentChoice;
 pub use summary::{BackupOutcome, BackupSummary, Waits};
 
+use crate::ingest::LEASE_SECONDS;
 use crate::ingest::pass::{Input, PassDone};
 use crate::ingest::read_throttle::ReadThrottle;
 use crate::ingest::rounds::{self, How, Left, Rounds};
-use crate::ingest::{CompressionChoice, LEASE_SECONDS};
-use crate::run::quota::{Meter, Quota};
-use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
-use crate::volume::device::DirectIo;
-use crate::volume::io::EngineChoice;
+use crate::run::quota::Meter;
+use crate::run::{Cancel, Phase, Progress, RunContext};
 use chunkstore::{
-    BackupId, Error, LeaseOptions, Manifest, Repository, Result, VolumeMap, VolumeName, Writer,
-    WriterOptions,
-    format::{BackupStats, Checkpoint, SnapshotInfo},
+    BackupId, Error, LeaseOptions, Manifest, Repository, Result, VolumeMap, Writer, WriterOptions,
+    format::{BackupStats, Checkpoint},
 };
-use mover_changes::{BackupPlan, ChangeRequest, ListOrigin};
+use mover_changes::{BackupPlan, ListOrigin};
 use parent::Known;
 use prepare::{Prepared, prepare};
-use std::collections::BTreeMap;
-use std::num::NonZeroU64;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// What is looked at of a volume that a list calls empty.
 const HEAD_BYTES: u64 = 1 << 20;
-
-/// What a backup is asked to do.
-#[derive(Debug, Clone)]
-pub struct BackupOptions {
-    /// Block device or image file.
-    pub source: PathBuf,
-    /// Joins the backups of one volume; by default the filesystem's UUID or the file's name.
-    pub volume: Option<VolumeName>,
-    /// Random by default; given, it makes a run repeatable.
-    pub backup_id: Option<BackupId>,
-    /// Sources of changed-block lists; without one the whole source is read, holes of an image file
-    /// apart.
-    pub changes: ChangeRequest,
-    /// Which backup to build on.
-    pub parent: ParentChoice,
-    /// The snapshot that the list starts from.
-    pub base_snapshot: Option<String>,
-    /// The snapshot that the source shows.
-    pub snapshot: SnapshotInfo,
-    /// The user says that another disk, or a snapshot made anew, has the name on purpose.
-    pub volume_changed: bool,
-    /// Codec of new chunks.
-    pub compression: CompressionChoice,
-    /// Kept in the manifest.
-    pub labels: BTreeMap<String, String>,
-    /// Bound on memory.
-    pub memory: MemoryBudget,
-    /// Which engine reads the device.
-    pub engine: EngineChoice,
-    /// Whether the page cache is bypassed.
-    pub direct: DirectIo,
-    /// Where copies of dedup segments are kept.
-    pub scratch: Option<PathBuf>,
-    /// Seal threads; by default one a core.
-    pub threads: Option<usize>,
-    /// What is read again at most after a kill; by default as little as checkpoints that cost next
-    /// to nothing allow.
-    pub checkpoint_bytes: Option<u64>,
-    /// Bytes a second that are read from the source at most.
-    pub limit_read: Option<NonZeroU64>,
-    /// What the run may send before it stops, to be gone on with.
-    pub quota: Quota,
-    /// How much of what a list does not name is looked at.
-    pub audit: AuditAmount,
-    /// Program and version, for manifest and lease.
-    pub tool: String,
-    /// Name of this machine or pod, for the lease.
-    pub host: String,
-}
 
 /// Backs up `options.source` and commits it.
 ///

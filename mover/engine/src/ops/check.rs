@@ -11,12 +11,16 @@
 //! Memory: beside what `chunkstore::Check` states, three reads of 2 MiB and two entries for each
 //! loop that reads data; the number of threads is such that this fits into `--memory`.
 
+mod options;
+
+pub use options::{CheckOptions, ReadData};
+
 use crate::reading::Reading;
 use crate::run::failure::Failure;
 use crate::run::threads::{cores, spawn};
-use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
+use crate::run::{Cancel, Phase, Progress, RunContext};
 use chunkstore::{
-    Advice, Check, Error, ErrorKind, LeaseOptions, PackId, Reader, Repository, Result, Setting,
+    Advice, Check, Error, ErrorKind, PackId, Reader, Repository, Result, Setting,
     check::{CheckFigures, Finding, LostBackup, PackChecker, PackReport, Repaired},
     map::ReadLimits,
     random_bytes,
@@ -38,33 +42,6 @@ const LOOP_READ_BYTES: u64 = 6 << 20;
 const BASE_BYTES: u64 = 64 << 20;
 /// A repair may make more readable, in which more is found to repair: pages below pages.
 const REPAIRS_MAX: usize = 16;
-
-/// How much of the packs is read.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum ReadData {
-    /// Their directories only.
-    Nothing,
-    /// So many of a hundred packs, chosen anew each time.
-    Percent(f64),
-    /// Every byte.
-    All,
-}
-
-/// What to check, and with what.
-#[derive(Debug, Clone)]
-pub struct CheckOptions {
-    /// How much is read.
-    pub read_data: ReadData,
-    /// Put right what can be, and record what is lost.
-    pub repair: bool,
-    /// The reader's lease to take; without one nobody may forget backups and collect garbage
-    /// meanwhile.
-    pub lease: Option<LeaseOptions>,
-    /// Bound on memory, the mark apart.
-    pub memory: MemoryBudget,
-    /// Threads; by default one a core.
-    pub threads: Option<usize>,
-}
 
 /// What a check found and did.
 #[derive(Debug, Clone)]

@@ -6,6 +6,7 @@
 //! | `plan` | pure: what is there already, and which backup lies in both repositories and can be built on |
 //! | `list` | which bytes of the volume have to be gone through, from maps of the source alone |
 //! | `run`, `ends` | one copy from its leases to its manifest; the two repositories and the leases |
+//! | `options` | the request |
 //! | `memory`, `summary` | the budget divided between reading and writing; what a copy did |
 //!
 //! A copy is a backup whose device is a backup elsewhere. It reads as a restore does, under a
@@ -28,12 +29,13 @@
 
 mod list;
 mod memory;
+mod options;
 mod plan;
 mod run;
 mod session;
 mod summary;
 
+pub use options::CopyOptions;
 pub use plan::{Base, Standing, base_of, standing};
-pub use run::taken;
-pub use run::{CopyOptions, copy};
+pub use run::{copy, taken};
 pub use summary::{CopyOutcome, CopySummary};

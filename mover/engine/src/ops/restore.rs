@@ -9,7 +9,7 @@
 //! written, deallocated or zeroed exactly once, unless the target was created by this run and reads
 //! zero there; at the end all buffers are home.
 
-mod defaults;
+mod options;
 mod ours;
 mod stdout;
 pub(crate) mod summary;
@@ -19,7 +19,7 @@ pub(crate) mod testkit;
 #[cfg(test)]
 mod tests;
 
-pub use defaults::LEASE_SECONDS;
+pub use options::{LEASE_SECONDS, RestoreOptions, RestoreTarget};
 pub use summary::{RestoreSummary, VerifiedTarget};
 
 use crate::reading::compare::{Compared, compare_device, may_be_old};
@@ -30,58 +30,15 @@ use crate::reading::plan::PlanScope;
 use crate::reading::write::{Edge, write_edges};
 use crate::reading::{OnDamage, Reading, SkippedDamage, SkippedRange, find, map_reader, scope_of};
 use crate::run::threads::cores;
-use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
-use crate::volume::device::{DirectIo, Source, Target, TargetOptions};
-use crate::volume::io::{Arena, Engine, EngineChoice};
-use chunkstore::{
-    Advice, Error, ErrorKind, LeaseOptions, Manifest, MapReader, Repository, Result, Setting,
-};
+use crate::run::{Cancel, Phase, Progress, RunContext};
+use crate::volume::device::{Source, Target, TargetOptions};
+use crate::volume::io::{Arena, Engine};
+use chunkstore::{Advice, Error, ErrorKind, Manifest, MapReader, Repository, Result, Setting};
 use std::io::Write;
-use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::runtime::Handle;
-
-/// Where a restore goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RestoreTarget {
-    /// A block device or an image file; a file that is absent is created, sparse, with the volume's
-    /// size.
-    Path(PathBuf),
-    /// Standard output, in order, zeros included.
-    Stdout,
-}
-
-/// What to restore, where to, and with what.
-#[derive(Debug, Clone)]
-pub struct RestoreOptions {
-    /// Id, unique prefix, or `VOLUME@latest`.
-    pub backup: String,
-    /// Where to.
-    pub target: RestoreTarget,
-    /// Overwrite what is recognised on the target.
-    pub force: bool,
-    /// Read the target back after the flush and compare.
-    pub verify: bool,
-    /// Write all that is left of a damaged backup: what cannot be read is zero on the target, and
-    /// listed in the summary.
-    pub skip_damaged: bool,
-    /// Only these bytes of the volume, to the same offsets of the target.
-    pub range: Option<Range<u64>>,
-    /// The reader's lease to take; without one, nobody may forget this backup meanwhile.
-    pub lease: Option<LeaseOptions>,
-    /// Bound on memory.
-    pub memory: MemoryBudget,
-    /// Which engine writes.
-    pub engine: EngineChoice,
-    /// Whether to bypass the page cache.
-    pub direct: DirectIo,
-    /// Opener threads; by default one a core.
-    pub threads: Option<usize>,
-    /// Devices and files that must not be the target, nor share bytes with it.
-    pub source_paths_to_refuse: Vec<PathBuf>,
-}
 
 /// Restores a backup. The calling thread drives it and must not be one of the runtime's.
 pub fn restore(

@@ -5,45 +5,29 @@
 //! With a device, the device is read and compared with the map's ids; no chunk is fetched. Either
 //! way nothing is written, and no dedup segment is read.
 
+mod options;
+
+pub use options::VerifyOptions;
+
 use crate::reading::compare::{Compared, compare_device, longer_file, may_be_old};
 use crate::reading::damage::Damage;
 use crate::reading::limits::{LimitLine, Limits, OutputKind};
 use crate::reading::pipeline::{self, Destination, ReadingFigures, Run};
 use crate::reading::{OnDamage, Reading, find, map_reader, scope_of};
 use crate::run::threads::cores;
-use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
-use crate::volume::device::{DeviceKind, DirectIo, Source, SourceOptions};
-use crate::volume::io::EngineChoice;
+use crate::run::{Cancel, Phase, Progress, RunContext};
+use crate::volume::device::{DeviceKind, Source, SourceOptions};
 use chunkstore::{
-    Error, ErrorKind, LeaseOptions, Manifest, Repository, Result, Setting,
+    Error, ErrorKind, Manifest, Repository, Result, Setting,
     format::{ChangeKind, SourceInfo},
     store::RequestCounts,
 };
 use mover_changes::ListOrigin;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::runtime::Handle;
-
-/// What to verify, and with what.
-#[derive(Debug, Clone)]
-pub struct VerifyOptions {
-    /// Id, unique prefix, or `VOLUME@latest`.
-    pub backup: String,
-    /// Compare with this device or image instead of reading the backup's data.
-    pub device: Option<PathBuf>,
-    /// The reader's lease to take; without one, nobody may forget this backup meanwhile.
-    pub lease: Option<LeaseOptions>,
-    /// Bound on memory.
-    pub memory: MemoryBudget,
-    /// Which engine reads the device.
-    pub engine: EngineChoice,
-    /// Whether to bypass the page cache.
-    pub direct: DirectIo,
-    /// Checking threads; by default one a core.
-    pub threads: Option<usize>,
-}
 
 /// Result of a verification that found nothing wrong.
 #[derive(Debug, Clone, Serialize)]

@@ -13,6 +13,7 @@
 
 use super::list;
 use super::memory::divide;
+use super::options::CopyOptions;
 use super::plan::{Base, Standing, standing};
 use super::session::CopySession;
 use super::summary::{CopyOutcome, CopySummary};
@@ -21,11 +22,11 @@ use crate::ingest::bounds::ranges_max;
 use crate::ingest::pass::{Input, PassDone};
 use crate::ingest::resume::{Digest, at_bound};
 use crate::ingest::rounds::{self, Committed, How, Left, Rounds};
-use crate::ingest::{Bounds, CompressionChoice, damage};
+use crate::ingest::{Bounds, damage};
 use crate::reading::{get, limits::Limits, plan::PlanScope};
-use crate::run::quota::{Meter, Quota};
+use crate::run::quota::Meter;
 use crate::run::threads::cores;
-use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
+use crate::run::{Cancel, Phase, Progress, RunContext};
 use chrono::Utc;
 use chunkstore::{
     Error, ErrorKind, Geometry, Manifest, Repository, Result, VolumeMap, Writer, WriterOptions,
@@ -33,34 +34,10 @@ use chunkstore::{
 };
 use mover_changes::{BackupPlan, ChangedBlocks, Changes, PlanInput, plan_backup};
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 use tokio::runtime::Handle;
-
-/// How copies are made.
-#[derive(Debug, Clone)]
-pub struct CopyOptions {
-    /// Codec of new chunks.
-    pub compression: CompressionChoice,
-    /// Bound on memory.
-    pub memory: MemoryBudget,
-    /// Where copies of the target's dedup segments are kept.
-    pub scratch: Option<PathBuf>,
-    /// Threads that open, and as many that seal; by default one a core.
-    pub threads: Option<usize>,
-    /// What is read again at most after a kill; by default as little as costs next to nothing.
-    pub checkpoint_bytes: Option<u64>,
-    /// What this copy may send before it stops, to be gone on with.
-    pub quota: Quota,
-    /// Take leases in the source. Without them nobody may forget there what is copied.
-    pub source_lease: bool,
-    /// Program and version, for the leases.
-    pub tool: String,
-    /// Name of this machine or pod, for the leases.
-    pub host: String,
-}
 
 /// Copies `backup` of `from` to `to`, on top of `base` if there is one. Blocks until it is
 /// committed, has failed, or was cancelled; all threads have ended then.

@@ -1,8 +1,8 @@
 //! What a copy lies between: two repositories, leases in the source, and requests that end when the
 //! run is to stop.
 
+use super::options::CopyOptions;
 use super::plan::Base;
-use super::run::CopyOptions;
 use crate::ingest::LEASE_SECONDS;
 use crate::reading::Reading;
 use crate::run::RunContext;

@@ -3,6 +3,10 @@ mod model;
 
 use super::testkit::{Image, Kit, Shape};
 use super::*;
+use crate::run::MemoryBudget;
+use crate::volume::device::DirectIo;
+use crate::volume::io::EngineChoice;
+use chunkstore::LeaseOptions;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
