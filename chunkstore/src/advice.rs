@@ -42,6 +42,10 @@ pub enum Advice {
     ReplaceBackups,
     /// List the backups that there are.
     ListBackups,
+    /// List the backups of a repository, and restore one: lines for a text that lies beside it.
+    ListAndRestore,
+    /// Add what a repository has not got yet.
+    Upgrade,
 }
 
 impl Advice {
@@ -80,6 +84,8 @@ impl Advice {
             }
             Self::ReplaceBackups => "forget them when there are newer ones, then collect garbage",
             Self::ListBackups => "a list of the backups shows what there is",
+            Self::ListAndRestore => "    list the backups, then restore one of them",
+            Self::Upgrade => "an upgrade shows what can be added",
         }
     }
 }

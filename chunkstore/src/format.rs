@@ -7,6 +7,7 @@
 //! values give equal plaintext.
 
 pub(crate) mod damaged;
+pub(crate) mod feature;
 pub(crate) mod fields;
 pub(crate) mod filter;
 pub(crate) mod forgotten;
@@ -26,6 +27,7 @@ pub(crate) mod stub;
 pub(crate) mod test_kit;
 
 pub use damaged::Damaged;
+pub use feature::{Feature, FeatureName, FeatureNeed};
 pub use forgotten::Forgotten;
 pub use gc::{Blocker, Blockers, Condemned, CondemnedList, Verdict};
 pub use key::{KeyInfo, KeyKind, Wrapping, read_key_info, unwrap_master_key, wrap_master_key};

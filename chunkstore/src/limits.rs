@@ -71,6 +71,8 @@ pub const LABELS_MAX: u32 = 64;
 pub const LABEL_NAME_BYTES_MAX: u32 = 63;
 /// Longest label value, bytes.
 pub const LABEL_VALUE_BYTES_MAX: u32 = 255;
+/// Longest name of a feature, bytes.
+pub const FEATURE_NAME_BYTES_MAX: u32 = 63;
 /// Most stubs that are followed for one location.
 pub const STUB_HOPS_MAX: u32 = 64;
 /// Most Argon2id memory accepted from a key object, KiB.
@@ -92,6 +94,8 @@ pub const MAGIC_LEASE: [u8; 8] = *b"MVRLEAS1";
 pub const MAGIC_FORGOTTEN: [u8; 8] = *b"MVRFORG1";
 /// First bytes of a damage record.
 pub const MAGIC_DAMAGED: [u8; 8] = *b"MVRDAMG1";
+/// First bytes of a feature.
+pub const MAGIC_FEATURE: [u8; 8] = *b"MVRFEAT1";
 /// First bytes of a forwarding stub.
 pub const MAGIC_STUB: [u8; 8] = *b"MVRMOVD1";
 /// First bytes of a condemned list or of a fence in its place.

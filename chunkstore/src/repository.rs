@@ -8,7 +8,9 @@
 //! It holds no cache. Two values say the same of the store at any time, whoever changes it.
 
 mod backups;
+mod base;
 pub(crate) mod condemned;
+mod features;
 mod init;
 mod keyring;
 mod objects;
@@ -18,10 +20,13 @@ mod tests;
 
 pub(crate) use backups::before;
 pub use backups::{BackupEntry, NewestSeen, Recent};
+pub use base::BaseProblem;
 pub use condemned::{DamagedSet, read_damaged};
+pub use features::{AddedFeature, KNOWN_FEATURES, KnownFeature};
 pub use init::InitOptions;
 pub use objects::SegmentInfo;
 
+use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::names::FORMAT_KEY;
 use crate::format::repository::RepositoryParams;
@@ -74,6 +79,16 @@ impl From<Probe> for CreateOnce {
     }
 }
 
+/// Whether another copy of `format` may open what this one did not: a flipped bit may be in the id
+/// that the keys are bound to.
+fn may_be_damaged(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::WrongKey)
+}
+
+fn repair() -> &'static str {
+    Advice::Repair.words()
+}
+
 /// An open repository.
 #[derive(Debug)]
 pub struct Repository {
@@ -85,6 +100,7 @@ pub struct Repository {
     opened_with: Option<KeyId>,
     /// `format` as stored.
     format: Bytes,
+    known: &'static [KnownFeature],
 }
 
 impl Repository {
@@ -94,12 +110,50 @@ impl Repository {
     /// (`format` was changed). With a passphrase this computes for a good part of a second without
     /// giving way to other tasks.
     pub async fn open(store: Store, credentials: &[Credential]) -> Result<Arc<Self>> {
-        let format = store.get_opt_at_most(FORMAT_KEY, RECORD_OVERHEAD).await?;
-        let Some(format) = format else {
+        Self::open_knowing(store, credentials, KNOWN_FEATURES).await
+    }
+
+    /// The same for a program that knows other features: for tests.
+    pub(crate) async fn open_knowing(
+        store: Store,
+        credentials: &[Credential],
+        known: &'static [KnownFeature],
+    ) -> Result<Arc<Self>> {
+        let Some((key, format)) = base::either_copy(&store).await? else {
             return Err(Self::nothing_here(&store).await?);
         };
+        if key != FORMAT_KEY {
+            tracing::warn!("`format` of {} is gone; its copy is used: {}", store.url(), repair());
+        }
+        let repo = match Self::open_with(&store, &format, credentials, known).await {
+            Ok(repo) => repo,
+            Err(e) if key == FORMAT_KEY && may_be_damaged(&e) => {
+                let Some(copy) = base::other_copy(&store, &format).await else { return Err(e) };
+                let Ok(repo) = Self::open_with(&store, &copy, credentials, known).await else {
+                    return Err(e);
+                };
+                let e = e.without_hint();
+                tracing::warn!(
+                    "the copy of `format` is used, as that is damaged ({e}): {}",
+                    repair()
+                );
+                repo
+            }
+            Err(e) => return Err(e),
+        };
+        repo.refuse_unknown_to_read().await?;
+        Ok(Arc::new(repo))
+    }
+
+    /// With the bytes of `format`, from wherever.
+    async fn open_with(
+        store: &Store,
+        format: &Bytes,
+        credentials: &[Credential],
+        known: &'static [KnownFeature],
+    ) -> Result<Self> {
         let within = |e: Error| e.within(format!("open repository {}", store.url()));
-        let found = RepositoryParams::decode(&format).map_err(within)?;
+        let found = RepositoryParams::decode(format).map_err(within)?;
         let (master, opened_with) = match &found.unverified().clear_master_key {
             // Who may write to the store could put such an object in the place of an encrypted
             // repository's, and what is backed up next would go out in the clear.
@@ -111,7 +165,7 @@ impl Repository {
             Some(master) => (master.clone(), None),
             None => {
                 let id = found.unverified().repository_id;
-                match keyring::unlock(&store, &id, credentials).await {
+                match keyring::unlock(store, &id, credentials).await {
                     Ok((master, key)) => (master, Some(key)),
                     Err(e) => return Err(found.into_unknown().map_or(e, within)),
                 }
@@ -119,7 +173,8 @@ impl Repository {
         };
         let keys = Keys::derive(&master, found.unverified().encryption);
         let params = found.verify(&keys).map_err(within)?;
-        Ok(Arc::new(Self { store, params, keys: Arc::new(keys), master, opened_with, format }))
+        let (store, format) = (store.clone(), format.clone());
+        Ok(Self { store, params, keys: Arc::new(keys), master, opened_with, format, known })
     }
 
     async fn nothing_here(store: &Store) -> Result<Error> {
@@ -128,10 +183,10 @@ impl Repository {
             return Ok(Error::new(
                 ErrorKind::Missing,
                 context,
-                "there are packs here, but the object `format` is gone",
+                "there are packs here, but `format` and its copy are gone",
             )
             .hint(
-                "bring `format` and `keys/` back from a copy or an older version of the objects",
+                "bring `format`, or its copy `format-copy`, back from a copy of the repository or an older version of the object",
             ));
         }
         Ok(Error::new(ErrorKind::NotFound, context, "there is no repository here")
@@ -168,6 +223,7 @@ impl Repository {
             master: self.master.clone(),
             opened_with: self.opened_with,
             format: self.format.clone(),
+            known: self.known,
         })
     }
 

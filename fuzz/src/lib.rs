@@ -25,8 +25,8 @@ pub use names::{object_key, volume_name};
 pub use nbd::nbd;
 pub use packs::{pack, pack_directory, pack_entry};
 pub use records::{
-    blockers, condemned, damaged, forgotten, key_info, lease, manifest, moved, page, record,
-    repository_params, verdict,
+    blockers, condemned, damaged, feature, forgotten, key_info, lease, manifest, moved, page,
+    record, repository_params, verdict,
 };
 pub use segments::{filter, segment, segment_layout};
 
@@ -46,5 +46,5 @@ macro_rules! targets {
 /// All targets.
 pub const TARGETS: &[Target] = targets! {
     changed_blocks filesystem nbd object_key volume_name pack pack_directory pack_entry page segment segment_layout filter
-    record repository_params key_info manifest lease forgotten damaged moved condemned blockers verdict
+    record repository_params key_info manifest lease forgotten damaged feature moved condemned blockers verdict
 };

@@ -1,6 +1,9 @@
 //! Names: object keys and what stands in them. What is read is written as it was.
 
-use chunkstore::{BackupId, Credential, VolumeName, format::names};
+use chunkstore::{
+    BackupId, Credential, VolumeName,
+    format::{FeatureName, names},
+};
 
 /// Any object key.
 pub fn object_key(data: &[u8]) {
@@ -14,6 +17,7 @@ pub fn object_key(data: &[u8]) {
     made.extend(names::parse_damaged_key(key).map(|id| names::damaged_key(&id)));
     made.extend(names::parse_gc_key(key).map(|(id, object)| names::gc_key(&id, object)));
     made.extend(names::parse_manifest_key(key).map(|name| name.manifest_key()));
+    made.extend(FeatureName::parse_key(key).map(|name| name.key()));
     made.extend(names::parse_forgotten_key(key).map(|name| name.forgotten_key()));
     assert!(made.len() <= 1, "{key:?} is a key of two kinds: {made:?}");
     assert!(made.iter().all(|made| made == key), "{key:?} became {made:?}");

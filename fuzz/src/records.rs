@@ -6,13 +6,14 @@ use chunkstore::testkit::{fuzzing, golden};
 use chunkstore::{
     ErrorKind,
     format::{
-        Blockers, Condemned, Damaged, Forgotten, Lease, ManifestRecord, Page, RepositoryParams,
-        Stub, Verdict, read_key_info,
+        Blockers, Condemned, Damaged, Feature, Forgotten, Lease, ManifestRecord, Page,
+        RepositoryParams, Stub, Verdict, read_key_info,
     },
 };
 
 /// Where the records of the corpora stand; the backup is named in their bodies too.
 const MANIFEST: &str = "backups/pvc=2Fdata/2025.1/0";
+const FEATURE: &str = "features/write/golden";
 const FORGOTTEN: &str = "forgotten/pvc=2Fdata/2025.1/0";
 const LEASE: &str = "leases/77777777777777777777777777777777";
 const DAMAGED: &str = "damaged/77777777777777777777777777777777";
@@ -112,6 +113,10 @@ body!(
 body!(
     /// The JSON of a damage record.
     damaged, Damaged, damaged, damaged_of_body, DAMAGED, json
+);
+body!(
+    /// The JSON of a feature.
+    feature, Feature, feature, feature_of_body, FEATURE, json
 );
 body!(
     /// The body of a forwarding stub.

@@ -9,9 +9,9 @@ use chunkstore::{
     Location, Manifest, PackBuilder, PackId, PackKind, RepositoryId, Result, Sealer, VolumeName,
     format::{
         BackupStats, Blocker, Blockers, ChangeKind, Checkpoint, Child, Condemned, CondemnedList,
-        Damaged, Forgotten, FrontierPage, Lease, LeaseRole, ManifestRecord, MapRoot, Page,
-        ParentRef, RepositoryParams, SegmentRecord, SnapshotInfo, SourceInfo, Stub, Verdict,
-        Wrapping, encode_segment, names,
+        Damaged, Feature, FeatureName, FeatureNeed, Forgotten, FrontierPage, Lease, LeaseRole,
+        ManifestRecord, MapRoot, Page, ParentRef, RepositoryParams, SegmentRecord, SnapshotInfo,
+        SourceInfo, Stub, Verdict, Wrapping, encode_segment, names,
     },
     ids::{GenerationId, KeyId, LeaseId, PageId, PlanDigest, SegmentId},
     keys::MasterKey,
@@ -180,6 +180,7 @@ fn object_keys() {
         ("pack", names::pack_key(&pack)),
         ("key", names::key_key(&KeyId::from_bytes([0x77; 16]))),
         ("manifest", name(0).manifest_key()),
+        ("feature", "features/write/golden".into()),
         ("forgotten", name(12).forgotten_key()),
         ("segment", names::segment_key(&SegmentId::from_bytes([0x99; 32]))),
         ("lease", names::lease_key(&LEASE)),
@@ -308,6 +309,22 @@ fn json_records() {
     let damaged = Damaged { time: time(), entries: vec![(PACK, Some(0)), (PACK, None)] };
     let key = "damaged/77777777777777777777777777777777";
     put("damaged", "two", body(&must(golden::damaged(&damaged, &keys, &REPOSITORY, key, &SALT))));
+}
+
+#[test]
+#[ignore = "writes files"]
+fn features() {
+    let keys = Keys::derive(&master(), Encryption::None);
+    let feature = Feature {
+        name: must(FeatureName::new(FeatureNeed::Write, "golden")),
+        about: "all is gold".into(),
+        since: "golden 2".into(),
+        added: time(),
+        tool: "golden".into(),
+    };
+    let feature_key = feature.name.key();
+    let bytes = must(golden::feature(&feature, &keys, &REPOSITORY, &feature_key, &SALT));
+    put("feature", "one", body(&bytes));
 }
 
 #[test]

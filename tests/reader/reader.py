@@ -7,6 +7,7 @@ chunk ids, stubs of moved packs. It is slow and simple on purpose; its only use 
     reader.py REPOSITORY [--key-file FILE | --password TEXT] list
     reader.py REPOSITORY [...] restore VOLUME BACKUP_ID OUTPUT
     reader.py REPOSITORY check-packs
+    reader.py DOCUMENT check-vectors
 """
 import argparse
 import json
@@ -69,11 +70,22 @@ class Cursor:
 class Repository:
     def __init__(self, root, key_file=None, password=None):
         self.root = Path(root)
-        raw = self.get("format")
-        clear, check = self.record_parts(raw, b"MVRFORM1", "format", bytes(16))
+        try:
+            self.open("format", key_file, password)
+        except Exception as first:  # also what is no JSON, and no hex
+            try:
+                self.open("format-copy", key_file, password)
+            except Exception:
+                raise first if isinstance(first, Refused) else Refused(f"format: {first}") from first
+        for path in sorted(self.root.glob("features/read/*")):
+            raise Refused(f"a restore needs the feature {path.name}, which is not in the document")
+
+    def open(self, key, key_file, password):
+        """Both copies are sealed for the key of the first."""
+        clear, check = self.record_parts(self.get(key), b"MVRFORM1", "format", bytes(16))
         form = json.loads(clear)
         need(form["type"] == "repository" and form["format"] == 1, "format: another version")
-        need(form["required_features"] == 0, "format: unknown features")
+        need(form["required_features"] == 1, "format: unknown features")
         self.id = bytes.fromhex(form["repository_id"])
         self.chunk, self.group, self.fanout = (form[k] for k in ("chunk_bytes", "entry_chunks", "page_fanout"))
         need(form["encryption"] in ("aes-256-gcm", "none"), "format: encryption")
@@ -167,6 +179,12 @@ class Repository:
         need(len(payload) == plain_len, f"pack {pack.hex()}: plain length at {offset}")
         return count, payload
 
+    def header(self, raw, pack, kind):
+        c = Cursor(raw, f"pack {pack.hex()}: header")
+        need(c.take(8) == b"MVRPACK1" and c.u(2) == 1, f"pack {pack.hex()}: magic or version")
+        need(c.u(1) == kind and c.u(1) == self.seal and c.u(4) == 0, f"pack {pack.hex()}: kind, seal or epoch")
+        need(c.take(32) == pack and c.take(16) == self.id, f"pack {pack.hex()}: it is another one")
+
     def read_entry(self, location, kind):
         """The entry that a location names, through stubs if its pack has moved."""
         seen = set()
@@ -176,6 +194,7 @@ class Repository:
             path = self.root / f"packs/{name[:2]}/{name}"
             if path.exists():
                 with open(path, "rb") as f:
+                    self.header(f.read(64), pack, kind)
                     f.seek(offset)
                     return self.entry(pack, kind, offset, stored_len, f.read(stored_len)), index
             need(pack not in seen, f"pack {name}: stubs lead in a circle")
@@ -242,6 +261,7 @@ class Repository:
     # backups
 
     def backups(self):
+        found = {}
         for path in sorted(self.root.glob("backups/*/*/*")):
             key = str(path.relative_to(self.root))
             body = json.loads(self.record(key, b"MVRMANI1"))
@@ -250,7 +270,10 @@ class Repository:
             need(body["type"] == "backup" and body["format"] == 1, f"{key}: type")
             name = f"{escaped(body['volume'])}/{body['backup_id']}/{body['attempt']}"
             need(key == f"backups/{name}", f"{key}: it is of another backup")
-            yield body
+            of_id = found.setdefault((body["volume"], body["backup_id"]), body)
+            if of_id["attempt"] < body["attempt"]:
+                found[(body["volume"], body["backup_id"])] = body
+        return list(found.values())
 
     def restore(self, volume, backup_id, output):
         manifest = next(b for b in self.backups() if b["volume"] == volume and b["backup_id"] == backup_id)
@@ -283,12 +306,42 @@ def check_pack(raw, name):
     need(tail[32:] == hashed + bytes(16), f"{name}: hash")
 
 
+def check_vectors(document):
+    """Computes each row of the last section's table from those that are given."""
+    section = document[document.index("## 15. "):]
+    rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| ") and "`" in line]
+    v = {name.strip(): bytes.fromhex(value.strip(" `")) for name, value in rows}
+    repo = Repository.__new__(Repository)
+    for name in ("chunk id", "page id", "data", "metadata", "segment", "format"):
+        row = (name.replace(" id", "-id") if "id" in name else name) + " key"
+        need(derive(f"mover repository v1 {name}", v["master key"]) == v[row], row)
+    file_row = "wrapping key of a key file with the master key's bytes"
+    need(derive("mover repository v1 key file", v["master key"]) == v[file_row], file_row)
+    repo.chunk_key, repo.page_key, repo.data_key = v["chunk-id key"], v["page-id key"], v["data key"]
+    repo.fanout = 16
+    need(keyed(repo.chunk_key, v["chunk"]) == v["chunk id"], "chunk id")
+    need(keyed(repo.data_key, b"pack" + v["pack id"]) == v["pack key"], "pack key")
+    for repo.seal in (1, 0):
+        raw = v[f"entry at offset 64, seal {repo.seal}"]
+        need(repo.entry(v["pack id"], 1, 64, len(raw), raw) == (1, v["chunk"]), f"entry, seal {repo.seal}")
+    repo.read_entry = lambda location, kind: ((1, v["page"]), 0)
+    stored_len = len(v["entry at offset 64, seal 1"])
+    children = [None, (v["chunk id"], (v["pack id"], 0, 64, stored_len, 0))]
+    need(repo.page(v["page id"], None, 0) == children, "page")
+    need(keyed(v["metadata key"], v["salt"]) == v["record key"], "record key")
+    key = "damaged/000102030405060708090a0b0c0d0e0f"
+    _, check = repo.record_parts(v["record, seal 1"], b"MVRDAMG1", key, v["repository id"])
+    need(check(v["metadata key"], 1) == v["record body"], "record")
+    need(repo.last_salt == v["salt"], "salt")
+    return len(v)
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("repository")
     p.add_argument("--key-file")
     p.add_argument("--password")
-    p.add_argument("command", choices=["list", "restore", "check-packs"])
+    p.add_argument("command", choices=["list", "restore", "check-packs", "check-vectors"])
     p.add_argument("rest", nargs="*")
     a = p.parse_args()
     try:
@@ -297,6 +350,9 @@ def main():
             for path in packs:
                 check_pack(path.read_bytes(), path.name)
             print(len(packs))
+            return
+        if a.command == "check-vectors":
+            print(check_vectors(Path(a.repository).read_text()))
             return
         repo = Repository(a.repository, a.key_file, a.password)
         if a.command == "list":

@@ -91,6 +91,40 @@ fn the_second_reader_reads_the_golden_repositories() {
 }
 
 #[test]
+fn the_second_reader_computes_the_test_vector_of_the_document() {
+    let Some(reader) = reader() else { return };
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/format.md");
+    assert_eq!(reader.ok(&document, &[], &["check-vectors"]).trim(), "21");
+}
+
+/// With one copy of `format` gone or damaged it reads on; with a feature that is needed to read it
+/// does not.
+#[test]
+fn the_second_reader_opens_by_either_copy_and_heeds_features() {
+    let Some(reader) = reader() else { return };
+    let work = work_dir("reader");
+    for golden in Golden::all() {
+        let ways = access(&golden);
+        for (n, damaged) in ["format", "format-copy"].into_iter().enumerate() {
+            let copy = golden.copy_to(&work.path().join(format!("{}-{n}", golden.name)));
+            let path = copy.dir.join(damaged);
+            let mut bytes = std::fs::read(&path).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+            reader.ok(&copy.dir, &ways[0], &["list"]);
+            std::fs::remove_file(&path).unwrap();
+            reader.ok(&copy.dir, &ways[0], &["list"]);
+            std::fs::create_dir_all(copy.dir.join("features/read")).unwrap();
+            std::fs::write(copy.dir.join("features/read/lavender"), b"").unwrap();
+            let refused = reader.run(&copy.dir, &ways[0], &["list"]);
+            let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+            assert!(!refused.status.success() && said.contains("lavender"), "{said}");
+        }
+    }
+}
+
+#[test]
 fn the_second_reader_refuses_damage_and_other_keys() {
     let Some(reader) = reader() else { return };
     let work = work_dir("reader");
@@ -103,7 +137,9 @@ fn the_second_reader_refuses_damage_and_other_keys() {
         }
         assert!(!reader.run(&copy.dir, &[], &["check-packs"]).status.success());
         let target = work.path().join("volume.img");
-        let args = ["restore", "moved", "twice", target.to_str().unwrap()];
+        let (volume, id) =
+            if golden.name == "later" { ("disk", "full") } else { ("moved", "twice") };
+        let args = ["restore", volume, id, target.to_str().unwrap()];
         let ways = access(&golden);
         assert!(!reader.run(&copy.dir, &ways[0], &args).status.success());
     }

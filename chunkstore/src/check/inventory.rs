@@ -5,21 +5,23 @@ use super::{FindingKind, Findings, is_damage, twice};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::corrupt;
 use crate::format::damaged::Damaged;
+use crate::format::feature::{Feature, FeatureName};
 use crate::format::forgotten::Forgotten;
 use crate::format::gc::{Blockers, Condemned, Verdict};
 use crate::format::key::read_key_info;
 use crate::format::lease::Lease;
 use crate::format::manifest::{Manifest, ManifestRecord};
 use crate::format::names::{
-    AttemptName, BACKUPS_PREFIX, DAMAGED_PREFIX, FORGOTTEN_PREFIX, GC_PREFIX, GcObject,
-    KEYS_PREFIX, LEASES_PREFIX, STUBS_PREFIX, parse_damaged_key, parse_forgotten_key, parse_gc_key,
-    parse_key_key, parse_lease_key, parse_manifest_key, parse_stub_key, segment_key,
+    AttemptName, BACKUPS_PREFIX, DAMAGED_PREFIX, FEATURES_PREFIX, FORGOTTEN_PREFIX, GC_PREFIX,
+    GcObject, KEYS_PREFIX, LEASES_PREFIX, README_KEY, STUBS_PREFIX, parse_damaged_key,
+    parse_forgotten_key, parse_gc_key, parse_key_key, parse_lease_key, parse_manifest_key,
+    parse_stub_key, segment_key,
 };
 use crate::format::stub::Stub;
 use crate::ids::PackId;
 use crate::limits::{GC_BYTES_MAX, LEASE_BYTES_MAX, SMALL_RECORD_BYTES_MAX};
 use crate::repository::condemned::{DamageRecord, DamagedSet};
-use crate::repository::{RECORD_OVERHEAD, Repository, SegmentInfo};
+use crate::repository::{BaseProblem, RECORD_OVERHEAD, Repository, SegmentInfo};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use std::collections::{HashMap, HashSet};
@@ -57,6 +59,12 @@ pub(super) struct Inventory {
 impl Inventory {
     pub(super) async fn take(repo: &Arc<Repository>, findings: &mut Findings) -> Result<Self> {
         let mut inventory = Self::default();
+        for BaseProblem { key, detail } in repo.check_base().await? {
+            // the text for people is missed by no restore
+            if key != README_KEY {
+                findings.add(FindingKind::Record, key.to_owned(), detail);
+            }
+        }
         inventory.read_manifests(repo, findings).await?;
         // after the manifests: what they refer to was stored before them
         let packs = repo.list_packs(|key, e| foreign(findings, key, e)).await?;
@@ -135,6 +143,9 @@ impl Inventory {
         let open = |key: &str, bytes: &[u8]| Forgotten::decode(&keys, &id, key, bytes).map(drop);
         let parse = parses(parse_forgotten_key);
         self.open_all(repo, findings, FORGOTTEN_PREFIX, &parse, small, open).await?;
+        let parse = |key: &str| FeatureName::parse_key(key).map(drop);
+        let open = |key: &str, bytes: &[u8]| Feature::decode(&keys, &id, key, bytes).map(drop);
+        self.open_all(repo, findings, FEATURES_PREFIX, &parse, small, open).await?;
         let mut records = Vec::new();
         let open = |key: &str, bytes: &[u8]| {
             let entries = Damaged::decode(&keys, &id, key, bytes)?.entries;

@@ -42,6 +42,9 @@ const STEP_BYTES: u64 = 4 << 20;
 /// What was put right.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Repaired {
+    /// Objects that lie below no prefix and were written again: `format`, its copy, the text for
+    /// people.
+    pub base: u64,
     /// Stubs that were made anew, and useless ones that were removed.
     pub stubs: u64,
     /// Lost chunks and pages that a stub leads to again.
@@ -55,6 +58,14 @@ pub struct Repaired {
 }
 
 impl Check {
+    /// Writes `format`, its copy and the text for people again where they are gone or changed.
+    /// Refuses what a repair does altogether where a feature is unknown here.
+    pub async fn repair_base(&self, repaired: &mut Repaired) -> Result<()> {
+        self.repo.refuse_unknown_to_write("check and repair").await?;
+        repaired.base += self.repo.repair_base().await?.len() as u64;
+        Ok(())
+    }
+
     /// Looks for what is lost in all packs, and leads there by new stubs. If anything was found,
     /// the check has to be made [`again`](Self::again): more can be read now.
     pub async fn repair_stubs(&mut self, repaired: &mut Repaired) -> Result<bool> {

@@ -2,12 +2,17 @@
 //!
 //! Each `parse_*` takes a whole object key and refuses what its counterpart cannot have made.
 
+use super::feature::FeatureName;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{BackupId, DamageId, GenerationId, KeyId, LeaseId, PackId, SegmentId, VolumeName};
 use std::fmt;
 
 /// Key of the repository's parameters.
 pub const FORMAT_KEY: &str = "format";
+/// Key of the second copy of [`FORMAT_KEY`].
+pub const FORMAT_COPY_KEY: &str = "format-copy";
+/// Key of a text for people, which no program reads.
+pub const README_KEY: &str = "README";
 /// Prefix of the wrappings of the master key.
 pub const KEYS_PREFIX: &str = "keys/";
 /// Prefix of packs.
@@ -28,9 +33,14 @@ pub const FORGOTTEN_PREFIX: &str = "forgotten/";
 pub const DAMAGED_PREFIX: &str = "damaged/";
 /// Prefix of removals of keys that are under way.
 pub const REMOVALS_PREFIX: &str = "removals/";
+/// Prefix of features.
+pub const FEATURES_PREFIX: &str = "features/";
 
-/// All prefixes of a repository: nothing of it but [`FORMAT_KEY`] is elsewhere.
-pub const PREFIXES: [&str; 10] = [
+/// Objects that lie below no prefix and that programs read.
+pub const TOP_KEYS: [&str; 2] = [FORMAT_KEY, FORMAT_COPY_KEY];
+
+/// All prefixes of a repository: nothing of it but [`TOP_KEYS`] and [`README_KEY`] is elsewhere.
+pub const PREFIXES: [&str; 11] = [
     KEYS_PREFIX,
     PACKS_PREFIX,
     BACKUPS_PREFIX,
@@ -41,6 +51,7 @@ pub const PREFIXES: [&str; 10] = [
     FORGOTTEN_PREFIX,
     DAMAGED_PREFIX,
     REMOVALS_PREFIX,
+    FEATURES_PREFIX,
 ];
 
 /// What file systems and their servers put into directories by themselves: of no repository, and
@@ -51,14 +62,14 @@ pub const NOT_OURS: [&str; 2] = ["lost+found", ".snapshot"];
 pub fn directory_levels(prefix: &str) -> usize {
     match prefix {
         BACKUPS_PREFIX | FORGOTTEN_PREFIX => 2,
-        PACKS_PREFIX | GC_PREFIX | REMOVALS_PREFIX => 1,
+        PACKS_PREFIX | GC_PREFIX | REMOVALS_PREFIX | FEATURES_PREFIX => 1,
         _ => 0,
     }
 }
 
 /// Whether a repository can have an object of this key.
 pub fn is_key(key: &str) -> bool {
-    key == FORMAT_KEY
+    TOP_KEYS.contains(&key)
         || parse_key_key(key).is_ok()
         || parse_pack_key(key).is_ok()
         || parse_manifest_key(key).is_ok()
@@ -69,6 +80,7 @@ pub fn is_key(key: &str) -> bool {
         || parse_forgotten_key(key).is_ok()
         || parse_damaged_key(key).is_ok()
         || parse_removal_key(key).is_ok()
+        || FeatureName::parse_key(key).is_ok()
 }
 
 /// One attempt at one backup of one volume: what a manifest key names.
@@ -319,6 +331,7 @@ mod tests {
             forgotten_key(&volume, &id, 0),
             damaged_key(&DamageId::random()),
             removal_key(&KeyId::random(), &KeyId::random()),
+            "features/read/one".to_owned(),
         ];
         assert_eq!(keys.len(), PREFIXES.len());
         for (key, prefix) in keys.iter().zip(PREFIXES) {
@@ -327,7 +340,7 @@ mod tests {
             assert!(!is_key(&format!("x/{key}")) && !is_key(&format!("{key}/x")), "{key}");
             assert!(!is_key(prefix), "{prefix}");
         }
-        assert!(is_key(FORMAT_KEY) && !is_key("Issue") && !is_key(""));
+        assert!(is_key(FORMAT_KEY) && is_key(FORMAT_COPY_KEY) && !is_key("Issue") && !is_key(""));
     }
 
     #[test]

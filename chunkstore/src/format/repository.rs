@@ -29,6 +29,11 @@ const KIND: RecordKind = RecordKind {
 const NO_REPOSITORY: RepositoryId = RepositoryId::from_bytes([0; 16]);
 const PLACE: RecordPlace<'_> = RecordPlace { repository: &NO_REPOSITORY, object_key: FORMAT_KEY };
 const TYPE: &str = "repository";
+/// The one bit of `required_features` that format version 1 knows, and always has: all that is
+/// added later has an object below `features/`. Programs that do not look there refuse it.
+const FEATURES_HAVE_OBJECTS: u64 = 1;
+const BEFORE_VERSION_1: &str =
+    "it was made by a development version, before format version 1 was final";
 
 /// Parameters of a repository; fixed when it is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,7 +147,7 @@ impl RepositoryParams {
         }
         let body = Body {
             repository_id: self.repository_id,
-            required_features: 0,
+            required_features: FEATURES_HAVE_OBJECTS,
             chunk_bytes: self.chunk.bytes(),
             entry_chunks: self.entry_chunks,
             page_fanout: self.page_fanout,
@@ -167,10 +172,14 @@ impl RepositoryParams {
         let head = Head::expect(KIND.name, view.clear, TYPE).err().map(unknown).transpose()?;
         // features first: what follows may look different with one that is unknown here
         let features: Features = json::parse(KIND.name, view.clear)?;
-        let features = (features.required_features != 0).then(|| {
-            let detail = format!("it needs features {:#x}", features.required_features);
-            unsupported(KIND.name, detail)
-        });
+        let features = match features.required_features {
+            FEATURES_HAVE_OBJECTS => None,
+            0 => Some(
+                Error::new(ErrorKind::Unsupported, format!("read {}", KIND.name), BEFORE_VERSION_1)
+                    .hint("use the program that made it to restore from it, and back up into a new repository"),
+            ),
+            bits => Some(unsupported(KIND.name, format!("it needs features {bits:#x}"))),
+        };
         newer = newer.or(head).or(features);
         let body: Body = match (json::parse(KIND.name, view.clear), newer.take()) {
             (Ok(body), unknown) => {

@@ -75,6 +75,9 @@ use sweep::Swept;
 /// Becomes ready when the caller wants to stop.
 type Stop<'a> = std::pin::Pin<&'a mut (dyn Future<Output = ()> + Send)>;
 
+/// What a collector is refused for where it does not know what it must.
+const COLLECT: &str = "collect garbage in";
+
 /// Collections that may wait for their blockers at a time. More would only mark again and again for
 /// the same garbage.
 const WAITING_MAX: usize = 4;
@@ -184,6 +187,7 @@ pub async fn collect(
     stop: impl Future<Output = ()> + Send,
 ) -> Result<Collected> {
     let stop = std::pin::pin!(stop);
+    repo.refuse_unknown_to_write(COLLECT).await?;
     refuse_unsafe_store(repo, options.exclusive).await?;
     let mut done = Collected::default();
     let before = repo.store().counts();

@@ -4,12 +4,14 @@
 //! |---|---|---|
 //! | 1 | a lease that names the manifest key and the parent | [`Writer::begin`] |
 //! | | ask for that lease once more: does the store hold create-once? | [`Writer::begin`] |
+//! | | look for features that are unknown here | [`Writer::begin`] |
 //! | 2 | *then* confirm the parent: present, not forgotten; else another one | [`Writer::begin`] |
 //! | 3 | read all condemned lists | [`Writer::begin`] |
 //! | 4 | list segments; ignore what lies in condemned packs | [`Writer::list_segments`], the caller |
 //! | 5 | put packs, then a segment that names only own packs | the caller |
 //! | 6 | look up every pack reused through a segment; what is missing is stored again | [`Writer::commit`] |
 //! | | where the store locks what is written: lock all that the manifest refers to | [`Writer::lock`] |
+//! | | look for features again | [`Writer::commit`] |
 //! | 7 | create the manifest | [`Writer::commit`] |
 //! | 8 | remove the lease | [`Writer::finish`] |
 //!
@@ -257,6 +259,8 @@ impl Writer {
             let fenced = if let Some(seen) = self.lease.look().await?
                 && self.lock_needs(&manifest, own_packs, reused_packs).await?
             {
+                // a feature may have been added since the lease was made
+                self.repo.refuse_unknown_to_write(look::BACK_UP).await?;
                 let manifest = self.timed(&manifest, seen).await?;
                 match self.create_manifest(&manifest).await? {
                     // 7

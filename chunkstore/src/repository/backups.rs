@@ -198,6 +198,7 @@ impl Repository {
     /// Makes a backup count as absent, for good, also one whose manifest is damaged. Its data goes
     /// with a later garbage collection.
     pub async fn forget(&self, name: &AttemptName, tool: &str) -> Result<()> {
+        self.refuse_unknown_to_write("forget a backup of").await?;
         match self.read_manifest(name).await {
             Ok(Some(ManifestRecord::Backup(_))) => {}
             // a record of what does not exist would forbid the attempt to whoever is about to make

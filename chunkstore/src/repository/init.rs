@@ -1,12 +1,13 @@
-//! Making a repository: its key first, then `format`, whose creation is what makes it one.
+//! Making a repository: its key first, then `format`, whose creation is what makes it one, then
+//! the copy of that and the text for people.
 //!
 //! A run that stops in between leaves a key object that opens nothing (it is bound to a repository
 //! id that never came to be); running it again makes another. Nothing is ever deleted here.
 
-use super::Repository;
+use super::{KNOWN_FEATURES, Repository};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::key::{Wrapping, wrap_master_key};
-use crate::format::names::{BACKUPS_PREFIX, FORMAT_KEY, PACKS_PREFIX, key_key};
+use crate::format::names::{BACKUPS_PREFIX, FORMAT_KEY, PACKS_PREFIX, TOP_KEYS, key_key};
 use crate::format::repository::RepositoryParams;
 use crate::ids::{KeyId, RepositoryId};
 use crate::keys::{Credential, Encryption, KdfCost, Keys, MasterKey};
@@ -98,7 +99,11 @@ impl Repository {
                 return Err(Error::new(ErrorKind::AlreadyExists, context, detail));
             }
         }
-        Ok(Arc::new(Self { store, params, keys: Arc::new(keys), master, opened_with, format }))
+        let known = KNOWN_FEATURES;
+        let keys = Arc::new(keys);
+        let repo = Arc::new(Self { store, params, keys, master, opened_with, format, known });
+        repo.write_rest_of_base().await;
+        Ok(repo)
     }
 
     /// What [`init`](Self::init) refuses a place for, before anything else is made for it.
@@ -107,11 +112,13 @@ impl Repository {
         let refuse = |detail: &str, hint: &str| {
             Err(Error::new(ErrorKind::AlreadyExists, context.as_str(), detail).hint(hint))
         };
-        if store.head(FORMAT_KEY).await?.is_some() {
-            return refuse(
-                "there is a repository already",
-                "use it as it is, or choose another place",
-            );
+        for key in TOP_KEYS {
+            if store.head(key).await?.is_some() {
+                return refuse(
+                    "there is a repository already",
+                    "use it as it is, or choose another place",
+                );
+            }
         }
         for prefix in [PACKS_PREFIX, BACKUPS_PREFIX] {
             if store.any(prefix).await? {

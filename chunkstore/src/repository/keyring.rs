@@ -132,6 +132,7 @@ impl Repository {
         kdf: KdfCost,
     ) -> Result<KeyId> {
         self.refuse_without_encryption("add a key to")?;
+        self.refuse_unknown_to_write("add a key to").await?;
         let (found, _) = read_all(&self.store).await?;
         for key in found.iter().filter(|found| found.info.kind.as_str() == credential.kind()) {
             let object_key = key_key(&key.info.id);
@@ -155,6 +156,7 @@ impl Repository {
     /// Errors: `Unavailable` if the removal of the own key is under way.
     pub async fn remove_key(&self, id: &KeyId) -> Result<()> {
         self.refuse_without_encryption("remove a key of")?;
+        self.refuse_unknown_to_write("remove a key of").await?;
         let context = || format!("remove key {id} of {}", self.store.url());
         if self.store.head(&key_key(id)).await?.is_none() {
             return Err(Error::new(ErrorKind::NotFound, context(), "there is no such key"));

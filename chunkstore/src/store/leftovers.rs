@@ -14,7 +14,7 @@
 
 use super::Store;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::names::{FORMAT_KEY, LEASES_PREFIX, NOT_OURS, PREFIXES, is_key, lease_key};
+use crate::format::names::{LEASES_PREFIX, NOT_OURS, PREFIXES, TOP_KEYS, is_key, lease_key};
 use crate::ids::LeaseId;
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, statat, unlinkat,
@@ -61,7 +61,7 @@ impl Store {
                 FileType::Directory | FileType::Symlink => {
                     PREFIXES.iter().any(|p| p.trim_end_matches('/') == name)
                 }
-                _ => key_of(name).is_some_and(|key| key == FORMAT_KEY),
+                _ => key_of(name).is_some_and(|key| TOP_KEYS.contains(&key)),
             };
             if !ours && !NOT_OURS.contains(&name) {
                 others.push(name.to_owned());
@@ -107,7 +107,8 @@ impl Sweep {
 
     fn files_of_keys(&self, root: BorrowedFd<'_>, removed: &mut Leftovers) {
         let _ = each_entry(root, |name, _| {
-            if name != FORMAT_KEY && key_of(name) == Some(FORMAT_KEY) {
+            let key = key_of(name).filter(|key| TOP_KEYS.contains(key));
+            if key.is_some_and(|key| key != name) {
                 self.remove(root, name, removed);
             }
         });

@@ -6,6 +6,7 @@
 
 use crate::error::Result;
 use crate::format::damaged::Damaged;
+use crate::format::feature::Feature;
 use crate::format::forgotten::Forgotten;
 use crate::format::gc::{Blockers, Condemned, Verdict};
 use crate::format::key::{Wrapping, wrap_with_salt};
@@ -77,6 +78,7 @@ records! {
     lease lease_of_body Lease;
     forgotten forgotten_of_body Forgotten;
     damaged damaged_of_body Damaged;
+    feature feature_of_body Feature;
     stub stub_of_body Stub;
     condemned condemned_of_body Condemned;
     blockers blockers_of_body Blockers;
@@ -85,3 +87,5 @@ records! {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod vectors;

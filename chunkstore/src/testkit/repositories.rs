@@ -2,12 +2,15 @@
 
 use super::faulty::FaultyStore;
 use super::hooked::HookedStore;
+use crate::format::feature::{Feature, FeatureName, FeatureNeed};
 use crate::format::manifest::{
     BackupStats, ChangeKind, Manifest, ManifestRecord, MapRoot, ParentRef, SnapshotInfo, SourceInfo,
 };
 use crate::ids::{BackupId, PackId, PageId, VolumeName};
 use crate::keys::{Credential, Encryption, KdfCost};
+use crate::pack::{FinishedPack, PackAllocator, PackBuilder, PackKind};
 use crate::repository::{InitOptions, Repository};
+use crate::seal::{Compression, Sealer};
 use crate::store::Store;
 #[cfg(test)]
 use crate::store::{LockServer, RetainPolicy};
@@ -138,4 +141,38 @@ pub async fn put_fence(repo: &Repository, manifest: &Manifest) {
 async fn put_record(repo: &Repository, key: &str, record: ManifestRecord) {
     let bytes = record.encode(repo.keys(), repo.id(), key).unwrap();
     repo.store().put(key, bytes).await.unwrap();
+}
+
+/// A feature that no version knows yet, and its object as a later version would store it.
+pub fn later_feature(repo: &Repository, need: FeatureNeed, name: &str) -> (Feature, Vec<u8>) {
+    let feature = Feature {
+        name: FeatureName::new(need, name).unwrap(),
+        about: "chunks smell of lavender".into(),
+        since: "mover 7.0".into(),
+        added: minute(0),
+        tool: "mover 7.0".into(),
+    };
+    let key = feature.name.key();
+    let bytes = feature.encode(repo.keys(), repo.id(), &key).unwrap();
+    (feature, bytes)
+}
+
+/// Adds such a feature.
+pub async fn add_later_feature(repo: &Repository, need: FeatureNeed, name: &str) {
+    let (feature, bytes) = later_feature(repo, need, name);
+    repo.store().create(&feature.name.key(), bytes.into()).await.unwrap();
+}
+
+/// A pack with one entry that no backup refers to.
+pub fn pack_of_nobody(repo: &Repository) -> FinishedPack {
+    let keys = repo.keys();
+    let places = PackAllocator::new(Arc::clone(keys), PackKind::Chunks, 1 << 20);
+    let mut sealer = Sealer::new(Compression::Zstd(1)).unwrap();
+    let chunks = [7; 2 * 4096];
+    let ids = [keys.chunk_id(&chunks[..4096]); 2];
+    let entry = sealer.seal_chunks(&places, &chunks, &[0..4096, 4096..8192], &ids).unwrap();
+    let mut packs = PackBuilder::new(Arc::clone(keys), *repo.id(), PackKind::Chunks);
+    packs.add(entry).unwrap();
+    packs.close(places.close().unwrap()).unwrap();
+    packs.take_finished().unwrap()
 }

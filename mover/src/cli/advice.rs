@@ -32,6 +32,11 @@ pub(super) fn words(advice: Advice) -> &'static str {
         }
         Advice::ReplaceBackups => "`mover forget` them when there are newer ones, then `mover gc`",
         Advice::ListBackups => "`mover list` shows what there is",
+        Advice::ListAndRestore => {
+            "    mover list --repo URL                           the volumes and their backups\n    \
+             mover restore --repo URL VOLUME@latest FILE     writes the newest one of a volume into a new file"
+        }
+        Advice::Upgrade => "`mover upgrade` shows what can be added",
         Advice::RenameVolume => "choose another one with --volume",
     }
 }

@@ -24,7 +24,9 @@ pub(crate) use reporting::{LogLevel, ReportArgs};
 
 mod resources;
 mod storing;
+mod upgrading;
 pub(crate) use storing::StoringArgs;
+pub(crate) use upgrading::UpgradeArgs;
 
 use clap::builder::FalseyValueParser;
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
@@ -191,6 +193,7 @@ pub(crate) enum Command {
     Gc(GcArgs),
     Copy(Box<CopyArgs>),
     Key(KeyArgs),
+    Upgrade(UpgradeArgs),
     Completions(CompletionsArgs),
 }
 

@@ -11,6 +11,7 @@ mod init;
 mod keyring;
 mod plan;
 mod restore;
+mod upgrade;
 
 use super::args::{Command, KeyCommand};
 use super::context::Context;
@@ -36,6 +37,7 @@ pub(crate) fn run(ctx: &Context, command: Command) -> Result<()> {
             KeyCommand::Remove(args) => keyring::remove(ctx, &args),
             KeyCommand::List(_) => keyring::list(ctx),
         },
+        Command::Upgrade(args) => upgrade::upgrade(ctx, &args),
         Command::Completions(args) => completions(ctx, args.shell),
     }
 }

@@ -12,8 +12,9 @@ use chunkstore::testkit::golden;
 use chunkstore::{
     ChunkNo, Credential, Encryption, Manifest, PackId,
     format::{
-        Blocker, Blockers, Checkpoint, Condemned, CondemnedList, Damaged, Forgotten, FrontierPage,
-        Lease, LeaseRole, ManifestRecord, ParentRef, Stub, Verdict, names,
+        Blocker, Blockers, Checkpoint, Condemned, CondemnedList, Damaged, Feature, FeatureName,
+        FeatureNeed, Forgotten, FrontierPage, Lease, LeaseRole, ManifestRecord, ParentRef, Stub,
+        Verdict, names,
     },
     ids::{DamageId, GenerationId, LeaseId},
 };
@@ -39,9 +40,13 @@ fn main() {
     let dir = Path::new(&dir);
     let key_file = *blake3::hash(b"golden key file").as_bytes();
     let mut expected = serde_json::Map::new();
-    for encryption in [Encryption::Aes256Gcm, Encryption::None] {
+    let repositories = [
+        ("encrypted", Encryption::Aes256Gcm, fill as fn(&mut Builder) -> Made),
+        ("plain", Encryption::None, fill),
+        ("later", Encryption::Aes256Gcm, later),
+    ];
+    for (name, encryption, fill) in repositories {
         let encrypted = encryption == Encryption::Aes256Gcm;
-        let name = if encrypted { "encrypted" } else { "plain" };
         let mut made = Builder::new(name, encryption);
         if encrypted {
             let from_file = Credential::from_key_file_bytes(&key_file).expect("a key");
@@ -101,6 +106,21 @@ fn fill(made: &mut Builder) -> Made {
         names::damaged_key(&DamageId::from_bytes(made.unique())),
         Damaged { time, entries }
     );
+    backups
+}
+
+/// A repository that a later version has added a feature to. Nobody needs it to read.
+fn later(made: &mut Builder) -> Made {
+    let backups = full_and_incremental(made).0;
+    let name = FeatureName::new(FeatureNeed::Write, "lavender").expect("a name");
+    let feature = Feature {
+        name: name.clone(),
+        about: "chunks smell of lavender".into(),
+        since: "mover 7.0".into(),
+        added: made.time(),
+        tool: "make-golden 7".into(),
+    };
+    put!(made, feature, name.key(), feature);
     backups
 }
 

@@ -134,6 +134,7 @@ impl Builder {
         };
         let salt = self.unique();
         let bytes = golden::format(&params, &self.keys, &salt).expect("encode format");
+        self.objects.insert(names::FORMAT_COPY_KEY.into(), bytes.clone());
         self.objects.insert(names::FORMAT_KEY.into(), bytes);
     }
 

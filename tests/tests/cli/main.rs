@@ -10,6 +10,7 @@ mod echoes;
 mod embedded;
 mod ends;
 mod failing_devices;
+mod features;
 mod flags;
 mod forget;
 mod full_disks;

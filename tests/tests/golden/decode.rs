@@ -4,8 +4,8 @@ use chunkstore::testkit::golden;
 use chunkstore::{
     ChunkId, Encryption, Error, ErrorKind, Keys, Opener, PackKind, Repository, Result,
     format::{
-        Blockers, Condemned, Damaged, Forgotten, Lease, ManifestRecord, Page, RepositoryParams,
-        SegmentIndex, SegmentOpener, Stub, Verdict, names, unwrap_master_key,
+        Blockers, Condemned, Damaged, Feature, Forgotten, Lease, ManifestRecord, Page,
+        RepositoryParams, SegmentIndex, SegmentOpener, Stub, Verdict, names, unwrap_master_key,
     },
     pack::{Codec, EntryKind, check_pack},
 };
@@ -40,7 +40,7 @@ impl<'a> Decoder<'a> {
         let (keys, id) = (self.keys(), self.repo.id());
         let mut seen = Vec::new();
         match kind_of(key) {
-            "format" => {
+            "format" | "format-copy" => {
                 RepositoryParams::decode(bytes)?.verify(keys)?;
             }
             "keys" => self.key(key, bytes)?,
@@ -58,6 +58,7 @@ impl<'a> Decoder<'a> {
                 seen.extend(lease.checkpoint.map(|_| "checkpoint".into()));
             }
             "forgotten" => drop(Forgotten::decode(keys, id, key, bytes)?),
+            "features" => drop(Feature::decode(keys, id, key, bytes)?),
             "damaged" => drop(Damaged::decode(keys, id, key, bytes)?),
             "moved" => drop(Stub::decode(keys, id, key, bytes)?),
             "condemned" => {

@@ -80,7 +80,9 @@ fn forgotten_and_fenced_attempts_are_no_backups() {
         assert_eq!(listed, wanted);
         let find = |spec| library.runtime.block_on(repo.find_backup(spec));
         assert_eq!(find("disk@forgotten").unwrap_err().kind(), ErrorKind::NotFound);
-        assert_eq!(find("fenced@again").unwrap().attempt, 1);
+        if golden.name != "later" {
+            assert_eq!(find("fenced@again").unwrap().attempt, 1);
+        }
         assert_eq!(find("disk@latest").unwrap().backup_id.as_str(), "incremental");
     }
 }
@@ -97,6 +99,7 @@ fn there_is_an_object_of_each_kind_and_all_are_read() {
         }
         let mut wanted = vec![
             "format",
+            "format-copy",
             "packs",
             "backups",
             "dedup",
@@ -121,6 +124,10 @@ fn there_is_an_object_of_each_kind_and_all_are_read() {
             "condemned list",
         ];
         wanted.extend((golden.name == "encrypted").then_some("keys"));
+        if golden.name == "later" {
+            let of_a_backup = ["format", "format-copy", "keys", "packs", "backups", "features"];
+            wanted = [&of_a_backup[..], &["Chunks", "Page", "raw", "zstd", "backup"]].concat();
+        }
         let seen: BTreeSet<_> = seen.iter().map(String::as_str).collect();
         assert_eq!(seen, wanted.into_iter().collect(), "{}", golden.name);
     }
@@ -129,7 +136,7 @@ fn there_is_an_object_of_each_kind_and_all_are_read() {
 #[test]
 fn other_keys_do_not_open_it() {
     let library = Library::new();
-    let [encrypted, plain] = Golden::all();
+    let [encrypted, plain, _] = Golden::all();
     let others = [
         vec![],
         vec![Credential::passphrase("golden passphrase")],
@@ -170,9 +177,10 @@ fn later_versions_and_features_are_not_guessed_at() {
         }
         let copy = golden.copy_to(&work.path().join(golden.name));
         let text = std::fs::read(copy.dir.join("format")).unwrap();
-        let needle = b"\"required_features\":0";
+        let needle = b"\"required_features\":1";
         let at = text.windows(needle.len()).position(|w| w == needle).unwrap() + needle.len() - 1;
-        for digit in *b"1248" {
+        std::fs::remove_file(copy.dir.join("format-copy")).unwrap();
+        for digit in *b"2468" {
             let mut changed = text.clone();
             changed[at] = digit;
             std::fs::write(copy.dir.join("format"), changed).unwrap();

@@ -139,12 +139,23 @@ impl Collector {
             | Step::LookAtUnreadable => match self.mark.step(world, store, op, self.forgotten) {
                 Marked::More(next) => self.pc = next,
                 Marked::Done if self.condemning => self.decide_condemned(world, store),
-                Marked::Done if self.list.target != NONE => self.pc = Step::LookAtTarget,
-                Marked::Done => self.decide(world, store, true),
+                Marked::Done if world.has_features() && world.rules.sweep_looks_for_features => {
+                    self.pc = Step::LookForFeatures;
+                }
+                Marked::Done => self.after_mark(world, store),
                 Marked::Blind => self.pc = Step::LookForForgottenUnreadable,
             },
             Step::LookForForgottenUnreadable => self.blind(store),
             _ => self.sweep(world, store, op),
+        }
+    }
+
+    /// What was marked is to be decided about.
+    pub(super) fn after_mark(&mut self, world: &World, store: &Store) {
+        if self.list.target == NONE {
+            self.decide(world, store, true);
+        } else {
+            self.pc = Step::LookAtTarget;
         }
     }
 

@@ -104,6 +104,11 @@ fn damage_is_not_inherited() {
 }
 
 #[test]
+fn features_are_safe_from_who_does_not_know_them() {
+    holds(&[("feature", s::feature()), ("feature and rewrite", s::feature_and_rewrite())]);
+}
+
+#[test]
 fn several_lists_are_read_in_turn() {
     holds(&[("three lists", s::three_lists())]);
 }
@@ -200,6 +205,16 @@ fn without() -> Vec<(&'static str, World, Rules)> {
             "sweep 3: with the recorded forgotten set",
             s::torn_list(),
             Rules { recorded_forgotten: false, ..all },
+        ),
+        (
+            "sweep 3: features are looked for after the mark",
+            s::feature(),
+            Rules { sweep_looks_for_features: false, ..all },
+        ),
+        (
+            "a writer uses a feature only after it has seen it",
+            s::feature(),
+            Rules { features_are_seen: false, ..all },
         ),
         (
             "sweep 6: stubs come after the verdict",

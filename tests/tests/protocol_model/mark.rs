@@ -183,6 +183,7 @@ impl Mark {
                     });
                 }
                 self.seen |= 1 << slot;
+                let places = places & !world.by_feature;
                 self.live |= places;
                 if !world.rules.chains_count {
                     self.direct |= places;

@@ -170,6 +170,31 @@ impl Recorder {
     }
 }
 
+/// Adds a feature.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Upgrader {
+    pub(crate) pc: Step,
+}
+
+impl Upgrader {
+    pub(crate) fn new() -> Self {
+        Self { pc: Step::AddFeature }
+    }
+
+    /// What is possible now.
+    pub(crate) fn enabled(&self, out: &mut Vec<Op>) {
+        if self.pc != Step::Ended {
+            out.push(self.pc.into());
+        }
+    }
+
+    /// Does it.
+    pub(crate) fn step(&mut self, store: &mut Store) {
+        store.feature = true;
+        self.pc = Step::Ended;
+    }
+}
+
 /// Forgets one backup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Forget {

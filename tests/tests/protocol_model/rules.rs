@@ -54,6 +54,10 @@ pub(crate) struct Rules {
     pub(crate) sweep_marks_again: bool,
     /// Sweep 3: with the forgotten set that the generation recorded, not today's.
     pub(crate) recorded_forgotten: bool,
+    /// Sweep 3: features are looked for after the mark.
+    pub(crate) sweep_looks_for_features: bool,
+    /// A writer uses a feature only after it has seen it.
+    pub(crate) features_are_seen: bool,
     /// Sweep 4: an existing verdict is adopted. Off: each sweeper follows its own mark.
     pub(crate) verdict_is_adopted: bool,
     /// Sweep 6: stubs are created after the verdict.
@@ -89,6 +93,8 @@ impl Rules {
         fence_before_removal: true,
         sweep_marks_again: true,
         recorded_forgotten: true,
+        sweep_looks_for_features: true,
+        features_are_seen: true,
         verdict_is_adopted: true,
         stubs_after_verdict: true,
         chains_count: true,

@@ -49,6 +49,23 @@ pub(super) fn reuse() -> World {
     World { fences_max: 2, settles: true, ..World::new(store(0), actors) }
 }
 
+/// As `reuse`, but what is reused is referred to by a feature, which is added meanwhile and which
+/// no collector knows.
+pub(super) fn feature() -> World {
+    let actors = vec![Spec::Writer(reuses()), collector(0, 0), Spec::Sweeper(0), Spec::Upgrader];
+    // these collectors stop, so garbage stays
+    let by_feature = 1 << place(OLD, 0);
+    World { fences_max: 1, by_feature, ..World::new(store(0), actors) }
+}
+
+/// The same where a mostly dead pack is rewritten.
+pub(super) fn feature_and_rewrite() -> World {
+    let writer = WriterSpec { reuses: 1 << place(OLD, 1), ..reuses() };
+    let actors = vec![Spec::Writer(writer), collector(0, 1), Spec::Sweeper(0), Spec::Upgrader];
+    let by_feature = 1 << place(OLD, 1);
+    World { fences_max: 1, by_feature, ..World::new(store(1), actors) }
+}
+
 /// Chained writers: one reuses a dead pack, its child inherits that, and the first is forgotten
 /// at once.
 pub(super) fn chain() -> World {

@@ -43,6 +43,7 @@ steps! {
     ListCondemnedOfWriter = "writer: list condemned lists",
     ReadCondemnedOfWriter = "writer: read a condemned list",
     ReadDamage = "writer: read damage records",
+    LookForFeatureToUse = "writer: look for a feature that it knows",
     ListSegments = "writer: list segments",
     PutPack = "writer: put a pack",
     PutSegment = "writer: put its segment",
@@ -72,6 +73,8 @@ steps! {
     DeleteManifestAtOnce = "forget: delete the manifest (forbidden)",
     // check
     RecordDamage = "check: record damage",
+    // upgrade
+    AddFeature = "upgrade: add a feature",
     // collector, condemning
     CreateCollectorLease = "condemn: create lease",
     ListForgotten = "condemn: list forgotten records",
@@ -107,6 +110,7 @@ steps! {
     RemoveFencedLease = "sweep: remove the lease of the fenced",
     ListForgottenToday = "sweep: list forgotten records (forbidden)",
     ReadDamageToSweep = "sweep: read damage records",
+    LookForFeatures = "sweep: look for features that are unknown",
     LookAtTarget = "sweep: look at the pack that chunks were copied to",
     CreateVerdict = "sweep: create verdict",
     ListSegmentsOfSweep = "sweep: list segments and packs",

@@ -148,6 +148,8 @@ pub(crate) struct Store {
     pub(crate) bad: Places,
     /// Places that damage records name, one each.
     pub(crate) damaged: Places,
+    /// A feature was added that the writers know and no collector does.
+    pub(crate) feature: bool,
     /// Not in the store: a damage record was written.
     pub(crate) was_recorded: bool,
     /// Not in the store: somebody who began after that has committed a backup that leads to a bad

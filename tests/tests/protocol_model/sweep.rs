@@ -76,6 +76,9 @@ impl Collector {
                 self.records = store.damaged;
                 self.pc = Mark::first(world);
             }
+            // it refuses, and its list stays
+            Step::LookForFeatures if store.feature => self.end(),
+            Step::LookForFeatures => self.after_mark(world, store),
             Step::LookAtTarget => {
                 let there = store.packs & 1 << self.list.target != 0;
                 if world.rules.sweep_marks_again {

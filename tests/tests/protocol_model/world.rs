@@ -1,11 +1,11 @@
 //! A bounded world: its actors, its rules, how its store was found, and the checker's view of it.
 
 use super::collector::{Collector, CollectorSpec};
-use super::reader::{Forget, Reader, Recorder, Undertaker};
+use super::reader::{Forget, Reader, Recorder, Undertaker, Upgrader};
 use super::rules::Rules;
 use super::settle::settles;
 use super::steps::{Op, Step};
-use super::store::{Packs, Store, bits};
+use super::store::{Packs, Places, Store, bits};
 use super::writer::{Writer, WriterSpec};
 use stateright::{Model, Property};
 use std::fmt;
@@ -39,6 +39,8 @@ pub(crate) enum Spec {
     Undertaker(u8),
     /// Records damage of this place.
     Recorder(u8),
+    /// Adds a feature.
+    Upgrader,
 }
 
 /// The state of one of them.
@@ -52,6 +54,7 @@ pub(crate) enum Actor {
     Collector(Collector),
     Undertaker(Undertaker),
     Recorder(Recorder),
+    Upgrader(Upgrader),
 }
 
 /// A state of the world.
@@ -95,6 +98,8 @@ pub(crate) struct World {
     pub(crate) leftovers: bool,
     /// The store before anybody moves.
     pub(crate) store: Store,
+    /// Places that a backup can only refer to by a feature: no mark here sees those references.
+    pub(crate) by_feature: Places,
     /// What is to be done to several objects is done in any order; else in that of their numbers,
     /// or against it.
     pub(crate) any_order: bool,
@@ -116,6 +121,7 @@ impl World {
             settles,
             leftovers: true,
             store,
+            by_feature: 0,
             any_order,
             before,
         }
@@ -135,6 +141,11 @@ impl World {
     /// Whether anything is damaged; where nothing is, nobody looks for records of it.
     pub(crate) fn has_damage(&self) -> bool {
         self.store.bad != 0
+    }
+
+    /// Whether there is any feature; where there is none, nobody looks.
+    pub(crate) fn has_features(&self) -> bool {
+        self.by_feature != 0
     }
 
     /// Lists the next page: its keys as bits, and whether it was the last.
@@ -170,6 +181,7 @@ impl World {
                 Spec::Idle => Actor::Nobody,
                 Spec::Undertaker(lease) => Actor::Undertaker(Undertaker::new(*lease)),
                 Spec::Recorder(place) => Actor::Recorder(Recorder::new(*place)),
+                Spec::Upgrader => Actor::Upgrader(Upgrader::new()),
                 Spec::Sweeper(generation) => Actor::Collector(Collector::new(*generation, false)),
             };
         }
@@ -206,6 +218,7 @@ impl World {
             (Actor::Collector(c), _) => c.enabled(self, &state.store, out),
             (Actor::Undertaker(u), _) => u.enabled(&state.store, out),
             (Actor::Recorder(r), _) => r.enabled(&state.store, out),
+            (Actor::Upgrader(u), _) => u.enabled(out),
             _ => {}
         }
     }
@@ -222,6 +235,7 @@ impl World {
             (Actor::Collector(c), _) => c.step(self, store, 2 * actor, op),
             (Actor::Undertaker(u), _) => u.step(store, op.step),
             (Actor::Recorder(r), _) => r.step(store),
+            (Actor::Upgrader(u), _) => u.step(store),
             _ => {}
         }
     }
@@ -237,6 +251,7 @@ impl Actor {
             Self::Collector(c) => c.pc,
             Self::Undertaker(u) => u.pc,
             Self::Recorder(r) => r.pc,
+            Self::Upgrader(u) => u.pc,
         }
     }
 }

@@ -5,6 +5,7 @@ mod packs;
 mod spec;
 
 use commit::{commit_step, without};
+use spec::TOUCHES_LEASE;
 pub(crate) use spec::{BESIDE, WRITER_PACKS, WriterSpec, three};
 
 use super::steps::{Op, Step};
@@ -56,24 +57,13 @@ pub(crate) struct Writer {
     damaged: Places,
     /// Something was recorded before it did.
     must_know: bool,
+    /// Has looked for the feature, and whether that was there.
+    feature: Option<bool>,
     /// Goes on under another lease: what it has put is to be looked at.
     again: bool,
     /// It is what another process has put that is looked at.
     takes_over: bool,
 }
-
-/// Steps that touch the lease of a writer: none happens between the two requests of a heartbeat.
-const TOUCHES_LEASE: [Step; 9] = [
-    Step::RemoveOldLease,
-    Step::CreateWriterLease,
-    Step::AskForLeaseAgain,
-    Step::PutParentIntoLease,
-    Step::LookAtLeaseToWrite,
-    Step::PutCheckpoint,
-    Step::LookAtLease,
-    Step::RemoveWriterLease,
-    Step::PutAdoptedLease,
-];
 
 impl Writer {
     pub(crate) fn new(spec: &WriterSpec) -> Self {
@@ -104,6 +94,7 @@ impl Writer {
             asked: false,
             damaged: 0,
             must_know: false,
+            feature: None,
             again: false,
             takes_over: false,
         }
@@ -161,6 +152,9 @@ impl Writer {
                     Step::ReadCondemnedOfWriter => world.choose(self.pc, self.lists.into(), out),
                     _ => {}
                 }
+            }
+            Step::ListSegments if world.has_features() && self.feature.is_none() => {
+                out.push(Step::LookForFeatureToUse.into());
             }
             Step::ReadCondemnedOfWriter => world.choose(self.pc, self.lists.into(), out),
             Step::LookAtOwnPack | Step::LookAtReusedPack | Step::LookAtReusedForCheckpoint => {
@@ -284,6 +278,7 @@ impl Writer {
                 self.damaged = store.damaged;
                 self.must_know = store.was_recorded;
             }
+            Step::LookForFeatureToUse => self.feature = Some(store.feature),
             Step::ListCondemnedOfWriter | Step::ReadCondemnedOfWriter | Step::ListSegments => {
                 self.read_lists(world, spec, store, op);
             }
@@ -478,7 +473,9 @@ impl Writer {
                 }
             }
             _ => {
-                let named = bits(spec.reuses & store.segments);
+                let may = !world.rules.features_are_seen || self.feature == Some(true);
+                let reuses = if may { spec.reuses } else { spec.reuses & !world.by_feature };
+                let named = bits(reuses & store.segments);
                 let named = named.filter(|p| self.damaged & 1 << p == 0);
                 let good = named.filter(|p| self.condemned & packs_of(1 << p) == 0);
                 self.reused |= good.fold(0, |all, p| all | 1 << p);

@@ -88,11 +88,11 @@ fn parameters_beyond_the_limits_are_refused() {
     assert_eq!(kind(r#""encryption":"aes-256-gcm""#, r#""encryption":"none""#), corrupt);
     assert_eq!(kind(r#""type":"repository""#, r#""type":"other""#), corrupt);
     assert_eq!(kind(r#""format":1"#, r#""format":2"#), newer);
-    assert_eq!(kind(r#""required_features":0"#, r#""required_features":1"#), newer);
+    assert_eq!(kind(r#""required_features":1"#, r#""required_features":3"#), newer);
     // a later version may have changed the rest as well
-    assert_eq!(kind(r#""required_features":0,"#, r#""required_features":4,"later":"#), corrupt);
+    assert_eq!(kind(r#""required_features":1,"#, r#""required_features":5,"later":"#), corrupt);
     assert_eq!(
-        kind(r#""required_features":0,"chunk_bytes""#, r#""required_features":4,"size""#),
+        kind(r#""required_features":1,"chunk_bytes""#, r#""required_features":5,"size""#),
         newer
     );
 }

@@ -16,7 +16,7 @@ use super::blockers::{record_blockers, still_at_work};
 use super::damaged::delete_outdated;
 use super::mark::{Mark, read_condemned_list};
 use super::plan::{plan_verdict, targets};
-use super::{CollectOptions, Collected, segments, unswept};
+use super::{COLLECT, CollectOptions, Collected, segments, unswept};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::gc::{Condemned, CondemnedList, Verdict};
 use crate::format::names::{
@@ -134,6 +134,9 @@ async fn decide(
     if let Err(e) = mark.update(repo, &forgotten, options.limits).await {
         return Ok((give_up(repo, generation, &mark, e).await?, None));
     }
+    // what was added before this look, this mark may not have seen; whoever relies on what is added
+    // after it has begun after the list was there
+    repo.refuse_unknown_to_write(COLLECT).await?;
     done.pages_read += mark.reached.pages.saturating_sub(pages);
     done.mark_bytes = done.mark_bytes.max(mark.memory_bytes());
     let exists: Vec<Option<PackId>> = stream::iter(targets(list))

@@ -27,6 +27,7 @@ async fn a_writer_takes_its_steps_in_order_with_few_requests() {
     };
     let order = [
         at("create leases/"),
+        at("list features"),
         at("head backups/v"),
         at("list gc"),
         at("list dedup"),
@@ -43,9 +44,13 @@ async fn a_writer_takes_its_steps_in_order_with_few_requests() {
     println!("one run with a parent, one own and one reused pack: {log:#?}");
     assert_eq!((creates, deletes), (3, 1), "the lease twice, the manifest");
     assert_eq!(after.gets, before.gets);
-    assert_eq!(after.lists - before.lists, 5, "attempts, forgotten, gc, damaged, segments");
+    assert_eq!(
+        after.lists - before.lists,
+        7,
+        "attempts, forgotten, gc, damaged, segments, features twice"
+    );
     assert_eq!(after.heads - before.heads, 5, "parent twice, one reused pack, lease, forgotten");
-    assert_eq!(after.total() - before.total(), 15, "with the put of the pack");
+    assert_eq!(after.total() - before.total(), 17, "with the put of the pack");
 }
 
 #[tokio::test]

@@ -5,6 +5,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::protocol::reader::{Confirmed, confirm};
 use crate::repository::condemned::{read_condemned, read_damaged};
 
+/// What a writer is refused for where it does not know what it must.
+pub(super) const BACK_UP: &str = "back up into";
+
 impl Writer {
     /// Asks whether the store holds create-once, under a lease that is new to this process. Without
     /// it two runs could both believe that they have committed; the backup of one that runs alone
@@ -31,6 +34,7 @@ impl Writer {
 
     /// Steps 2 and 3: what may be relied upon, seen after the lease was there.
     pub(super) async fn look_around(&mut self) -> Result<()> {
+        self.repo.refuse_unknown_to_write(BACK_UP).await?;
         self.probe_create_once().await?;
         self.choose_parent().await?; // 2
         self.read_lists().await // 3

@@ -77,6 +77,7 @@ impl Scene {
             master: repo.master.clone(),
             opened_with: repo.opened_with,
             format: repo.format.clone(),
+            known: repo.known,
         };
         let repos: Vec<Repository> = pairs.iter().map(|(own, _)| on(&self.opened[*own])).collect();
         let key = |n: usize| *self.opened[n].opened_with().unwrap();
@@ -106,7 +107,7 @@ impl Scene {
 }
 
 /// Requests of one removal.
-const TURNS: u32 = 7;
+const TURNS: u32 = 8;
 
 #[tokio::test]
 async fn one_removal_alone_leaves_nothing_behind() {

@@ -1,6 +1,7 @@
 //! The bytes of one object of each kind, by their hash: a change of any is a change of the format.
 
 use super::*;
+use crate::format::feature::{FeatureName, FeatureNeed};
 use crate::format::gc::{Blocker, CondemnedList};
 use crate::format::key::unwrap_master_key;
 use crate::format::manifest::{
@@ -163,6 +164,15 @@ fn objects(encryption: Encryption) -> Vec<(String, Vec<u8>)> {
     let damage = crate::ids::DamageId::from_bytes([0xbb; 16]);
     let damaged_value = Damaged { time: time(), entries: vec![(PACK, Some(0)), (PACK, None)] };
     put!(damaged, names::damaged_key(&damage), damaged_value);
+    let feature_name = FeatureName::new(FeatureNeed::Write, "golden").unwrap();
+    let feature_value = Feature {
+        name: feature_name.clone(),
+        about: "all is gold".into(),
+        since: "golden 2".into(),
+        added: time(),
+        tool: "golden".into(),
+    };
+    put!(feature, feature_name.key(), feature_value);
     out
 }
 

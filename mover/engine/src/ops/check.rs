@@ -212,6 +212,7 @@ impl CheckRun<'_> {
     ) -> Result<()> {
         // what it finds missing may only have been collected, and what it finds may be so any moment
         self.wait(self.reader.check_held())?;
+        self.wait(check.repair_base(repaired))?;
         for _ in 0..REPAIRS_MAX {
             if !self.wait(Box::pin(check.repair_stubs(repaired)))? {
                 break;

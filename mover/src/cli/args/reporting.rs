@@ -68,6 +68,7 @@ impl Command {
             Self::Forget(_) => "forget",
             Self::Gc(_) => "gc",
             Self::Key(_) => "key",
+            Self::Upgrade(_) => "upgrade",
             Self::Completions(_) => "completions",
         }
     }

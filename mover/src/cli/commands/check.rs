@@ -151,11 +151,11 @@ fn page(report: &CheckReport, repair: bool) -> String {
     let read = show_bytes(report.read_bytes);
     page.line("read", &format!("{read} of {}", counted(report.read_packs, "packs")));
     if repair {
-        let Repaired { stubs, found_chunks, segments, recorded, cleared } = report.repaired;
+        let Repaired { base, stubs, found_chunks, segments, recorded, cleared } = report.repaired;
         page.line(
             "repaired",
             &format!(
-                "{stubs} stubs ({found_chunks} chunks found again), {segments} segments written; \
+                "{base} copies of `format` and texts, {stubs} stubs ({found_chunks} chunks found again), {segments} segments written; \
                  {recorded} damaged entries recorded, {cleared} records of what is whole removed"
             ),
         );
@@ -177,7 +177,7 @@ fn page(report: &CheckReport, repair: bool) -> String {
 
 fn summary(report: &CheckReport, repair: bool) -> Value {
     let f = &report.figures;
-    let Repaired { stubs, found_chunks, segments, recorded, cleared } = report.repaired;
+    let Repaired { base, stubs, found_chunks, segments, recorded, cleared } = report.repaired;
     json!({
         "clean": report.is_clean(),
         "findings": report.findings_count,
@@ -196,6 +196,7 @@ fn summary(report: &CheckReport, repair: bool) -> Value {
         "read_packs": report.read_packs,
         "read_bytes": report.read_bytes,
         "repair": repair,
+        "repaired_base": base,
         "repaired_stubs": stubs,
         "found_chunks": found_chunks,
         "repaired_segments": segments,

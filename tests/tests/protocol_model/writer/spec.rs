@@ -1,5 +1,6 @@
 //! What a writer is to do.
 
+use crate::steps::Step;
 use crate::store::{NONE, Packs, Places};
 
 /// What a writer is to do.
@@ -71,3 +72,16 @@ impl WriterSpec {
         self.parents.get(usize::from(nth)).copied().filter(|p| *p != NONE)
     }
 }
+
+/// Steps that touch the lease of a writer: none happens between the two requests of a heartbeat.
+pub(super) const TOUCHES_LEASE: [Step; 9] = [
+    Step::RemoveOldLease,
+    Step::CreateWriterLease,
+    Step::AskForLeaseAgain,
+    Step::PutParentIntoLease,
+    Step::LookAtLeaseToWrite,
+    Step::PutCheckpoint,
+    Step::LookAtLease,
+    Step::RemoveWriterLease,
+    Step::PutAdoptedLease,
+];
