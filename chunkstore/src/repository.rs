@@ -11,9 +11,11 @@ mod backups;
 mod base;
 pub(crate) mod condemned;
 mod features;
+mod find;
 mod init;
 mod keyring;
 mod objects;
+mod selector;
 
 #[cfg(test)]
 mod tests;
@@ -25,6 +27,7 @@ pub use condemned::{DamagedSet, read_damaged};
 pub use features::{AddedFeature, KNOWN_FEATURES, KnownFeature};
 pub use init::InitOptions;
 pub use objects::SegmentInfo;
+pub use selector::TimePrefix;
 
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};

@@ -1,5 +1,5 @@
-//! Finding backups. A backup exists if its manifest has type `backup` and no forgotten record names
-//! the same attempt.
+//! The backups that there are. A backup exists if its manifest has type `backup` and no forgotten
+//! record names the same attempt. `find` says which of them a user means.
 //!
 //! Listing cost follows what is asked for: one volume's backups, or all. Manifests are read many at
 //! a time, and one that cannot be read never hides the others; where it could be the one that was
@@ -10,7 +10,6 @@
 //! manifests to read first, and where reading more would change nothing.
 
 use super::{RECORD_OVERHEAD, Repository};
-use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::forgotten::Forgotten;
 use crate::format::manifest::{Manifest, ManifestRecord};
@@ -29,8 +28,6 @@ use std::collections::HashSet;
 const IN_FLIGHT: usize = 32;
 /// Manifests read at a time where the first that fits ends the search.
 const STEP: usize = 8;
-/// Candidates named in an error.
-const NAMED_MAX: usize = 10;
 /// A store dates what comes later with at most so much less.
 pub(crate) const STORE_CLOCK_GRAIN: TimeDelta = TimeDelta::seconds(5);
 /// 2020-01-01: no backup is older than the program.
@@ -52,6 +49,14 @@ impl BackupEntry {
     pub fn time(&self) -> DateTime<Utc> {
         let Manifest { finished, ordered, .. } = self.manifest;
         if finished < CLOCK_SET { finished.max(ordered) } else { finished }
+    }
+
+    /// A time from which on nothing of its data is. A snapshot is older than the run that reads it;
+    /// a source without one, or one that may have changed, was read until the run's end.
+    pub fn data_time(&self) -> DateTime<Utc> {
+        let Manifest { started, snapshot, degraded, .. } = &self.manifest;
+        let of_a_snapshot = snapshot.id.is_some() && degraded.is_empty();
+        if of_a_snapshot && *started >= CLOCK_SET { *started } else { self.time() }
     }
 }
 
@@ -75,9 +80,9 @@ pub struct NewestSeen {
 
 /// An attempt that was listed and is not forgotten; it may still be a fence.
 #[derive(Debug, Clone)]
-struct Attempt {
-    name: AttemptName,
-    stored: DateTime<Utc>,
+pub(super) struct Attempt {
+    pub(super) name: AttemptName,
+    pub(super) stored: DateTime<Utc>,
 }
 
 impl Repository {
@@ -94,19 +99,6 @@ impl Repository {
             (&a.volume, a.order()).cmp(&(&b.volume, b.order()))
         });
         Ok((backups, problems.into_iter().map(|(_, e)| e).collect()))
-    }
-
-    /// The backup that a user means: `VOLUME@latest`, `VOLUME@ID`, an id, or the unique beginning
-    /// of one.
-    pub async fn find_backup(&self, spec: &str) -> Result<Manifest> {
-        let (volume, id) = match spec.rsplit_once('@') {
-            Some((volume, id)) => (Some(VolumeName::new(volume)?), id),
-            None => (None, spec),
-        };
-        match &volume {
-            Some(volume) if id == "latest" => self.latest(spec, volume).await,
-            _ => self.find_by_id(spec, volume.as_ref(), id).await,
-        }
     }
 
     /// The backup of exactly this name, if there is one.
@@ -175,26 +167,6 @@ impl Repository {
         Ok(backups.last().map(|b| b.manifest.ordered))
     }
 
-    /// The backup that is to be forgotten: as [`find_backup`](Self::find_backup), or, named in full
-    /// as `VOLUME@ID`, one whose manifest is damaged. Otherwise such a backup could never be got
-    /// rid of, and no garbage could be collected beside it.
-    pub async fn find_to_forget(&self, spec: &str) -> Result<AttemptName> {
-        let e = match self.find_backup(spec).await {
-            Ok(manifest) => return Ok(manifest.name()),
-            Err(e) if e.kind() == ErrorKind::Corrupt => e,
-            Err(e) => return Err(e),
-        };
-        let hint = "to forget a backup that cannot be read name it in full: VOLUME@ID";
-        let Some((volume, id)) = spec.rsplit_once('@') else { return Err(e.hint(hint)) };
-        let mut attempts = self.list_attempts(Some(&VolumeName::new(volume)?)).await?;
-        attempts.retain(|a| a.name.backup_id.as_str() == id);
-        let (backups, mut problems) = self.read_attempts(attempts).await?;
-        match (backups.is_empty(), problems.pop(), problems.is_empty()) {
-            (true, Some((attempt, e)), true) if e.kind() == ErrorKind::Corrupt => Ok(attempt.name),
-            _ => Err(e.hint(hint)),
-        }
-    }
-
     /// Makes a backup count as absent, for good, also one whose manifest is damaged. Its data goes
     /// with a later garbage collection.
     pub async fn forget(&self, name: &AttemptName, tool: &str) -> Result<()> {
@@ -248,15 +220,9 @@ impl Repository {
         Ok(self.store.head(&name.forgotten_key()).await?.is_some())
     }
 
-    fn no_such_backup(&self, spec: &str) -> Error {
-        let context = format!("find backup {spec} in {}", self.store.url());
-        Error::new(ErrorKind::NotFound, context, "there is no such backup")
-            .hint(Advice::ListBackups.words())
-    }
-
     /// Attempts with an object at their manifest key and no forgotten record. Foreign keys are
     /// passed over.
-    async fn list_attempts(&self, volume: Option<&VolumeName>) -> Result<Vec<Attempt>> {
+    pub(super) async fn list_attempts(&self, volume: Option<&VolumeName>) -> Result<Vec<Attempt>> {
         let (backups, forgotten) = match volume {
             Some(volume) => (manifests_of(volume), forgotten_of(volume)),
             None => (BACKUPS_PREFIX.to_owned(), FORGOTTEN_PREFIX.to_owned()),
@@ -274,7 +240,7 @@ impl Repository {
 
     /// Reads them all, many at a time. Only what no other manifest can make up for is an error of
     /// the whole.
-    async fn read_attempts(
+    pub(super) async fn read_attempts(
         &self,
         attempts: Vec<Attempt>,
     ) -> Result<(Vec<BackupEntry>, Vec<(Attempt, Error)>)> {
@@ -296,63 +262,6 @@ impl Repository {
             }
         }
         Ok((backups, problems))
-    }
-
-    async fn latest(&self, spec: &str, volume: &VolumeName) -> Result<Manifest> {
-        let attempts = self.list_attempts(Some(volume)).await?;
-        let (backups, problems) = self.read_attempts(attempts).await?;
-        let latest = backups.into_iter().max_by(|a, b| a.manifest.order().cmp(&b.manifest.order()));
-        // one that cannot be read and was stored later may be the one that is meant
-        let newer = problems.into_iter().find(|(Attempt { stored, .. }, _)| {
-            latest
-                .as_ref()
-                .is_none_or(|b| *stored >= b.stored || !before(*stored, b.manifest.ordered))
-        });
-        match (newer, latest) {
-            (Some((attempt, e)), _) => {
-                Err(e.within(format!("find the latest backup of {volume}")).hint(format!(
-                    "{} cannot be read; to use an older one name it by its id",
-                    attempt.name
-                )))
-            }
-            (None, Some(backup)) => Ok(backup.manifest),
-            (None, None) => Err(self.no_such_backup(spec)),
-        }
-    }
-
-    async fn find_by_id(
-        &self,
-        spec: &str,
-        volume: Option<&VolumeName>,
-        id: &str,
-    ) -> Result<Manifest> {
-        if BackupId::new(id).is_err() {
-            return Err(Error::new(
-                ErrorKind::Usage,
-                format!("find backup {spec:?}"),
-                "that is neither a backup id nor VOLUME@latest",
-            )
-            .hint(format!(
-                "{}; the beginning of an id is enough if no other starts so",
-                Advice::ListBackups.words()
-            )));
-        }
-        let mut attempts = self.list_attempts(volume).await?;
-        let exact = |a: &Attempt| a.name.backup_id.as_str() == id;
-        if attempts.iter().any(exact) {
-            attempts.retain(exact);
-        } else {
-            attempts.retain(|a| a.name.backup_id.as_str().starts_with(id));
-        }
-        let (mut backups, problems) = self.read_attempts(attempts).await?;
-        backups.sort_by_cached_key(|b| b.manifest.name());
-        let mut problems = problems.into_iter();
-        match (backups.as_slice(), problems.next()) {
-            ([_, _, ..], _) => Err(ambiguous(spec, &backups)),
-            (_, Some((_, e))) => Err(e.within(format!("find backup {spec}"))),
-            ([backup], None) => Ok(backup.manifest.clone()),
-            ([], None) => Err(self.no_such_backup(spec)),
-        }
     }
 }
 
@@ -384,21 +293,4 @@ pub(crate) fn before(a: DateTime<Utc>, b: DateTime<Utc>) -> bool {
 /// Bad bytes, a version or a permission of one object; not a store that is away.
 fn is_of_one_object(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported)
-}
-
-fn ambiguous(spec: &str, backups: &[BackupEntry]) -> Error {
-    let mut named: Vec<String> = backups
-        .iter()
-        .take(NAMED_MAX)
-        .map(|b| {
-            let m = &b.manifest;
-            format!("{}@{} of {}", m.volume, m.backup_id, m.finished.format("%Y-%m-%d %H:%M:%S"))
-        })
-        .collect();
-    if backups.len() > NAMED_MAX {
-        named.push(format!("{} more", backups.len() - NAMED_MAX));
-    }
-    let detail = format!("it fits {} backups: {}", backups.len(), named.join(", "));
-    Error::new(ErrorKind::Usage, format!("find backup {spec}"), detail)
-        .hint("write VOLUME@ID, or more of the id")
 }

@@ -203,27 +203,30 @@ async fn an_unreadable_manifest_does_not_hide_the_others() {
 #[tokio::test]
 async fn backups_are_found_by_name_beginning_and_volume() {
     let (repo, _, _) = memory_repository().await;
-    for (v, id, content) in
-        [("v", "abc1", 1), ("v", "abc2", 3), ("v", "abc", 2), ("w@x", "abc2", 4), ("w@x", "q", 5)]
-    {
+    for (v, id, content) in [
+        ("v", "abcd1", 1),
+        ("v", "abcd2", 3),
+        ("v", "abcd", 2),
+        ("w@x", "abcd2", 4),
+        ("w@x", "q", 5),
+    ] {
         put_manifest(&repo, &manifest(v, id, content)).await;
     }
     for (spec, expected) in [
-        ("abc1", Some(1)),
-        ("abc", Some(2)),
-        ("v@abc2", Some(3)),
-        ("w@x@abc", Some(4)),
+        ("abcd1", Some(1)),
+        ("abcd", Some(2)),
+        ("v@abcd2", Some(3)),
+        ("w@x@abcd", Some(4)),
         ("w@x@latest", Some(5)),
         ("v@latest", Some(3)),
         ("q", Some(5)),
-        ("v@ab", None),
-        ("abc2", None),
+        ("abcd2", None),
     ] {
         match (repo.find_backup(spec).await, expected) {
             (Ok(m), Some(content)) => assert_eq!(m.finished, minute(content), "{spec}"),
             (Err(e), None) => {
                 assert_eq!(e.kind(), ErrorKind::Usage, "{spec}: {e}");
-                assert!(e.to_string().contains("abc2 of 2024-10-04"), "{e}");
+                assert!(e.to_string().contains("abcd2 of 2024-10-04"), "{e}");
             }
             (other, _) => panic!("{spec}: {other:?}"),
         }
@@ -231,6 +234,7 @@ async fn backups_are_found_by_name_beginning_and_volume() {
     for (spec, kind) in [
         ("none", ErrorKind::NotFound),
         ("none@latest", ErrorKind::NotFound),
+        ("abc", ErrorKind::NotFound),
         ("", ErrorKind::Usage),
         ("v@", ErrorKind::Usage),
         ("a b", ErrorKind::Usage),

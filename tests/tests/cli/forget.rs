@@ -82,19 +82,19 @@ fn what_says_nothing_or_too_much_is_refused() {
 #[test]
 fn a_backup_that_cannot_be_read_is_never_forgotten() {
     let stage = stage("forget-unreadable");
-    let broken = stage.objects("backups/v/two");
+    let broken = stage.objects("backups/v/three");
     std::fs::write(&broken[0], b"rubbish").expect("damage a manifest");
     let output = stage.mover.run(["forget", "--keep-last", "1"]).expect_code(3);
     assert!(output.text().ends_with("forgot 1 backup, 2 stay\n"), "{}", output.text());
-    assert!(output.stderr.contains("backups/v/two"), "{}", output.stderr);
-    assert!(stage.objects("forgotten/v/two").is_empty());
+    assert!(output.stderr.contains("backups/v/three"), "{}", output.stderr);
+    assert!(stage.objects("forgotten/v/three").is_empty());
     // nor can garbage be collected beside it, until it is named in full and forgotten
     expect_error(stage.mover.run(["gc"]), 3, "VOLUME@ID");
-    expect_error(stage.mover.run(["forget", "tw"]), 3, "VOLUME@ID");
-    expect_error(stage.mover.run(["forget", "v@tw"]), 3, "VOLUME@ID");
-    stage.mover.ok(["forget", "v@two"]);
+    expect_error(stage.mover.run(["forget", "thre"]), 3, "VOLUME@ID");
+    expect_error(stage.mover.run(["forget", "v@thre"]), 3, "VOLUME@ID");
+    stage.mover.ok(["forget", "v@three"]);
     stage.mover.ok(["gc"]);
-    assert!(stage.objects("backups/v/two").is_empty());
+    assert!(stage.objects("backups/v/three").is_empty());
 }
 
 #[test]

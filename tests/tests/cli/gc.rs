@@ -14,7 +14,7 @@ fn stage(name: &str) -> Stage {
     fs::write(stage.path("other"), super::random_bytes(200_000)).expect("write an image");
     let line = ["backup", "--quiet", "--volume", "w", "--backup-id", "other"];
     stage.mover.ok(line.iter().map(|t| p(t)).chain([stage.path("other")]));
-    stage.mover.ok(["forget", "--quiet", "v@latest"]);
+    stage.mover.ok(["forget", "--quiet", &stage.backup_id]);
     stage
 }
 

@@ -227,7 +227,7 @@ fn money_is_what_one_gets_by_hand() {
     }
 
     // the only backup goes, and all of its packs with it
-    stage.mover.ok(["forget", "--quiet", "v@latest"]);
+    stage.mover.ok(["forget", "--quiet", &stage.backup_id]);
     let dry = [p("gc"), p("--dry-run"), p("--price-file"), prices];
     let text = stage.mover.ok(dry.clone()).text();
     assert!(text.contains("would cost") && text.contains("would save"), "{text}");

@@ -47,7 +47,7 @@ fn in_no_output_of_any_command_however_it_ends() {
         vec![p("key"), p("add"), p("--new-key-file"), second.clone()],
         vec![p("key"), p("add"), p("--new-password-file"), passphrase],
         vec![p("key"), p("list")],
-        vec![p("forget"), p("v@latest")],
+        vec![p("forget"), p(&stage.backup_id)],
         vec![p("gc"), p("--dry-run")],
         vec![p("gc")],
     ];
