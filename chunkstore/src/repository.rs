@@ -26,7 +26,7 @@ pub use base::BaseProblem;
 pub use condemned::{DamagedSet, read_damaged};
 pub use features::{AddedFeature, KNOWN_FEATURES, KnownFeature};
 pub use init::InitOptions;
-pub use objects::SegmentInfo;
+pub use objects::{PackTotals, SegmentInfo};
 pub use selector::TimePrefix;
 
 use crate::advice::Advice;

@@ -21,6 +21,7 @@ mod commands;
 mod context;
 mod exit;
 mod keys;
+mod listing;
 mod log;
 mod metrics;
 mod output;

@@ -30,7 +30,28 @@ pub struct SegmentInfo {
     pub size_bytes: u64,
 }
 
+/// What all packs of a repository come to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PackTotals {
+    /// How many there are.
+    pub packs: u64,
+    /// Their sizes.
+    pub bytes: u64,
+}
+
 impl Repository {
+    /// How many packs there are, and their size, by one listing.
+    pub async fn pack_totals(&self) -> Result<PackTotals> {
+        let mut totals = PackTotals::default();
+        for object in self.store.list(PACKS_PREFIX).await? {
+            if parse_pack_key(&object.key).is_ok() {
+                totals.packs += 1;
+                totals.bytes += object.size_bytes;
+            }
+        }
+        Ok(totals)
+    }
+
     /// Stores a finished pack. Its parts are sent as they are, never copied together.
     pub async fn put_pack(&self, pack: &FinishedPack) -> Result<()> {
         let payload: PutPayload = pack.parts.iter().cloned().collect();

@@ -22,7 +22,9 @@ pub(crate) use keyring::{KeyAddArgs, KeyArgs, KeyCommand, KeyRemoveArgs};
 mod quota;
 pub(crate) use quota::{PlanArgs, PriceArgs, QuotaArgs};
 mod reading;
-pub(crate) use reading::{DiffArgs, ListArgs, ReadingArgs, RestoreArgs, ShowArgs, VerifyArgs};
+pub(crate) use reading::{
+    BackupArg, DiffArgs, ListArgs, ReadingArgs, RestoreArgs, ShowArgs, StatsArgs, VerifyArgs,
+};
 mod reporting;
 pub(crate) use reporting::{LogLevel, ReportArgs};
 
@@ -189,6 +191,7 @@ pub(crate) enum Command {
     Restore(RestoreArgs),
     List(ListArgs),
     Show(ShowArgs),
+    Stats(StatsArgs),
     Verify(VerifyArgs),
     Check(CheckArgs),
     Diff(DiffArgs),

@@ -12,6 +12,7 @@ mod keyring;
 mod plan;
 mod restore;
 mod upgrade;
+mod stats;
 
 use super::args::{Command, KeyCommand};
 use super::context::Context;
@@ -27,6 +28,7 @@ pub(crate) fn run(ctx: &Context, command: Command) -> Result<()> {
         Command::Check(args) => check::check(ctx, &args),
         Command::List(args) => browse::list(ctx, &args),
         Command::Show(args) => browse::show(ctx, &args),
+        Command::Stats(args) => stats::stats(ctx, &args),
         Command::Changes(args) => changes::changes(ctx, &args),
         Command::Diff(args) => browse::diff(ctx, &args),
         Command::Forget(args) => forget::forget(ctx, &args),

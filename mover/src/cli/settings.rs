@@ -47,6 +47,8 @@ pub(crate) struct Environment {
     pub(crate) no_color: bool,
     pub(crate) stdin_is_terminal: bool,
     pub(crate) stdout_is_terminal: bool,
+    /// Of the terminal that stdout is.
+    pub(crate) stdout_columns: Option<usize>,
     pub(crate) stderr_is_terminal: bool,
     pub(crate) has_termination_log: bool,
     /// The twin of the flag, for a command line that cannot be understood.
@@ -78,6 +80,7 @@ impl Environment {
             no_color: set("NO_COLOR").is_some() || dumb,
             stdin_is_terminal: std::io::stdin().is_terminal(),
             stdout_is_terminal: std::io::stdout().is_terminal(),
+            stdout_columns: columns(),
             stderr_is_terminal: std::io::stderr().is_terminal() && !dumb,
             has_termination_log: reporting::has_termination_log(),
             termination_log: set("MOVER_TERMINATION_LOG").map(PathBuf::from),
@@ -85,6 +88,12 @@ impl Environment {
             online: std::thread::available_parallelism().map_or(1, usize::from),
         }
     }
+}
+
+/// A terminal that does not say how wide it is (0) is taken for endless.
+fn columns() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
 /// Whether a directory is there, or is all that is missing of its path.
@@ -177,6 +186,7 @@ pub(crate) struct OutputSettings {
     pub(crate) verbosity: u8,
     pub(crate) log_level: Option<LogLevel>,
     pub(crate) stdout_is_terminal: bool,
+    pub(crate) stdout_columns: Option<usize>,
 }
 
 /// How progress is shown.
@@ -271,6 +281,7 @@ pub(crate) fn output_settings(
         verbosity: args.verbose,
         log_level,
         stdout_is_terminal: env.stdout_is_terminal,
+        stdout_columns: env.stdout_columns,
     }
 }
 
@@ -285,6 +296,7 @@ pub(crate) fn json_only(env: &Environment) -> OutputSettings {
         verbosity: 0,
         log_level: None,
         stdout_is_terminal: env.stdout_is_terminal,
+        stdout_columns: env.stdout_columns,
     }
 }
 

@@ -1,6 +1,7 @@
-//! Backups as people and machines see them: the table of `list`, the page of `show`, and the JSON
-//! of both.
+//! Backups as people and machines see them: tables, the page of `show`, and the JSON of `list` and
+//! `show`.
 
+use super::listing::run_time;
 use super::output::one_line;
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use chunkstore::{
@@ -18,11 +19,14 @@ pub(crate) struct BackupView<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     backup_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    short_id: Option<String>,
     volume: &'a str,
     attempt: u32,
     size_bytes: u64,
     started: String,
     finished: String,
+    duration_seconds: f64,
     ordered: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     clock_offset_ms: Option<i64>,
@@ -43,11 +47,13 @@ impl<'a> BackupView<'a> {
         Self {
             kind: "backup",
             backup_id: m.backup_id.as_str(),
+            short_id: None,
             volume: m.volume.as_str(),
             attempt: m.attempt,
             size_bytes: m.size_bytes,
             started: machine_time(&m.started),
             finished: machine_time(&m.finished),
+            duration_seconds: run_time(m).as_secs_f64(),
             ordered: machine_time(&m.ordered),
             clock_offset_ms: m.clock_offset_ms,
             map_root: m.map.root.as_ref().map(|root| root.id.to_hex()),
@@ -60,6 +66,11 @@ impl<'a> BackupView<'a> {
             degraded: &m.degraded,
             copied_from: m.copied_from.as_ref(),
         }
+    }
+
+    /// In a list, where less of its id tells it from the others.
+    pub(crate) fn with_short_id(self, short_id: String) -> Self {
+        Self { short_id: Some(short_id), ..self }
     }
 }
 
@@ -107,24 +118,6 @@ pub(crate) fn human_time(time: &DateTime<Utc>) -> String {
     time.format("%Y-%m-%d %H:%M:%SZ").to_string()
 }
 
-/// The table of `list`; `backups` are in the order to show.
-pub(crate) fn backup_table(backups: &[&Manifest], color: bool) -> String {
-    let rows = backups.iter().map(|m| {
-        vec![
-            m.backup_id.to_string(),
-            m.volume.to_string(),
-            human_time(&m.finished),
-            show_bytes(m.size_bytes),
-            show_bytes(m.stats.read_bytes),
-            show_bytes(m.stats.stored_bytes),
-            m.source.kind.as_str().to_owned(),
-            m.snapshot.id.clone().unwrap_or_default(),
-        ]
-    });
-    let head = ["BACKUP", "VOLUME", "FINISHED", "SIZE", "READ", "STORED", "LIST", "SNAPSHOT"];
-    table(&head, rows.collect(), &[3, 4, 5], color)
-}
-
 /// The table of `key list`.
 pub(crate) fn key_table(keys: &[(&KeyInfo, bool)], color: bool) -> String {
     let rows = keys.iter().map(|(key, current)| {
@@ -141,6 +134,17 @@ pub(crate) fn key_table(keys: &[(&KeyInfo, bool)], color: bool) -> String {
 
 /// Columns as wide as their widest cell; the columns of `right` are aligned to the right.
 pub(crate) fn table(head: &[&str], rows: Vec<Vec<String>>, right: &[usize], color: bool) -> String {
+    table_within(head, rows, right, color, None)
+}
+
+/// As [`table`], on a terminal that is so many columns wide.
+pub(crate) fn table_within(
+    head: &[&str],
+    rows: Vec<Vec<String>>,
+    right: &[usize],
+    color: bool,
+    columns: Option<usize>,
+) -> String {
     // what others put into names must not move the cursor
     let rows: Vec<Vec<String>> =
         rows.into_iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
@@ -159,7 +163,12 @@ pub(crate) fn table(head: &[&str], rows: Vec<Vec<String>>, right: &[usize], colo
             line.extend(std::iter::repeat_n(' ', after + 2));
         }
         line.truncate(line.trim_end().len());
-        line
+        match columns {
+            Some(columns) if line.chars().count() > columns.max(1) => {
+                line.chars().take(columns.max(1) - 1).chain(['…']).collect()
+            }
+            _ => line,
+        }
     };
     let titles = line(&mut head.iter().copied());
     let mut text = if color { format!("\x1b[1m{titles}\x1b[0m\n") } else { format!("{titles}\n") };
@@ -280,6 +289,13 @@ mod tests {
              a             1.00 KiB\n\
              bé\\u{1b}[31m       5 B  x\n"
         );
+    }
+
+    #[test]
+    fn a_line_ends_where_the_terminal_does() {
+        let rows = || vec![vec!["abc".to_owned(), "déf".to_owned()]];
+        assert_eq!(table_within(&["ID", "X"], rows(), &[], false, Some(7)), "ID   X\nabc  d…\n");
+        assert_eq!(table_within(&["ID", "X"], rows(), &[], false, Some(8)), "ID   X\nabc  déf\n");
     }
 
     #[test]

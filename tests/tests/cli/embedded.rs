@@ -30,7 +30,7 @@ fn the_first_backup_makes_it_and_says_so_in_one_line() {
 
     let second = mover.ok([p("backup"), image.clone()]);
     assert_eq!(second.stderr, "");
-    assert_eq!(mover.ok(["list"]).text().lines().count(), 3);
+    assert_eq!(mover.ok(["list"]).text().lines().count(), 4, "a head, two backups, the totals");
     mover.ok([p("restore"), p("image@latest"), back.clone()]);
     assert_eq!(fs::read(&image).expect("image"), fs::read(&back).expect("restored"));
 }

@@ -12,11 +12,12 @@ use clap::builder::FalseyValueParser;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  mover forget db@3f2a
-  mover forget --keep-last 3 --keep-daily 7 --keep-weekly 5 --keep-monthly 12 --dry-run
+  mover forget db@3f2a9c01
+  mover forget --keep-daily 7 --keep-weekly 5 --keep-monthly 12 --dry-run
   mover forget --volume db --keep-within 14d --keep-tag pinned")]
 pub(crate) struct ForgetArgs {
-    /// An id, a unique prefix, VOLUME@ID or VOLUME@latest; without it a policy decides
+    /// An id, or the beginning of one (at least 4 characters), also as VOLUME@ID; without it a policy
+    /// decides
     #[arg(value_name = "BACKUP")]
     pub(crate) backup: Option<String>,
     /// Only show what would be forgotten, and why the rest stays

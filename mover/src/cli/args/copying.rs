@@ -19,7 +19,7 @@ Examples:
   mover copy db@latest --to file:///mnt/disk/backups --to-key-file disk.key
   mover copy --keep-daily 7 --keep-monthly 12 --to s3://archive/backups --to-key-file a.key --dry-run")]
 pub(crate) struct CopyArgs {
-    /// Backups to copy: ids, unique prefixes, VOLUME@ID or VOLUME@latest
+    /// Backups to copy: VOLUME@latest, VOLUME@ID, VOLUME@SNAPSHOT, VOLUME@DATE, or ids
     #[arg(value_name = "BACKUP")]
     pub(crate) backups: Vec<String>,
     /// Only show what would be copied

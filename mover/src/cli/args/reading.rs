@@ -1,25 +1,43 @@
 //! What can be typed after the commands that read backups: `restore`, `verify`, `list`, `show`,
 //! `diff`.
 
+use clap::ArgAction;
 use clap::builder::FalseyValueParser;
 use std::path::PathBuf;
 
-/// Write a backup onto a block device, into an image file or to stdout.
+/// Which backup.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BackupArg {
+    /// VOLUME@latest, VOLUME@ID, VOLUME@SNAPSHOT, VOLUME@DATE, or an id
+    ///
+    /// 4 characters of an id are enough if no other starts so. DATE is the beginning of a time in UTC,
+    /// such as 2026-11-22 or 2026-11-22T14, and means the newest backup that finished within it. Where
+    /// a text means two backups, id:, snapshot: or time: before it decides: VOLUME@snapshot:s1.
+    #[arg(value_name = "BACKUP")]
+    pub(crate) backup: String,
+    /// The newest backup of the volume BACKUP of which no data is younger than this time
+    ///
+    /// BACKUP is the name of a volume then. TIME is a date or a time in UTC, such as 2026-11-22 (its
+    /// beginning) or 2026-11-22T14:05.
+    #[arg(long, env = "MOVER_BEFORE", value_name = "TIME")]
+    pub(crate) before: Option<String>,
+}
+
+/// Write a backup onto a device, into a file or to stdout.
 ///
-/// BACKUP is an id, a unique prefix of one, VOLUME@ID or VOLUME@latest. Zeros are given back to the
-/// device where it can (thin volumes stay thin) and written where it cannot; what was on the target
-/// before never shows through.
+/// Zeros are given back to the device where it can (thin volumes stay thin) and written where it
+/// cannot; what was on the target before never shows through.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   mover restore db@latest /dev/vg0/db-new --verify
-  mover restore 3f2a disk.img
+  mover restore db@2026-11-22 disk.img
+  mover restore db --before 2026-11-22T14:05 disk.img
   mover restore db@latest 'nbd+unix:///?socket=/run/target.sock'
   mover restore db@latest - --range 0..1MiB | file -")]
 pub(crate) struct RestoreArgs {
-    /// Backup to write back: an id, a unique prefix, VOLUME@ID or VOLUME@latest
-    #[arg(value_name = "BACKUP")]
-    pub(crate) backup: String,
+    #[command(flatten)]
+    pub(crate) backup: BackupArg,
     /// Block device, image file or NBD export (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH)
     /// to write to, `-` for stdout
     #[arg(value_name = "TARGET")]
@@ -55,9 +73,29 @@ pub(crate) struct ReadingArgs {
 #[command(after_help = "\
 Examples:
   mover list
+  mover list --volume db --label team=storage
   mover list --volume db --json | jq -r .backup_id")]
 pub(crate) struct ListArgs {
     /// Only backups of this volume
+    #[arg(long, env = "MOVER_VOLUME", value_name = "NAME")]
+    pub(crate) volume: Option<String>,
+    /// Only backups with this label. May be repeated: all of them
+    #[arg(long, env = "MOVER_LABEL", value_name = "NAME[=VALUE]", action = ArgAction::Append)]
+    pub(crate) label: Vec<String>,
+}
+
+/// Show how large backups are and how they grow, by volume.
+///
+/// The figures come from what each backup says of its own run, and from one listing of the packs: no
+/// data is read. The manual has how each is computed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  mover stats
+  mover stats --volume db
+  mover stats --json | jq 'select(.type == \"volume\") | .dedup_ratio'")]
+pub(crate) struct StatsArgs {
+    /// Only this volume, and each of its backups
     #[arg(long, env = "MOVER_VOLUME", value_name = "NAME")]
     pub(crate) volume: Option<String>,
 }
@@ -67,11 +105,11 @@ pub(crate) struct ListArgs {
 #[command(after_help = "\
 Examples:
   mover show db@latest
+  mover show db@snap-7
   mover show 3f2a --json | jq .stats")]
 pub(crate) struct ShowArgs {
-    /// An id, a unique prefix, VOLUME@ID or VOLUME@latest
-    #[arg(value_name = "BACKUP")]
-    pub(crate) backup: String,
+    #[command(flatten)]
+    pub(crate) backup: BackupArg,
 }
 
 /// Check a backup: every byte of it in the repository, or against a device.
@@ -81,9 +119,8 @@ Examples:
   mover verify db@latest
   mover verify db@latest --device /dev/vg0/db-new")]
 pub(crate) struct VerifyArgs {
-    /// An id, a unique prefix, VOLUME@ID or VOLUME@latest
-    #[arg(value_name = "BACKUP")]
-    pub(crate) backup: String,
+    #[command(flatten)]
+    pub(crate) backup: BackupArg,
     /// Compare with this device or image instead of reading the stored data
     #[arg(long, env = "MOVER_DEVICE", value_name = "PATH")]
     pub(crate) device: Option<PathBuf>,
@@ -99,7 +136,7 @@ pub(crate) struct VerifyArgs {
 Examples:
   mover diff db@3f2a db@latest > changed.json")]
 pub(crate) struct DiffArgs {
-    /// The earlier backup
+    /// The earlier backup, named as for `restore`
     #[arg(value_name = "A")]
     pub(crate) a: String,
     /// The later backup

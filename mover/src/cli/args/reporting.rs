@@ -60,6 +60,7 @@ impl Command {
             Self::Restore(_) => "restore",
             Self::List(_) => "list",
             Self::Show(_) => "show",
+            Self::Stats(_) => "stats",
             Self::Verify(_) => "verify",
             Self::Check(_) => "check",
             Self::Diff(_) => "diff",

@@ -1,28 +1,34 @@
 //! `list`, `show`, `diff`: what there is, without its data.
 
-use super::super::args::{DiffArgs, ListArgs, ShowArgs};
+use super::super::args::{BackupArg, DiffArgs, ListArgs, ShowArgs};
 use super::super::context::Context;
+use super::super::listing::{backup_table, has_labels, short_ids};
 use super::super::repository;
-use super::super::table::{BackupView, backup_page, backup_table};
-use chunkstore::{Error, Manifest, Result, VolumeName};
+use super::super::table::{BackupView, backup_page};
+use chunkstore::repository::TimePrefix;
+use chunkstore::{Error, ErrorKind, Manifest, Repository, Result, VolumeName};
 
 pub(crate) fn list(ctx: &Context, args: &ListArgs) -> Result<()> {
     let volume =
         args.volume.as_deref().filter(|v| !v.is_empty()).map(VolumeName::new).transpose()?;
     let repository = repository::open(ctx)?;
     let (entries, problems) = ctx.block_on(repository.list_backups(volume.as_ref()))?;
-    let mut backups: Vec<&Manifest> = entries.iter().map(|entry| &entry.manifest).collect();
+    let all = entries.iter().map(|entry| &entry.manifest);
+    let mut backups: Vec<&Manifest> = all.filter(|m| has_labels(m, &args.label)).collect();
     backups.sort_by(|a, b| a.order().cmp(&b.order()));
-    if ctx.settings.output.json {
-        for manifest in backups {
-            ctx.output.result_json(&BackupView::of(manifest))?;
+    warn_of_unknown(ctx, &repository, volume.as_ref(), entries.len() + problems.len());
+    let output = &ctx.settings.output;
+    if output.json {
+        for (manifest, short_id) in backups.iter().zip(short_ids(&backups)) {
+            ctx.output.result_json(&BackupView::of(manifest).with_short_id(short_id))?;
         }
     } else if backups.is_empty() && problems.is_empty() {
-        if !ctx.settings.output.quiet {
+        if volume.is_none() || !entries.is_empty() {
             ctx.output.notice("no backups");
         }
     } else {
-        ctx.output.result(&backup_table(&backups, ctx.settings.output.color_stdout))?;
+        let columns = output.stdout_columns;
+        ctx.output.result(&backup_table(&backups, output.color_stdout, columns))?;
     }
     unreadable(ctx, problems)
 }
@@ -39,15 +45,40 @@ pub(super) fn unreadable(ctx: &Context, mut problems: Vec<Error>) -> Result<()> 
 }
 
 /// A volume that was named and has no backup is a typing mistake more often than not.
-pub(super) fn warn_of_unknown(ctx: &Context, volume: Option<&VolumeName>, found: usize) {
-    if let Some(volume) = volume.filter(|_| found == 0) {
-        ctx.output.warn(&format!("there is no backup of volume {volume}: `mover list` shows all"));
+pub(super) fn warn_of_unknown(
+    ctx: &Context,
+    repository: &Repository,
+    volume: Option<&VolumeName>,
+    found: usize,
+) {
+    let Some(volume) = volume.filter(|_| found == 0) else { return };
+    let named = async { Ok(repository.no_such_volume(volume).await) };
+    if let Ok(unknown) = ctx.block_on(named) {
+        ctx.output.warn(&unknown.to_string());
     }
+}
+
+/// The backup that the arguments of a command name.
+pub(super) fn find(ctx: &Context, repository: &Repository, named: &BackupArg) -> Result<Manifest> {
+    let Some(time) = named.before.as_deref().filter(|time| !time.is_empty()) else {
+        return ctx.block_on(repository.find_backup(&named.backup));
+    };
+    let time = TimePrefix::parse(time).map_err(|e| e.within("use --before"))?.start;
+    let spec = named.backup.as_str();
+    let volume = spec.strip_suffix("@latest").unwrap_or(spec);
+    let refused = |e: Error| {
+        if e.kind() == ErrorKind::NotFound && volume.contains('@') {
+            e.hint("with --before give the name of a volume and no more")
+        } else {
+            e
+        }
+    };
+    ctx.block_on(repository.find_before(&VolumeName::new(volume)?, time)).map_err(refused)
 }
 
 pub(crate) fn show(ctx: &Context, args: &ShowArgs) -> Result<()> {
     let repository = repository::open(ctx)?;
-    let manifest = ctx.block_on(repository.find_backup(&args.backup))?;
+    let manifest = find(ctx, &repository, &args.backup)?;
     if ctx.settings.output.json {
         return ctx.output.result_json(&BackupView::of(&manifest));
     }

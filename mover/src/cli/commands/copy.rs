@@ -70,7 +70,7 @@ pub(crate) fn copy(ctx: &Context, args: &CopyArgs) -> Result<()> {
             .hint("name another repository with --to"));
     }
     let (source, problems) = ctx.block_on(from.list_backups(volume.as_ref()))?;
-    warn_of_unknown(ctx, volume.as_ref(), source.len() + problems.len());
+    warn_of_unknown(ctx, &from, volume.as_ref(), source.len() + problems.len());
     let (there, far_problems) = ctx.block_on(to.list_backups(volume.as_ref()))?;
     far_problems.iter().for_each(|e| ctx.output.warn(&e.to_string()));
     let there = there.into_iter().map(|b| b.manifest).collect();

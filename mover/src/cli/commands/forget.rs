@@ -91,7 +91,7 @@ fn by_policy(ctx: &Context, args: &ForgetArgs, policy: &KeepPolicy) -> Result<()
     let repository = repository::open(ctx)?;
     // what cannot be read is in no decision and stays
     let (backups, problems) = ctx.block_on(repository.list_backups(volume.as_ref()))?;
-    warn_of_unknown(ctx, volume.as_ref(), backups.len() + problems.len());
+    warn_of_unknown(ctx, &repository, volume.as_ref(), backups.len() + problems.len());
     let decisions = plan_forget(policy, &backups, chrono::Utc::now())?;
     show(ctx, &decisions)?;
     let going: Vec<&Manifest> =

@@ -7,6 +7,7 @@ use super::super::repository;
 use super::super::settings::RepositoryPlace;
 use super::super::summary::{restore_text, verify_text};
 use super::super::watch::Watch;
+use super::browse::find;
 use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Result};
 use mover_engine::ops::restore::{
     LEASE_SECONDS, RestoreOptions, RestoreSummary, RestoreTarget, restore_found,
@@ -38,7 +39,7 @@ pub(crate) fn restore(ctx: &Context, args: RestoreArgs) -> Result<()> {
     let resources = &ctx.settings.resources;
     let range = range.as_deref().map(parse_range).transpose()?;
     let repository = repository::open(ctx)?;
-    let manifest = ctx.block_on(repository.find_backup(&args.backup))?;
+    let manifest = find(ctx, &repository, &args.backup)?;
     let options = RestoreOptions {
         source_paths_to_refuse: protect(ctx, &target, &manifest, args.force)?,
         // the very backup that was looked at: `latest` may be another one by now
@@ -177,8 +178,16 @@ pub(crate) fn verify(ctx: &Context, args: VerifyArgs) -> Result<()> {
     let resources = &ctx.settings.resources;
     let device = args.device.filter(|p| !p.as_os_str().is_empty());
     let reads = if device.is_some() { Reads::Device } else { Reads::Store };
+    let repository = repository::open(ctx)?;
+    let backup = match args.backup.before {
+        Some(_) => {
+            let found = find(ctx, &repository, &args.backup)?;
+            format!("{}@id:{}", found.volume, found.backup_id)
+        }
+        None => args.backup.backup,
+    };
     let options = VerifyOptions {
-        backup: args.backup,
+        backup,
         device,
         lease: lease(&args.reading),
         memory: resources.memory,
@@ -186,7 +195,6 @@ pub(crate) fn verify(ctx: &Context, args: VerifyArgs) -> Result<()> {
         direct: resources.direct,
         threads: resources.threads,
     };
-    let repository = repository::open(ctx)?;
     let progress = Progress::new();
     let watch = Watch::start(ctx, &progress, reads, repository.store());
     let done = run_verify(ctx.runtime()?, &repository, options, &progress, &ctx.cancel);
