@@ -85,6 +85,8 @@ fn new_bar() -> ProgressBar {
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Snapshot {
     phase: Phase,
+    part: u64,
+    parts: u64,
     elapsed_seconds: f64,
     total_bytes: u64,
     done_bytes: u64,
@@ -104,10 +106,13 @@ impl Snapshot {
     fn take(progress: &Progress, pace: &mut EtaEstimator, now: Instant) -> Self {
         let total_bytes = progress.total_bytes.get();
         let done_bytes = progress.done_bytes.get().min(total_bytes.max(1));
-        let bytes_per_second = pace.update(now, done_bytes);
+        let parts_done = progress.parts_done.get();
+        let bytes_per_second = pace.update(now, parts_done, done_bytes);
         let left = total_bytes.saturating_sub(done_bytes);
         Self {
             phase: progress.phase(),
+            part: parts_done + 1,
+            parts: progress.parts.get().max(parts_done + 1),
             elapsed_seconds: pace.elapsed(now).as_secs_f64(),
             total_bytes,
             done_bytes,
@@ -127,6 +132,9 @@ impl Snapshot {
     /// The line on a terminal.
     fn text(&self) -> String {
         let mut text = format!("{:<9}", self.phase.as_str());
+        if self.parts > 1 {
+            text.push_str(&format!(" {} of {} ", self.part, self.parts));
+        }
         if self.total_bytes == 0 {
             return text;
         }
@@ -163,20 +171,28 @@ impl Snapshot {
 #[derive(Debug)]
 struct EtaEstimator {
     started: Instant,
+    /// The part that the samples are of.
+    part: u64,
     samples: VecDeque<(Instant, u64)>,
 }
 
 impl EtaEstimator {
     fn new(started: Instant) -> Self {
-        Self { started, samples: VecDeque::from([(started, 0)]) }
+        Self { started, part: 0, samples: VecDeque::from([(started, 0)]) }
     }
 
     fn elapsed(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.started)
     }
 
-    /// Bytes per second with this sample counted.
-    fn update(&mut self, now: Instant, done_bytes: u64) -> u64 {
+    /// Bytes per second with this sample counted. Each part has a rate of its own, as reading back is
+    /// not as fast as writing.
+    fn update(&mut self, now: Instant, part: u64, done_bytes: u64) -> u64 {
+        if part != self.part {
+            self.part = part;
+            self.samples = VecDeque::from([(now, done_bytes)]);
+            return 0;
+        }
         while self.samples.len() > 1
             && self
                 .samples
@@ -205,19 +221,19 @@ mod tests {
     fn the_rate_forgets_what_is_long_past() {
         let start = Instant::now();
         let mut pace = EtaEstimator::new(start);
-        assert_eq!(pace.update(at(start, 1), 1000), 1000);
-        assert_eq!(pace.update(at(start, 2), 3000), 1500);
+        assert_eq!(pace.update(at(start, 1), 0, 1000), 1000);
+        assert_eq!(pace.update(at(start, 2), 0, 3000), 1500);
         for second in 3..60 {
-            pace.update(at(start, second), 3000);
+            pace.update(at(start, second), 0, 3000);
         }
-        assert_eq!(pace.update(at(start, 60), 3000), 0);
+        assert_eq!(pace.update(at(start, 60), 0, 3000), 0);
         assert!(pace.samples.len() <= 12);
     }
 
     #[test]
     fn nothing_is_divided_by_no_time() {
         let start = Instant::now();
-        assert_eq!(EtaEstimator::new(start).update(start, 5), 0);
+        assert_eq!(EtaEstimator::new(start).update(start, 0, 5), 0);
     }
 
     #[test]
@@ -235,6 +251,27 @@ mod tests {
             "planning [##------------------]  10%  1.00 GiB of 10.0 GiB  512 MiB/s  ETA 18 s  \
              zero 512 MiB, unchanged 256 MiB"
         );
+    }
+
+    #[test]
+    fn each_part_has_its_own_bar_and_rate() {
+        let progress = Progress::new();
+        progress.parts.set(2);
+        progress.total_bytes.set(1 << 30);
+        progress.done_bytes.set(1 << 30);
+        let start = Instant::now();
+        let mut pace = EtaEstimator::new(start);
+        let now = Snapshot::take(&progress, &mut pace, at(start, 8));
+        assert!(now.text().starts_with("planning  1 of 2 [####################] 100%"), "{now:?}");
+        progress.begin_part(Phase::Verifying, 1 << 30);
+        let now = Snapshot::take(&progress, &mut pace, at(start, 9));
+        assert_eq!((now.part, now.parts, now.done_bytes, now.eta_seconds), (2, 2, 0, None));
+        progress.done_bytes.set(256 << 20);
+        let now = Snapshot::take(&progress, &mut pace, at(start, 11));
+        assert_eq!((now.bytes_per_second, now.eta_seconds), (128 << 20, Some(6)));
+        let text =
+            "verifying 2 of 2 [#####---------------]  25%  256 MiB of 1.00 GiB  128 MiB/s  ETA 6 s";
+        assert_eq!(now.text(), text);
     }
 
     #[test]

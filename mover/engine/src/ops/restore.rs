@@ -115,7 +115,8 @@ pub(crate) fn restore_to(
     let scope = scope_of(repo, &manifest, options.range.clone(), &limits)?;
     let reading = Reading::begin(run, repo, &manifest, options.lease.clone())?;
     let verified_too = options.verify && matches!(to, To::Path(_));
-    run.progress.total_bytes.set((scope.want.end - scope.want.start) << u32::from(verified_too));
+    run.progress.total_bytes.set(scope.want.end - scope.want.start);
+    run.progress.parts.set(1 + u64::from(verified_too));
     let job = Job { run, repo, options, manifest: &manifest, scope, limits };
     let restored = job.map_reader().and_then(|reader| match to {
         To::Path(path) => job.onto(path, reader),
@@ -240,7 +241,8 @@ impl Job<'_> {
         target: &Target,
         edges: &[Edge],
     ) -> Result<(VerifiedTarget, Option<String>)> {
-        self.run.progress.set_phase(Phase::Verifying);
+        let want = &self.scope.want;
+        self.run.progress.begin_part(Phase::Verifying, want.end - want.start);
         let source = target.reopen(self.options.direct)?;
         let reader = self.map_reader()?;
         let mut compared = compare_device(&self.run(), self.options.engine, &source, reader)?;

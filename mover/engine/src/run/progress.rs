@@ -76,7 +76,12 @@ impl Phase {
 pub struct Progress {
     movement: Arc<AtomicU64>,
     phase: AtomicU8,
-    /// What the plan says is to be gone through; 0 while it is not known.
+    /// Parts that go through bytes of their own, one after the other, such as a restore and its
+    /// reading back; 0 counts as one.
+    pub parts: Counter,
+    /// Those of them that have ended.
+    pub parts_done: Counter,
+    /// What the plan says is to be gone through in this part; 0 while it is not known.
     pub total_bytes: Counter,
     /// How much of `total_bytes` is done, whatever came of it.
     pub done_bytes: Counter,
@@ -111,6 +116,8 @@ impl Default for Progress {
         let counter = || Counter::of(&movement);
         Self {
             phase: AtomicU8::new(Phase::default() as u8),
+            parts: counter(),
+            parts_done: counter(),
             total_bytes: counter(),
             done_bytes: counter(),
             read_bytes: counter(),
@@ -148,6 +155,14 @@ impl Progress {
         if self.phase.swap(phase as u8, Ordering::Relaxed) != phase as u8 {
             count(&self.movement);
         }
+    }
+
+    /// Ends a part and begins the next, which goes through so many bytes.
+    pub fn begin_part(&self, phase: Phase, total_bytes: u64) {
+        self.parts_done.add(1);
+        self.done_bytes.set(0);
+        self.total_bytes.set(total_bytes);
+        self.set_phase(phase);
     }
 
     /// What is being done now.

@@ -72,6 +72,23 @@ fn a_new_file_is_sparse_and_equal() {
 }
 
 #[test]
+fn reading_back_is_a_part_with_its_own_bytes() {
+    let kit = Kit::new(Shape::default());
+    let image = some_image(&kit);
+    kit.backup("vol", "one", &image);
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("new.img");
+    for (verify, parts) in [(true, 2), (false, 1)] {
+        let progress = Progress::new();
+        let options = RestoreOptions { verify, ..options("one", &target) };
+        restore(kit.rt.handle(), &kit.repo, options, &progress, &Cancel::new()).unwrap();
+        assert_eq!((progress.parts.get(), progress.parts_done.get()), (parts, parts - 1));
+        let (done, total) = (progress.done_bytes.get(), progress.total_bytes.get());
+        assert_eq!((done, total), (image.size_bytes, image.size_bytes), "{verify}");
+    }
+}
+
+#[test]
 fn a_dirty_larger_file_keeps_its_tail_only() {
     let kit = Kit::new(Shape { encryption: chunkstore::Encryption::Aes256Gcm, ..Shape::default() });
     let image = some_image(&kit);
