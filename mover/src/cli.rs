@@ -157,7 +157,9 @@ fn ended(output: &Output, done: Result<()>) -> u8 {
 }
 
 fn parse() -> Result<Result<Args>, clap::Error> {
-    let mut command = without_empty_twins(args::command());
+    let short = std::env::args_os().any(|arg| arg == "-h");
+    let tree = if short { args::command_without_twins() } else { args::command() };
+    let mut command = without_empty_twins(tree);
     let matches = command.try_get_matches_from_mut(std::env::args_os())?;
     match empty(&command, &matches) {
         None => Args::from_arg_matches(&matches).map(Ok),

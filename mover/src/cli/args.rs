@@ -44,6 +44,12 @@ const ABOUT: &str = "\
 mover backs up block devices and raw images to a repository in a directory or an object store, again and again by \
 their changed blocks, and writes any of these states back, bit for bit.";
 
+const EXAMPLES_SHORT: &str = "\
+Examples:
+  mover backup /dev/vg0/db --volume db
+  mover list
+  mover restore db@latest /dev/vg0/db-new --verify";
+
 const EXAMPLES: &str = "\
 Examples:
   Back up a device into the embedded repository (made on first use), then see what there is:
@@ -68,9 +74,10 @@ Exit codes:
 #[command(
     name = "mover",
     version,
-    about = "Backs up block devices to a deduplicating, encrypted repository and writes them back",
+    about = "Backs up block devices to an encrypted repository and writes them back",
     long_about = ABOUT,
-    after_help = EXAMPLES,
+    after_help = EXAMPLES_SHORT,
+    after_long_help = EXAMPLES,
     max_term_width = 100,
     disable_help_subcommand = false
 )]
@@ -98,15 +105,15 @@ pub(crate) struct GlobalArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Repository")]
 pub(crate) struct RepositoryArgs {
-    /// Where the repository is: file:///path, s3://bucket/prefix, gs://bucket/prefix or
-    /// az://container/prefix.
+    /// Where the repository is, such as s3://bucket/prefix
     ///
-    /// Without it the embedded repository is used, $XDG_DATA_HOME/mover/repository or
+    /// file:///path, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix. Without it the embedded repository is used, $XDG_DATA_HOME/mover/repository or
     /// ~/.local/share/mover/repository; the first backup makes it, with a key file beside it.
     #[arg(long, env = "MOVER_REPO", global = true, value_name = "URL")]
     pub(crate) repo: Option<String>,
-    /// File with a key of the repository: 32 bytes, or 64 hex digits; or a directory of such files.
-    /// May be repeated
+    /// File with a key of the repository. May be repeated
+    ///
+    /// It holds 32 bytes, or 64 hex digits. A directory stands for all files in it.
     #[arg(long, env = "MOVER_KEY_FILE", global = true, value_name = "FILE", action = ArgAction::Append)]
     pub(crate) key_file: Vec<PathBuf>,
     /// File whose first line is a passphrase of the repository
@@ -125,8 +132,9 @@ pub(crate) struct RepositoryArgs {
 #[command(next_help_heading = "Output")]
 #[allow(clippy::struct_excessive_bools)]
 pub(crate) struct OutputArgs {
-    /// Print one JSON object a line instead of text: progress and summary, warnings and errors on
-    /// stderr
+    /// Print one JSON object a line instead of text
+    ///
+    /// Progress and summary go to stdout, warnings and errors to stderr.
     #[arg(long, env = "MOVER_JSON", global = true, value_parser = FalseyValueParser::new())]
     pub(crate) json: bool,
     /// Print nothing but what was asked for, warnings and errors
@@ -244,6 +252,10 @@ pub(crate) struct InitArgs {
 #[command(after_help = "\
 Examples:
   mover backup /dev/vg0/db --volume db
+  mover backup /dev/vg0/db --volume db --snapshot s1 --plan")]
+#[command(after_long_help = "\
+Examples:
+  mover backup /dev/vg0/db --volume db
   mover backup /dev/vg0/db --volume db --plan --price-file prices.json
   mover backup /dev/vg0/db --volume db --snapshot s1 --deadline 2h --max-upload 100GiB
   mover backup /dev/vg0/db --volume db --repo s3://locked-bucket/db --retain-for 30d
@@ -331,7 +343,40 @@ pub(crate) struct CompletionsArgs {
 
 /// The command tree, with what holds for all flags.
 pub(crate) fn command() -> clap::Command {
-    hide_env_values(<Args as clap::CommandFactory>::command())
+    short_help(hide_env_values(<Args as clap::CommandFactory>::command()))
+}
+
+/// The same for `-h`, which has no room for variables.
+pub(crate) fn command_without_twins() -> clap::Command {
+    fn hide_env(command: clap::Command) -> clap::Command {
+        command.mut_args(|a| a.hide_env(true)).mut_subcommands(hide_env)
+    }
+    hide_env(command())
+}
+
+/// Flags that `-h` shows of commands that have more than fit on a screen: those of most days.
+const SHORT: [(&str, &[&str]); 5] = [
+    ("mover", &["repo", "key_file", "json"]),
+    (
+        "backup",
+        &["source", "volume", "snapshot", "base_snapshot", "changed_blocks", "label", "plan"],
+    ),
+    ("restore", &["backup", "target", "before", "force", "verify", "range"]),
+    ("copy", &["backups", "to", "to_key_file", "volume", "dry_run"]),
+    ("changes", &["source", "changed_blocks", "changes_url", "volume_size", "form", "stats"]),
+];
+
+/// `-h` fits on a screen, and `--help` has everything.
+fn short_help(command: clap::Command) -> clap::Command {
+    let shown = SHORT.iter().find(|(name, _)| *name == command.get_name());
+    let command = match shown {
+        Some((_, shown)) => command.mut_args(|a| {
+            let hidden = !shown.contains(&a.get_id().as_str());
+            a.hide_short_help(hidden)
+        }),
+        None => command,
+    };
+    command.mut_subcommands(short_help)
 }
 
 /// The help names the variables, never their values: some of them say where keys are.

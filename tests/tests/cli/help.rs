@@ -2,15 +2,17 @@
 
 use tests::Mover;
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 15] = [
     "init",
     "backup",
     "restore",
     "list",
     "show",
+    "stats",
     "verify",
     "check",
     "diff",
+    "changes",
     "forget",
     "gc",
     "copy",
@@ -28,11 +30,50 @@ fn every_command_has_help_with_an_example() {
         assert!(help.contains("--repo <URL>") && help.contains("[env: MOVER_REPO]"), "{help}");
         assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
         let short = mover.ok([command, "-h"]).text();
-        assert!(short.len() <= help.len() && short.contains("Examples:"), "{short}");
+        assert!(short.len() < help.len() && short.contains("Examples:"), "{short}");
     }
     for command in ["add", "remove", "list"] {
         assert!(mover.ok(["key", command, "--help"]).text().contains("Examples:"));
     }
+}
+
+/// Of a terminal of 80 columns, without a pager.
+const SCREEN_LINES: usize = 40;
+
+#[test]
+fn the_short_help_fits_on_a_screen_and_leads_to_the_long_one() {
+    let mover = Mover::new().env("COLUMNS", "80");
+    let keys = [["key", "add"], ["key", "remove"], ["key", "list"]];
+    let all = COMMANDS.iter().map(|name| vec![*name]).chain(keys.map(Vec::from));
+    for command in all.chain([vec![]]) {
+        let short = mover.ok(command.iter().chain(&["-h"])).text();
+        let (lines, wide) = (short.lines().count(), short.lines().map(|l| l.chars().count()).max());
+        assert!(lines <= SCREEN_LINES, "{command:?}: {lines} lines\n{short}");
+        assert!(wide <= Some(80) || short.contains("Examples:"), "{command:?}\n{short}");
+        assert!(short.contains("see more with '--help'"), "{short}");
+        assert!(!short.contains("[env:"), "{short}");
+    }
+}
+
+/// Each flag is below the heading of its kind; those of a command itself come first.
+#[test]
+fn the_long_help_is_in_groups() {
+    let mover = Mover::new();
+    let groups = |command: &str| -> Vec<String> {
+        let help = mover.ok([command, "--help"]).text();
+        let heads = help.lines().filter(|line| !line.starts_with(' ') && line.ends_with(':'));
+        heads.map(|head| head.trim_end_matches(':').to_owned()).collect()
+    };
+    let common = ["Repository", "Output", "Resources", "Watching", "Examples"];
+    for command in COMMANDS {
+        let groups = groups(command);
+        assert!(groups.ends_with(&common.map(str::to_owned)), "{command}: {groups:?}");
+    }
+    let backup = groups("backup").join(", ");
+    let own = "Options, Bounds, Object lock, Plan, Changed blocks, Changed blocks from a server, Snapshot";
+    assert!(backup.contains(own), "{backup}");
+    assert!(groups("forget").contains(&"Policy".to_owned()));
+    assert!(groups("copy").contains(&"Target".to_owned()));
 }
 
 #[test]

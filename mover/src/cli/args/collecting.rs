@@ -4,7 +4,7 @@ use super::PriceArgs;
 use clap::ArgAction;
 use clap::builder::FalseyValueParser;
 
-/// Forget backups: one by its name, or all that a policy does not keep.
+/// Forget a backup, or all that a policy does not keep.
 ///
 /// A forgotten backup no longer exists for any command. Nothing is deleted now; what only such
 /// backups need is what a later `mover gc` removes. With --keep-… rules each volume is
@@ -37,35 +37,39 @@ pub(crate) struct KeepArgs {
     /// Keep the newest N
     #[arg(long, env = "MOVER_KEEP_LAST", value_name = "N")]
     pub(crate) keep_last: Option<u32>,
-    /// Keep the newest of each of the N latest hours that have one (all times are UTC)
+    /// Keep the newest of each of the N latest hours
+    ///
+    /// Hours without a backup do not count. All times are UTC, here and below.
     #[arg(long, env = "MOVER_KEEP_HOURLY", value_name = "N")]
     pub(crate) keep_hourly: Option<u32>,
-    /// The same by days
+    /// Keep the newest of each of the N latest days
     #[arg(long, env = "MOVER_KEEP_DAILY", value_name = "N")]
     pub(crate) keep_daily: Option<u32>,
-    /// The same by weeks, which begin on Mondays
+    /// Keep the newest of each of the N latest weeks (from Monday)
     #[arg(long, env = "MOVER_KEEP_WEEKLY", value_name = "N")]
     pub(crate) keep_weekly: Option<u32>,
-    /// The same by months
+    /// Keep the newest of each of the N latest months
     #[arg(long, env = "MOVER_KEEP_MONTHLY", value_name = "N")]
     pub(crate) keep_monthly: Option<u32>,
-    /// The same by years
+    /// Keep the newest of each of the N latest years
     #[arg(long, env = "MOVER_KEEP_YEARLY", value_name = "N")]
     pub(crate) keep_yearly: Option<u32>,
-    /// Keep all that finished so long before the volume's newest backup: 36h, 14d, 8w, 6m, 1y6m
+    /// Keep all from so long before the newest: 36h, 14d, 8w, 6m, 1y6m
     #[arg(long, env = "MOVER_KEEP_WITHIN", value_name = "SPAN")]
     pub(crate) keep_within: Option<String>,
-    /// Keep all with this label. May be repeated
-    #[arg(long, env = "MOVER_KEEP_TAG", value_name = "NAME[=VALUE]", action = ArgAction::Append)]
+    /// Keep all with this label, NAME or NAME=VALUE. May be repeated
+    #[arg(long, env = "MOVER_KEEP_TAG", value_name = "LABEL", action = ArgAction::Append)]
     pub(crate) keep_tag: Vec<String>,
-    /// Let a volume lose its last backup when no rule keeps any; otherwise its newest one stays
+    /// Let a volume lose its last backup when no rule keeps any
+    ///
+    /// Otherwise its newest one stays.
     #[arg(long, env = "MOVER_ALLOW_NONE", value_parser = FalseyValueParser::new())]
     pub(crate) allow_none: bool,
 }
 
-/// Collect garbage: delete what only forgotten backups, and runs that never ended, have stored.
+/// Collect garbage: delete data that no backup refers to.
 ///
-/// Safe at any time beside backups, restores and other collections, and none of them waits for it.
+/// Only forgotten backups, and runs that never ended, have stored that. Safe at any time beside backups, restores and other collections, and none of them waits for it.
 /// What somebody at work may still use is condemned now and deleted by a later run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -112,7 +112,9 @@ pub(crate) struct ShowArgs {
     pub(crate) backup: BackupArg,
 }
 
-/// Check a backup: every byte of it in the repository, or against a device.
+/// Check a backup, in the repository or against a device.
+///
+/// Every byte of it is read and compared with its id.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -128,9 +130,9 @@ pub(crate) struct VerifyArgs {
     pub(crate) reading: ReadingArgs,
 }
 
-/// Print what changed from backup A to backup B, from their maps alone.
+/// Print what changed from backup A to backup B.
 ///
-/// The output is a list that `mover backup --changed-blocks` accepts.
+/// The maps of the two tell, no data is read. The output is a list that `mover backup --changed-blocks` accepts.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
