@@ -7,7 +7,8 @@
 //! | `settings` | what is meant by it, and by the environment: the only file that reads it |
 //! | `context`, `repository`, `keys` | runtime, place and keys, made ready for a command |
 //! | `commands` | one function for each command |
-//! | `output`, `progress`, `log`, `table`, `summary` | what is shown |
+//! | `output`, `progress`, `log`, `table`, `listing`, `summary` | what is shown |
+//! | `completion`, `manual` | what a shell and `man` are told |
 //! | `metrics`, `termination` | what Prometheus and a kubelet are told |
 //! | `watch` | what looks at an operation while it runs |
 //! | `supervision`, `exit` | how it ends: signals, deadline, stall; exit codes |
@@ -18,11 +19,13 @@
 mod advice;
 mod args;
 mod commands;
+mod completion;
 mod context;
 mod exit;
 mod keys;
 mod listing;
 mod log;
+mod manual;
 mod metrics;
 mod output;
 mod progress;
@@ -102,7 +105,7 @@ fn run(args: Args, env: Environment, output: &Arc<Output>) -> u8 {
         say_limits(&settings, command.is_job(), output);
         let mut ctx =
             Context::new(settings, Arc::clone(output), cancel, supervisor, command.name());
-        if !matches!(command, Command::Completions(_)) {
+        if !matches!(command, Command::Completions(_) | Command::Manual(_)) {
             ctx.start_runtime()?;
         }
         let server = ctx.serve_metrics()?;
@@ -176,7 +179,8 @@ fn parse() -> Result<Result<Args>, clap::Error> {
 fn empty(command: &clap::Command, matches: &ArgMatches) -> Option<String> {
     let is_empty = |arg: &&clap::Arg| {
         let id = arg.get_id().as_str();
-        let given = matches.value_source(id) == Some(ValueSource::CommandLine);
+        // what is completed may be empty as yet
+        let given = matches.value_source(id) == Some(ValueSource::CommandLine) && id != "words";
         given && matches.get_raw(id).into_iter().flatten().any(OsStr::is_empty)
     };
     let here = command.get_arguments().find(is_empty).map(ToString::to_string);

@@ -210,6 +210,10 @@ pub(crate) enum Command {
     Key(KeyArgs),
     Upgrade(UpgradeArgs),
     Completions(CompletionsArgs),
+    #[command(name = "__complete", hide = true)]
+    Complete(CompleteArgs),
+    #[command(name = "__manual", hide = true)]
+    Manual(ManualArgs),
 }
 
 /// Make a new repository.
@@ -339,6 +343,28 @@ pub(crate) struct CompletionsArgs {
     /// Shell to complete for
     #[arg(value_name = "SHELL")]
     pub(crate) shell: clap_complete::Shell,
+}
+
+/// Print what may stand at the end of a command line. Scripts of `mover completions` ask for it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  mover __complete -- restore db@")]
+pub(crate) struct CompleteArgs {
+    /// All words behind `mover`, the last one as far as it is typed
+    #[arg(value_name = "WORD", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) words: Vec<String>,
+}
+
+/// Write the manual pages into a directory, one for each command.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  mover __manual /usr/local/share/man/man1")]
+pub(crate) struct ManualArgs {
+    /// Where to; it is made where it is missing
+    #[arg(value_name = "DIRECTORY")]
+    pub(crate) directory: PathBuf,
 }
 
 /// The command tree, with what holds for all flags.

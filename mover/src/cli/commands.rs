@@ -16,6 +16,7 @@ mod stats;
 
 use super::args::{Command, KeyCommand};
 use super::context::Context;
+use super::{completion, manual};
 use chunkstore::Result;
 
 /// Runs a command.
@@ -40,12 +41,8 @@ pub(crate) fn run(ctx: &Context, command: Command) -> Result<()> {
             KeyCommand::List(_) => keyring::list(ctx),
         },
         Command::Upgrade(args) => upgrade::upgrade(ctx, &args),
-        Command::Completions(args) => completions(ctx, args.shell),
+        Command::Completions(args) => ctx.output.result(&completion::script(args.shell)),
+        Command::Complete(args) => completion::complete(ctx, &args.words),
+        Command::Manual(args) => manual::write(&args.directory),
     }
-}
-
-fn completions(ctx: &Context, shell: clap_complete::Shell) -> Result<()> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut super::args::command(), "mover", &mut script);
-    ctx.output.result(&String::from_utf8_lossy(&script))
 }

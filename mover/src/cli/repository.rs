@@ -1,6 +1,10 @@
 //! From the settings to an open repository: which place, which keys, and the embedded default that
 //! is made on first use.
 
+mod found;
+
+pub(crate) use found::listed_place;
+
 use super::context::{Context, host, tool};
 use super::keys::{self, MadeKeyFile};
 use super::settings::{KeySources, RepositoryPlace};

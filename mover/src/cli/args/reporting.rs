@@ -71,6 +71,8 @@ impl Command {
             Self::Key(_) => "key",
             Self::Upgrade(_) => "upgrade",
             Self::Completions(_) => "completions",
+            Self::Complete(_) => "__complete",
+            Self::Manual(_) => "__manual",
         }
     }
 
