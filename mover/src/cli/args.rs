@@ -218,21 +218,26 @@ pub(crate) enum Command {
 
 /// Make a new repository.
 ///
-/// Refuses a place that holds a repository or packs already, and deletes nothing. Without --repo it
-/// makes the embedded repository with a key file beside it.
+/// Refuses a place that holds a repository or packs already, and deletes nothing; with --if-absent it
+/// opens the repository that is there instead. Without --repo it makes the embedded repository with a
+/// key file beside it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   mover init
+  mover init --if-absent
   mover init --repo file:///srv/backups --new-key-file /etc/mover/key
   mover init --repo s3://bucket/prefix --password-file /run/secrets/passphrase")]
 pub(crate) struct InitArgs {
+    /// Do nothing where there is a repository that the key opens and that is as the other flags say
+    #[arg(long, env = "MOVER_IF_ABSENT", value_parser = FalseyValueParser::new())]
+    pub(crate) if_absent: bool,
     /// Key file of the new repository: made with a random key (mode 0600) where there is none
     #[arg(long, env = "MOVER_NEW_KEY_FILE", value_name = "FILE")]
     pub(crate) new_key_file: Option<PathBuf>,
-    /// How stored data is sealed; `none` is for those who encrypt below
-    #[arg(long, env = "MOVER_ENCRYPTION", value_name = "NAME", default_value = "aes-256-gcm")]
-    pub(crate) encryption: EncryptionArg,
+    /// How stored data is sealed; `none` is for those who encrypt below [default: aes-256-gcm]
+    #[arg(long, env = "MOVER_ENCRYPTION", value_name = "NAME")]
+    pub(crate) encryption: Option<EncryptionArg>,
     /// Size of a chunk, 4KiB to 4MiB, a power of two: smaller ones make increments smaller and maps
     /// larger [default: 64KiB]
     #[arg(long, env = "MOVER_CHUNK_SIZE", value_name = "SIZE")]

@@ -3,7 +3,7 @@
 
 mod found;
 
-pub(crate) use found::listed_place;
+pub(crate) use found::{listed_place, open_existing};
 
 use super::context::{Context, host, tool};
 use super::keys::{self, MadeKeyFile};

@@ -108,6 +108,8 @@ pub(crate) struct RepositoryView<'a> {
     pub(crate) chunk_bytes: u32,
     pub(crate) entry_chunks: u16,
     pub(crate) page_fanout: u16,
+    /// By this run; with `--if-absent` it may have been there.
+    pub(crate) made: bool,
 }
 
 pub(crate) fn machine_time(time: &DateTime<Utc>) -> String {

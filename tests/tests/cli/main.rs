@@ -19,6 +19,7 @@ mod full_disks;
 mod gc;
 mod guards;
 mod help;
+mod if_absent;
 mod keys;
 mod output;
 mod package;
