@@ -19,6 +19,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("losetup", "detach find show"),
     ("mysql", "batch unbuffered"),
     ("nbdinfo", "list"),
+    ("pushgateway", "persistence"),
     ("qemu-img", "add output"),
     ("qemu-nbd", "bitmap connect format persistent read-only socket"),
     ("rbd diff", "format from-snap"),

@@ -3,6 +3,7 @@
 //! the manifests that are shipped with it.
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 
+mod alerts;
 mod containers;
 mod credentials;
 mod ends;

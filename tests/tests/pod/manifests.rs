@@ -207,7 +207,8 @@ fn the_program_understands_the_arguments_and_the_environment() {
         assert!(manual.contains(&format!("`{name}`")), "{name} is no setting");
     }
     let mut seen = 0;
-    for container in objects.iter().filter_map(pod).flat_map(containers) {
+    let jobs = objects.iter().filter(|object| object["kind"] != "Deployment");
+    for container in jobs.filter_map(pod).flat_map(containers) {
         for variable in list(container, "env") {
             let name = variable["name"].as_str().unwrap();
             assert!(manual.contains(&format!("`{name}`")), "{name} is no setting");
@@ -221,6 +222,34 @@ fn the_program_understands_the_arguments_and_the_environment() {
         seen += 1;
     }
     assert_eq!(seen, 6, "five operations, and gc has two containers");
+}
+
+/// The pods have ended before a scrape finds their last numbers, so a gateway has to be there, and
+/// to be where the Jobs push to, without a word of the user's.
+#[test]
+fn the_numbers_of_the_end_find_a_gateway_that_is_there() {
+    let Some(objects) = shipped(&["init"]) else { return };
+    let of_kind = |kind: &str| {
+        let mut all = objects.iter().filter(|object| object["kind"] == kind);
+        all.next().unwrap_or_else(|| panic!("no {kind}"))
+    };
+    let (service, gateway) = (of_kind("Service"), of_kind("Deployment"));
+    let settings = &of_kind("ConfigMap")["data"];
+    let (name, port) = (&service["metadata"]["name"], &service["spec"]["ports"][0]["port"]);
+    let url = format!("http://{}:{port}", name.as_str().unwrap());
+    assert_eq!(settings["MOVER_PUSH_GATEWAY"], url);
+    for object in [service, gateway, of_kind("Job")] {
+        assert_eq!(object["metadata"]["namespace"], "shop");
+    }
+    let template = &gateway["spec"]["template"];
+    assert_eq!(service["spec"]["selector"], template["metadata"]["labels"]);
+    assert_eq!(template["metadata"]["annotations"]["prometheus.io/scrape"], "true");
+    let container = containers(pod(gateway).unwrap())[0];
+    assert!(container["image"].as_str().unwrap().contains("/pushgateway:v"), "{container}");
+    assert_eq!(container["ports"][0]["containerPort"], *port);
+    // applied again, the Job that makes the repository ends well
+    let job = containers(pod(of_kind("Job")).unwrap())[0];
+    assert_eq!(strings(&list(job, "args")), ["init", "--if-absent"]);
 }
 
 #[test]

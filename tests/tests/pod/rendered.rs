@@ -20,6 +20,9 @@ const HOW: &str = "REPO KEY_FILE PASSWORD_FILE PASSWORD_COMMAND JSON QUIET NO_PR
     TERMINATION_LOG STALL_TIMEOUT METRICS_ADDR METRICS_LINGER PUSH_GATEWAY NEW_KEY_FILE MAX_UPLOAD \
     MAX_REQUESTS DEADLINE CHECKPOINT_INTERVAL COMPRESSION";
 
+/// What leads to places that this machine does not have.
+const ELSEWHERE: [&str; 2] = ["MOVER_REPO", "MOVER_PUSH_GATEWAY"];
+
 /// Renders operations with some settings of a user's.
 fn rendered(operations: &[&str], settings: &[(&str, &str)]) -> Option<Vec<Value>> {
     let directory = work_dir("rendered");
@@ -188,15 +191,18 @@ impl Cluster {
     }
 
     /// Runs the next pod of a Job, with the environment and the arguments that a kubelet makes of
-    /// what is in the cluster now, but for the repository and the device's path.
+    /// what is in the cluster now, but for places elsewhere and the device's path.
     fn run(&self, job: &Value, stage: &Stage, device: &Path) {
         let container = containers(pod(job).unwrap())[0];
         let mut environment = BTreeMap::new();
         for source in list(container, "envFrom") {
             let Some(name) = source["configMapRef"]["name"].as_str() else { continue };
             let data = &self.0[&("ConfigMap".to_owned(), name.to_owned())]["data"];
-            for (name, value) in
-                data.as_object().unwrap().iter().filter(|(n, _)| *n != "MOVER_REPO")
+            for (name, value) in data
+                .as_object()
+                .unwrap()
+                .iter()
+                .filter(|(name, _)| !ELSEWHERE.contains(&name.as_str()))
             {
                 environment.insert(name.clone(), value.as_str().unwrap().to_owned());
             }
