@@ -32,6 +32,8 @@ pub enum Advice {
     FindDamage,
     /// Check and repair, which puts right what can be.
     Repair,
+    /// Check the data and repair, which makes backups whole of what is stored elsewhere.
+    MakeWhole,
     /// Check and repair once more.
     RepairAgain,
     /// Check the data, to find a backup that is whole.
@@ -76,6 +78,9 @@ impl Advice {
             Self::VerifyOthers => "verify the other backups",
             Self::FindDamage => "a check that reads the data says what else is damaged",
             Self::Repair => "a check with repair puts right what can be",
+            Self::MakeWhole => {
+                "a check that reads the data, with repair, makes the backup whole for good"
+            }
             Self::RepairAgain => "check and repair again",
             Self::FindWhole => "a check that reads the data says which",
             Self::RepairAndSalvage => {

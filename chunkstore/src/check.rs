@@ -11,6 +11,7 @@
 //! | `unreadable` | packs with unreadable directories: read by the references instead |
 //! | `damage`, `trace` | what is lost, and which bytes of which backups that is |
 //! | `repair` | stubs and segments built anew, damage recorded |
+//! | `whole` | backups made whole of what is damaged and stands elsewhere |
 //!
 //! Order: a reader's lease; then manifests, then packs, so that what a manifest refers to is in the
 //! list of packs or gone for good; then everything else. What seems damaged is looked at a second
@@ -34,6 +35,7 @@ mod repair;
 mod stubs;
 mod trace;
 mod unreadable;
+mod whole;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;

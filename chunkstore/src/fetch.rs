@@ -7,10 +7,12 @@
 //! stubs themselves never change and may be kept.
 
 mod directory;
+mod header;
 mod plan;
 mod stubs;
 
 pub(crate) use directory::{PackFrame, read_frame};
+pub use header::HeaderCheck;
 pub use plan::{EntryAddr, RangeRead, plan_reads};
 pub use stubs::StubFollower;
 

@@ -7,6 +7,7 @@
 //!
 //! It holds no cache. Two values say the same of the store at any time, whoever changes it.
 
+mod attempts;
 mod backups;
 mod base;
 pub(crate) mod condemned;
@@ -20,6 +21,7 @@ mod selector;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use attempts::keep_highest;
 pub(crate) use backups::before;
 pub use backups::{BackupEntry, NewestSeen, Recent};
 pub use base::BaseProblem;

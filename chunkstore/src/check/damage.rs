@@ -73,6 +73,12 @@ impl Damage {
             || self.wrong.get(&place).is_some_and(is_wrong)
     }
 
+    /// Whether a chunk has another length than somebody who refers to it expects: no place that has
+    /// its id will do.
+    pub(super) fn has_another_len(&self, chunk: &ChunkRef) -> bool {
+        self.lens.contains_key(&place(&chunk.location))
+    }
+
     /// A reference is wrong. True: that is new.
     pub(super) fn add_wrong(&mut self, at: &Location, id: &[u8; 32]) -> bool {
         let wrong = WrongRef { id: *id, addr: Some((at.offset, at.stored_len)) };

@@ -2,6 +2,7 @@
 //! does not open is a finding.
 
 use super::{FindingKind, Findings, is_damage, twice};
+use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::corrupt;
 use crate::format::damaged::Damaged;
@@ -21,7 +22,7 @@ use crate::format::stub::Stub;
 use crate::ids::PackId;
 use crate::limits::{GC_BYTES_MAX, LEASE_BYTES_MAX, SMALL_RECORD_BYTES_MAX};
 use crate::repository::condemned::{DamageRecord, DamagedSet};
-use crate::repository::{BaseProblem, RECORD_OVERHEAD, Repository, SegmentInfo};
+use crate::repository::{BaseProblem, RECORD_OVERHEAD, Repository, SegmentInfo, keep_highest};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use std::collections::{HashMap, HashSet};
@@ -36,6 +37,8 @@ const LARGE_IN_FLIGHT: usize = 2;
 pub(super) struct Inventory {
     /// That count, with readable manifests.
     pub(super) backups: Vec<Manifest>,
+    /// Committed attempts in whose place a later one of the same backup stands.
+    pub(super) superseded: Vec<AttemptName>,
     /// That count, and whose manifests cannot be read.
     pub(super) unreadable: Vec<AttemptName>,
     /// With their sizes.
@@ -114,6 +117,15 @@ impl Inventory {
                 }
                 Err(e) => return Err(e),
             }
+        }
+        drop(records);
+        let replaced = keep_highest(&mut self.backups, |manifest| manifest.name());
+        self.superseded = replaced.iter().map(Manifest::name).collect();
+        for name in &self.superseded {
+            findings.note(format!(
+                "attempt {name} is left over, another one of that backup has taken its place: {}",
+                Advice::Repair.words()
+            ));
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ use super::pack::{EntryChecker, Found, Wanted};
 use super::unreadable::Reference;
 use super::{Check, is_damage, twice};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fetch::{PackFrame, read_frame};
+use crate::fetch::PackFrame;
 use crate::format::names::{segment_key, stub_key};
 use crate::format::segment::{SegmentIndex, SegmentLayout, SegmentOpener, SegmentRecord};
 use crate::format::stub::{OldPlace, Stub};
@@ -24,9 +24,8 @@ use crate::ids::{ChunkId, PackId, SegmentId};
 use crate::limits::{SEGMENT_HEADER_BYTES, SEGMENT_TRAILER_BYTES};
 use crate::pack::{EntryKind, PackKind};
 use crate::repository::{DamagedSet, Repository};
-use crate::seal::Opener;
+use crate::salvage::{directories, places};
 use crate::units::Location;
-use futures::{StreamExt, stream};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -55,6 +54,10 @@ pub struct Repaired {
     pub recorded: u64,
     /// Records of damage that were removed, as all that they name is whole.
     pub cleared: u64,
+    /// Backups that were made whole of what is stored elsewhere.
+    pub backups: u64,
+    /// Attempts that were forgotten, as later ones of the same backups took their place.
+    pub superseded: u64,
 }
 
 impl Check {
@@ -145,16 +148,13 @@ impl Check {
         }
         let mut wanted: HashMap<([u8; 32], bool), Option<Location>> =
             lost.iter().map(|r| ((r.id, r.is_page), None)).collect();
-        self.directories(self.packs_without(condemned).collect(), |pack, frame| {
+        let packs = self.packs_without(condemned).collect();
+        directories(&self.repo, packs, has_none, |pack, frame| {
             let is_page = frame.header.kind == PackKind::Pages;
-            for (number, entry) in (0_u32..).zip(&frame.directory) {
-                for (index, id) in (0_u16..).zip(&entry.ids) {
-                    let Some(place) = wanted.get_mut(&(*id, is_page)) else { continue };
-                    let (offset, stored_len) = (entry.offset, entry.stored_len);
-                    let at = Location { pack: *pack, entry: number, offset, stored_len, index };
-                    if place.is_none() && !self.damage.contains(&at) {
-                        *place = Some(at);
-                    }
+            for (id, at) in places(pack, &frame) {
+                let Some(place) = wanted.get_mut(&(id, is_page)) else { continue };
+                if place.is_none() && !self.damage.contains(&at) {
+                    *place = Some(at);
                 }
             }
             Ok(())
@@ -192,28 +192,6 @@ impl Check {
         Ok(good)
     }
 
-    /// Hands over the directories of packs that have a readable one.
-    async fn directories(
-        &self,
-        packs: Vec<(PackId, u64)>,
-        mut take: impl FnMut(&PackId, PackFrame) -> Result<()>,
-    ) -> Result<()> {
-        let mut frames = stream::iter(packs)
-            .map(|(pack, size)| async move {
-                let mut opener = Opener::new(Arc::clone(self.repo.keys()))?;
-                Ok::<_, Error>((pack, read_frame(&self.repo, &mut opener, &pack, size).await))
-            })
-            .buffer_unordered(IN_FLIGHT);
-        while let Some(answer) = frames.next().await {
-            match answer? {
-                (pack, Ok(frame)) => take(&pack, frame)?,
-                (_, Err(e)) if is_damage(&e) || e.kind() == ErrorKind::NotFound => {}
-                (_, Err(e)) => return Err(e),
-            }
-        }
-        Ok(())
-    }
-
     /// Replaces segments that cannot be read.
     pub async fn repair_segments(&mut self, repaired: &mut Repaired) -> Result<()> {
         let broken = std::mem::take(&mut self.inventory.broken_segments);
@@ -225,7 +203,7 @@ impl Check {
         let packs: Vec<_> = self.packs_without(&condemned).filter(missing).collect();
         let mut records: Vec<SegmentRecord> = Vec::new();
         for some in packs.chunks(IN_FLIGHT) {
-            self.directories(some.to_vec(), |pack, frame| {
+            directories(&self.repo, some.to_vec(), has_none, |pack, frame| {
                 if frame.header.kind == PackKind::Chunks {
                     records.extend(self.records_of(pack, &frame));
                 }
@@ -256,13 +234,9 @@ impl Check {
         pack: &'a PackId,
         frame: &'a PackFrame,
     ) -> impl Iterator<Item = SegmentRecord> + 'a {
-        (0_u32..).zip(&frame.directory).flat_map(move |(number, entry)| {
-            (0_u16..).zip(&entry.ids).filter_map(move |(index, id)| {
-                let (offset, stored_len) = (entry.offset, entry.stored_len);
-                let at = Location { pack: *pack, entry: number, offset, stored_len, index };
-                let id = ChunkId::from_bytes(*id);
-                (!self.damage.contains(&at)).then_some(SegmentRecord { id, location: at })
-            })
+        places(pack, frame).filter_map(|(id, location)| {
+            let id = ChunkId::from_bytes(id);
+            (!self.damage.contains(&location)).then_some(SegmentRecord { id, location })
         })
     }
 
@@ -309,6 +283,11 @@ impl Check {
         repaired.cleared += keys.len() as u64;
         self.repo.store().delete_all(keys).await
     }
+}
+
+/// Whether a pack has no readable directory, or is gone.
+fn has_none(e: &Error) -> bool {
+    is_damage(e) || e.kind() == ErrorKind::NotFound
 }
 
 /// Reads all of a segment: lengths, tags, order and hash. Gives the packs that it names; `None`: it

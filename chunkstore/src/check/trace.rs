@@ -8,42 +8,64 @@
 //! each damaged range.
 
 use super::damage::Damage;
+use super::whole::Damaged;
 use super::{Check, is_damage};
 use crate::error::{Error, Result};
 use crate::format::names::AttemptName;
 use crate::map::{PageAt, PageKey, Visited, Visitor, VolumeMap, normalise, reach};
+use crate::salvage::Salvage;
 use crate::units::{ChunkNo, ChunkRef, Geometry, page_span};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Ranges that are kept of one backup.
 const RANGES_MAX: usize = 1 << 16;
 
-/// What is lost of one backup.
+/// What is damaged of one backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostBackup {
     /// Which.
     pub name: AttemptName,
-    /// Byte ranges of its volume, ascending; `None`: its manifest cannot be read, so all of it.
+    /// Byte ranges of its volume that are lost, ascending; `None`: its manifest cannot be read, so
+    /// all of it.
     pub ranges: Option<Vec<Range<u64>>>,
     /// Bytes of all ranges.
     pub bytes: u64,
+    /// Bytes that are damaged, and stand elsewhere in the repository: a restore finds them, and a
+    /// repair makes the backup whole.
+    pub elsewhere_bytes: u64,
     /// There are more ranges than could be kept.
     pub more: bool,
 }
 
 impl Check {
-    /// What is lost, by backup. To be called when all packs are settled.
+    /// What is damaged, by backup: lost, or found elsewhere. To be called when all packs are
+    /// settled.
     pub async fn lost(&self) -> Result<Vec<LostBackup>> {
         let whole = |name: &AttemptName| LostBackup {
             name: name.clone(),
             ranges: None,
             bytes: 0,
+            elsewhere_bytes: 0,
             more: false,
         };
         let mut lost: Vec<LostBackup> = self.inventory.unreadable.iter().map(whole).collect();
+        let damaged = self.damaged().await?;
+        let salvage = Arc::new(Salvage::new(&self.repo));
+        for of in damaged {
+            let survey = Box::pin(self.survey(&of, &HashSet::new(), &salvage)).await?;
+            let gone = survey.lost_chunks(&of.map);
+            lost.push(named(of.manifest.name(), &of.chunks, &gone, of.map.geometry()));
+        }
+        Ok(lost)
+    }
+
+    /// The backups of which something cannot be read where their maps say.
+    pub(super) async fn damaged(&self) -> Result<Vec<Damaged<'_>>> {
+        let mut damaged = Vec::new();
         if self.damage.is_empty() {
-            return Ok(lost);
+            return Ok(damaged);
         }
         let (mut clean, mut tainted) = (Visited::default(), Visited::default());
         for (manifest, map) in self.inventory.backups.iter().zip(self.maps()?) {
@@ -70,10 +92,10 @@ impl Check {
             }
             clean.extend(met.into_iter().filter(|page| !tainted.contains(page)));
             if !chunks.is_empty() {
-                lost.push(named(manifest.name(), &chunks, map.geometry()));
+                damaged.push(Damaged { manifest, map, chunks });
             }
         }
-        Ok(lost)
+        Ok(damaged)
     }
 }
 
@@ -82,14 +104,24 @@ fn touches(ranges: &[Range<u64>], range: &Range<u64>) -> bool {
     ranges.get(at).is_some_and(|r| r.start < range.end)
 }
 
-fn named(name: AttemptName, chunks: &[Range<u64>], geometry: &Geometry) -> LostBackup {
+fn named(
+    name: AttemptName,
+    damaged: &[Range<u64>],
+    chunks: &[Range<u64>],
+    geometry: &Geometry,
+) -> LostBackup {
     let to_bytes = |r: &Range<u64>| {
         geometry.offset(ChunkNo(r.start))
             ..geometry.offset(ChunkNo(r.end)).min(geometry.size_bytes())
     };
-    let bytes = chunks.iter().map(to_bytes).map(|r| r.end - r.start).sum();
+    let sum = |chunks: &[Range<u64>]| -> u64 {
+        chunks.iter().map(to_bytes).map(|r| r.end - r.start).sum()
+    };
+    let bytes = sum(chunks);
+    let elsewhere_bytes = sum(damaged).saturating_sub(bytes);
     let ranges = chunks.iter().take(RANGES_MAX).map(to_bytes).collect();
-    LostBackup { name, ranges: Some(ranges), bytes, more: chunks.len() > RANGES_MAX }
+    let more = chunks.len() > RANGES_MAX;
+    LostBackup { name, ranges: Some(ranges), bytes, elsewhere_bytes, more }
 }
 
 struct Tracer<'a> {

@@ -65,6 +65,18 @@ pub(crate) async fn read_frame(
     Ok(PackFrame { header, trailer, directory })
 }
 
+/// Refuses a pack whose bytes are not those that were stored, whatever its header says.
+pub(super) async fn expect_hash_of(repo: &Repository, pack: &PackId) -> Result<()> {
+    let (store, key) = (repo.store(), pack_key(pack));
+    let size_bytes = store.head(&key).await?.map_or(0, |meta| meta.size);
+    if size_bytes < u64::from(PACK_HEADER_BYTES + PACK_TRAILER_BYTES) {
+        return Err(corrupt(key, "it is too short"));
+    }
+    let tail_at = size_bytes - u64::from(PACK_TRAILER_BYTES);
+    let tail = store.get_range(&key, tail_at..size_bytes).await?;
+    expect_hash(store, &key, size_bytes, &tail).await
+}
+
 /// Refuses a pack whose bytes are not those that were stored: no tag covers its header.
 async fn expect_hash(store: &Store, key: &str, size_bytes: u64, tail: &[u8]) -> Result<()> {
     let trailer = decode_pack_trailer(tail)?;

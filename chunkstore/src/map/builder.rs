@@ -70,6 +70,8 @@ pub struct MapBuilder {
     cursor: u64,
     /// Unfinished page of each level.
     open: Vec<OpenPage>,
+    /// Chunks whose pages are stored anew, whether they changed or not.
+    renewed: Vec<Range<u64>>,
     /// Last chunk of the shorter of the two volumes, if its length changed: it cannot be inherited.
     edge: Option<u64>,
 }
@@ -137,7 +139,23 @@ impl MapBuilder {
             cursor: 0,
             open: (0..depth).map(|_| OpenPage::default()).collect(),
             edge,
+            renewed: Vec::new(),
         })
+    }
+
+    /// Pages that lead to any of these chunks are stored anew, though they are as they were: for a
+    /// parent whose pages cannot be read where its map says. All of these chunks have to be set or
+    /// zeroed. Ascending, merged.
+    pub(crate) fn renew(&mut self, chunks: Vec<Range<u64>>) {
+        self.renewed = chunks;
+    }
+
+    fn renews(&self, level: u8, page: u64) -> bool {
+        let span = page_span(self.fanout, level);
+        let first = page.saturating_mul(span);
+        let end = first.saturating_add(span);
+        let at = self.renewed.partition_point(|r| r.end <= first);
+        self.renewed.get(at).is_some_and(|r| r.start < end)
     }
 
     /// Chunk ranges of the *parent* whose pages must be loaded and provided before these updates:
@@ -317,15 +335,16 @@ impl MapBuilder {
         Ok(())
     }
 
-    fn close_page(&mut self, sink: &mut PageSink, level: u8, page: u64) -> Result<Done> {
+    fn close_page(&mut self, sink: &mut PageSink, level: u8, page_number: u64) -> Result<Done> {
         let mut open = std::mem::take(&mut self.open[usize::from(level)]);
-        let known = self.base.take_page(level, page);
+        let known = self.base.take_page(level, page_number);
         if open.children.is_empty() {
             return Ok(Done::Zero);
         }
         // a child that waits to be sealed equals none
         if let Some(BasePage { reference, page }) = known
             && page.children() == open.children
+            && !self.renews(level, page_number)
         {
             return Ok(Done::Stored(reference));
         }

@@ -9,6 +9,7 @@ use crate::map::reader::MapReader;
 use crate::map::volume::VolumeMap;
 use crate::map::walk::MapWalk;
 use crate::repository::Repository;
+use crate::salvage::Salvage;
 use crate::units::{ChunkNo, Geometry};
 use mover_extents::Extents;
 use std::ops::Range;
@@ -29,7 +30,12 @@ pub struct MapDelta {
 
 /// From backup `a` to backup `b`. All that lies behind the end of `a` counts as changed.
 pub async fn delta_of(repo: &Arc<Repository>, a: &Manifest, b: &Manifest) -> Result<MapDelta> {
-    let reader = |m| VolumeMap::of(repo, m).and_then(|map| MapReader::new(Arc::clone(repo), map));
+    let salvage = Arc::new(Salvage::new(repo));
+    let reader = |m| -> Result<MapReader> {
+        let mut reader = MapReader::new(Arc::clone(repo), VolumeMap::of(repo, m)?)?;
+        reader.salvage_with(&salvage);
+        Ok(reader)
+    };
     between(&mut reader(a)?, &mut reader(b)?).await
 }
 

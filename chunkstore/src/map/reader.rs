@@ -10,6 +10,8 @@
 //! touched. References go from level to level down, so hostile pages cannot make a cycle.
 
 mod cache;
+mod elsewhere;
+mod limits;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::fetch::{EntryAddr, Fetched, RangeRead, StubFollower, plan_reads, read_range};
@@ -20,68 +22,19 @@ use crate::limits::{PAGE_PLAIN_BYTES_MAX, STUB_HOPS_MAX};
 use crate::map::open::open_page;
 use crate::map::pages::PageSet;
 use crate::map::volume::{VolumeMap, child_span, normalise};
+use crate::pack::PackKind;
 use crate::repository::DamagedSet;
 use crate::repository::Repository;
+use crate::salvage::Salvage;
 use crate::seal::Opener;
 use crate::units::{PageRef, page_span};
 use bytes::Bytes;
 use cache::PageCache;
 use futures::StreamExt;
+pub use limits::ReadLimits;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// How much a reader asks for and keeps.
-#[derive(Debug, Clone, Copy)]
-pub struct ReadLimits {
-    /// Unneeded bytes between two pages that are read rather than paid for with a request.
-    pub gap_bytes: u32,
-    /// Longest merged read.
-    pub read_bytes_max: u32,
-    /// Bytes of all reads in flight; at least one is.
-    pub in_flight_bytes_max: u32,
-    /// Most requests in flight.
-    pub requests_max: usize,
-    /// Decoded pages that are kept between loads.
-    pub cache_bytes_max: usize,
-}
-
-impl Default for ReadLimits {
-    fn default() -> Self {
-        Self {
-            gap_bytes: 256 << 10,
-            read_bytes_max: 4 << 20,
-            in_flight_bytes_max: 16 << 20,
-            requests_max: 32,
-            cache_bytes_max: 4 << 20,
-        }
-    }
-}
-
-impl ReadLimits {
-    /// Limits whose reads in flight and pages kept fit in `memory_bytes`, half each; smaller reads
-    /// where that is little.
-    pub fn within(memory_bytes: u64) -> Self {
-        let usual = Self::default();
-        let half = u32::try_from(memory_bytes / 2).unwrap_or(u32::MAX);
-        let in_flight_bytes_max = half.min(usual.in_flight_bytes_max);
-        let read_bytes_max = (in_flight_bytes_max / 4).min(usual.read_bytes_max);
-        Self {
-            gap_bytes: (read_bytes_max / 8).min(usual.gap_bytes),
-            read_bytes_max,
-            in_flight_bytes_max,
-            cache_bytes_max: usize::try_from(half).unwrap_or(usize::MAX).min(usual.cache_bytes_max),
-            ..usual
-        }
-    }
-
-    /// Requests of a plan that may be in flight.
-    pub(crate) fn width(&self, reads: &[RangeRead]) -> usize {
-        let longest = reads.iter().map(|r| r.len).max().unwrap_or(1).max(1);
-        let fits = usize::try_from(self.in_flight_bytes_max / longest).unwrap_or(usize::MAX);
-        fits.clamp(1, self.requests_max.max(1))
-    }
-}
 
 /// Reads one map.
 #[derive(Debug)]
@@ -96,6 +49,10 @@ pub struct MapReader {
     skip: DamagedSet,
     tolerant: bool,
     lost: Vec<LostPage>,
+    /// Where damaged pages are looked for, and headers noted.
+    salvage: Option<Arc<Salvage>>,
+    /// Of the load at hand: places in what is wanted, to be looked for elsewhere.
+    bad: Vec<(usize, Error)>,
 }
 
 /// A page that could not be had, and with it all that it says.
@@ -135,8 +92,19 @@ impl MapReader {
         let opener = Opener::new(Arc::clone(repo.keys()))?;
         let cache = PageCache::new(limits.cache_bytes_max);
         let stubs = StubFollower::default();
-        let (skip, tolerant, lost) = (DamagedSet::default(), false, Vec::new());
-        Ok(Self { repo, map, limits, opener, stubs, cache, skip, tolerant, lost })
+        Ok(Self {
+            repo,
+            map,
+            limits,
+            opener,
+            stubs,
+            cache,
+            skip: DamagedSet::default(),
+            tolerant: false,
+            lost: Vec::new(),
+            salvage: None,
+            bad: Vec::new(),
+        })
     }
 
     /// From now on these pages count as not there: what they hold reads as Zero, and they are among
@@ -210,6 +178,7 @@ impl MapReader {
         }
         if !missing.is_empty() {
             self.fetch(&wanted, missing, &mut found).await?;
+            self.look_elsewhere(&wanted, &mut found).await?;
         }
         let mut loaded = Vec::with_capacity(wanted.len());
         for (want, answer) in wanted.into_iter().zip(found) {
@@ -272,7 +241,12 @@ impl MapReader {
         found: &mut [Answer],
     ) -> Result<Vec<PackId>> {
         let addrs = missing.iter().map(|(addr, _)| *addr).collect();
-        let mut reads = plan_reads(addrs, self.limits.gap_bytes, self.limits.read_bytes_max);
+        let ReadLimits { gap_bytes, read_bytes_max, .. } = self.limits;
+        let mut reads = plan_reads(addrs, gap_bytes, read_bytes_max);
+        let salvage = self.salvage.clone();
+        if let Some(salvage) = &salvage {
+            salvage.headers().reach(&mut reads, gap_bytes, read_bytes_max);
+        }
         let repo = Arc::clone(&self.repo);
         let mut gone = Vec::new();
         while !reads.is_empty() {
@@ -289,11 +263,14 @@ impl MapReader {
             while let Some((read, fetched)) = answers.next().await {
                 match fetched {
                     Ok(Fetched::Data(data)) => {
+                        if let Some(salvage) = &salvage {
+                            salvage.headers().look(&repo, PackKind::Pages, &read, &data).await?;
+                        }
                         self.take_read(wanted, missing, found, &read, &data)?;
                     }
                     Ok(Fetched::Gone) => gone.push(read.pack),
                     // a pack that is cut short may still hold some of them
-                    Err(e) if self.tolerates(&e) && read.entries.len() > 1 => {
+                    Err(e) if self.goes_on(&e) && read.entries.len() > 1 => {
                         reads.extend(one_by_one(&read));
                     }
                     Err(e) => {
@@ -349,7 +326,7 @@ impl MapReader {
                     let at = of_pack.iter().map(|(_, at)| *at);
                     found.extend(moved.iter().map(EntryAddr::from).zip(at));
                 }
-                Err(e) if self.tolerates(&e) && of_pack.len() > 1 => {
+                Err(e) if self.goes_on(&e) && of_pack.len() > 1 => {
                     for (addr, at) in of_pack {
                         let entry = [(addr.entry, 0)];
                         match self.stubs.resolve(&self.repo, &pack, &entry).await {
@@ -373,8 +350,29 @@ impl MapReader {
         self.tolerant && matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Missing)
     }
 
-    /// A page that cannot be had: an error, unless that is tolerated.
+    /// Whether a load goes on after this error.
+    fn goes_on(&self, e: &Error) -> bool {
+        self.tolerates(e) || (self.salvage.is_some() && elsewhere::may_be_elsewhere(e))
+    }
+
+    /// A page that is not where it should be: it is looked for elsewhere, if there is where.
     fn lose(&mut self, wanted: &[Want], at: usize, found: &mut [Answer], e: Error) -> Result<()> {
+        if self.salvage.is_some() && elsewhere::may_be_elsewhere(&e) {
+            found[at] = Answer::Lost;
+            self.bad.push((at, e));
+            return Ok(());
+        }
+        self.lose_for_good(wanted, at, found, e)
+    }
+
+    /// A page that cannot be had: an error, unless that is tolerated.
+    fn lose_for_good(
+        &mut self,
+        wanted: &[Want],
+        at: usize,
+        found: &mut [Answer],
+        e: Error,
+    ) -> Result<()> {
         let want = &wanted[at];
         let e = self.seen_at(want, e);
         if !self.tolerates(&e) {

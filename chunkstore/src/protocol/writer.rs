@@ -30,6 +30,8 @@
 //! under way could create the manifest later, and only the lease (or the fence in its place) keeps
 //! its packs from being deleted before that.
 
+mod again;
+mod attempts;
 mod locking;
 mod look;
 mod lost;
@@ -38,12 +40,14 @@ mod timing;
 
 pub use resumed::{Checkpointer, ResumeBy, Unfinished, find_unfinished};
 
+use attempts::{attempts_of, forgotten, next_attempt};
+
 use super::lease::{LeaseKeeper, LeaseOptions, Removal};
 use super::reader::{backup_at, stays_behind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::lease::LeaseRole;
 use crate::format::manifest::{Manifest, ManifestRecord};
-use crate::format::names::{AttemptName, forgotten_of, manifests_of, pack_key, parse_manifest_key};
+use crate::format::names::{AttemptName, pack_key};
 use crate::ids::{BackupId, PackId, VolumeName};
 use crate::repository::SegmentInfo;
 use crate::repository::condemned::DamagedSet;
@@ -111,6 +115,8 @@ pub struct Writer {
     lease: Arc<LeaseKeeper>,
     condemned: HashSet<PackId>,
     damaged: DamagedSet,
+    /// What it makes was made before: place in the order, times and parent stay.
+    in_its_place: bool,
     /// Packs of the checkpoint that the work went on from: own ones, and reused ones that were
     /// confirmed.
     carried: Vec<PackId>,
@@ -131,33 +137,12 @@ impl Writer {
         options: WriterOptions,
     ) -> BoxFuture<'a, Result<Self>> {
         Box::pin(async move {
-            let timing = timing::Timing::of(&options);
-            let WriterOptions { volume, backup_id, parents, lease, .. } = options;
+            let (volume, backup_id) = (options.volume.clone(), options.backup_id.clone());
             let (attempt, existing) = next_attempt(repo, &volume, &backup_id).await?;
-            let candidates = VecDeque::from(parents);
-            let name =
-                AttemptName { volume: volume.clone(), backup_id: backup_id.clone(), attempt };
-            let record = lease.lease(role(name, candidates.front()));
+            let name = AttemptName { volume, backup_id, attempt };
+            let record = options.lease.lease(role(name, options.parents.first()));
             let keeper = LeaseKeeper::create(repo, record).await?; // 1
-            let mut writer = Self {
-                repo: Arc::clone(repo),
-                volume,
-                backup_id,
-                attempt,
-                options: lease,
-                candidates,
-                parent: None,
-                over: existing.is_some(),
-                existing,
-                lease: Arc::new(keeper),
-                condemned: HashSet::new(),
-                damaged: DamagedSet::default(),
-                carried: Vec::new(),
-                warnings: Vec::new(),
-                timing,
-                locked: None,
-                in_doubt: false,
-            };
+            let mut writer = Self::under(repo, options, attempt, existing, keeper);
             match writer.look_around().await {
                 Ok(()) => Ok(writer),
                 Err(e) => {
@@ -166,6 +151,36 @@ impl Writer {
                 }
             }
         })
+    }
+
+    /// A writer that has its lease and has not looked around yet.
+    fn under(
+        repo: &Arc<Repository>,
+        options: WriterOptions,
+        attempt: u32,
+        existing: Option<Manifest>,
+        lease: LeaseKeeper,
+    ) -> Self {
+        Self {
+            repo: Arc::clone(repo),
+            timing: timing::Timing::of(&options),
+            volume: options.volume,
+            backup_id: options.backup_id,
+            attempt,
+            options: options.lease,
+            candidates: VecDeque::from(options.parents),
+            parent: None,
+            over: existing.is_some(),
+            existing,
+            lease: Arc::new(lease),
+            condemned: HashSet::new(),
+            damaged: DamagedSet::default(),
+            in_its_place: false,
+            carried: Vec::new(),
+            warnings: Vec::new(),
+            locked: None,
+            in_doubt: false,
+        }
     }
 
     /// The confirmed parent.
@@ -333,6 +348,8 @@ impl Writer {
             "it is not of this writer's volume and backup id"
         } else if manifest.parent != self.parent.as_ref().map(Manifest::as_parent)
             && manifest.parent.is_some()
+            // what it builds on is the attempt before; what that one built on is no news
+            && !self.in_its_place
         {
             "its parent is not the one that was confirmed"
         } else {
@@ -406,46 +423,6 @@ async fn unreliable(
         .try_filter_map(|pack| async move { Ok(pack) })
         .try_collect()
         .await
-}
-
-/// Which attempt a run makes: the first that is not fenced. Also the backup that is there already.
-async fn next_attempt(
-    repo: &Repository,
-    volume: &VolumeName,
-    backup_id: &BackupId,
-) -> Result<(u32, Option<Manifest>)> {
-    let store = repo.store();
-    let (made, forgot) = (
-        format!("{}{backup_id}/", manifests_of(volume)),
-        format!("{}{backup_id}/", forgotten_of(volume)),
-    );
-    let (made, forgot) = futures::try_join!(store.list(&made), store.list(&forgot))?;
-    let attempts = made.iter().filter_map(|l| parse_manifest_key(&l.key).ok());
-    let last = attempts.max_by_key(|name| name.attempt);
-    if !forgot.is_empty() {
-        let name = AttemptName { volume: volume.clone(), backup_id: backup_id.clone(), attempt: 0 };
-        return Err(forgotten(repo, &last.unwrap_or(name)));
-    }
-    let Some(last) = last else { return Ok((0, None)) };
-    match backup_at(repo, &last).await? {
-        Some(manifest) => Ok((last.attempt, Some(manifest))),
-        None => {
-            let context = format!("begin backup {last}");
-            let attempt = last.attempt.checked_add(1);
-            let attempt = attempt
-                .ok_or_else(|| Error::new(ErrorKind::Corrupt, context, "no attempt is left"))?;
-            Ok((attempt, None))
-        }
-    }
-}
-
-fn forgotten(repo: &Repository, name: &AttemptName) -> Error {
-    Error::new(
-        ErrorKind::Forgotten,
-        format!("make backup {name} in {}", repo.store().url()),
-        "a backup of that name was forgotten, and it stays so",
-    )
-    .hint("use another backup id")
 }
 
 fn same_content(a: &Manifest, b: &Manifest) -> bool {

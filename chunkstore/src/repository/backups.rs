@@ -9,7 +9,7 @@
 //! stored are no part of it, as objects that are copied are dated anew. They only tell which
 //! manifests to read first, and where reading more would change nothing.
 
-use super::{RECORD_OVERHEAD, Repository};
+use super::{RECORD_OVERHEAD, Repository, keep_highest};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::forgotten::Forgotten;
 use crate::format::manifest::{Manifest, ManifestRecord};
@@ -150,6 +150,7 @@ impl Repository {
                 tracing::warn!("{problem}");
             }
             recent.backups.extend(backups.into_iter().map(|b| b.manifest));
+            keep_highest(&mut recent.backups, Manifest::name);
             recent.backups.sort_by(|a, b| b.order().cmp(&a.order()));
             attempts = rest;
             step = STEP;
@@ -261,6 +262,7 @@ impl Repository {
                 Err(e) => return Err(e),
             }
         }
+        keep_highest(&mut backups, |b| b.manifest.name());
         Ok((backups, problems))
     }
 }

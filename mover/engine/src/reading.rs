@@ -8,6 +8,7 @@
 //! | `fetch`, `open`, `write`, `stream` | the stages: network, decryption and checks, target, output in order |
 //! | `compare`, `changed` | a device beside a backup; two backups |
 //! | `lease`, `damage`, `ranges` | the reader's lease; damaged ranges; small sets of byte ranges |
+//! | `salvage` | what a run does about damage: the same chunks from elsewhere in the repository |
 //!
 //! Must not: know the operation that reads.
 
@@ -21,14 +22,17 @@ pub(crate) mod open;
 pub(crate) mod pipeline;
 pub(crate) mod plan;
 pub(crate) mod ranges;
+pub(crate) mod salvage;
 pub(crate) mod stream;
 pub(crate) mod write;
 
 pub use damage::{SkippedDamage, SkippedRange};
 pub(crate) use lease::Reading;
 pub use limits::LimitLine;
+pub use salvage::SalvagedParts;
 
 use crate::run::RunContext;
+use chunkstore::salvage::Salvage;
 use chunkstore::{Error, ErrorKind, Manifest, MapReader, Repository, Result, Setting, VolumeMap};
 use limits::Limits;
 use plan::PlanScope;
@@ -90,11 +94,13 @@ pub(crate) fn map_reader(
     manifest: &Manifest,
     limits: &Limits,
     scope: &PlanScope,
+    salvage: &Arc<Salvage>,
     damage: OnDamage,
 ) -> Result<MapReader> {
     let map = VolumeMap::of(repo, manifest)?;
     let root = map.root().root;
     let mut reader = MapReader::with_limits(Arc::clone(repo), map, limits.map_reads())?;
+    reader.salvage_with(salvage);
     if damage == OnDamage::GoOn {
         reader.tolerate_damage();
     }

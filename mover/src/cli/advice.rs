@@ -24,6 +24,9 @@ pub(super) fn words(advice: Advice) -> &'static str {
         Advice::VerifyOthers => "run `mover verify` on the other backups",
         Advice::FindDamage => "`mover check --read-data` says what else is damaged",
         Advice::Repair => "`mover check --repair` puts right what can be",
+        Advice::MakeWhole => {
+            "run `mover check --read-data --repair`, which makes the backup whole for good"
+        }
         Advice::RepairAgain => "run `mover check --repair` again",
         Advice::FindWhole => "`mover check --read-data` says which",
         Advice::RepairAndSalvage => {

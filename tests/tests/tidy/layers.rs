@@ -22,6 +22,7 @@ const ROOMS: [(&str, usize, &[&str]); 5] = [
             "pack+seal store",
             "repository",
             "fetch dedup retention",
+            "salvage",
             "map",
             "protocol",
             "check",

@@ -31,8 +31,6 @@ use crate::ids::{BackupId, LeaseId, PackId, PlanDigest, VolumeName};
 use crate::limits::{CHECKPOINT_PACKS_MAX, LEASE_BYTES_MAX};
 use crate::protocol::lease::LeaseKeeper;
 use crate::protocol::reader::{backup_at, stays_behind};
-use crate::protocol::writer::timing::Timing;
-use crate::repository::condemned::DamagedSet;
 use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::units::ChunkNo;
 use chrono::{DateTime, Utc};
@@ -159,25 +157,14 @@ impl Writer {
                 && let Some(keeper) = LeaseKeeper::adopt(repo, lease, &options.lease).await?
             {
                 tracing::info!("going on with {name} at chunk {}", checkpoint.next_chunk.0);
-                let mut writer = Self {
-                    repo: Arc::clone(repo),
+                let found = WriterOptions {
                     volume: name.volume,
                     backup_id: name.backup_id,
-                    attempt,
-                    options: options.lease.clone(),
-                    candidates: others.collect(),
-                    parent,
-                    over: existing.is_some(),
-                    existing,
-                    lease: Arc::new(keeper),
-                    condemned: HashSet::new(),
-                    damaged: DamagedSet::default(),
-                    carried: Vec::new(),
-                    warnings: Vec::new(),
-                    timing: Timing::of(options),
-                    locked: None,
-                    in_doubt: false,
+                    ..options.clone()
                 };
+                let candidates = others.collect();
+                let mut writer = Self::under(repo, found, attempt, existing, keeper);
+                (writer.parent, writer.candidates) = (parent, candidates);
                 // the lease stays whatever happens, it may be another process's too
                 writer.probe_create_once().await?;
                 // for what it will reuse from now on

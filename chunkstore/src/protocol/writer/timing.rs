@@ -49,7 +49,7 @@ impl Writer {
     /// The manifest with its place in the order and with times by the store's clock.
     pub(super) async fn timed(&mut self, manifest: &Manifest, mut seen: Seen) -> Result<Manifest> {
         let mut manifest = manifest.clone();
-        if manifest.copied_from.is_some() {
+        if manifest.copied_from.is_some() || self.in_its_place {
             return Ok(manifest);
         }
         if off(&seen).is_none() {

@@ -23,17 +23,18 @@ use super::read::ReadStats;
 use super::stop::Stop;
 use super::unit::{Filled, Unit};
 use super::wanted::{Complete, Wanted};
-use crate::reading::fetch::{Fetch, FetchStats, Planned, take};
+use crate::reading::fetch::{Fetch, FetchStats, Planned, instead, jobs_with_headers, take};
 use crate::reading::get;
 use crate::reading::limits::{Limits, READS_MAX, READS_START};
 use crate::reading::open::{self, OpenContext, OpenedPiece, Outbox, Outcome};
 use crate::reading::pipeline::GAP_BYTES;
-use crate::reading::plan::{PlanScope, ReadShape, Want, plan_jobs};
+use crate::reading::plan::{PlanScope, ReadShape, Want};
 use crate::run::concurrency::Gate;
 use crate::run::failure::Failure;
 use crate::run::threads::spawn;
 use crate::run::{Cancel, Progress};
 use crate::volume::io::Arena;
+use chunkstore::salvage::Salvage;
 use chunkstore::{
     ChunkNo, ErrorKind, Geometry, MapReader, Repository, Result, VolumeMap, fetch::StubFollower,
 };
@@ -56,6 +57,8 @@ pub(crate) struct SourceBackup {
     /// All of its volume.
     pub(crate) scope: PlanScope,
     pub(crate) limits: Limits,
+    /// What was found elsewhere in its repository.
+    pub(crate) salvage: Arc<Salvage>,
     /// Bytes of packs that were read.
     pub(crate) fetched_bytes: AtomicU64,
     /// Range reads of packs.
@@ -166,8 +169,9 @@ impl BackupRead<'_> {
         wanted: &Wanted,
         failure: &Failure,
     ) -> Result<()> {
-        let SourceBackup { repo, map, limits, .. } = self.origin;
+        let SourceBackup { repo, map, limits, salvage, .. } = self.origin;
         let mut reader = MapReader::with_limits(Arc::clone(repo), map.clone(), limits.map_reads())?;
+        reader.salvage_with(salvage);
         let memory = Arc::new(Semaphore::new(limits.ordered_bytes as usize));
         let mut held = None;
         loop {
@@ -189,6 +193,7 @@ impl BackupRead<'_> {
                     for (chunk, at) in pages.nonzero(chunks.clone())? {
                         stored += 1;
                         missing.push(chunk.0);
+                        let at = instead(salvage, at);
                         let want = Want::new(chunk, at.id, &at.location);
                         self.origin.scope.check(&want)?;
                         gathered.push(want, map.geometry().len(chunk));
@@ -213,7 +218,7 @@ impl BackupRead<'_> {
                 }
             }
             let shape = ReadShape { gap_bytes: GAP_BYTES, read_bytes_max: limits.read_bytes_max };
-            let jobs = plan_jobs(gathered.wants, shape);
+            let jobs = jobs_with_headers(gathered.wants, shape, salvage);
             let plan = Planned { jobs, ordered: Some(permit) };
             // the reader has ended: its error is the one to report
             if self.wait(failure, plans.send(plan)).is_none_or(|sent| sent.is_err()) {
@@ -263,10 +268,11 @@ impl BackupRead<'_> {
         plans: mpsc::Receiver<Planned>,
         failure: &Failure,
     ) -> FetchStats {
-        let SourceBackup { repo, scope, limits, .. } = self.origin;
+        let SourceBackup { repo, scope, limits, salvage, .. } = self.origin;
         let fetch = Fetch {
             repo,
             scope,
+            salvage,
             shape: ReadShape { gap_bytes: GAP_BYTES, read_bytes_max: limits.read_bytes_max },
             leaves_per_window: limits.leaves_per_window,
             stubs: Mutex::new(StubFollower::default()),

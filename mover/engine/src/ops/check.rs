@@ -58,6 +58,8 @@ pub struct CheckReport {
     pub findings_count: u64,
     /// Which bytes of which backups are lost, after the repair if there was one.
     pub lost: Vec<LostBackup>,
+    /// Backups that lost nothing, as all that is damaged of them stands elsewhere too.
+    pub elsewhere: Vec<LostBackup>,
     /// What was put right.
     pub repaired: Repaired,
     /// Why the repair did not come to its end.
@@ -75,7 +77,7 @@ pub struct CheckReport {
 impl CheckReport {
     /// Whether nothing is wrong.
     pub fn is_clean(&self) -> bool {
-        self.findings_count == 0 && self.lost.is_empty()
+        self.findings_count == 0 && self.lost.is_empty() && self.elsewhere.is_empty()
     }
 
     /// One error for all that was found; `Ok` if nothing was.
@@ -105,6 +107,11 @@ impl CheckReport {
             ),
         };
         let error = Error::new(ErrorKind::Corrupt, format!("check {}", repo.store().url()), detail);
+        let waits = self.lost.iter().any(|lost| lost.elsewhere_bytes > 0);
+        if !self.repairs && (waits || !self.elsewhere.is_empty()) {
+            let words = Advice::MakeWhole.words();
+            return Err(error.hint(format!("some of it is stored elsewhere: {words}")));
+        }
         Err(match (self.lost.is_empty(), self.repaired == Repaired::default()) {
             (true, true) if self.repairs => error.hint(format!(
                 "what can be put right was; a pack that is named goes with the backups that use it: {}",
@@ -187,6 +194,8 @@ impl CheckRun<'_> {
                 Ok(left) => lost = left,
             }
         }
+        let nothing_lost = |l: &LostBackup| l.ranges.is_some() && l.bytes == 0;
+        let (elsewhere, lost) = lost.into_iter().partition(nothing_lost);
         Ok(CheckReport {
             figures: check.figures(),
             read_packs,
@@ -194,6 +203,7 @@ impl CheckRun<'_> {
             findings: found,
             findings_count: found_count,
             lost,
+            elsewhere,
             repaired,
             unrepaired,
             warnings: notes,
@@ -217,6 +227,13 @@ impl CheckRun<'_> {
             if !self.wait(Box::pin(check.repair_stubs(repaired)))? {
                 break;
             }
+            self.wait(Box::pin(check.again()))?;
+            let todo = check.packs(|_| false);
+            self.packs(check, todo, &HashSet::new())?;
+        }
+        if let Some(lease) = &self.options.lease
+            && self.wait(Box::pin(check.make_whole(lease, repaired)))?
+        {
             self.wait(Box::pin(check.again()))?;
             let todo = check.packs(|_| false);
             self.packs(check, todo, &HashSet::new())?;

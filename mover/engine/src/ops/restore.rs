@@ -28,11 +28,14 @@ use crate::reading::limits::{Limits, OutputKind, WRITES_IN_FLIGHT};
 use crate::reading::pipeline::{self, Destination, Run};
 use crate::reading::plan::PlanScope;
 use crate::reading::write::{Edge, write_edges};
-use crate::reading::{OnDamage, Reading, SkippedDamage, SkippedRange, find, map_reader, scope_of};
+use crate::reading::{
+    OnDamage, Reading, SkippedDamage, SkippedRange, find, map_reader, salvage, scope_of,
+};
 use crate::run::threads::cores;
 use crate::run::{Cancel, Phase, Progress, RunContext};
 use crate::volume::device::{Source, Target, TargetOptions};
 use crate::volume::io::{Arena, Engine};
+use chunkstore::salvage::Salvage;
 use chunkstore::{Advice, Error, ErrorKind, Manifest, MapReader, Repository, Result, Setting};
 use std::io::Write;
 use std::path::Path;
@@ -117,15 +120,19 @@ pub(crate) fn restore_to(
     let verified_too = options.verify && matches!(to, To::Path(_));
     run.progress.total_bytes.set(scope.want.end - scope.want.start);
     run.progress.parts.set(1 + u64::from(verified_too));
-    let job = Job { run, repo, options, manifest: &manifest, scope, limits };
-    let restored = job.map_reader().and_then(|reader| match to {
-        To::Path(path) => job.onto(path, reader),
-        To::Output(out) => job.out(out, reader),
-    });
+    let salvage = Arc::new(Salvage::new(repo));
+    let job =
+        Job { run, repo, options, manifest: &manifest, scope, limits, salvage: salvage.clone() };
+    let restored = match to {
+        To::Path(path) => job.map_reader().and_then(|reader| job.onto(path, reader)),
+        To::Output(out) => job.out(out),
+    };
     let restored = restored.map_err(|e| reading.explain(run, e));
     let warnings = reading.finish(run);
     let mut summary = restored?;
-    summary.warnings.extend(warnings);
+    let (salvaged, found) = salvage::outcome(&salvage);
+    summary.salvaged = salvaged;
+    summary.warnings.extend(found.into_iter().chain(warnings));
     summary.elapsed_seconds = begun.elapsed().as_secs_f64();
     summary.requests = repo.store().counts();
     Ok(summary)
@@ -139,12 +146,18 @@ struct Job<'a> {
     manifest: &'a Manifest,
     scope: PlanScope,
     limits: Limits,
+    salvage: Arc<Salvage>,
 }
 
 impl Job<'_> {
     fn map_reader(&self) -> Result<MapReader> {
         let damage = if self.options.skip_damaged { OnDamage::GoOn } else { OnDamage::Stop };
-        map_reader(self.run, self.repo, self.manifest, &self.limits, &self.scope, damage)
+        self.map_reader_for(damage)
+    }
+
+    fn map_reader_for(&self, damage: OnDamage) -> Result<MapReader> {
+        let Self { limits, scope, salvage, .. } = self;
+        map_reader(self.run, self.repo, self.manifest, limits, scope, salvage, damage)
     }
 
     /// Where damage is collected, if the run is to go on after it.
@@ -153,16 +166,20 @@ impl Job<'_> {
     }
 
     fn run(&self) -> Run<'_> {
-        Run { context: self.run, repo: self.repo, scope: &self.scope, limits: &self.limits }
+        let Self { scope, limits, salvage, .. } = self;
+        Run { context: self.run, repo: self.repo, scope, limits, salvage }
     }
 
-    fn out(&self, out: &mut (dyn Write + Send), reader: MapReader) -> Result<RestoreSummary> {
+    fn out(&self, out: &mut (dyn Write + Send)) -> Result<RestoreSummary> {
         self.run.progress.set_phase(Phase::Moving);
         let skip = self.skip();
-        let to = Destination::Output(out, skip.clone());
-        let figures = pipeline::run(self.run(), reader, to)?;
+        let reader = |damage| self.map_reader_for(damage);
+        let figures = salvage::out_in_order(self.run(), reader, out, skip.as_ref())?;
         let mut summary = RestoreSummary::new(self.manifest, &self.scope, &self.limits, &figures);
         summary.damaged = self.skipped(skip.as_deref())?;
+        // what was planned and not written was planned again
+        let damaged = summary.damaged.as_ref().map_or(0, |damaged| damaged.bytes);
+        summary.zero_bytes = figures.streamed.zero_bytes.saturating_sub(damaged);
         Ok(summary)
     }
 

@@ -13,12 +13,13 @@ use crate::reading::compare::{Compared, compare_device, longer_file, may_be_old}
 use crate::reading::damage::Damage;
 use crate::reading::limits::{LimitLine, Limits, OutputKind};
 use crate::reading::pipeline::{self, Destination, ReadingFigures, Run};
-use crate::reading::{OnDamage, Reading, find, map_reader, scope_of};
+use crate::reading::{OnDamage, Reading, SalvagedParts, find, map_reader, salvage, scope_of};
 use crate::run::threads::cores;
 use crate::run::{Cancel, Phase, Progress, RunContext};
 use crate::volume::device::{DeviceKind, Source, SourceOptions};
+use chunkstore::salvage::Salvage;
 use chunkstore::{
-    Error, ErrorKind, Manifest, Repository, Result, Setting,
+    Error, ErrorKind, Manifest, MapReader, Repository, Result, Setting,
     format::{ChangeKind, SourceInfo},
     store::RequestCounts,
 };
@@ -58,6 +59,8 @@ pub struct VerifySummary {
     pub reads: u64,
     /// Map pages that were checked.
     pub pages: u64,
+    /// What was damaged and found elsewhere in the repository; nothing was lost by it.
+    pub salvaged: Option<SalvagedParts>,
     /// All of it.
     pub elapsed_seconds: f64,
     /// Requests to the store so far.
@@ -93,7 +96,8 @@ pub fn verify(
     let reading = Reading::begin(context, repo, &manifest, options.lease.clone())?;
     progress.total_bytes.set(manifest.size_bytes);
     progress.set_phase(Phase::Verifying);
-    let run = Run { context, repo, scope: &scope, limits: &limits };
+    let salvage = Arc::new(Salvage::new(repo));
+    let run = Run { context, repo, scope: &scope, limits: &limits, salvage: &salvage };
     let verified = match &source {
         Some(source) => against(&run, &manifest, source, &options),
         None => data(&run, &manifest),
@@ -101,16 +105,22 @@ pub fn verify(
     let verified = verified.map_err(|e| reading.explain(context, e));
     let warnings = reading.finish(context);
     let mut summary = verified?;
-    summary.warnings.extend(warnings);
+    let (salvaged, found) = salvage::outcome(&salvage);
+    summary.salvaged = salvaged;
+    summary.warnings.extend(found.into_iter().chain(warnings));
     summary.elapsed_seconds = begun.elapsed().as_secs_f64();
     summary.requests = repo.store().counts();
     Ok(summary)
 }
 
+fn reader_of(run: &Run<'_>, manifest: &Manifest, damage: OnDamage) -> Result<MapReader> {
+    let Run { context, repo, scope, limits, salvage } = *run;
+    map_reader(context, repo, manifest, limits, scope, salvage, damage)
+}
+
 /// Reads and checks everything that a restore would.
 fn data(run: &Run<'_>, manifest: &Manifest) -> Result<VerifySummary> {
-    let reader =
-        map_reader(run.context, run.repo, manifest, run.limits, run.scope, OnDamage::GoOn)?;
+    let reader = reader_of(run, manifest, OnDamage::GoOn)?;
     let damage = Arc::new(Damage::default());
     let figures = pipeline::run(*run, reader, Destination::Check(Arc::clone(&damage)));
     let found = damage.to_result(&manifest.backup_id);
@@ -139,8 +149,7 @@ fn against(
     source: &Source,
     options: &VerifyOptions,
 ) -> Result<VerifySummary> {
-    let reader =
-        map_reader(run.context, run.repo, manifest, run.limits, run.scope, OnDamage::Stop)?;
+    let reader = reader_of(run, manifest, OnDamage::Stop)?;
     let compared = compare_device(run, options.engine, source, reader)?;
     if !compared.differing.is_empty() {
         let what = compared.differing.describe();
@@ -211,6 +220,7 @@ impl VerifySummary {
             fetched_bytes: 0,
             reads: 0,
             pages: 0,
+            salvaged: None,
             elapsed_seconds: 0.0,
             requests: RequestCounts::default(),
             limits: limits.lines(),

@@ -1,12 +1,20 @@
-//! Collects what is damaged or missing while a backup's data is checked, or restored as far as it
-//! can be, so that one run finds all of it.
+//! Collects what is damaged or missing while a backup's data is checked or restored, so that one run
+//! finds all of it. Damaged chunks wait until they were looked for elsewhere; those that are not
+//! found count as lost.
 
 use super::plan::{Placement, PlanScope};
 use super::ranges::RangeSet;
-use chunkstore::{BackupId, ChunkNo, Error, ErrorKind, Result, Setting, map::LostPage};
+use chunkstore::fetch::EntryAddr;
+use chunkstore::map::LostPage;
+use chunkstore::{BackupId, ChunkId, ChunkNo, Error, ErrorKind, Location, Result, Setting};
 use serde::Serialize;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
+
+/// Damaged chunks that are looked for elsewhere, some 130 bytes each; more count as lost.
+const WAITING_MAX: usize = 1 << 18;
+/// Errors that are kept until it is known what is lost.
+const ERRORS_MAX: usize = 256;
 
 /// Byte ranges of the volume whose data is not there or not right, and the first error that said
 /// so.
@@ -17,6 +25,19 @@ pub(crate) struct Damage(Mutex<DamagedPlace>);
 struct DamagedPlace {
     ranges: RangeSet,
     first: Option<Error>,
+    /// Chunks that may stand elsewhere.
+    waiting: Vec<DamagedChunk>,
+    errors: Vec<Option<Error>>,
+}
+
+/// A chunk that is not right where the map says.
+#[derive(Debug)]
+pub(crate) struct DamagedChunk {
+    pub(crate) chunk: ChunkNo,
+    pub(crate) id: ChunkId,
+    pub(crate) at: Location,
+    /// Which error said so, if it is kept.
+    error: usize,
 }
 
 /// What a restore that skips damage could not restore.
@@ -51,13 +72,60 @@ impl Damage {
         &self,
         error: Error,
         scope: &PlanScope,
-        places: impl IntoIterator<Item = &'a Placement>,
+        places: impl IntoIterator<Item = (EntryAddr, &'a Placement)>,
     ) -> Result<()> {
         if !Self::is(&error) {
             return Err(error);
         }
-        self.insert(Some(error), places.into_iter().map(|p| scope.clip(p.chunk)));
+        let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = found.errors.len();
+        let mut error = Some(error);
+        for (EntryAddr { pack, entry, offset, stored_len }, p) in places {
+            if found.waiting.len() >= WAITING_MAX {
+                found.ranges.insert(scope.clip(p.chunk));
+                found.first = found.first.take().or(error.take());
+                continue;
+            }
+            let at = Location { pack, entry, offset, stored_len, index: p.index };
+            let damaged = DamagedChunk { chunk: p.chunk, id: p.id, at, error: number };
+            found.waiting.push(damaged);
+        }
+        if number < ERRORS_MAX {
+            found.errors.push(error);
+        }
         Ok(())
+    }
+
+    /// The damaged chunks that were not looked for yet.
+    pub(crate) fn take_waiting(&self) -> Vec<DamagedChunk> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).waiting)
+    }
+
+    /// These chunks are lost.
+    pub(crate) fn lose(&self, chunks: Vec<DamagedChunk>, scope: &PlanScope) {
+        let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = &mut *found;
+        for DamagedChunk { chunk, error, .. } in chunks {
+            found.ranges.insert(scope.clip(chunk));
+            if found.first.is_none() {
+                found.first = found.errors.get_mut(error).and_then(Option::take);
+            }
+        }
+        if found.first.is_none() && !found.ranges.is_empty() {
+            let what = "data is damaged, and was not found elsewhere";
+            found.first = Some(Error::new(ErrorKind::Corrupt, "read the backup", what));
+        }
+    }
+
+    /// The same for a run that stops at damage; a run that does not takes none.
+    pub(crate) fn take_first_if(&self, stops: bool) -> Option<Error> {
+        if stops { self.take_first() } else { None }
+    }
+
+    /// The first error of what is lost.
+    pub(crate) fn take_first(&self) -> Option<Error> {
+        let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if found.ranges.is_empty() { None } else { found.first.take() }
     }
 
     /// Takes pages of the map that could not be read: all that they say is lost.

@@ -22,8 +22,9 @@ use crate::run::Progress;
 use crate::run::concurrency::Gate;
 use chunkstore::format::names::pack_key;
 use chunkstore::limits::STUB_HOPS_MAX;
+use chunkstore::salvage::Salvage;
 use chunkstore::{
-    Error, ErrorKind, MapReader, Repository, Result,
+    ChunkRef, Error, ErrorKind, MapReader, PackKind, Repository, Result,
     fetch::{EntryAddr, Fetched, RangeRead, StubFollower, read_range},
     map::MapWalk,
 };
@@ -55,6 +56,21 @@ pub(crate) struct FetchStats {
     pub(crate) pages: AtomicU64,
 }
 
+impl FetchStats {
+    pub(crate) fn add(&self, other: &Self) {
+        let Self { reads, read_bytes, moved_entries, zero_bytes, pages } = other;
+        for (mine, more) in [
+            (&self.reads, reads),
+            (&self.read_bytes, read_bytes),
+            (&self.moved_entries, moved_entries),
+            (&self.zero_bytes, zero_bytes),
+            (&self.pages, pages),
+        ] {
+            mine.fetch_add(more.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+}
+
 /// What the stage knows and owns.
 #[derive(Debug)]
 pub(crate) struct Fetch<'a> {
@@ -62,6 +78,8 @@ pub(crate) struct Fetch<'a> {
     pub(crate) scope: &'a PlanScope,
     pub(crate) shape: ReadShape,
     pub(crate) leaves_per_window: usize,
+    /// What was found elsewhere, and the headers of packs.
+    pub(crate) salvage: &'a Salvage,
     /// Stubs that were found. Waited for only by reads whose pack is gone, one look-up at a time.
     pub(crate) stubs: Mutex<StubFollower>,
     /// Bytes of stored entries.
@@ -111,6 +129,7 @@ impl Fetch<'_> {
             self.stats.pages.fetch_add(window.pages.pages() as u64, Ordering::Relaxed);
             drop(room);
             for (chunk, at) in window.pages.nonzero(window.chunks.clone())? {
+                let at = instead(self.salvage, at);
                 match planner.push(chunk, &at) {
                     Ok(Some(full)) => self.hand_on(full, &zero, &out).await?,
                     Ok(None) => {}
@@ -118,7 +137,7 @@ impl Fetch<'_> {
                     Err(e) => {
                         let place = Placement { index: at.location.index, chunk, id: at.id };
                         let Some(damage) = self.outcome.damage() else { return Err(e) };
-                        damage.note(e, self.scope, [&place])?;
+                        damage.note(e, self.scope, [(EntryAddr::from(&at.location), &place)])?;
                     }
                 }
             }
@@ -158,10 +177,15 @@ impl Fetch<'_> {
             Some(memory) => Some(Arc::new(take(memory, batch.data_bytes).await?)),
             None => None,
         };
-        let jobs = plan_jobs(batch.wants, self.shape);
+        let jobs = self.jobs(batch.wants);
         // if the reader has failed, its error is the one to report
         let _ = out.send(Planned { jobs, ordered }).await;
         Ok(())
+    }
+
+    /// Reads of chunks at known places.
+    pub(crate) fn jobs(&self, wants: Vec<Want>) -> Vec<ReadJob> {
+        jobs_with_headers(wants, self.shape, self.salvage)
     }
 
     /// Makes the reads of plans as they come.
@@ -188,6 +212,8 @@ impl Fetch<'_> {
                     self.stats.reads.fetch_add(1, Ordering::Relaxed);
                     self.stats.read_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
                     self.progress.read_bytes.add(data.len() as u64);
+                    let headers = self.salvage.headers();
+                    headers.look(self.repo, PackKind::Chunks, &job.read, &data).await?;
                     for work in job.entries {
                         let stored = job.read.entry_bytes(&data, &work.addr)?;
                         let (memory, ordered) = (Arc::clone(&memory), ordered.clone());
@@ -242,7 +268,7 @@ impl Fetch<'_> {
                 Err(e) => self.damaged(e, std::slice::from_ref(&work))?,
             }
         }
-        Ok(plan_jobs(wants, self.shape))
+        Ok(self.jobs(wants))
     }
 
     /// Names what cannot be restored; an error unless damage is only collected.
@@ -251,8 +277,25 @@ impl Fetch<'_> {
             return Err(e);
         };
         let e = e.within(format!("read {}", self.scope.name(first.chunk)));
-        self.outcome.settle(e, self.scope, works.iter().flat_map(|w| &w.places))
+        self.outcome.settle(e, self.scope, works.iter().flat_map(EntryWork::damaged))
     }
+}
+
+/// A chunk at the place where it was found, if it was looked for.
+pub(crate) fn instead(salvage: &Salvage, at: ChunkRef) -> ChunkRef {
+    salvage.place(&at.id).map_or(at, |location| ChunkRef { location, ..at })
+}
+
+/// Merged reads. Those that begin close behind the header of a pack bring it with them.
+pub(crate) fn jobs_with_headers(
+    wants: Vec<Want>,
+    shape: ReadShape,
+    salvage: &Salvage,
+) -> Vec<ReadJob> {
+    let mut jobs = plan_jobs(wants, shape);
+    let reads = jobs.iter_mut().map(|job| &mut job.read);
+    salvage.headers().reach(reads, shape.gap_bytes, shape.read_bytes_max);
+    jobs
 }
 
 /// Each entry of a read that failed as a read of its own, so that what is whole is not counted as

@@ -92,12 +92,12 @@ impl Outcome {
         &self,
         e: Error,
         scope: &PlanScope,
-        places: impl IntoIterator<Item = &'a Placement> + Clone,
+        places: impl IntoIterator<Item = (EntryAddr, &'a Placement)> + Clone,
     ) -> Result<()> {
         let Some(damage) = self.damage() else { return Err(e) };
         damage.note(e, scope, places.clone())?;
         if let Self::Zeroed(_, pieces) = self {
-            for p in places {
+            for (_, p) in places {
                 let zeros = OpenedPiece::Zero(scope.clip(p.chunk));
                 pieces.send(zeros).map_err(|_| stopped("output"))?;
             }
@@ -181,7 +181,8 @@ impl Thread<'_> {
             }
         };
         self.stats.entries += 1;
-        let settled = result.or_else(|e| self.ctx.outcome.settle(e, self.ctx.scope, &work.places));
+        let settled =
+            result.or_else(|e| self.ctx.outcome.settle(e, self.ctx.scope, work.damaged()));
         self.ctx.failure.note(settled);
     }
 
@@ -331,7 +332,7 @@ fn check(
                 checked = Some(p);
                 right.push(*p);
             }
-            Err(e) => ctx.outcome.settle(e, ctx.scope, [p])?,
+            Err(e) => ctx.outcome.settle(e, ctx.scope, [(work.addr, p)])?,
         }
     }
     work.places = right;

@@ -17,10 +17,11 @@
 //! of the map, at an error, at a failure elsewhere or when it is asked to stop.
 
 use super::damage::Damage;
-use super::fetch::{Fetch, FetchStats, ZeroBox};
+use super::fetch::{Fetch, FetchStats, Planned, ZeroBox};
 use super::limits::{Limits, READS_MAX, READS_START};
 use super::open::{self, OpenContext, OpenStats, Outbox, Outcome, Sealed};
-use super::plan::{PlanScope, ReadShape};
+use super::plan::{PlanScope, ReadShape, Want};
+use super::salvage::mend;
 use super::stream::{self, StreamContext, Streamed};
 use super::write::{self, WriteContext, Written};
 use crate::run::concurrency::Gate;
@@ -29,6 +30,7 @@ use crate::run::threads::spawn;
 use crate::run::{Cancel, RunContext};
 use crate::volume::device::Target;
 use crate::volume::io::{Arena, Engine};
+use chunkstore::salvage::Salvage;
 use chunkstore::{Error, ErrorKind, MapReader, Repository, Result, fetch::StubFollower};
 use crossbeam_channel::{Receiver, unbounded};
 use std::io::Write;
@@ -46,6 +48,7 @@ pub(crate) struct Run<'a> {
     pub(crate) repo: &'a Arc<Repository>,
     pub(crate) scope: &'a PlanScope,
     pub(crate) limits: &'a Limits,
+    pub(crate) salvage: &'a Arc<Salvage>,
 }
 
 /// Where the volume goes.
@@ -75,10 +78,40 @@ pub(crate) struct ReadingFigures {
     pub(crate) streamed: Streamed,
 }
 
+impl ReadingFigures {
+    fn add(&mut self, other: Self) {
+        self.fetch.add(&other.fetch);
+        self.open.add(&other.open);
+        self.written = other.written;
+        self.streamed.bytes += other.streamed.bytes;
+        self.streamed.zero_bytes += other.streamed.zero_bytes;
+        self.streamed.waited_for_output += other.streamed.waited_for_output;
+    }
+}
+
+/// What is read.
+pub(super) enum What {
+    /// All that a map says; zeros go where it is said.
+    Map(Box<MapReader>, ZeroBox),
+    /// Chunks at known places.
+    Wants(Vec<Want>),
+}
+
 /// Runs all stages to the end. An error is the first one that any of them met.
 pub(crate) fn run(run: Run<'_>, reader: MapReader, to: Destination<'_>) -> Result<ReadingFigures> {
+    let mut figures = ReadingFigures::default();
+    run_into(run, reader, to, &mut figures).map(|()| figures)
+}
+
+/// The same, with what was done added up also where it failed.
+pub(super) fn run_into(
+    run: Run<'_>,
+    reader: MapReader,
+    to: Destination<'_>,
+    figures: &mut ReadingFigures,
+) -> Result<()> {
     let failure = Failure::default();
-    let figures = std::thread::scope(|threads| match to {
+    let done = std::thread::scope(|threads| match to {
         Destination::Target { target, engine, arena, reads_zero, skip } => {
             let ctx = WriteContext {
                 target,
@@ -97,8 +130,16 @@ pub(crate) fn run(run: Run<'_>, reader: MapReader, to: Destination<'_>) -> Resul
                 (ZeroBox::Target(zero), zeroer)
             };
             let outbox = Outbox::Target { arena, writes };
-            let outcome = skip.map_or(Outcome::Restored, Outcome::Checked);
-            let (fetch, open) = middle(run, &failure, threads, reader, outbox, zero, outcome);
+            let stops = skip.is_none();
+            let damage = skip.unwrap_or_default();
+            let what = What::Map(Box::new(reader), zero);
+            let outcome = Outcome::Checked(Arc::clone(&damage));
+            let (fetch, mut open) = middle(run, &failure, threads, what, outbox.clone(), outcome);
+            mend(run, &failure, threads, &outbox, &damage, (&fetch, &mut open));
+            drop(outbox);
+            if let Some(first) = damage.take_first_if(stops) {
+                failure.set(first);
+            }
             let written = failure.join("write", writer).unwrap_or_default();
             failure.join("zero", zeroer);
             ReadingFigures { fetch, open, written, ..ReadingFigures::default() }
@@ -111,35 +152,40 @@ pub(crate) fn run(run: Run<'_>, reader: MapReader, to: Destination<'_>) -> Resul
             let ctx = StreamContext { want, failure: failure_ref, cancel, progress };
             let writer = spawn(threads, &failure, "output", move || stream::run(out, &inbox, &ctx));
             let zero = ZeroBox::Ordered(pieces.clone());
-            let outcome = match skip {
-                Some(damage) => Outcome::Zeroed(damage, pieces.clone()),
+            let outcome = match &skip {
+                Some(damage) => Outcome::Zeroed(Arc::clone(damage), pieces.clone()),
                 None => Outcome::Restored,
             };
             let outbox = Outbox::Ordered(pieces);
-            let (fetch, open) = middle(run, &failure, threads, reader, outbox, zero, outcome);
+            let what = What::Map(Box::new(reader), zero);
+            let (fetch, open) = middle(run, &failure, threads, what, outbox, outcome);
+            if let Some(damage) = skip {
+                damage.lose(damage.take_waiting(), run.scope);
+            }
             let streamed = failure.join("output", writer).unwrap_or_default();
             ReadingFigures { fetch, open, streamed, ..ReadingFigures::default() }
         }
         Destination::Check(damage) => {
-            let outcome = Outcome::Checked(damage);
-            let zero = ZeroBox::Counted;
-            let (fetch, open) =
-                middle(run, &failure, threads, reader, Outbox::Nowhere, zero, outcome);
+            let outcome = Outcome::Checked(Arc::clone(&damage));
+            let what = What::Map(Box::new(reader), ZeroBox::Counted);
+            let (fetch, mut open) = middle(run, &failure, threads, what, Outbox::Nowhere, outcome);
+            let figures = (&fetch, &mut open);
+            mend(run, &failure, threads, &Outbox::Nowhere, &damage, figures);
             ReadingFigures { fetch, open, ..ReadingFigures::default() }
         }
     });
-    failure.into_result().map(|()| figures)
+    figures.add(done);
+    failure.into_result()
 }
 
 /// The network and the openers. When it returns, nothing more goes into the outbox and its senders
 /// are gone.
-fn middle<'scope, 'env: 'scope>(
+pub(super) fn middle<'scope, 'env: 'scope>(
     run: Run<'env>,
     failure: &'scope Failure,
     threads: &'scope Scope<'scope, 'env>,
-    reader: MapReader,
+    what: What,
     outbox: Outbox,
-    zero: ZeroBox,
     outcome: Outcome,
 ) -> (FetchStats, OpenStats) {
     let (entries, inbox) = unbounded();
@@ -151,6 +197,7 @@ fn middle<'scope, 'env: 'scope>(
         scope: run.scope,
         shape: ReadShape { gap_bytes: GAP_BYTES, read_bytes_max: run.limits.read_bytes_max },
         leaves_per_window: run.limits.leaves_per_window,
+        salvage: run.salvage,
         stubs: Mutex::new(StubFollower::default()),
         memory: Arc::new(Semaphore::new(run.limits.fetch_bytes as usize)),
         gate: Gate::new(READS_START, READS_MAX),
@@ -161,7 +208,18 @@ fn middle<'scope, 'env: 'scope>(
         stats: FetchStats::default(),
     };
     run.context.rt.block_on(async {
-        let fetched = fetch.run(reader, zero);
+        let fetched = async {
+            match what {
+                What::Map(reader, zero) => fetch.run(*reader, zero).await,
+                What::Wants(wants) => {
+                    let (plans, planned) = mpsc::channel(1);
+                    // there is room for one
+                    let _ = plans.try_send(Planned { jobs: fetch.jobs(wants), ordered: None });
+                    drop(plans);
+                    fetch.read(planned).await
+                }
+            }
+        };
         tokio::select! {
             // a failure or a request to stop drops what is in flight
             biased;

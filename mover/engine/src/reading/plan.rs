@@ -57,6 +57,11 @@ pub(crate) struct EntryWork {
 }
 
 impl EntryWork {
+    /// The chunks of this entry that are wanted, with its place: for when it is damaged.
+    pub(crate) fn damaged(&self) -> impl Iterator<Item = (EntryAddr, &Placement)> + Clone {
+        self.places.iter().map(|p| (self.addr, p))
+    }
+
     /// The chunks of this entry that are wanted, as wants again: for when the pack is gone.
     pub(crate) fn wanted(&self) -> Vec<(u32, u16)> {
         self.places.iter().map(|p| (self.addr.entry, p.index)).collect()

@@ -89,6 +89,22 @@ fn show(ctx: &Context, report: &CheckReport) -> Result<()> {
             ctx.output.result(&lost_text(lost))?;
         }
     }
+    for LostBackup { name, elsewhere_bytes: bytes, .. } in
+        report.elsewhere.iter().chain(&report.lost).filter(|lost| lost.elsewhere_bytes > 0)
+    {
+        let (volume, id) = (name.volume.as_str(), name.backup_id.as_str());
+        if json {
+            let line = json!({
+                "type": "elsewhere", "volume": volume, "backup_id": id, "attempt": name.attempt, "bytes": bytes,
+            });
+            ctx.output.result_json(&line)?;
+        } else {
+            let bytes = show_bytes(*bytes);
+            ctx.output.result(&format!(
+                "elsewhere backup {id} of volume {volume}: {bytes} are damaged, and stand elsewhere too\n"
+            ))?;
+        }
+    }
     Ok(())
 }
 
@@ -151,7 +167,16 @@ fn page(report: &CheckReport, repair: bool) -> String {
     let read = show_bytes(report.read_bytes);
     page.line("read", &format!("{read} of {}", counted(report.read_packs, "packs")));
     if repair {
-        let Repaired { base, stubs, found_chunks, segments, recorded, cleared } = report.repaired;
+        let Repaired {
+            base,
+            stubs,
+            found_chunks,
+            segments,
+            recorded,
+            cleared,
+            backups,
+            superseded,
+        } = report.repaired;
         page.line(
             "repaired",
             &format!(
@@ -159,6 +184,11 @@ fn page(report: &CheckReport, repair: bool) -> String {
                  {recorded} damaged entries recorded, {cleared} records of what is whole removed"
             ),
         );
+        if backups + superseded > 0 {
+            let made = counted(backups, "backups");
+            let left = counted(superseded, "attempts");
+            page.line("whole", &format!("{made} made whole, {left} of earlier repairs forgotten"));
+        }
     }
     let elapsed = Duration::try_from_secs_f64(report.elapsed_seconds).unwrap_or_default();
     page.line("time", &show_duration(elapsed));
@@ -177,7 +207,8 @@ fn page(report: &CheckReport, repair: bool) -> String {
 
 fn summary(report: &CheckReport, repair: bool) -> Value {
     let f = &report.figures;
-    let Repaired { base, stubs, found_chunks, segments, recorded, cleared } = report.repaired;
+    let Repaired { base, stubs, found_chunks, segments, recorded, cleared, backups, superseded } =
+        report.repaired;
     json!({
         "clean": report.is_clean(),
         "findings": report.findings_count,
@@ -202,6 +233,9 @@ fn summary(report: &CheckReport, repair: bool) -> Value {
         "repaired_segments": segments,
         "recorded_entries": recorded,
         "cleared_records": cleared,
+        "backups_made_whole": backups,
+        "superseded_attempts": superseded,
+        "elsewhere_backups": report.elsewhere.len(),
         "elapsed_seconds": report.elapsed_seconds,
         "requests": report.requests,
         "warnings": report.warnings,

@@ -75,7 +75,7 @@ fn one(ctx: &Context, backup: &str, args: &ForgetArgs) -> Result<()> {
             .hint("name it as VOLUME@ID, or leave out --volume; MOVER_VOLUME counts too"));
     }
     if !dry_run {
-        ctx.block_on(repository.forget(&name, &tool()))?;
+        ctx.block_on(repository.forget_backup(&name, &tool()))?;
     }
     let view = json!({
         "backup_id": backup_id.as_str(), "volume": volume.as_str(), "attempt": attempt,
@@ -114,7 +114,7 @@ async fn forget_all(repository: &Repository, going: &[&Manifest]) -> Result<()> 
         .map(|manifest| {
             let (name, tool) = (manifest.name(), &tool);
             async move {
-                match repository.forget(&name, tool).await {
+                match repository.forget_backup(&name, tool).await {
                     // somebody else forgot it since it was listed, and a collection removed it
                     Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
                     done => done,

@@ -1,6 +1,7 @@
 //! What has to be gone through of a volume, from maps of the source alone.
 
 use crate::reading::changed::diff_of;
+use chunkstore::salvage::Salvage;
 use chunkstore::{ChunkNo, Manifest, MapReader, Repository, Result, VolumeMap, map::MapWalk};
 use mover_changes::{ChangeKind, ChangedBlocks, ListOrigin};
 use mover_extents::Extents;
@@ -25,8 +26,10 @@ pub(super) async fn allocated(
     repo: &Arc<Repository>,
     backup: &Manifest,
     ranges_max: usize,
+    salvage: &Arc<Salvage>,
 ) -> Result<ChangedBlocks> {
     let mut map = MapReader::new(Arc::clone(repo), VolumeMap::of(repo, backup)?)?;
+    map.salvage_with(salvage);
     let geometry = *map.map().geometry();
     let mut stored = Runs::new(ranges_max);
     let mut walk = MapWalk::new(&mut map, 0..geometry.chunks(), LEAVES_AT_ONCE);

@@ -23,11 +23,16 @@ use crate::ingest::pass::{Input, PassDone};
 use crate::ingest::resume::{Digest, at_bound};
 use crate::ingest::rounds::{self, Committed, How, Left, Rounds};
 use crate::ingest::{Bounds, damage};
-use crate::reading::{get, limits::Limits, plan::PlanScope};
+use crate::reading::damage::Damage;
+use crate::reading::limits::Limits;
+use crate::reading::pipeline::Run;
+use crate::reading::plan::PlanScope;
+use crate::reading::{OnDamage, get, map_reader, salvage};
 use crate::run::quota::Meter;
 use crate::run::threads::cores;
 use crate::run::{Cancel, Phase, Progress, RunContext};
 use chrono::Utc;
+use chunkstore::salvage::Salvage;
 use chunkstore::{
     Error, ErrorKind, Geometry, Manifest, Repository, Result, VolumeMap, Writer, WriterOptions,
     format::CopiedFrom, map::ReadLimits, protocol::ResumeBy, repository::NewestSeen,
@@ -146,8 +151,29 @@ impl Job<'_> {
             self.at.wait(rounds.writer.lock_committed(&there))?;
             return self.already(rounds, there);
         }
-        let committed = rounds.commit(self)?;
-        Ok(self.summary(rounds, committed))
+        let committed = match rounds.commit(self) {
+            Err(e) if Damage::is(&e) && self.salvage()? => rounds.commit(self)?,
+            done => done?,
+        };
+        let mut summary = self.summary(rounds, committed);
+        let (salvaged, warnings) = salvage::outcome(&self.origin.salvage);
+        summary.salvaged = salvaged;
+        summary.warnings.extend(warnings);
+        Ok(summary)
+    }
+
+    /// Looks for all that is damaged of the original elsewhere in its repository. True: the copy can
+    /// be made.
+    fn salvage(&self) -> Result<bool> {
+        let SourceBackup { repo, scope, limits, salvage, .. } = &self.origin;
+        let uncounted = Progress::new();
+        let context = RunContext { progress: &uncounted, ..self.at.run };
+        let go_on = OnDamage::GoOn;
+        match map_reader(context, repo, self.backup, limits, scope, salvage, go_on) {
+            Ok(reader) => salvage::find_all(Run { context, repo, scope, limits, salvage }, reader),
+            Err(e) if Damage::is(&e) => Ok(false),
+            Err(e) => Err(e),
+        }
     }
 
     /// Somebody committed under this name since the target was listed.
@@ -208,6 +234,7 @@ impl Job<'_> {
             bounds: rounds.bounds.clone(),
             source_requests: self.at.from.store().counts(),
             target_requests: self.at.to.store().counts(),
+            salvaged: None,
             warnings: rounds.warnings.clone(),
             manifest: m,
         }
@@ -222,12 +249,12 @@ impl rounds::StoringJob for Job<'_> {
         let base = self.base.as_ref().filter(|b| parent.as_ref() == Some(&b.copy));
         let wanted = base.is_some();
         if self.list.as_ref().is_none_or(|(with_base, _)| *with_base != wanted) {
-            let from = self.at.from;
+            let (from, salvage) = (self.at.from, &self.origin.salvage);
             let list = match base {
                 Some(base) => self.at.wait(list::delta(from, &base.original, self.backup)),
                 None => {
                     let most = ranges_max(self.options.memory);
-                    self.at.wait(list::allocated(from, self.backup, most))
+                    self.at.wait(list::allocated(from, self.backup, most, salvage))
                 }
             };
             self.list = Some((wanted, list?));
@@ -323,6 +350,7 @@ fn origin(from: &Arc<Repository>, backup: &Manifest, limits: Limits) -> Result<S
             batch_bytes_max: limits.batch_bytes_max(),
         },
         limits,
+        salvage: Arc::new(Salvage::new(from)),
         fetched_bytes: AtomicU64::new(0),
         reads: AtomicU64::new(0),
     })

@@ -1,7 +1,7 @@
 //! What a copy did, with the same numbers for people and machines.
 
 use crate::ingest::{Bounds, CompressionUsed, Resumed};
-use crate::reading::LimitLine;
+use crate::reading::{LimitLine, SalvagedParts};
 use chunkstore::{Manifest, store::RequestCounts};
 use serde::Serialize;
 
@@ -62,6 +62,8 @@ pub struct CopySummary {
     pub source_requests: RequestCounts,
     /// Requests to the target so far.
     pub target_requests: RequestCounts,
+    /// What was damaged and found elsewhere in the source; nothing was lost by it.
+    pub salvaged: Option<SalvagedParts>,
     /// What the user should know.
     pub warnings: Vec<String>,
     /// What stands in the target now.

@@ -1,5 +1,6 @@
 //! What a restore did, for people and machines.
 
+use crate::reading::SalvagedParts;
 use crate::reading::compare::longer_file;
 use crate::reading::damage::SkippedDamage;
 use crate::reading::get;
@@ -58,6 +59,8 @@ pub struct RestoreSummary {
     /// What could not be restored and is zero instead, if damage was to be skipped and there was
     /// any.
     pub damaged: Option<SkippedDamage>,
+    /// What was damaged and found elsewhere in the repository; nothing was lost by it.
+    pub salvaged: Option<SalvagedParts>,
     /// All of it.
     pub elapsed_seconds: f64,
     /// Requests to the store so far.
@@ -112,6 +115,7 @@ impl RestoreSummary {
             flushed: None,
             verified: None,
             damaged: None,
+            salvaged: None,
             elapsed_seconds: 0.0,
             requests: RequestCounts::default(),
             limits: limits.lines(),

@@ -231,6 +231,11 @@ impl Kit {
         manifest
     }
 
+    /// What is stored from now on is stored again.
+    pub(crate) fn forget_known(&self) {
+        self.known.lock().unwrap().clear();
+    }
+
     fn store_chunks(&self, image: &Image) -> BTreeMap<u64, ChunkRef> {
         let keys = self.repo.keys();
         let alloc = PackAllocator::new(Arc::clone(keys), PackKind::Chunks, self.shape.pack_bytes);

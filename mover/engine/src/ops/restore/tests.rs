@@ -1,5 +1,6 @@
 mod damaged;
 mod model;
+mod salvage;
 
 use super::testkit::{Image, Kit, Shape};
 use super::*;

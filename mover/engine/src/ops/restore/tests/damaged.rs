@@ -6,7 +6,7 @@ use crate::ops::verify::{VerifyOptions, VerifySummary, verify};
 use chunkstore::format::names::{parse_pack_key, stub_key};
 use chunkstore::{PackId, format::Stub};
 
-fn verify_options(backup: &str) -> VerifyOptions {
+pub(super) fn verify_options(backup: &str) -> VerifyOptions {
     VerifyOptions {
         backup: backup.into(),
         device: None,
@@ -18,12 +18,12 @@ fn verify_options(backup: &str) -> VerifyOptions {
     }
 }
 
-fn run_verify(kit: &Kit, options: VerifyOptions) -> Result<VerifySummary> {
+pub(super) fn run_verify(kit: &Kit, options: VerifyOptions) -> Result<VerifySummary> {
     verify(kit.rt.handle(), &kit.repo, options, &Progress::new(), &Cancel::new())
 }
 
 /// Packs of chunks or of pages.
-fn packs(kit: &Kit, kind: u8) -> Vec<String> {
+pub(super) fn packs(kit: &Kit, kind: u8) -> Vec<String> {
     kit.keys_of("packs").into_iter().filter(|key| kit.object(key)[10] == kind).collect()
 }
 
