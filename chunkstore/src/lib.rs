@@ -168,6 +168,7 @@ pub mod pack;
 pub mod protocol;
 pub mod repository;
 pub mod retention;
+pub mod roots;
 pub mod salvage;
 pub mod seal;
 pub mod secrets;

@@ -6,4 +6,5 @@ pub mod check;
 pub mod copy;
 pub mod diff;
 pub mod restore;
+pub mod roots;
 pub mod verify;

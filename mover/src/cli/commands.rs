@@ -11,8 +11,9 @@ mod init;
 mod keyring;
 mod plan;
 mod restore;
-mod upgrade;
+mod roots;
 mod stats;
+mod upgrade;
 
 use super::args::{Command, KeyCommand};
 use super::context::Context;
@@ -26,6 +27,7 @@ pub(crate) fn run(ctx: &Context, command: Command) -> Result<()> {
         Command::Init(args) => init::init(ctx, &args),
         Command::Restore(args) => restore::restore(ctx, args),
         Command::Verify(args) => restore::verify(ctx, args),
+        Command::Check(args) if args.find_roots => roots::roots(ctx, &args),
         Command::Check(args) => check::check(ctx, &args),
         Command::List(args) => browse::list(ctx, &args),
         Command::Show(args) => browse::show(ctx, &args),

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test that cannot go on has failed; figures are shown
 
 mod repair;
+mod roots;
 mod world;
 
 use mover_engine::ops::check::ReadData;

@@ -18,6 +18,16 @@ use futures::future::BoxFuture;
 use std::sync::Arc;
 
 impl Writer {
+    /// As [`Writer::begin`], for a manifest that says itself where it is in the order.
+    pub(crate) async fn begin_in_its_place(
+        repo: &Arc<Repository>,
+        options: WriterOptions,
+    ) -> Result<Self> {
+        let mut writer = Self::begin(repo, options).await?;
+        writer.in_its_place = true;
+        Ok(writer)
+    }
+
     /// Steps 1 to 3 for the attempt after `of` and after all that were fenced. `None`: it was
     /// forgotten, or there is a later attempt of it.
     pub(crate) fn begin_again<'a>(
