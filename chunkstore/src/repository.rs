@@ -33,10 +33,10 @@ pub use selector::TimePrefix;
 
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::names::FORMAT_KEY;
+use crate::format::names::{FORMAT_COPY_KEY, FORMAT_KEY};
 use crate::format::repository::RepositoryParams;
 use crate::ids::{KeyId, RepositoryId};
-use crate::keys::{Credential, Keys, MasterKey};
+use crate::keys::{Credential, Encryption, Keys, MasterKey};
 use crate::limits::{RECORD_CLEAR_BYTES_MAX, RECORD_HEADER_BYTES, TAG_BYTES};
 use crate::store::{Probe, Store};
 use bytes::Bytes;
@@ -85,9 +85,13 @@ impl From<Probe> for CreateOnce {
 }
 
 /// Whether another copy of `format` may open what this one did not: a flipped bit may be in the id
-/// that the keys are bound to.
-fn may_be_damaged(e: &Error) -> bool {
-    matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::WrongKey)
+/// that the keys are bound to. That no key was given is no damage.
+fn may_be_damaged(e: &Error, credentials: &[Credential]) -> bool {
+    match e.kind() {
+        ErrorKind::Corrupt => true,
+        ErrorKind::WrongKey => !credentials.is_empty(),
+        _ => false,
+    }
 }
 
 fn repair() -> &'static str {
@@ -103,8 +107,9 @@ pub struct Repository {
     master: MasterKey,
     /// Which wrapping gave the master key; `None` without encryption.
     opened_with: Option<KeyId>,
-    /// `format` as stored.
+    /// `format` as stored, and the key that it was read from.
     format: Bytes,
+    read_from: &'static str,
     known: &'static [KnownFeature],
 }
 
@@ -131,18 +136,24 @@ impl Repository {
             tracing::warn!("`format` of {} is gone; its copy is used: {}", store.url(), repair());
         }
         let repo = match Self::open_with(&store, &format, credentials, known).await {
-            Ok(repo) => repo,
-            Err(e) if key == FORMAT_KEY && may_be_damaged(&e) => {
+            Ok(repo) => Self { read_from: key, ..repo },
+            Err(e) if key == FORMAT_KEY && may_be_damaged(&e, credentials) => {
                 let Some(copy) = base::other_copy(&store, &format).await else { return Err(e) };
                 let Ok(repo) = Self::open_with(&store, &copy, credentials, known).await else {
                     return Err(e);
                 };
+                // what is sealed is not opened by a copy that says it is not, whoever wrote that
+                let sealed = RepositoryParams::decode(&format)
+                    .is_ok_and(|found| found.unverified().encryption != Encryption::None);
+                if sealed && repo.params.encryption == Encryption::None {
+                    return Err(e);
+                }
                 let e = e.without_hint();
                 tracing::warn!(
                     "the copy of `format` is used, as that is damaged ({e}): {}",
                     repair()
                 );
-                repo
+                Self { read_from: FORMAT_COPY_KEY, ..repo }
             }
             Err(e) => return Err(e),
         };
@@ -179,7 +190,8 @@ impl Repository {
         let keys = Keys::derive(&master, found.unverified().encryption);
         let params = found.verify(&keys).map_err(within)?;
         let (store, format) = (store.clone(), format.clone());
-        Ok(Self { store, params, keys: Arc::new(keys), master, opened_with, format, known })
+        let (keys, read_from) = (Arc::new(keys), FORMAT_KEY);
+        Ok(Self { store, params, keys, master, opened_with, format, read_from, known })
     }
 
     async fn nothing_here(store: &Store) -> Result<Error> {
@@ -228,13 +240,14 @@ impl Repository {
             master: self.master.clone(),
             opened_with: self.opened_with,
             format: self.format.clone(),
+            read_from: self.read_from,
             known: self.known,
         })
     }
 
-    /// Finds out whether the store refuses to create what exists, by creating `format` again with
-    /// its very bytes. Writers ask with their leases instead.
+    /// Finds out whether the store refuses to create what exists, by creating `format` again, or
+    /// the copy that was read, with its very bytes. Writers ask with their leases instead.
     pub async fn probe_create_once(&self) -> Result<CreateOnce> {
-        Ok(self.store.probe_create(FORMAT_KEY, self.format.clone()).await?.into())
+        Ok(self.store.probe_create(self.read_from, self.format.clone()).await?.into())
     }
 }

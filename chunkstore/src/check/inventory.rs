@@ -82,10 +82,9 @@ impl Inventory {
         repo: &Arc<Repository>,
         findings: &mut Findings,
     ) -> Result<()> {
-        let (attempts, forgotten) = futures::try_join!(
-            repo.store().list(BACKUPS_PREFIX),
-            repo.store().list(FORGOTTEN_PREFIX)
-        )?;
+        // in this order: an attempt is forgotten after the one in its place was committed
+        let forgotten = repo.store().list(FORGOTTEN_PREFIX).await?;
+        let attempts = repo.store().list(BACKUPS_PREFIX).await?;
         let forgotten: HashSet<AttemptName> =
             forgotten.iter().filter_map(|l| parse_forgotten_key(&l.key).ok()).collect();
         let mut names = Vec::new();

@@ -176,11 +176,24 @@ impl Check {
         lease: &LeaseOptions,
         repaired: &mut Repaired,
     ) -> Result<bool> {
-        for name in std::mem::take(&mut self.inventory.superseded) {
-            self.repo.forget(&name, &lease.tool).await?;
+        let superseded = std::mem::take(&mut self.inventory.superseded);
+        let damaged = self.damaged().await?;
+        for name in superseded {
+            let same = |of: &Damaged<'_>| {
+                let Manifest { volume, backup_id, .. } = of.manifest;
+                (volume, backup_id) == (&name.volume, &name.backup_id)
+            };
+            // it may have what the one in its place has lost
+            if damaged.iter().any(same) {
+                continue;
+            }
+            match self.repo.forget(&name, &lease.tool).await {
+                // another check has forgotten it, and a collection removed it
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                forgotten => forgotten?,
+            }
             repaired.superseded += 1;
         }
-        let damaged = self.damaged().await?;
         if damaged.is_empty() {
             return Ok(false);
         }
@@ -228,7 +241,10 @@ impl Check {
         }
         let done = done?;
         if done.is_ok() {
-            self.repo.forget(&of.manifest.name(), &lease.tool).await?;
+            match self.repo.forget(&of.manifest.name(), &lease.tool).await {
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                forgotten => forgotten?,
+            }
         }
         Ok(done)
     }
@@ -262,6 +278,10 @@ impl Check {
             match writer.commit(manifest, &own, &reused).await? {
                 Commit::Done(_) | Commit::AlreadyDone(_) => return Ok(Ok(())),
                 Commit::StoreAgain { missing: gone } => missing.extend(gone),
+                // only under the damaged attempt as its parent is the rest of the map kept
+                Commit::Restart { .. } if writer.parent().is_none() => {
+                    return Ok(Err("it was forgotten meanwhile".into()));
+                }
                 Commit::Restart { reason } => tracing::info!("made whole again: {reason}"),
             }
             let avoid = writer.condemned().iter().chain(&missing).copied().collect();

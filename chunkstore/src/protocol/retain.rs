@@ -14,7 +14,7 @@
 
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::names::{KEYS_PREFIX, TOP_KEYS, pack_key, stub_key};
+use crate::format::names::{FEATURES_PREFIX, KEYS_PREFIX, TOP_KEYS, pack_key, stub_key};
 use crate::format::stub::Stub;
 use crate::ids::PackId;
 use crate::limits::{GC_BYTES_MAX, STUB_HOPS_MAX};
@@ -187,11 +187,12 @@ async fn retain_stub(
     Ok(stub.relocations().iter().map(|(_, to)| to.pack).collect())
 }
 
-/// Locks what every restore needs: `format` and all key slots.
+/// Locks what every restore needs: `format`, all key slots, and features.
 pub(super) async fn retain_base(repo: &Repository, retention: Retention) -> Result<Extended> {
     let mut done = Extended::default();
-    let listed = repo.store().list(KEYS_PREFIX).await?;
-    let keys = listed.into_iter().map(|l| l.key).chain(TOP_KEYS.map(str::to_owned));
+    let (keys, features) =
+        futures::try_join!(repo.store().list(KEYS_PREFIX), repo.store().list(FEATURES_PREFIX))?;
+    let keys = keys.into_iter().chain(features).map(|l| l.key).chain(TOP_KEYS.map(str::to_owned));
     for key in keys {
         // a slot that was removed since is missed by nobody
         done.count(repo.store().retain(&key, retention).await?);

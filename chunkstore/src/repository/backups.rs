@@ -228,8 +228,10 @@ impl Repository {
             Some(volume) => (manifests_of(volume), forgotten_of(volume)),
             None => (BACKUPS_PREFIX.to_owned(), FORGOTTEN_PREFIX.to_owned()),
         };
-        let (backups, forgotten) =
-            futures::try_join!(self.store.list(&backups), self.store.list(&forgotten))?;
+        // in this order: an attempt is forgotten after the one in its place was committed, so who
+        // finds it forgotten finds the other one
+        let forgotten = self.store.list(&forgotten).await?;
+        let backups = self.store.list(&backups).await?;
         let forgotten: HashSet<AttemptName> =
             forgotten.iter().filter_map(|l| parse_forgotten_key(&l.key).ok()).collect();
         let attempt = |l: &crate::store::Listed| {

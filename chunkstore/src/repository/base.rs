@@ -27,12 +27,17 @@ pub struct BaseProblem {
 
 /// `format`, or its copy where that is gone.
 pub(super) async fn either_copy(store: &Store) -> Result<Option<(&'static str, Bytes)>> {
+    let mut first = None;
     for key in [FORMAT_KEY, FORMAT_COPY_KEY] {
-        if let Some(bytes) = store.get_opt_at_most(key, RECORD_OVERHEAD).await? {
-            return Ok(Some((key, bytes)));
+        match store.get_opt_at_most(key, RECORD_OVERHEAD).await {
+            Ok(Some(bytes)) => return Ok(Some((key, bytes))),
+            Ok(None) => {}
+            // too long for what it is
+            Err(e) if e.kind() == ErrorKind::Corrupt && key == FORMAT_KEY => first = Some(e),
+            Err(e) => return Err(e),
         }
     }
-    Ok(None)
+    first.map_or(Ok(None), Err)
 }
 
 /// The second copy, if it is there and another than what was read.

@@ -135,8 +135,8 @@ impl Repository {
                 Ok(name) if name.need() >= need && !self.knows(&name) => unknown.push(name),
                 // it is needed for less, or known
                 Ok(_) => {}
-                // a later version may name features otherwise: who only reads leaves that alone
-                Err(_) if need == FeatureNeed::Read => {}
+                // a later version may name others otherwise: who only reads leaves that alone
+                Err(_) if need == FeatureNeed::Read && !is_to_read(&listed.key) => {}
                 Err(e) => return Err(self.strange(&listed.key, doing, e)),
             }
         }
@@ -199,6 +199,12 @@ impl Repository {
             None => Err(corrupt(&key, "it was listed and is gone, and features are never removed")),
         }
     }
+}
+
+/// Whether it lies where only what is needed to read may lie.
+fn is_to_read(key: &str) -> bool {
+    let rest = key.strip_prefix(FEATURES_PREFIX).and_then(|r| r.strip_prefix("read"));
+    rest.is_some_and(|rest| rest.starts_with('/'))
 }
 
 #[cfg(test)]

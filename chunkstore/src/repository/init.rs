@@ -99,9 +99,10 @@ impl Repository {
                 return Err(Error::new(ErrorKind::AlreadyExists, context, detail));
             }
         }
-        let known = KNOWN_FEATURES;
+        let (known, read_from) = (KNOWN_FEATURES, FORMAT_KEY);
         let keys = Arc::new(keys);
-        let repo = Arc::new(Self { store, params, keys, master, opened_with, format, known });
+        let repo =
+            Arc::new(Self { store, params, keys, master, opened_with, format, read_from, known });
         repo.write_rest_of_base().await;
         Ok(repo)
     }

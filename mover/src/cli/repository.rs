@@ -11,7 +11,7 @@ use super::settings::{KeySources, RepositoryPlace};
 use chunkstore::{
     ChunkSize, Credential, Encryption, Error, ErrorKind, InitOptions, KdfCost, Repository, Result,
     Store, StoreOptions,
-    format::check_parameters,
+    format::{check_parameters, names::TOP_KEYS},
     open_url, random_bytes,
     store::{RetainPolicy, directory_of, open_url_with},
 };
@@ -321,7 +321,7 @@ pub(crate) fn refuse_key_in_repository(ctx: &Context, key_file: &Path) -> Result
 }
 
 fn is_repository(directory: &Path) -> bool {
-    directory.join("format").exists()
+    TOP_KEYS.iter().any(|key| directory.join(key).exists())
 }
 
 fn init_embedded(

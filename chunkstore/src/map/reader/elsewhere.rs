@@ -8,6 +8,7 @@ use crate::ids::PageId;
 use crate::limits::PAGE_PLAIN_BYTES_MAX;
 use crate::salvage::Salvage;
 use crate::units::Location;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// What is of a newer version is whole, and stays where it is.
@@ -34,7 +35,11 @@ impl MapReader {
         };
         let page = |(at, _): &(usize, Error)| (wanted[*at].page.id, wanted[*at].page.location);
         let lost: Vec<(PageId, Location)> = bad.iter().map(page).collect();
-        let places = Box::pin(salvage.find_pages(&lost)).await?;
+        let places = Box::pin(salvage.find_pages(&lost)).await.unwrap_or_else(|e| {
+            // lost as they would be if nobody had looked
+            tracing::warn!("damaged pages could not be looked for elsewhere: {e}");
+            HashMap::new()
+        });
         for (at, e) in bad {
             let of_page = places.get(&wanted[at].page.id).map_or(&[][..], Vec::as_slice);
             match self.first_right(&wanted[at], of_page).await? {

@@ -6,7 +6,7 @@ use super::locked::spare_locked;
 use super::mark::Mark;
 use super::plan::{DEAD_MAX, plan_condemned, plan_rewrites};
 use super::rewrite::{Rewritten, rewrite};
-use super::{CollectOptions, Collected, Stop, blockers};
+use super::{COLLECT, CollectOptions, Collected, Stop, blockers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::gc::{Condemned, CondemnedList};
 use crate::format::lease::LeaseRole;
@@ -82,6 +82,7 @@ async fn under_lease(
     in_doubt: &mut bool,
     done: &mut Collected,
 ) -> Result<Option<Condemnation>> {
+    repo.refuse_unknown_to_write(COLLECT).await?;
     blockers::fence_expired_leases(repo, own, options).await?;
     let Unreferenced { mut list, rewrites, outdated, mark } =
         Box::pin(find(repo, options, done)).await?; // 2 and 3

@@ -134,9 +134,6 @@ async fn decide(
     if let Err(e) = mark.update(repo, &forgotten, options.limits).await {
         return Ok((give_up(repo, generation, &mark, e).await?, None));
     }
-    // what was added before this look, this mark may not have seen; whoever relies on what is added
-    // after it has begun after the list was there
-    repo.refuse_unknown_to_write(COLLECT).await?;
     done.pages_read += mark.reached.pages.saturating_sub(pages);
     done.mark_bytes = done.mark_bytes.max(mark.memory_bytes());
     let exists: Vec<Option<PackId>> = stream::iter(targets(list))
@@ -177,12 +174,15 @@ async fn give_up(
     create_verdict(repo, generation, Verdict { dead: Vec::new() }).await
 }
 
-/// Decides, or takes over what was decided.
+/// Decides, or takes over what was decided. Features are looked for here, so after the mark: what
+/// was added before, that mark may not have seen; whoever relies on what is added after this look
+/// has begun after the list was there.
 async fn create_verdict(
     repo: &Repository,
     generation: &GenerationId,
     verdict: Verdict,
 ) -> Result<Verdict> {
+    repo.refuse_unknown_to_write(COLLECT).await?;
     let key = verdict_key(generation);
     let bytes = verdict.encode(repo.keys(), repo.id(), &key)?;
     match repo.store().create(&key, bytes.into()).await? {

@@ -22,7 +22,9 @@ pub(super) async fn attempts_of(
         format!("{}{backup_id}/", manifests_of(volume)),
         format!("{}{backup_id}/", forgotten_of(volume)),
     );
-    let (made, forgot) = futures::try_join!(store.list(&made), store.list(&forgot))?;
+    // in this order: an attempt is forgotten after the one in its place was committed
+    let forgot = store.list(&forgot).await?;
+    let made = store.list(&made).await?;
     let mut made: Vec<AttemptName> =
         made.iter().filter_map(|l| parse_manifest_key(&l.key).ok()).collect();
     made.sort_unstable_by_key(|name| std::cmp::Reverse(name.attempt));

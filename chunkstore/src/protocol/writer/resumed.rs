@@ -22,6 +22,7 @@
 //! checkpoint has the plan's digest. So another list, another size, another snapshot never goes on
 //! from there. Among several the one that is furthest.
 
+use super::look::BACK_UP;
 use super::{Writer, WriterOptions, next_attempt, role, unreliable};
 use crate::error::{ErrorKind, Result};
 use crate::format::lease::{Checkpoint, FrontierPage, Lease, LeaseRole};
@@ -166,6 +167,7 @@ impl Writer {
                 let mut writer = Self::under(repo, found, attempt, existing, keeper);
                 (writer.parent, writer.candidates) = (parent, candidates);
                 // the lease stays whatever happens, it may be another process's too
+                repo.refuse_unknown_to_write(BACK_UP).await?;
                 writer.probe_create_once().await?;
                 // for what it will reuse from now on
                 writer.read_lists().await?;

@@ -49,6 +49,7 @@ async fn either_copy_opens_the_repository() {
             ("empty".into(), Some(Vec::new())),
             ("cut".into(), Some(good[..good.len() - 1].to_vec())),
             ("longer".into(), Some([&good[..], b"x"].concat())),
+            ("far longer".into(), Some(vec![b'x'; 1 << 20])),
             ("another's".into(), Some(anothers.to_vec())),
         ];
         for at in 0..good.len() {
@@ -92,6 +93,11 @@ async fn a_clear_copy_is_not_taken_where_a_key_is_given() {
     let clear = Repository::init(store, init_options(None)).await.unwrap();
     write(&inner, FORMAT_COPY_KEY, clear.format.to_vec()).await;
     open(&inner).await.unwrap();
+    // nor where the key was forgotten
+    let without = Repository::open(store_on(Arc::clone(&inner) as _).1, &[]).await.unwrap_err();
+    assert_eq!(without.kind(), ErrorKind::WrongKey, "{without}");
+    let wrong = Repository::open(store_on(Arc::clone(&inner) as _).1, &[key_file(9)]).await;
+    assert_eq!(wrong.unwrap_err().kind(), ErrorKind::WrongKey);
     delete(&inner, FORMAT_KEY).await;
     let e = open(&inner).await.unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Usage, "{e}");

@@ -77,6 +77,7 @@ impl Scene {
             master: repo.master.clone(),
             opened_with: repo.opened_with,
             format: repo.format.clone(),
+            read_from: repo.read_from,
             known: repo.known,
         };
         let repos: Vec<Repository> = pairs.iter().map(|(own, _)| on(&self.opened[*own])).collect();

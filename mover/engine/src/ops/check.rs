@@ -168,6 +168,10 @@ struct CheckRun<'a> {
 impl CheckRun<'_> {
     fn all(&self) -> Result<CheckReport> {
         let limits = ReadLimits::default();
+        if self.options.repair {
+            // before hours of reading
+            self.wait(self.repo.refuse_unknown_to_write("check and repair"))?;
+        }
         let mut check = self.wait(Box::pin(Check::begin(self.repo, limits)))?;
         let selected = self.select(&check)?;
         self.run.progress.set_phase(Phase::Verifying);
@@ -231,17 +235,27 @@ impl CheckRun<'_> {
             let todo = check.packs(|_| false);
             self.packs(check, todo, &HashSet::new())?;
         }
-        if let Some(lease) = &self.options.lease
-            && self.wait(Box::pin(check.make_whole(lease, repaired)))?
-        {
-            self.wait(Box::pin(check.again()))?;
-            let todo = check.packs(|_| false);
-            self.packs(check, todo, &HashSet::new())?;
-        }
+        // what stops this must not keep the damage from being recorded
+        let made_whole = match &self.options.lease {
+            Some(lease) => self.wait(Box::pin(check.make_whole(lease, repaired))),
+            None => Ok(false),
+        };
+        let stopped = match made_whole {
+            Ok(false) => None,
+            Ok(true) => {
+                self.wait(Box::pin(check.again()))?;
+                let todo = check.packs(|_| false);
+                self.packs(check, todo, &HashSet::new())?;
+                None
+            }
+            Err(e) if e.kind() == ErrorKind::Cancelled => return Err(e),
+            Err(e) => Some(e),
+        };
         self.wait(self.reader.check_held())?;
         self.wait(Box::pin(check.repair_segments(repaired)))?;
         self.wait(check.record_damage(repaired))?;
-        self.wait(check.clear_records(read, repaired))
+        self.wait(check.clear_records(read, repaired))?;
+        stopped.map_or(Ok(()), Err)
     }
 
     /// Which packs are read whole.

@@ -15,7 +15,7 @@ use super::plan::{PlanScope, Want};
 use crate::run::failure::Failure;
 use crate::run::{Progress, RunContext};
 use chunkstore::salvage::{Salvage, Salvaged};
-use chunkstore::{Advice, MapReader, Result};
+use chunkstore::{Advice, ErrorKind, MapReader, Result};
 use serde::Serialize;
 use std::io::Write;
 use std::sync::Arc;
@@ -74,7 +74,15 @@ pub(super) fn mend<'scope, 'env: 'scope>(
         }
         let lost: Vec<_> = waiting.iter().map(|damaged| (damaged.id, damaged.at)).collect();
         let found = run.context.wait(Box::pin(run.salvage.find_chunks(&lost)));
-        let looked = failure.note(found).is_some();
+        let looked = match found {
+            Ok(_) => true,
+            Err(e) if e.kind() == ErrorKind::Cancelled => failure.note::<u64>(Err(e)).is_some(),
+            // lost as it would be if nobody had looked
+            Err(e) => {
+                tracing::warn!("damaged chunks could not be looked for elsewhere: {e}");
+                false
+            }
+        };
         let (mut wants, mut gone) = (Vec::new(), Vec::new());
         for damaged in waiting {
             match run.salvage.place(&damaged.id).filter(|place| *place != damaged.at) {

@@ -23,14 +23,14 @@ pub struct Base {
     pub copy: Manifest,
 }
 
-/// Which run made a backup, wherever copies of it lie. Repository and attempt name the run; the
-/// rest tells apart what two byte for byte copies of one repository have made since.
+/// Which run made a backup, wherever copies of it lie. Not the attempt: a repair makes another one
+/// of the same run. Times tell apart what two byte for byte copies of one repository have made
+/// since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Made<'a> {
     repository: RepositoryId,
     volume: &'a VolumeName,
     backup_id: &'a BackupId,
-    attempt: u32,
     size_bytes: u64,
     started: DateTime<Utc>,
     finished: DateTime<Utc>,
@@ -39,15 +39,12 @@ struct Made<'a> {
 
 impl<'a> Made<'a> {
     fn of(repository: RepositoryId, m: &'a Manifest) -> Self {
-        let (repository, attempt) = match &m.copied_from {
-            None => (repository, m.attempt),
-            Some(from) => (from.origin_repository_id, from.origin_attempt),
-        };
+        let origin = m.copied_from.as_ref();
+        let repository = origin.map_or(repository, |from| from.origin_repository_id);
         Self {
             repository,
             volume: &m.volume,
             backup_id: &m.backup_id,
-            attempt,
             size_bytes: m.size_bytes,
             started: m.started,
             finished: m.finished,
