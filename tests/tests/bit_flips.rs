@@ -211,10 +211,6 @@ impl Rotting {
         let mut cannot = 0;
         let what = format!("{} {key} {what}", self.golden.name);
         match kind_of(key) {
-            "format" => {
-                let e = self.open().map(drop).unwrap_err();
-                assert!(is_damage(&e) || e.kind() == ErrorKind::WrongKey, "{what}: {e}");
-            }
             "keys" => self.key_is_refused(key, &what),
             _ => {
                 let repo = self.open().unwrap();
@@ -368,5 +364,5 @@ fn rot_in_an_encrypted_repository() {
 
 #[test]
 fn rot_in_a_plain_repository() {
-    rot(Golden::all().into_iter().next_back().unwrap());
+    rot(Golden::all().into_iter().nth(1).unwrap());
 }

@@ -89,6 +89,9 @@ fn repositories_that_cannot_be_read() {
     let stage = Stage::new("bad-format");
     let format = stage.repository().join("format");
     let good = fs::read(&format).expect("format");
+    // the second copy would open it
+    let copy = stage.repository().join("format-copy");
+    fs::remove_file(&copy).expect("remove the copy");
     let patched = |at: usize, byte: u8| {
         let mut bytes = good.clone();
         bytes[at] = byte;

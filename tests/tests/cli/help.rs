@@ -2,7 +2,7 @@
 
 use tests::Mover;
 
-const COMMANDS: [&str; 15] = [
+const COMMANDS: [&str; 16] = [
     "init",
     "backup",
     "restore",
@@ -11,6 +11,7 @@ const COMMANDS: [&str; 15] = [
     "stats",
     "verify",
     "check",
+    "upgrade",
     "diff",
     "changes",
     "forget",

@@ -38,15 +38,33 @@ pub(crate) struct CheckArgs {
     #[arg(long, env = "MOVER_FIND_ROOTS", value_parser = FalseyValueParser::new())]
     pub(crate) find_roots: bool,
     /// Make a backup of a root that was found, by the beginning of its id
-    #[arg(long, env = "MOVER_ADOPT", value_name = "ROOT", requires = "find_roots")]
+    #[arg(
+        long,
+        hide_short_help = true,
+        env = "MOVER_ADOPT",
+        value_name = "ROOT",
+        requires = "find_roots"
+    )]
     pub(crate) adopt: Option<String>,
     /// Of which volume, and under which id; by default a volume named after the root, and a random
     /// id. A volume that has backups gets it at the place of its time
-    #[arg(long = "as", env = "MOVER_AS", value_name = "VOLUME[@ID]", requires = "adopt")]
+    #[arg(
+        long = "as",
+        hide_short_help = true,
+        env = "MOVER_AS",
+        value_name = "VOLUME[@ID]",
+        requires = "adopt"
+    )]
     pub(crate) adopt_as: Option<String>,
     /// Size of the volume, where its pages leave it open; by default that of the volume that shares
     /// most with it
-    #[arg(long, env = "MOVER_SIZE", value_name = "BYTES", requires = "adopt")]
+    #[arg(
+        long,
+        hide_short_help = true,
+        env = "MOVER_SIZE",
+        value_name = "BYTES",
+        requires = "adopt"
+    )]
     pub(crate) size: Option<String>,
     #[command(flatten)]
     pub(crate) reading: ReadingArgs,
