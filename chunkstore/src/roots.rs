@@ -31,6 +31,7 @@ use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::salvage::{directories, page_packs, places};
 use crate::seal::Opener;
 use crate::units::{ChunkRef, Geometry, Location, PageRef, page_span};
+use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use futures::{StreamExt, stream};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -184,12 +185,13 @@ async fn unfinished_pages(repo: &Arc<Repository>) -> Result<HashSet<PageId>> {
         if parse_lease_key(&listed.key).is_err() {
             continue;
         }
-        let Some(bytes) = repo.store().get_opt_at_most(&listed.key, bytes_max).await? else {
-            continue;
-        };
-        // of one that cannot be read nobody goes on
-        let Ok(lease) = Lease::decode(repo.keys(), repo.id(), &listed.key, &bytes) else {
-            continue;
+        let open = |bytes: &Bytes| Lease::decode(repo.keys(), repo.id(), &listed.key, bytes);
+        let lease = match repo.store().open_opt(&listed.key, bytes_max, open).await {
+            Ok(Some(lease)) => lease,
+            Ok(None) => continue,
+            // of one that cannot be read nobody goes on
+            Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => continue,
+            Err(e) => return Err(e),
         };
         let frontier = lease.checkpoint.into_iter().flat_map(|checkpoint| checkpoint.frontier);
         pages.extend(frontier.filter_map(|subtree| subtree.root).map(|page| page.id));

@@ -11,6 +11,7 @@
 //! - `store/fault.rs` turns the errors of `object_store` into ours, `store/clock.rs` knows whether
 //!   a clock is why.
 //! - `store/lock.rs` locks objects against deletion, where the store can.
+//! - `store/opened.rs` reads what is to be opened a second time where it does not open.
 //! - `store/retry.rs` bounds, counts and spaces the tries of a request, `store/health.rs` those of
 //!   all requests to a server that does not answer.
 //! - `store/rate_limiter.rs` limits the rate of transfers.
@@ -29,6 +30,7 @@ mod fault;
 mod health;
 mod leftovers;
 mod lock;
+mod opened;
 mod place;
 mod rate_limiter;
 mod retry;
@@ -462,7 +464,7 @@ impl Store {
         Err(self.failed(fault, self.context(verb, key), e))
     }
 
-    fn absent(&self, key: &str) -> Error {
+    pub(crate) fn absent(&self, key: &str) -> Error {
         Error::new(ErrorKind::NotFound, self.context("read", key), "there is no such object")
     }
 

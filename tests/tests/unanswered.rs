@@ -30,6 +30,8 @@ use tests::{Death, DyingStore, Rng, Vault, VaultParams};
 
 const LISTING: &str = "list repo/dedup";
 const TAKEN: &str = "create repo/leases/";
+/// The last request of whoever opens a repository.
+const OPENED: &str = "list repo/features";
 /// The first request of a commit looks at the own lease.
 const COMMIT: &str = "head repo/leases/";
 const LEASE: &str = "put repo/leases/";
@@ -157,15 +159,14 @@ fn heeds_a_stop_everywhere(objects: &InMemory, run: Run<'_>) {
     run(answering.clone(), &cancel).unwrap();
     let log = answering.log.lock().unwrap();
     let committed = log.iter().position(|name| name.starts_with(COMMIT)).unwrap_or(log.len());
+    // the test opens the repository, and so does the program, with a wait of its own
+    let opened = log.iter().position(|name| name.starts_with(OPENED)).expect("it is opened") + 1;
     let mut cases = BTreeSet::new();
-    for name in &log[..committed] {
+    for name in &log[opened..committed] {
         let kind = kind(name);
-        // the test opens the repository, and so does the program, with a wait of its own
-        if kind.ends_with("/format") || kind.ends_with("/keys") {
-            continue;
-        }
-        let of_kind = log[..committed].iter().filter(|name| name.starts_with(&kind)).count();
-        cases.extend([(kind.clone(), 0), (kind, of_kind - 1)]);
+        let of_kind = |log: &[String]| log.iter().filter(|name| name.starts_with(&kind)).count();
+        let cases_of_kind = [of_kind(&log[..opened]), of_kind(&log[..committed]) - 1];
+        cases.extend(cases_of_kind.map(|before| (kind.clone(), before)));
     }
     assert!(cases.len() > 2, "{log:?}");
     thread::scope(|threads| {

@@ -8,6 +8,7 @@ use crate::ids::PackId;
 use crate::limits::{GC_BYTES_MAX, RECORD_CLEAR_BYTES_MAX, STUB_HOPS_MAX};
 use crate::repository::Repository;
 use crate::units::Location;
+use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -114,7 +115,8 @@ impl StubFollower {
             return Ok(Arc::clone(stub));
         }
         let key = stub_key(pack);
-        let Some(bytes) = repo.store().get_opt_at_most(&key, STUB_BYTES_MAX).await? else {
+        let open = |bytes: &Bytes| Stub::decode(repo.keys(), repo.id(), &key, bytes);
+        let Some(stub) = repo.store().open_opt(&key, STUB_BYTES_MAX, open).await? else {
             return Err(Error::new(
                 ErrorKind::Missing,
                 format!("read {} in {}", pack_key(pack), repo.store().url()),
@@ -125,7 +127,7 @@ impl StubFollower {
                 Advice::VerifyOthers.words()
             )));
         };
-        let stub = Arc::new(Stub::decode(repo.keys(), repo.id(), &key, &bytes)?);
+        let stub = Arc::new(stub);
         let size = stub.relocations().len();
         if size > KEPT_MAX {
             return Ok(stub);

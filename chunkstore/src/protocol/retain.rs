@@ -22,6 +22,7 @@ use crate::map::{PageAt, ReadLimits, Visited, Visitor, VolumeMap, reach};
 use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::store::{Retained, Retention};
 use crate::units::ChunkRef;
+use bytes::Bytes;
 use futures::{StreamExt, stream};
 use std::collections::{HashMap, HashSet};
 
@@ -175,15 +176,15 @@ async fn retain_stub(
 ) -> Result<HashSet<PackId>> {
     let key = stub_key(pack);
     let bytes_max = u64::from(GC_BYTES_MAX) + RECORD_OVERHEAD;
-    let bytes = repo.store().get_opt_at_most(&key, bytes_max).await?;
+    let open = |bytes: &Bytes| Stub::decode(repo.keys(), repo.id(), &key, bytes);
+    let stub = repo.store().open_opt(&key, bytes_max, open).await?;
     let retained = repo.store().retain(&key, retention).await?;
-    let (Some(bytes), true) = (bytes, done.count(retained)) else {
+    let (Some(stub), true) = (stub, done.count(retained)) else {
         let context = format!("lock {} in {}", pack_key(pack), repo.store().url());
         let detail = format!("the pack does not exist, and no {key} says where its content went");
         let find = Advice::FindLosses.words();
         return Err(Error::new(ErrorKind::Missing, context, detail).hint(find));
     };
-    let stub = Stub::decode(repo.keys(), repo.id(), &key, &bytes)?;
     Ok(stub.relocations().iter().map(|(_, to)| to.pack).collect())
 }
 

@@ -20,6 +20,7 @@ use crate::format::names::{
 use crate::ids::{BackupId, VolumeName};
 use crate::limits::{MANIFEST_BYTES_MAX, SMALL_RECORD_BYTES_MAX};
 use crate::store::Created;
+use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::{StreamExt, stream};
 use std::collections::HashSet;
@@ -67,6 +68,8 @@ pub struct Recent {
     pub backups: Vec<Manifest>,
     /// These are all that it has and that can be read.
     pub complete: bool,
+    /// Why others of the volume could not be read.
+    pub unreadable: Vec<String>,
 }
 
 /// The newest backup of a volume that a run has seen.
@@ -148,6 +151,7 @@ impl Repository {
             let (backups, problems) = self.read_attempts(attempts).await?;
             for (_, problem) in problems {
                 tracing::warn!("{problem}");
+                recent.unreadable.push(problem.to_string());
             }
             recent.backups.extend(backups.into_iter().map(|b| b.manifest));
             keep_highest(&mut recent.backups, Manifest::name);
@@ -194,8 +198,8 @@ impl Repository {
     /// What stands at the key of an attempt.
     pub(crate) async fn read_manifest(&self, name: &AttemptName) -> Result<Option<ManifestRecord>> {
         let key = name.manifest_key();
-        let bytes = self.store.get_opt_at_most(&key, MANIFEST_OBJECT_BYTES_MAX).await?;
-        bytes.map(|bytes| self.decode_manifest(&key, &bytes)).transpose()
+        let open = |bytes: &Bytes| self.decode_manifest(&key, bytes);
+        self.store.open_opt(&key, MANIFEST_OBJECT_BYTES_MAX, open).await
     }
 
     pub(crate) fn decode_manifest(&self, key: &str, bytes: &[u8]) -> Result<ManifestRecord> {
@@ -208,13 +212,17 @@ impl Repository {
     pub(crate) async fn confirm_forgotten(&self, name: &AttemptName) -> Result<()> {
         let key = name.forgotten_key();
         let bytes_max = u64::from(SMALL_RECORD_BYTES_MAX) + RECORD_OVERHEAD;
-        let bytes = self.store.get_at_most(&key, bytes_max).await?;
-        let record = Forgotten::decode(&self.keys, self.id(), &key, &bytes);
-        record.map(|_| ()).map_err(|e| {
-            e.within(format!("confirm {key} in {}", self.store.url())).hint(
-                "nothing is deleted as long as it is there: if nobody forgot that backup, somebody has put it there; delete it",
-            )
-        })
+        let open = |bytes: &Bytes| Forgotten::decode(&self.keys, self.id(), &key, bytes);
+        match self.store.open_opt(&key, bytes_max, open).await {
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => Err(self.store.absent(&key)),
+            Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => {
+                Err(e.within(format!("confirm {key} in {}", self.store.url())).hint(
+                    "nothing is deleted as long as it is there: if nobody forgot that backup, somebody has put it there; delete it",
+                ))
+            }
+            Err(e) => Err(e),
+        }
     }
 
     pub(crate) async fn is_forgotten(&self, name: &AttemptName) -> Result<bool> {

@@ -9,6 +9,7 @@ use crate::format::names::{DAMAGED_PREFIX, GC_PREFIX, GcObject, parse_damaged_ke
 use crate::ids::PackId;
 use crate::limits::{GC_BYTES_MAX, SMALL_RECORD_BYTES_MAX};
 use crate::units::Location;
+use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use std::collections::{HashMap, HashSet};
 
@@ -31,14 +32,11 @@ pub(crate) async fn read_condemned(repo: &Repository) -> Result<HashSet<PackId>>
         .filter(|key| matches!(parse_gc_key(key), Ok((_, GcObject::Condemned))));
     let read = |key: String| async move {
         let bytes_max = u64::from(GC_BYTES_MAX) + RECORD_OVERHEAD;
-        let Some(bytes) = repo.store().get_opt_at_most(&key, bytes_max).await? else {
-            return Ok::<_, Error>(Vec::new());
-        };
-        let list = Condemned::decode(repo.keys(), repo.id(), &key, &bytes)
-            .map_err(|e| unreadable_list(e, repo, &key))?;
-        Ok(match list {
-            Condemned::Fence => Vec::new(),
-            Condemned::List(CondemnedList { mut dead, rewritten, .. }) => {
+        let open = |bytes: &Bytes| Condemned::decode(repo.keys(), repo.id(), &key, bytes);
+        let list = repo.store().open_opt(&key, bytes_max, open).await;
+        Ok::<_, Error>(match list.map_err(|e| unreadable_list(e, repo, &key))? {
+            None | Some(Condemned::Fence) => Vec::new(),
+            Some(Condemned::List(CondemnedList { mut dead, rewritten, .. })) => {
                 dead.extend(rewritten.iter().map(|stub| *stub.pack()));
                 dead
             }
@@ -152,11 +150,9 @@ pub(crate) async fn damage_records(repo: &Repository) -> Result<(Vec<DamageRecor
     let keys = listed.into_iter().map(|l| l.key).filter(|key| parse_damaged_key(key).is_ok());
     let read = |key: String| async move {
         let bytes_max = u64::from(SMALL_RECORD_BYTES_MAX) + RECORD_OVERHEAD;
-        let Some(bytes) = repo.store().get_opt_at_most(&key, bytes_max).await? else {
-            return Ok::<_, Error>(None);
-        };
-        let entries = Damaged::decode(repo.keys(), repo.id(), &key, &bytes)?.entries;
-        Ok(Some(DamageRecord { key, entries }))
+        let open = |bytes: &Bytes| Damaged::decode(repo.keys(), repo.id(), &key, bytes);
+        let record = repo.store().open_opt(&key, bytes_max, open).await?;
+        Ok::<_, Error>(record.map(|Damaged { entries, .. }| DamageRecord { key, entries }))
     };
     let mut results = stream::iter(keys).map(read).buffer_unordered(DAMAGED_IN_FLIGHT);
     let (mut all, mut warnings) = (Vec::new(), Vec::new());

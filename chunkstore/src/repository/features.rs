@@ -15,6 +15,7 @@ use crate::format::feature::{Feature, FeatureName, FeatureNeed};
 use crate::format::names::FEATURES_PREFIX;
 use crate::limits::SMALL_RECORD_BYTES_MAX;
 use crate::store::Created;
+use bytes::Bytes;
 use chrono::Utc;
 
 /// A feature that a program knows, as it is written into repositories.
@@ -194,8 +195,9 @@ impl Repository {
     async fn read_feature(&self, name: &FeatureName) -> Result<Feature> {
         let key = name.key();
         let bytes_max = u64::from(SMALL_RECORD_BYTES_MAX) + RECORD_OVERHEAD;
-        match self.store().get_opt_at_most(&key, bytes_max).await? {
-            Some(bytes) => Feature::decode(self.keys(), self.id(), &key, &bytes),
+        let open = |bytes: &Bytes| Feature::decode(self.keys(), self.id(), &key, bytes);
+        match self.store().open_opt(&key, bytes_max, open).await? {
+            Some(feature) => Ok(feature),
             None => Err(corrupt(&key, "it was listed and is gone, and features are never removed")),
         }
     }

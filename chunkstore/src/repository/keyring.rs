@@ -101,11 +101,11 @@ async fn read_all(store: &Store) -> Result<(Vec<KeyFound>, Vec<Error>)> {
     let listed = store.list(KEYS_PREFIX).await?;
     let keys = listed.into_iter().map(|l| l.key).filter(|key| parse_key_key(key).is_ok());
     let read = |key: String| async move {
-        // one that is removed right now is as good as gone
-        let Some(bytes) = store.get_opt_at_most(&key, KEY_BYTES_MAX).await? else {
-            return Ok(None);
+        let open = |bytes: &Bytes| {
+            Ok(KeyFound { info: read_key_info(&key, bytes)?, bytes: bytes.clone() })
         };
-        Ok(Some(KeyFound { info: read_key_info(&key, &bytes)?, bytes }))
+        // one that is removed right now is as good as gone
+        store.open_opt(&key, KEY_BYTES_MAX, open).await
     };
     let results: Vec<Result<Option<KeyFound>>> =
         stream::iter(keys).map(read).buffer_unordered(IN_FLIGHT).collect().await;

@@ -134,11 +134,9 @@ impl Repository {
     pub async fn read_stub(&self, pack: &PackId) -> Result<Option<Stub>> {
         let key = stub_key(pack);
         let bytes_max = u64::from(GC_BYTES_MAX) + RECORD_OVERHEAD;
-        let Some(bytes) = self.store.get_opt_at_most(&key, bytes_max).await? else {
-            return Ok(None);
-        };
+        let open = |bytes: &Bytes| Stub::decode(&self.keys, self.id(), &key, bytes);
         let within = |e: Error| e.within(format!("read {key} in {}", self.store.url()));
-        Stub::decode(&self.keys, self.id(), &key, &bytes).map(Some).map_err(within)
+        self.store.open_opt(&key, bytes_max, open).await.map_err(within)
     }
 
     /// Writes the forwarding stub of a pack that is gone, in the place of one that says less or

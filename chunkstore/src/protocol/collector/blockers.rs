@@ -26,6 +26,7 @@ use crate::limits::{GC_BYTES_MAX, LEASE_BYTES_MAX};
 use crate::protocol::lease::{LeaseKeeper, Removal};
 use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::store::Created;
+use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::{StreamExt, TryStreamExt, stream};
 use std::sync::Arc;
@@ -71,17 +72,16 @@ pub(super) async fn record_blockers(
 async fn read(repo: &Repository, generation: &GenerationId) -> Result<Option<Blockers>> {
     let key = blockers_key(generation);
     let bytes_max = u64::from(GC_BYTES_MAX) + RECORD_OVERHEAD;
-    let bytes = repo.store().get_opt_at_most(&key, bytes_max).await?;
-    bytes.map(|bytes| Blockers::decode(repo.keys(), repo.id(), &key, &bytes)).transpose()
+    let open = |bytes: &Bytes| Blockers::decode(repo.keys(), repo.id(), &key, bytes);
+    repo.store().open_opt(&key, bytes_max, open).await
 }
 
 /// `None`: it has ended. One that cannot be read is an error: it may stand for anybody.
 async fn read_lease(repo: &Repository, id: &LeaseId) -> Result<Option<Lease>> {
     let key = lease_key(id);
     let bytes_max = u64::from(LEASE_BYTES_MAX) + RECORD_OVERHEAD;
-    let bytes = repo.store().get_opt_at_most(&key, bytes_max).await?;
-    let lease = bytes.map(|bytes| Lease::decode(repo.keys(), repo.id(), &key, &bytes)).transpose();
-    lease.map_err(|e| {
+    let open = |bytes: &Bytes| Lease::decode(repo.keys(), repo.id(), &key, bytes);
+    repo.store().open_opt(&key, bytes_max, open).await.map_err(|e| {
         e.within("find out who is at work").hint(format!(
             "it is not known whose lease {key} is: delete that object once no backup, restore or collection is running"
         ))

@@ -29,6 +29,7 @@ use crate::map::{LiveSet, PageAt, Reached, ReadLimits, Visited, Visitor, VolumeM
 use crate::repository::condemned::unreadable_list;
 use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::units::{ChunkRef, Location};
+use bytes::Bytes;
 use futures::{StreamExt, TryStream, TryStreamExt, stream};
 use std::collections::{BTreeSet, HashSet};
 
@@ -287,8 +288,8 @@ fn stubs<'a>(
 ) -> impl TryStream<Ok = Option<Stub>, Error = Error> + Unpin + 'a {
     let read = move |pack: PackId| async move {
         let key = stub_key(&pack);
-        let bytes = repo.store().get_opt_at_most(&key, GC_OBJECT_BYTES_MAX).await?;
-        bytes.map(|b| Stub::decode(repo.keys(), repo.id(), &key, &b)).transpose()
+        let open = |bytes: &Bytes| Stub::decode(repo.keys(), repo.id(), &key, bytes);
+        repo.store().open_opt(&key, GC_OBJECT_BYTES_MAX, open).await
     };
     Box::pin(stream::iter(packs.to_vec()).map(read).buffer_unordered(IN_FLIGHT))
 }
@@ -371,7 +372,7 @@ pub(super) async fn read_condemned_list(
     generation: &GenerationId,
 ) -> Result<Option<Condemned>> {
     let key = crate::format::names::condemned_key(generation);
-    let bytes = repo.store().get_opt_at_most(&key, GC_OBJECT_BYTES_MAX).await?;
-    let decode = |bytes: bytes::Bytes| Condemned::decode(repo.keys(), repo.id(), &key, &bytes);
-    bytes.map(decode).transpose().map_err(|e| unreadable_list(e, repo, &key))
+    let open = |bytes: &Bytes| Condemned::decode(repo.keys(), repo.id(), &key, bytes);
+    let list = repo.store().open_opt(&key, GC_OBJECT_BYTES_MAX, open).await;
+    list.map_err(|e| unreadable_list(e, repo, &key))
 }

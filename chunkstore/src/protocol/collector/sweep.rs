@@ -29,6 +29,7 @@ use crate::map::LiveSet;
 use crate::repository::condemned::damage_records;
 use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::store::{Created, Kept};
+use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -114,8 +115,8 @@ pub(super) async fn sweep(
 async fn read_verdict(repo: &Repository, generation: &GenerationId) -> Result<Option<Verdict>> {
     let key = verdict_key(generation);
     let bytes_max = u64::from(GC_BYTES_MAX) + RECORD_OVERHEAD;
-    let bytes = repo.store().get_opt_at_most(&key, bytes_max).await?;
-    bytes.map(|bytes| Verdict::decode(repo.keys(), repo.id(), &key, &bytes)).transpose()
+    let open = |bytes: &Bytes| Verdict::decode(repo.keys(), repo.id(), &key, bytes);
+    repo.store().open_opt(&key, bytes_max, open).await
 }
 
 /// Steps 3 and 4: marks again, with the forgotten set that the list records, and decides; or takes

@@ -34,6 +34,7 @@ use crate::protocol::lease::LeaseKeeper;
 use crate::protocol::reader::{backup_at, stays_behind};
 use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::units::ChunkNo;
+use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 use futures::{StreamExt, stream};
@@ -328,18 +329,14 @@ async fn find(
 
 async fn read_lease(repo: &Repository, key: String) -> Result<Option<Lease>> {
     let bytes_max = u64::from(LEASE_BYTES_MAX) + RECORD_OVERHEAD;
-    let bytes = match repo.store().get_opt_at_most(&key, bytes_max).await {
-        Ok(Some(bytes)) => bytes,
-        Ok(None) => return Ok(None),
-        // too long for any lease
-        Err(e) if e.kind() == ErrorKind::Corrupt => {
+    let open = |bytes: &Bytes| Lease::decode(repo.keys(), repo.id(), &key, bytes);
+    match repo.store().open_opt(&key, bytes_max, open).await {
+        Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => {
             tracing::info!("passed over: {e}");
-            return Ok(None);
+            Ok(None)
         }
-        Err(e) => return Err(e),
-    };
-    let lease = Lease::decode(repo.keys(), repo.id(), &key, &bytes);
-    Ok(lease.inspect_err(|e| tracing::info!("passed over: {e}")).ok())
+        lease => lease,
+    }
 }
 
 impl Search {

@@ -110,7 +110,11 @@ fn candidates(
                     Ok(vec![parent.clone()])
                 }
                 None => {
-                    Err(absent(volume, format!("no backup was made of base snapshot {base:?}"))
+                    let mut why = format!("no backup was made of base snapshot {base:?}");
+                    if let Some(unreadable) = recent.unreadable.first() {
+                        why = format!("{why}, unless it is one that cannot be read: {unreadable}");
+                    }
+                    Err(absent(volume, why)
                         .hint("run the backup without a list, or with an allocated list"))
                 }
             }
