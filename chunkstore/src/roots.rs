@@ -63,11 +63,13 @@ pub struct FoundRoot {
 }
 
 /// All roots of trees that no manifest leads to, the highest first, then the one stored last. Takes
-/// no lease: what is being collected may be among them, and goes.
+/// no lease: what is being collected may be among them, and goes; so may what a run stored that is
+/// still at work, since its last checkpoint.
 pub async fn find(repo: &Arc<Repository>, limits: ReadLimits) -> Result<Vec<FoundRoot>> {
-    let known = Known::of_manifests(repo, limits).await?;
-    let unfinished = unfinished_pages(repo).await?;
+    // in this order: a run whose packs are listed has a lease, or has committed before that ended
     let listed = repo.store().list(PACKS_PREFIX).await?;
+    let unfinished = unfinished_pages(repo).await?;
+    let known = Known::of_manifests(repo, limits).await?;
     let packs: HashMap<PackId, (u64, DateTime<Utc>)> = listed
         .into_iter()
         .filter_map(|l| Some((parse_pack_key(&l.key).ok()?, (l.size_bytes, l.last_modified))))

@@ -261,11 +261,17 @@ class Repository:
     # backups
 
     def backups(self):
-        found = {}
+        found, unreadable = {}, {}
         for path in sorted(self.root.glob("backups/*/*/*")):
             key = str(path.relative_to(self.root))
-            body = json.loads(self.record(key, b"MVRMANI1"))
-            if body["type"] == "fence" or (self.root / key.replace("backups/", "forgotten/", 1)).exists():
+            if (self.root / key.replace("backups/", "forgotten/", 1)).exists():
+                continue
+            try:
+                body = json.loads(self.record(key, b"MVRMANI1"))
+            except Exception as e:  # also what does not decrypt, and what is no JSON
+                unreadable[tuple(key.split("/")[1:3])] = f"{key} cannot be read: {e!r}"
+                continue
+            if body["type"] == "fence":
                 continue
             need(body["type"] == "backup" and body["format"] == 1, f"{key}: type")
             name = f"{escaped(body['volume'])}/{body['backup_id']}/{body['attempt']}"
@@ -273,6 +279,9 @@ class Repository:
             of_id = found.setdefault((body["volume"], body["backup_id"]), body)
             if of_id["attempt"] < body["attempt"]:
                 found[(body["volume"], body["backup_id"])] = body
+        readable = {(escaped(volume), backup_id) for volume, backup_id in found}
+        for backup, why in unreadable.items():
+            need(backup in readable, why)
         return list(found.values())
 
     def restore(self, volume, backup_id, output):

@@ -97,6 +97,30 @@ fn the_second_reader_computes_the_test_vector_of_the_document() {
     assert_eq!(reader.ok(&document, &[], &["check-vectors"]).trim(), "21");
 }
 
+/// An attempt that cannot be read is nothing to it where another one of that backup can; the only
+/// one is named.
+#[test]
+fn the_second_reader_passes_over_an_unreadable_attempt_beside_another() {
+    let Some(reader) = reader() else { return };
+    let (library, work) = (Library::new(), work_dir("reader"));
+    for golden in Golden::all() {
+        let access = &access(&golden)[0];
+        let copy = golden.copy_to(&work.path().join(format!("{}-beside", golden.name)));
+        let manifests = library.list(&copy.open(&library).unwrap()).unwrap();
+        let first = manifests.first().expect("it has a backup");
+        let path = copy.dir.join(first.name().manifest_key());
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[20] ^= 1;
+        std::fs::write(path.with_file_name("999"), &bytes).unwrap();
+        reader.check_list(&copy.dir, access, &manifests);
+        assert_eq!(library.list(&copy.open(&library).unwrap()).unwrap(), manifests);
+        std::fs::write(&path, &bytes).unwrap();
+        let output = reader.run(&copy.dir, access, &["list"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("cannot be read"), "{said}");
+    }
+}
+
 /// With one copy of `format` gone or damaged it reads on; with a feature that is needed to read it
 /// does not.
 #[test]

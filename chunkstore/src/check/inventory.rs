@@ -37,7 +37,7 @@ const LARGE_IN_FLIGHT: usize = 2;
 pub(super) struct Inventory {
     /// That count, with readable manifests.
     pub(super) backups: Vec<Manifest>,
-    /// Committed attempts in whose place a later one of the same backup stands.
+    /// Attempts in whose place another one of the same backup stands.
     pub(super) superseded: Vec<AttemptName>,
     /// That count, and whose manifests cannot be read.
     pub(super) unreadable: Vec<AttemptName>,
@@ -120,6 +120,14 @@ impl Inventory {
         drop(records);
         let replaced = keep_highest(&mut self.backups, |manifest| manifest.name());
         self.superseded = replaced.iter().map(Manifest::name).collect();
+        // nothing is lost with one beside which another attempt can be read
+        let alone = |name: &mut AttemptName| !self.backups.iter().any(|b| name.is_of(&b.name()));
+        let beside: Vec<AttemptName> = {
+            let mut unreadable = std::mem::take(&mut self.unreadable);
+            self.unreadable = unreadable.extract_if(.., alone).collect();
+            unreadable
+        };
+        self.superseded.extend(beside);
         for name in &self.superseded {
             findings.note(format!(
                 "attempt {name} is left over, another one of that backup has taken its place: {}",

@@ -179,10 +179,7 @@ impl Check {
         let superseded = std::mem::take(&mut self.inventory.superseded);
         let damaged = self.damaged().await?;
         for name in superseded {
-            let same = |of: &Damaged<'_>| {
-                let Manifest { volume, backup_id, .. } = of.manifest;
-                (volume, backup_id) == (&name.volume, &name.backup_id)
-            };
+            let same = |of: &Damaged<'_>| of.manifest.name().is_of(&name);
             // it may have what the one in its place has lost
             if damaged.iter().any(same) {
                 continue;

@@ -95,6 +95,11 @@ pub struct AttemptName {
 }
 
 impl AttemptName {
+    /// Whether this is an attempt of the same backup.
+    pub fn is_of(&self, other: &Self) -> bool {
+        (&self.volume, &self.backup_id) == (&other.volume, &other.backup_id)
+    }
+
     /// `<volume>/<backup id>/<attempt>`, the volume escaped: the part that manifests and forgotten
     /// records share.
     pub fn to_path(&self) -> String {

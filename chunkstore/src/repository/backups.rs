@@ -273,6 +273,13 @@ impl Repository {
             }
         }
         keep_highest(&mut backups, |b| b.manifest.name());
+        // all attempts of a backup have the same content: one that can be read is the backup
+        let beside = |(attempt, _): &mut (Attempt, Error)| {
+            backups.iter().any(|b| b.manifest.name().is_of(&attempt.name))
+        };
+        for (_, e) in problems.extract_if(.., beside) {
+            tracing::warn!("another attempt of that backup can be read: {e}");
+        }
         Ok((backups, problems))
     }
 }

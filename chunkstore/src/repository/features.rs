@@ -75,12 +75,17 @@ impl Repository {
         Ok((features, problems))
     }
 
-    /// Whether the repository has a feature that this process knows and may therefore use.
+    /// Whether the repository has a feature that this process knows and may therefore use. Only
+    /// who has the keys can add one.
     pub async fn has_feature(&self, name: &str) -> Result<bool> {
         let Some(known) = self.known.iter().find(|known| known.name == name) else {
             return Ok(false);
         };
-        Ok(self.store().head(&known.full_name()?.key()).await?.is_some())
+        let name = known.full_name()?;
+        if self.store().head(&name.key()).await?.is_none() {
+            return Ok(false);
+        }
+        self.read_feature(&name).await.map(|_| true)
     }
 
     /// Adds a feature, for good: programs that do not know it will refuse this repository. Errors:

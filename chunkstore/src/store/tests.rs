@@ -427,3 +427,34 @@ async fn an_answer_that_always_breaks_is_not_asked_for_for_ever() {
     assert_eq!(broken(Duration::ZERO).await, 1);
     assert_eq!(broken(Duration::MAX).await, 5);
 }
+
+/// Opens the text `good`, and calls anything else damaged.
+fn as_good(bytes: &Bytes) -> Result<()> {
+    match &bytes[..] {
+        b"good" => Ok(()),
+        other => Err(Error::new(ErrorKind::Corrupt, "read it", format!("{other:?} is not good"))),
+    }
+}
+
+#[tokio::test]
+async fn one_wrong_answer_is_no_damage_and_two_are() {
+    let (faulty, store) = faulty();
+    assert_eq!(store.open_opt("x", 9, as_good).await.unwrap(), None);
+    store.put("x", Bytes::from_static(b"bad")).await.unwrap();
+    let before = store.counts().gets;
+    assert_eq!(store.open_opt("x", 9, as_good).await.unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(store.counts().gets - before, 2);
+    // the answer after that is right; so is the one after a wrong length
+    for wrong in ["bad", "much too long"] {
+        store.put("x", Bytes::from(wrong)).await.unwrap();
+        faulty.after("get a/b/x", |store| {
+            Box::pin(async move {
+                store.put(&Path::from("a/b/x"), "good".into()).await.unwrap();
+            })
+        });
+        assert_eq!(store.open_opt("x", 9, as_good).await.unwrap(), Some(()), "{wrong}");
+    }
+    let before = store.counts().gets;
+    store.open_opt("x", 9, as_good).await.unwrap();
+    assert_eq!(store.counts().gets - before, 1, "what opens is read once");
+}

@@ -188,6 +188,7 @@ pub(crate) fn map_of(bytes: &[u8]) -> Result<UsedSpace, String> {
 pub(crate) fn expect_refused(good: &[u8], at: usize, value: &[u8], expected: &str) {
     let mut bytes = good.to_vec();
     bytes[at..at + value.len()].copy_from_slice(value);
+    assert!(bytes != good, "{at}: {value:?} is there already");
     let refusal = map_of(&bytes).expect_err(expected);
     assert!(refusal.contains(expected), "{at} {value:?}: {refusal}");
 }

@@ -181,3 +181,37 @@ fn fork_of(world: &World, objects: &Objects) -> Objects {
     }
     Arc::new(copy)
 }
+
+/// An attempt that cannot be read, beside one that can, takes nothing from anybody: neither a
+/// repaired one that was damaged since, nor the one that it was made of.
+#[test]
+fn an_attempt_that_cannot_be_read_beside_one_that_can_is_no_loss_and_goes() {
+    let world = World::new("salvage-unreadable", BOTH[0]);
+    let entry = world.damages()[0].1;
+    for unreadable in [0, 1] {
+        let what = format!("attempt {unreadable} is unreadable");
+        let objects = world.fork();
+        if unreadable == 0 {
+            entry(&world, &objects);
+            assert_eq!(world.check(&objects, ReadData::All, true).repaired.backups, 1);
+            world.delete(&objects, &forgotten(0));
+        } else {
+            world.copy(&objects, &key_of(0), &key_of(1));
+        }
+        world.change(&objects, &key_of(unreadable), |bytes| bytes[20] ^= 1);
+        let readable = 1 - unreadable;
+        let listed = world.attempts(&objects);
+        assert!(listed.contains(&("one".to_owned(), readable)), "{what}: {listed:?}");
+        assert!(world.vault.restored(objects.clone(), "one").unwrap() == world.content, "{what}");
+        let report = world.check(&objects, ReadData::Nothing, false);
+        assert!(report.lost.is_empty() && report.findings_count == 1, "{what}: {report:?}");
+        let report = world.check(&objects, ReadData::Nothing, true);
+        assert_eq!(report.repaired.superseded, 1, "{what}: {report:?}");
+        assert!(has(&world, &objects, &forgotten(unreadable)), "{what}");
+        assert!(!has(&world, &objects, &forgotten(readable)), "{what}");
+        collect(&world, &objects);
+        world.is_whole(&objects, &what);
+        world.forget(&objects, "v@one");
+        assert!(!world.attempts(&objects).iter().any(|(id, _)| id == "one"), "{what}");
+    }
+}

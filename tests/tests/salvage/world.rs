@@ -100,6 +100,14 @@ impl World {
         });
     }
 
+    pub(crate) fn copy(&self, objects: &Objects, from: &str, to: &str) {
+        let repo = self.vault.open(Arc::clone(objects)).unwrap();
+        self.vault.block_on(async {
+            let bytes = repo.store().get(from).await.unwrap();
+            repo.store().put(to, bytes).await.unwrap();
+        });
+    }
+
     pub(crate) fn flip_entry(&self, objects: &Objects, at: &Location) {
         self.change(objects, &pack_key(&at.pack), |bytes| bytes[at.offset as usize + 12] ^= 0x10);
     }
