@@ -10,8 +10,9 @@
 //! packs of its own backup, not those of others: what is found here may be gone a moment later, and
 //! is lost then as it was before. A check with repair makes it last.
 //!
-//! Memory: an index of segments of some MiB, 8 directories, 40 bytes for each pack, and about 200
-//! bytes for each id that is looked for; the caller bounds how many.
+//! Memory: an index of segments of some MiB, the places of pages up to 20 MiB, 8 directories, 40
+//! bytes for each pack, and about 200 bytes for each id that is looked for; the caller bounds how
+//! many.
 
 use crate::dedup::{DedupIndex, DedupOptions, Lookup};
 use crate::error::{Error, ErrorKind, Result};
@@ -37,6 +38,8 @@ const HEADERS_IN_FLIGHT: usize = 32;
 const PLACES_MAX: usize = 4;
 /// Memory of the segments' index.
 const INDEX_BYTES: u64 = 16 << 20;
+/// Pages of the repository whose places are kept, once they were looked for: up to 20 MiB.
+const PAGES_KEPT_MAX: usize = 1 << 17;
 
 /// What was found elsewhere.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -135,7 +138,17 @@ struct Search {
     packs: Option<Vec<(PackId, u64)>>,
     /// Those of pages among them.
     page_packs: Option<HashSet<PackId>>,
+    pages: Pages,
     segments: Option<DedupIndex>,
+}
+
+/// Where directories list pages. Each load of a map asks for some, and a lost pack of pages makes
+/// many loads ask.
+#[derive(Debug)]
+enum Pages {
+    Unread,
+    All(Listed),
+    TooMany,
 }
 
 /// Ids that are looked for, and where they are known to be bad.
@@ -145,7 +158,14 @@ type Listed = HashMap<[u8; 32], Vec<Location>>;
 
 impl Search {
     fn new(repo: &Arc<Repository>, avoid: HashSet<PackId>) -> Self {
-        Self { repo: Arc::clone(repo), avoid, packs: None, page_packs: None, segments: None }
+        Self {
+            repo: Arc::clone(repo),
+            avoid,
+            packs: None,
+            page_packs: None,
+            pages: Pages::Unread,
+            segments: None,
+        }
     }
 
     async fn chunks(&mut self, lost: &[(ChunkId, Location)]) -> Result<HashMap<ChunkId, Location>> {
@@ -216,6 +236,15 @@ impl Search {
         for (id, at) in lost {
             wanted.entry(id).or_default().insert(at);
         }
+        if kind == PackKind::Pages
+            && let Some(all) = self.all_pages().await?
+        {
+            let known = |(id, bad): (&[u8; 32], &HashSet<Location>)| {
+                let places = all.get(id)?.iter().filter(|at| !bad.contains(at));
+                Some((*id, places.copied().collect()))
+            };
+            return Ok(wanted.iter().filter_map(known).collect());
+        }
         let packs = self.packs_of(kind).await?;
         let mut listed = Listed::new();
         directories(&self.repo, packs, is_passed_over, |pack, frame| {
@@ -233,6 +262,33 @@ impl Search {
         })
         .await?;
         Ok(listed)
+    }
+
+    /// The places of all pages, read once; `None`: there are too many to keep them.
+    async fn all_pages(&mut self) -> Result<Option<&Listed>> {
+        if matches!(self.pages, Pages::Unread) {
+            let packs = self.packs_of(PackKind::Pages).await?;
+            let (mut all, mut too_many) = (Listed::new(), false);
+            directories(&self.repo, packs, is_passed_over, |pack, frame| {
+                if frame.header.kind != PackKind::Pages || too_many {
+                    return Ok(());
+                }
+                for (id, at) in places(pack, &frame) {
+                    let known = all.entry(id).or_default();
+                    if known.len() <= PLACES_MAX {
+                        known.push(at);
+                    }
+                }
+                too_many = all.len() > PAGES_KEPT_MAX;
+                Ok(())
+            })
+            .await?;
+            self.pages = if too_many { Pages::TooMany } else { Pages::All(all) };
+        }
+        match &self.pages {
+            Pages::All(all) => Ok(Some(all)),
+            Pages::Unread | Pages::TooMany => Ok(None),
+        }
     }
 
     /// Packs that may be of this kind.
