@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Members that are not part of the product.
-const OTHERS: [&str; 3] = ["tests", "benches", "fuzz"];
+const OTHERS: [&str; 4] = ["tests", "tests/cluster/driver", "benches", "fuzz"];
 
 /// The workspace's folder.
 pub fn workspace() -> PathBuf {

@@ -1,0 +1,13 @@
+//! Compiles the protocol definitions, without a system `protoc`.
+
+use std::error::Error;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    const FILES: [&str; 2] = ["proto/csi.proto", "proto/pluginregistration.proto"];
+    for file in FILES {
+        println!("cargo::rerun-if-changed={file}");
+    }
+    let files = protox::compile(FILES, ["proto"])?;
+    tonic_prost_build::configure().build_client(false).compile_fds(files)?;
+    Ok(())
+}

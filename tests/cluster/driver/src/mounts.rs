@@ -1,0 +1,178 @@
+//! Filesystems of volumes: made, mounted, bound to pods' paths, grown, and taken away again.
+
+use crate::system::{Context, output, run, text};
+use std::fs;
+use std::path::{Path, PathBuf};
+use tonic::Status;
+
+/// The filesystems that a volume may have; the first one if nobody asks.
+pub(crate) const FILESYSTEMS: [&str; 2] = ["ext4", "xfs"];
+
+/// The uppermost mount at a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MountPoint {
+    pub(crate) path: PathBuf,
+    pub(crate) filesystem: String,
+    /// The part of the filesystem that is seen there.
+    pub(crate) root: String,
+    pub(crate) device: String,
+}
+
+/// What is mounted at `path`, if anything.
+pub(crate) fn at(path: &Path) -> Result<Option<MountPoint>, Status> {
+    let table = fs::read_to_string("/proc/self/mountinfo")
+        .context(|| "read /proc/self/mountinfo".to_owned())?;
+    Ok(parse(&table).into_iter().rfind(|mount| mount.path == path))
+}
+
+/// The lines of a mountinfo file; see proc(5).
+fn parse(table: &str) -> Vec<MountPoint> {
+    let mount = |line: &str| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut before = before.split(' ').skip(3);
+        let (root, path) = (unescape(before.next()?), unescape(before.next()?));
+        let mut after = after.split(' ');
+        let (filesystem, device) = (after.next()?.to_owned(), unescape(after.next()?));
+        Some(MountPoint { path: PathBuf::from(path), filesystem, root, device })
+    };
+    table.lines().filter_map(mount).collect()
+}
+
+/// Spaces and the like stand there as a backslash and three octal digits.
+fn unescape(field: &str) -> String {
+    let mut plain = String::new();
+    let mut parts = field.split('\\');
+    plain.push_str(parts.next().unwrap_or_default());
+    for part in parts {
+        let digits = part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match digits {
+            Some(byte) => {
+                plain.push(char::from(byte));
+                plain.push_str(&part[3..]);
+            }
+            None => {
+                plain.push('\\');
+                plain.push_str(part);
+            }
+        }
+    }
+    plain
+}
+
+/// The filesystem, or whatever else has a signature, on a device; `None` if it is blank.
+fn found_on(device: &Path) -> Result<Option<String>, Status> {
+    let output = output("blkid", &["--probe", "--output", "export", text(device)?])?;
+    let found = String::from_utf8_lossy(&output.stdout);
+    match output.status.code() {
+        Some(0) => {
+            let kind = found.lines().find_map(|line| line.strip_prefix("TYPE="));
+            Ok(Some(kind.unwrap_or("a partition table").to_owned()))
+        }
+        Some(2) => Ok(None),
+        _ => Err(Status::internal(format!(
+            "blkid {}: {}: {}",
+            device.display(),
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        ))),
+    }
+}
+
+/// Mounts the filesystem of a device, made first if the device is blank. A device with something
+/// else on it is refused and left alone.
+pub(crate) fn mount(
+    device: &Path,
+    place: &Path,
+    filesystem: &str,
+    flags: &[String],
+    read_only: bool,
+) -> Result<(), Status> {
+    match found_on(device)? {
+        Some(found) if found == filesystem => {}
+        Some(found) => {
+            return Err(Status::failed_precondition(format!(
+                "{} holds {found}, not {filesystem}: ask for the filesystem that it has, or empty it",
+                device.display()
+            )));
+        }
+        None if read_only => {
+            return Err(Status::failed_precondition(format!(
+                "{} is blank and read-only: write a filesystem to its source first",
+                device.display()
+            )));
+        }
+        None => make(device, filesystem)?,
+    }
+    let mut options = flags.to_vec();
+    if filesystem == "xfs" {
+        // A copy has the id of its source, and both may be mounted on one node.
+        options.push("nouuid".to_owned());
+    }
+    if read_only {
+        options.push("ro".to_owned());
+        // A journal that cannot be replayed, as nothing may be written.
+        options.push(if filesystem == "xfs" { "norecovery" } else { "noload" }.to_owned());
+    }
+    options.push("noatime".to_owned());
+    let options = options.join(",");
+    run("mount", &["-t", filesystem, "-o", &options, text(device)?, text(place)?]).map(drop)
+}
+
+fn make(device: &Path, filesystem: &str) -> Result<(), Status> {
+    let device = text(device)?;
+    match filesystem {
+        "xfs" => run("mkfs.xfs", &["-q", device]),
+        _ => run("mkfs.ext4", &["-q", "-m", "0", device]),
+    }
+    .map(drop)
+}
+
+/// Grows a mounted filesystem to its device; nothing to do if it fills it.
+pub(crate) fn grow(mount: &MountPoint) -> Result<(), Status> {
+    match mount.filesystem.as_str() {
+        "ext4" => run("resize2fs", &[mount.device.as_str()]).map(drop),
+        "xfs" => run("xfs_growfs", &["-d", text(&mount.path)?]).map(drop),
+        other => Err(Status::internal(format!(
+            "{} at {} is {other}, which this driver cannot grow",
+            mount.device,
+            mount.path.display()
+        ))),
+    }
+}
+
+/// Shows `source`, a folder or a device, at `target` too.
+pub(crate) fn bind(source: &Path, target: &Path, read_only: bool) -> Result<(), Status> {
+    run("mount", &["--bind", text(source)?, text(target)?])?;
+    if read_only {
+        run("mount", &["-o", "remount,bind,ro", text(target)?])?;
+    }
+    Ok(())
+}
+
+/// Takes away all that is mounted at `path`.
+pub(crate) fn unmount(path: &Path) -> Result<(), Status> {
+    while at(path)?.is_some() {
+        run("umount", &[text(path)?])?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountinfo_is_read() {
+        let table = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
+            90 22 7:3 / /var/a\\040b rw - xfs /dev/loop3 rw,nouuid\n\
+            91 22 0:5 /loop3 /pods/x rw,nosuid - devtmpfs dev\\134tmpfs rw\n";
+        let mounts = parse(table);
+        let paths: Vec<_> = mounts.iter().map(|mount| mount.path.to_str().unwrap()).collect();
+        assert_eq!(paths, ["/", "/var/a b", "/pods/x"]);
+        assert_eq!(
+            (mounts[1].filesystem.as_str(), mounts[1].device.as_str()),
+            ("xfs", "/dev/loop3")
+        );
+        assert_eq!((mounts[2].root.as_str(), mounts[2].device.as_str()), ("/loop3", "dev\\tmpfs"));
+    }
+}
