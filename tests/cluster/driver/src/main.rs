@@ -71,10 +71,10 @@ struct Args {
     /// Name of the node that it runs on
     #[arg(long)]
     node: String,
-    /// Socket that serves CSI
+    /// Socket that serves CSI; for a kubelet, with an @ in its name
     #[arg(long)]
     endpoint: PathBuf,
-    /// Socket in the kubelet's folder plugins_registry
+    /// Socket in the kubelet's folder plugins_registry, with an @ in its name
     #[arg(long)]
     registration: Option<PathBuf>,
     /// Folder of the store: its filesystem in a file, and the place where it is mounted

@@ -272,3 +272,6 @@ fn mount(image: &Path, place: &Path, bytes: u64) -> Result<(), Status> {
     let device = loops::attach(image, false)?;
     run("mount", &["-t", "xfs", "-o", "noatime", text(&device)?, text(place)?]).map(drop)
 }
+
+#[cfg(test)]
+mod tests;
