@@ -1,7 +1,9 @@
 //! Loop devices over the files of volumes.
 //!
 //! They use direct I/O: a write that the device has acknowledged is in the file, and nothing of a
-//! volume waits in a cache between the two. The kernel says which device lies over which file, so
+//! volume waits in a cache between the two. Their sectors have 4096 bytes: XFS writes files that share
+//! blocks directly in whole blocks only, so a device over a copy could not have smaller ones, and the
+//! filesystem of its origin must fit. The kernel says which device lies over which file, so
 //! nothing about devices is remembered, and a driver that starts again finds them.
 
 use crate::system::{Context, run, text};
@@ -30,7 +32,7 @@ pub(crate) fn attach(file: &Path, read_only: bool) -> Result<PathBuf, Status> {
     if let Some(device) = attached(file)? {
         return Ok(device);
     }
-    let mut args = vec!["--find", "--show", "--direct-io=on"];
+    let mut args = vec!["--find", "--show", "--direct-io=on", "--sector-size=4096"];
     if read_only {
         args.push("--read-only");
     }

@@ -78,7 +78,9 @@ fn found_on(device: &Path) -> Result<Option<String>, Status> {
     }
 }
 
-/// Mounts the filesystem of a device, made first if the device is blank. A device with something
+/// Mounts the filesystem of a device, made first if the device is blank, grown if it is smaller: the
+/// device may be a copy of something smaller, or have grown. A mounted ext4 can be grown only with a
+/// capability that containers lack, so it is grown before; XFS can only be grown mounted. A device with something
 /// else on it is refused and left alone.
 pub(crate) fn mount(
     device: &Path,
@@ -88,7 +90,11 @@ pub(crate) fn mount(
     read_only: bool,
 ) -> Result<(), Status> {
     match found_on(device)? {
-        Some(found) if found == filesystem => {}
+        Some(found) if found == filesystem => {
+            if filesystem == "ext4" && !read_only {
+                grow_ext4(device)?;
+            }
+        }
         Some(found) => {
             return Err(Status::failed_precondition(format!(
                 "{} holds {found}, not {filesystem}: ask for the filesystem that it has, or empty it",
@@ -115,7 +121,11 @@ pub(crate) fn mount(
     }
     options.push("noatime".to_owned());
     let options = options.join(",");
-    run("mount", &["-t", filesystem, "-o", &options, text(device)?, text(place)?]).map(drop)
+    run("mount", &["-t", filesystem, "-o", &options, text(device)?, text(place)?])?;
+    match at(place)?.filter(|_| filesystem == "xfs" && !read_only) {
+        Some(mount) => grow(&mount),
+        None => Ok(()),
+    }
 }
 
 fn make(device: &Path, filesystem: &str) -> Result<(), Status> {
@@ -130,7 +140,16 @@ fn make(device: &Path, filesystem: &str) -> Result<(), Status> {
 /// Grows a mounted filesystem to its device; nothing to do if it fills it.
 pub(crate) fn grow(mount: &MountPoint) -> Result<(), Status> {
     match mount.filesystem.as_str() {
-        "ext4" => run("resize2fs", &[mount.device.as_str()]).map(drop),
+        "ext4" => run("resize2fs", &[mount.device.as_str()]).map(drop).map_err(|error| {
+            if !error.message().contains("Permission denied to resize") {
+                return error;
+            }
+            Status::failed_precondition(format!(
+                "a mounted ext4 on {} cannot be grown without CAP_SYS_RESOURCE: end the pods that \
+                 have it, and it is grown when it is staged again",
+                mount.device
+            ))
+        }),
         "xfs" => run("xfs_growfs", &["-d", text(&mount.path)?]).map(drop),
         other => Err(Status::internal(format!(
             "{} at {} is {other}, which this driver cannot grow",
@@ -138,6 +157,35 @@ pub(crate) fn grow(mount: &MountPoint) -> Result<(), Status> {
             mount.path.display()
         ))),
     }
+}
+
+/// Grows an ext4 that is not mounted to its device, checked first, as it must be.
+fn grow_ext4(device: &Path) -> Result<(), Status> {
+    let device = text(device)?;
+    let about = run("dumpe2fs", &["-h", device])?;
+    let size = run("blockdev", &["--getsize64", device])?;
+    if ext4_bytes(&about).is_none_or(|bytes| size.parse().is_ok_and(|size: u64| bytes >= size)) {
+        return Ok(());
+    }
+    let check = output("e2fsck", &["-f", "-p", device])?;
+    // 1: there were faults, such as a journal to replay, and all are mended.
+    if !matches!(check.status.code(), Some(0 | 1)) {
+        return Err(Status::internal(format!(
+            "e2fsck {device}: {}: {}",
+            check.status,
+            String::from_utf8_lossy(&check.stdout).trim()
+        )));
+    }
+    run("resize2fs", &[device]).map(drop)
+}
+
+/// The size of a filesystem, by what dumpe2fs says of it.
+fn ext4_bytes(about: &str) -> Option<u64> {
+    let field = |name: &str| {
+        let value = about.lines().find_map(|line| line.strip_prefix(name))?;
+        value.trim().parse::<u64>().ok()
+    };
+    field("Block count:")?.checked_mul(field("Block size:")?)
 }
 
 /// Shows `source`, a folder or a device, at `target` too.
@@ -160,6 +208,14 @@ pub(crate) fn unmount(path: &Path) -> Result<(), Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_size_of_an_ext4_is_read() {
+        let about = "Filesystem state: clean\nBlock count:              16384\n\
+            Block size:               4096\n";
+        assert_eq!(ext4_bytes(about), Some(64 << 20));
+        assert_eq!(ext4_bytes("Block size: 4096\n"), None);
+    }
 
     #[test]
     fn mountinfo_is_read() {

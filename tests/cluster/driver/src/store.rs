@@ -265,7 +265,7 @@ fn mount(image: &Path, place: &Path, bytes: u64) -> Result<(), Status> {
         remove_if_there(&unfinished).context(|| format!("remove {}", unfinished.display()))?;
         drop(File::create_new(&unfinished).context(|| format!("make {}", unfinished.display()))?);
         set_size(&unfinished, bytes)?;
-        run("mkfs.xfs", &["-q", "-m", "reflink=1", text(&unfinished)?])?;
+        run("mkfs.xfs", &["-q", "-m", "reflink=1", "-s", "size=4096", text(&unfinished)?])?;
         fs::rename(&unfinished, image).context(|| format!("make {}", image.display()))?;
     }
     fs::create_dir_all(place).context(|| format!("make {}", place.display()))?;

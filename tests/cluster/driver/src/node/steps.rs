@@ -42,10 +42,6 @@ pub(super) fn stage(
             fs::create_dir_all(place).context(|| format!("make {path}"))?;
             mounts::mount(&device, place, filesystem, flags, reader)?;
         }
-        // A copy may be of something smaller.
-        if let Some(mount) = mounts::at(place)?.filter(|_| !reader) {
-            mounts::grow(&mount)?;
-        }
     }
     if volume.staged.is_none() {
         volume.staged = Some(stage);

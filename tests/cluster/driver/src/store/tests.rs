@@ -55,7 +55,7 @@ fn change(device: &File, model: &mut [u8], rng: &mut TestRng) {
         // Anything from a part of a sector to some blocks, at any place.
         let start = u64::from(rng.next_u32()) % size;
         let bytes = (u64::from(rng.next_u32()) % 40_000 + 1).min(size - start);
-        if rng.next_u32() % 4 == 0 {
+        if rng.next_u32().is_multiple_of(4) {
             let (first, last) = (start.next_multiple_of(4096), (start + bytes) / 4096 * 4096);
             if first < last {
                 let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
