@@ -34,6 +34,8 @@ pub enum Advice {
     Repair,
     /// Check the data and repair, which makes backups whole of what is stored elsewhere.
     MakeWhole,
+    /// Look for what is left of a backup whose manifest is lost, and make a backup of it.
+    FindRoots,
     /// Check and repair once more.
     RepairAgain,
     /// Check the data, to find a backup that is whole.
@@ -80,6 +82,9 @@ impl Advice {
             Self::Repair => "a check with repair puts right what can be",
             Self::MakeWhole => {
                 "a check that reads the data, with repair, makes the backup whole for good"
+            }
+            Self::FindRoots => {
+                "a search for roots finds what is left of a backup whose manifest is damaged or gone"
             }
             Self::RepairAgain => "check and repair again",
             Self::FindWhole => "a check that reads the data says which",

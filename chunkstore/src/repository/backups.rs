@@ -10,6 +10,7 @@
 //! manifests to read first, and where reading more would change nothing.
 
 use super::{RECORD_OVERHEAD, Repository, keep_highest};
+use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::forgotten::Forgotten;
 use crate::format::manifest::{Manifest, ManifestRecord};
@@ -203,8 +204,12 @@ impl Repository {
     }
 
     pub(crate) fn decode_manifest(&self, key: &str, bytes: &[u8]) -> Result<ManifestRecord> {
-        ManifestRecord::decode(&self.keys, self.id(), key, bytes)
-            .map_err(|e| e.within(format!("read {key} in {}", self.store.url())))
+        ManifestRecord::decode(&self.keys, self.id(), key, bytes).map_err(|e| {
+            let e = e.within(format!("read {key} in {}", self.store.url()));
+            // a later version's is whole
+            let damaged = e.kind() == ErrorKind::Corrupt;
+            if damaged { e.hint(Advice::FindRoots.words()) } else { e }
+        })
     }
 
     /// That a record which was listed is one of ours. Only who has the keys can make a backup one

@@ -79,7 +79,10 @@ impl Repository {
             }
             Err(e) => return Err(e),
         };
-        let hint = "to forget a backup that cannot be read name it in full: VOLUME@ID";
+        let hint = format!(
+            "{}; to forget a backup that cannot be read name it in full: VOLUME@ID",
+            Advice::FindRoots.words()
+        );
         let Some(volume) = volume else { return Err(e.hint(hint)) };
         let mut attempts = self.list_attempts(Some(&volume)).await?;
         attempts.retain(|a| a.name.backup_id.as_str() == id);
@@ -106,13 +109,16 @@ impl Repository {
     async fn unknown_volume(&self, context: String, volume: &VolumeName) -> Error {
         let detail = format!("there is no backup of volume {volume}");
         let error = Error::new(ErrorKind::NotFound, context, detail);
+        let roots = Advice::FindRoots.words();
         match self.volumes().await {
-            Ok(known) if known.is_empty() => error.hint("nor of any other volume"),
+            Ok(known) if known.is_empty() => {
+                error.hint(format!("nor of any other volume; {roots}"))
+            }
             Ok(known) => {
                 let named = nearest(volume.as_str(), &known);
                 let of =
                     if known.len() == 1 { "there are backups of" } else { "there are those of" };
-                error.hint(format!("{of} {named}"))
+                error.hint(format!("{of} {named}; {roots}"))
             }
             Err(_) => error.hint(Advice::ListBackups.words()),
         }
@@ -120,8 +126,9 @@ impl Repository {
 
     pub(super) fn no_such_backup(&self, spec: &str) -> Error {
         let context = format!("find backup {spec} in {}", self.store.url());
+        let (list, roots) = (Advice::ListBackups.words(), Advice::FindRoots.words());
         Error::new(ErrorKind::NotFound, context, "there is no such backup")
-            .hint(Advice::ListBackups.words())
+            .hint(format!("{list}; {roots}"))
     }
 
     /// All backups of a volume that has one.
@@ -303,8 +310,11 @@ fn certain(
     let in_the_way = |a: &Attempt| may_fit(a) && (matches!(found.way, Way::IdPrefix) || newer(a));
     match problems.into_iter().find(|(attempt, _)| in_the_way(attempt)) {
         Some((attempt, e)) => {
-            let hint =
-                format!("{} cannot be read; to use an older one name it by its id", attempt.name);
+            let hint = format!(
+                "{} cannot be read; to use an older one name it by its id; {}",
+                attempt.name,
+                Advice::FindRoots.words()
+            );
             Err(e.within(format!("find the latest backup of {volume}")).hint(hint))
         }
         None => Ok(best.manifest.clone()),

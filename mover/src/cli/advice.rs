@@ -27,6 +27,9 @@ pub(super) fn words(advice: Advice) -> &'static str {
         Advice::MakeWhole => {
             "run `mover check --read-data --repair`, which makes the backup whole for good"
         }
+        Advice::FindRoots => {
+            "`mover check --find-roots` finds what is left of a backup whose manifest is damaged or gone"
+        }
         Advice::RepairAgain => "run `mover check --repair` again",
         Advice::FindWhole => "`mover check --read-data` says which",
         Advice::RepairAndSalvage => {

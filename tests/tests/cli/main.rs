@@ -21,6 +21,7 @@ mod guards;
 mod help;
 mod if_absent;
 mod keys;
+mod losses;
 mod output;
 mod package;
 mod plan;

@@ -21,7 +21,7 @@ use crate::run::threads::{cores, spawn};
 use crate::run::{Cancel, Phase, Progress, RunContext};
 use chunkstore::{
     Advice, Check, Error, ErrorKind, PackId, Reader, Repository, Result, Setting,
-    check::{CheckFigures, Finding, LostBackup, PackChecker, PackReport, Repaired},
+    check::{CheckFigures, Finding, FindingKind, LostBackup, PackChecker, PackReport, Repaired},
     map::ReadLimits,
     random_bytes,
     store::RequestCounts,
@@ -118,7 +118,15 @@ impl CheckReport {
                 Advice::ReplaceBackups.words()
             )),
             (true, true) => error.hint(Advice::Repair.words()),
-            (false, true) => error.hint(Advice::RepairAndSalvage.words()),
+            (false, true) => {
+                let salvage = Advice::RepairAndSalvage.words();
+                let of_manifest = |f: &Finding| f.kind == FindingKind::Manifest;
+                error.hint(if self.findings.iter().any(of_manifest) {
+                    format!("{}; {salvage}", Advice::FindRoots.words())
+                } else {
+                    salvage.to_owned()
+                })
+            }
             (_, false) => error.hint("what could be put right was: run the check again to see"),
         })
     }

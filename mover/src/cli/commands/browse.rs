@@ -6,7 +6,7 @@ use super::super::listing::{backup_table, has_labels, short_ids};
 use super::super::repository;
 use super::super::table::{BackupView, backup_page};
 use chunkstore::repository::TimePrefix;
-use chunkstore::{Error, ErrorKind, Manifest, Repository, Result, VolumeName};
+use chunkstore::{Advice, Error, ErrorKind, Manifest, Repository, Result, VolumeName};
 
 pub(crate) fn list(ctx: &Context, args: &ListArgs) -> Result<()> {
     let volume =
@@ -39,9 +39,12 @@ pub(super) fn unreadable(ctx: &Context, mut problems: Vec<Error>) -> Result<()> 
     for problem in problems {
         ctx.output.warn(&problem.to_string());
     }
-    let hint =
-        "`mover check` says what is wrong; to forget such a backup name it in full: VOLUME@ID";
-    Err(if last.hint_text().is_none() { last.hint(hint) } else { last })
+    let roots = Advice::FindRoots.words();
+    let hint = format!(
+        "`mover check` says what is wrong; {roots}; to forget such a backup name it in full: VOLUME@ID"
+    );
+    let replaced = last.hint_text().is_none_or(|hint| hint == roots);
+    Err(if replaced { last.hint(hint) } else { last })
 }
 
 /// A volume that was named and has no backup is a typing mistake more often than not.
