@@ -197,7 +197,7 @@ async fn of_an_unknown_volume_the_likeliest_are_named_first() {
     assert_eq!(e.kind(), ErrorKind::NotFound, "{e}");
     let text = e.to_string();
     let (_, names) = text.split_once("there are those of ").expect("the volumes");
-    assert!(names.starts_with("shop/mysql-data, ") && names.ends_with(", 5 more"), "{text}");
+    assert!(names.starts_with("shop/mysql-data, ") && names.contains(", 5 more; "), "{text}");
     let e = repo.no_such_volume(&volume("mysql")).await;
     assert!(e.to_string().contains("of shop/mysql-data, "), "{e}");
 }
