@@ -209,8 +209,21 @@ fn an_attempt_that_cannot_be_read_beside_one_that_can_is_no_loss_and_goes() {
         assert_eq!(report.repaired.superseded, 1, "{what}: {report:?}");
         assert!(has(&world, &objects, &forgotten(unreadable)), "{what}");
         assert!(!has(&world, &objects, &forgotten(readable)), "{what}");
+        // the same run again finds that it is done
+        let image = world.vault.path("v.img");
+        let again = || world.vault.backup(objects.clone(), &image, "one", None);
+        assert!(again().is_ok(), "{what}: {:?}", again());
         collect(&world, &objects);
         world.is_whole(&objects, &what);
+        assert!(again().is_ok(), "{what}: {:?}", again());
+        if unreadable == 1 {
+            // a later repair does not commit where an attempt was forgotten
+            entry(&world, &objects);
+            assert_eq!(world.check(&objects, ReadData::All, true).repaired.backups, 1);
+            assert!(has(&world, &objects, &key_of(2)) && !has(&world, &objects, &key_of(1)));
+            collect(&world, &objects);
+            world.is_whole(&objects, &what);
+        }
         world.forget(&objects, "v@one");
         assert!(!world.attempts(&objects).iter().any(|(id, _)| id == "one"), "{what}");
     }

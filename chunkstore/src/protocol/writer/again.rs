@@ -40,7 +40,8 @@ impl Writer {
             if forgotten.contains(&of.name()) {
                 return Ok(None);
             }
-            let mut last = of.attempt;
+            // what was forgotten stays so, whatever is committed there
+            let mut last = forgotten.iter().map(|name| name.attempt).fold(of.attempt, u32::max);
             for name in made.iter().filter(|name| name.attempt > of.attempt) {
                 if Box::pin(backup_at(repo, name)).await?.is_some() {
                     return Ok(None);

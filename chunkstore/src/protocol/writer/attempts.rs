@@ -40,10 +40,8 @@ pub(super) async fn next_attempt(
     backup_id: &BackupId,
 ) -> Result<(u32, Option<Manifest>)> {
     let (made, forgot) = attempts_of(repo, volume, backup_id).await?;
-    for name in &made {
-        if forgot.contains(name) {
-            return Err(forgotten(repo, name));
-        }
+    // one that could not be read may be forgotten above the one that counts
+    for name in made.iter().filter(|name| !forgot.contains(name)) {
         if let Some(manifest) = Box::pin(backup_at(repo, name)).await? {
             return Ok((name.attempt, Some(manifest)));
         }
