@@ -20,11 +20,12 @@ mod node;
 mod paging;
 mod records;
 mod registration;
+mod sidecar;
 mod sizes;
 mod store;
 mod system;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use driver::{Driver, Service};
 use faults::Faults;
 use proto::csi::controller_server::ControllerServer;
@@ -51,11 +52,15 @@ use tracing_subscriber::EnvFilter;
     clippy::pedantic,
     clippy::large_futures,
     clippy::large_stack_frames,
+    dead_code,
     reason = "generated"
 )]
 mod proto {
     pub(super) mod csi {
         tonic::include_proto!("csi.v1");
+    }
+    pub(super) mod kubernetes {
+        tonic::include_proto!("snapshotmetadata");
     }
     pub(super) mod registration {
         tonic::include_proto!("pluginregistration");
@@ -64,7 +69,22 @@ mod proto {
 
 /// A CSI driver for tests.
 #[derive(Debug, Parser)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    driver: Option<DriverArgs>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve the SnapshotMetadata of Kubernetes for a driver, instead of being one
+    SnapshotMetadata(sidecar::Args),
+}
+
+#[derive(Debug, clap::Args)]
+struct DriverArgs {
     /// Name of the driver, as in CSIDriver
     #[arg(long, default_value = "test.csi.mover")]
     name: String,
@@ -96,6 +116,27 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .with_env_filter(filter.parse("")?)
         .init();
     let args = Args::parse();
+    match (args.command, args.driver) {
+        (Some(Command::SnapshotMetadata(args)), _) => sidecar::run(&args, asked_to_end()?).await,
+        (None, Some(args)) => run_driver(args).await,
+        (None, None) => Err("name a node, an endpoint and a folder, or a command".into()),
+    }
+}
+
+/// Waits for SIGTERM or SIGINT.
+fn asked_to_end() -> std::io::Result<impl Future<Output = ()> + Send> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+async fn run_driver(args: DriverArgs) -> Result<(), Box<dyn Error>> {
+    let asked_to_end = asked_to_end()?;
     let store = Store::open(&args.folder, args.store_bytes)?;
     freezer::Frozen::thaw_left_over(&store.folder)?;
     let faults = Faults::new(args.faults.clone());
@@ -123,12 +164,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             .serve_with_incoming_shutdown(listen(socket)?, ended());
         tokio::spawn(registration);
     }
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+    asked_to_end.await;
     stop.send_replace(true);
     csi.await??;
     for socket in [Some(&args.endpoint), args.registration.as_ref()].into_iter().flatten() {
