@@ -1,7 +1,8 @@
 //! Filesystems of volumes: made, mounted, bound to pods' paths, grown, and taken away again.
 
-use crate::system::{Context, output, run, text};
+use crate::system::{Context, output, run, text, tied_output, tied_run};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tonic::Status;
 
@@ -78,63 +79,74 @@ fn found_on(device: &Path) -> Result<Option<String>, Status> {
     }
 }
 
-/// Mounts the filesystem of a device, made first if the device is blank, grown if it is smaller: the
-/// device may be a copy of something smaller, or have grown. A mounted ext4 can be grown only with a
-/// capability that containers lack, so it is grown before; XFS can only be grown mounted. A device with something
-/// else on it is refused and left alone.
-pub(crate) fn mount(
-    device: &Path,
-    place: &Path,
-    filesystem: &str,
-    flags: &[String],
-    read_only: bool,
-) -> Result<(), Status> {
-    match found_on(device)? {
-        Some(found) if found == filesystem => {
-            if filesystem == "ext4" && !read_only {
-                grow_ext4(device)?;
-            }
-        }
-        Some(found) => {
-            return Err(Status::failed_precondition(format!(
-                "{} holds {found}, not {filesystem}: ask for the filesystem that it has, or empty it",
-                device.display()
-            )));
-        }
-        None if read_only => {
-            return Err(Status::failed_precondition(format!(
-                "{} is blank and read-only: write a filesystem to its source first",
-                device.display()
-            )));
-        }
-        None => make(device, filesystem)?,
+/// How a device is to be mounted.
+#[derive(Debug)]
+pub(crate) struct Plan<'a> {
+    pub(crate) filesystem: &'a str,
+    pub(crate) flags: &'a [String],
+    pub(crate) read_only: bool,
+}
+
+/// Says if a device has the filesystem that is asked for. With something else on it, or with data
+/// and no filesystem that is known, it is refused and left alone.
+pub(crate) fn check(device: &Path, filesystem: &str) -> Result<(), Status> {
+    let found = found_on(device)?;
+    if found.as_deref() == Some(filesystem) {
+        return Ok(());
     }
-    let mut options = flags.to_vec();
+    Err(Status::failed_precondition(format!(
+        "{} holds {}, not {filesystem}: ask for the filesystem that it has, or empty it",
+        device.display(),
+        found.as_deref().unwrap_or("data and no filesystem that is known")
+    )))
+}
+
+/// Mounts the filesystem of a device, grown if it is smaller: the device may be a copy of something
+/// smaller, or have grown. A mounted ext4 can be grown only with a capability that containers lack,
+/// so it is grown before; XFS can only be grown mounted, see [`fill`].
+///
+/// The device can be written in any case, so that a journal is replayed: what is seen is what the
+/// source would be after a crash. `ro` keeps everybody else from writing.
+pub(crate) fn mount(device: &Path, place: &Path, plan: &Plan<'_>) -> Result<(), Status> {
+    let filesystem = plan.filesystem;
+    if filesystem == "ext4" && !plan.read_only {
+        grow_ext4(device)?;
+    }
+    let mut options = plan.flags.to_vec();
     if filesystem == "xfs" {
         // A copy has the id of its source, and both may be mounted on one node.
         options.push("nouuid".to_owned());
     }
-    if read_only {
+    if plan.read_only {
         options.push("ro".to_owned());
-        // A journal that cannot be replayed, as nothing may be written.
-        options.push(if filesystem == "xfs" { "norecovery" } else { "noload" }.to_owned());
     }
     options.push("noatime".to_owned());
     let options = options.join(",");
-    run("mount", &["-t", filesystem, "-o", &options, text(device)?, text(place)?])?;
-    match at(place)?.filter(|_| filesystem == "xfs" && !read_only) {
+    run("mount", &["-t", filesystem, "-o", &options, text(device)?, text(place)?]).map(drop)
+}
+
+/// Grows a mounted filesystem that is only grown mounted.
+pub(crate) fn fill(place: &Path, plan: &Plan<'_>) -> Result<(), Status> {
+    match at(place)?.filter(|_| plan.filesystem == "xfs" && !plan.read_only) {
         Some(mount) => grow(&mount),
         None => Ok(()),
     }
 }
 
-fn make(device: &Path, filesystem: &str) -> Result<(), Status> {
+/// Makes a filesystem, whatever is on the device.
+pub(crate) fn make(device: &Path, filesystem: &str) -> Result<(), Status> {
     let device = text(device)?;
     match filesystem {
-        "xfs" => run("mkfs.xfs", &["-q", device]),
-        _ => run("mkfs.ext4", &["-q", "-m", "0", device]),
+        "xfs" => tied_run("mkfs.xfs", &["-q", "-f", device]),
+        _ => tied_run("mkfs.ext4", &["-q", "-F", "-m", "0", device]),
     }
     .map(drop)
+}
+
+/// Whether the filesystem, or the device, of this number is mounted at `path`.
+pub(crate) fn shows(path: &Path, number: u64) -> Result<bool, Status> {
+    let about = fs::metadata(path).context(|| format!("look at {}", path.display()))?;
+    Ok(if about.is_dir() { about.dev() == number } else { about.rdev() == number })
 }
 
 /// Grows a mounted filesystem to its device; nothing to do if it fills it.
@@ -159,15 +171,18 @@ pub(crate) fn grow(mount: &MountPoint) -> Result<(), Status> {
     }
 }
 
-/// Grows an ext4 that is not mounted to its device, checked first, as it must be.
+/// Grows an ext4 that is not mounted to its device, checked first, as it must be. One that a killed
+/// driver began to grow says that it has errors until it is checked.
 fn grow_ext4(device: &Path) -> Result<(), Status> {
     let device = text(device)?;
     let about = run("dumpe2fs", &["-h", device])?;
     let size = run("blockdev", &["--getsize64", device])?;
-    if ext4_bytes(&about).is_none_or(|bytes| size.parse().is_ok_and(|size: u64| bytes >= size)) {
+    let fills =
+        ext4_bytes(&about).is_none_or(|bytes| size.parse().is_ok_and(|size: u64| bytes >= size));
+    if fills && !has_errors(&about) {
         return Ok(());
     }
-    let check = output("e2fsck", &["-f", "-p", device])?;
+    let check = tied_output("e2fsck", &["-f", "-p", device])?;
     // 1: there were faults, such as a journal to replay, and all are mended.
     if !matches!(check.status.code(), Some(0 | 1)) {
         return Err(Status::internal(format!(
@@ -176,7 +191,13 @@ fn grow_ext4(device: &Path) -> Result<(), Status> {
             String::from_utf8_lossy(&check.stdout).trim()
         )));
     }
-    run("resize2fs", &[device]).map(drop)
+    tied_run("resize2fs", &[device]).map(drop)
+}
+
+/// Whether a filesystem wants to be checked, by what dumpe2fs says of it.
+fn has_errors(about: &str) -> bool {
+    let state = about.lines().find_map(|line| line.strip_prefix("Filesystem state:"));
+    state.is_some_and(|state| state.contains("with errors"))
 }
 
 /// The size of a filesystem, by what dumpe2fs says of it.
@@ -188,9 +209,12 @@ fn ext4_bytes(about: &str) -> Option<u64> {
     field("Block count:")?.checked_mul(field("Block size:")?)
 }
 
-/// Shows `source`, a folder or a device, at `target` too.
+/// Shows `source`, a folder or a device, at `target` too, unless it is there already.
 pub(crate) fn bind(source: &Path, target: &Path, read_only: bool) -> Result<(), Status> {
-    run("mount", &["--bind", text(source)?, text(target)?])?;
+    if at(target)?.is_none() {
+        run("mount", &["--bind", text(source)?, text(target)?])?;
+    }
+    // A driver that was killed in between has done the first step only.
     if read_only {
         run("mount", &["-o", "remount,bind,ro", text(target)?])?;
     }
@@ -215,6 +239,7 @@ mod tests {
             Block size:               4096\n";
         assert_eq!(ext4_bytes(about), Some(64 << 20));
         assert_eq!(ext4_bytes("Block size: 4096\n"), None);
+        assert!(!has_errors(about) && has_errors("Filesystem state:   clean with errors\n"));
     }
 
     #[test]

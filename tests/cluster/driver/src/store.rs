@@ -7,6 +7,7 @@
 //! so that plain writes to a raw block volume that have ended are part of the snapshot. Data that a
 //! mounted filesystem still holds in memory is not: whoever needs it syncs or freezes first.
 
+use crate::extents;
 use crate::loops;
 use crate::records::{Record, Table, remove_if_there};
 use crate::system::{Context, run, text};
@@ -31,6 +32,9 @@ pub(crate) struct Volume {
     pub(crate) staged: Option<Stage>,
     /// Paths of pods that have it.
     pub(crate) targets: BTreeMap<String, Use>,
+    /// Its filesystem is being made: nobody has used it yet.
+    #[serde(default)]
+    pub(crate) unfinished: bool,
 }
 
 /// What a volume is a copy of.
@@ -176,9 +180,22 @@ impl Store {
             published: None,
             staged: None,
             targets: BTreeMap::new(),
+            unfinished: false,
         };
         self.volumes.put(volume.clone())?;
         Ok(volume)
+    }
+
+    /// Whether nothing was ever written to a volume, nor to what it is a copy of. A device that looks
+    /// blank is not enough: it does so, too, when it cannot be read.
+    pub(crate) fn is_blank(&self, volume: &Volume) -> Result<bool, Status> {
+        if volume.origin.is_some() {
+            return Ok(false);
+        }
+        let data = self.volumes.data(&volume.id);
+        let read = || format!("read the extents of {}", data.display());
+        let extents = extents::of_file(&File::open(&data).context(read)?).context(read)?;
+        Ok(extents.is_empty())
     }
 
     /// Makes a volume larger, and the device over it.

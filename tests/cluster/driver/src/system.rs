@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 use tonic::Status;
 
 /// Says in an error what was done to what.
@@ -27,20 +28,59 @@ impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
     }
 }
 
+/// Asks until it holds or the time is over; whether it holds.
+pub(crate) fn wait_until(
+    limit: Duration,
+    mut holds: impl FnMut() -> Result<bool, Status>,
+) -> Result<bool, Status> {
+    let end = Instant::now() + limit;
+    let pause = rustix::event::Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+    while !holds()? {
+        if Instant::now() > end {
+            return Ok(false);
+        }
+        // No descriptor: it waits for the time alone.
+        rustix::event::poll(&mut [], Some(&pause)).context(|| "wait".to_owned())?;
+    }
+    Ok(true)
+}
+
 /// Runs a program whatever it answers. `/usr/sbin` is searched, too.
 pub(crate) fn output<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<Output, Status> {
+    start(&[program], args)
+}
+
+/// The same for a program that writes to a device. It dies with the driver, so that it never writes
+/// beside the one that the next driver starts.
+pub(crate) fn tied_output<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<Output, Status> {
+    start(&["setpriv", "--pdeathsig", "KILL", program], args)
+}
+
+fn start<S: AsRef<OsStr>>(program: &[&str], args: &[S]) -> Result<Output, Status> {
     Command::new("/usr/bin/env")
         .arg("PATH=/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin")
         .arg("LC_ALL=C")
-        .arg(program)
+        .args(program)
         .args(args)
         .output()
-        .context(|| format!("start {program}"))
+        .context(|| format!("start {}", program.join(" ")))
 }
 
 /// Runs a program that must succeed; gives its trimmed output.
 pub(crate) fn run<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<String, Status> {
-    let output = output(program, args)?;
+    succeeded(program, args, &output(program, args)?)
+}
+
+/// The same for a program that writes to a device, see [`tied_output`].
+pub(crate) fn tied_run<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<String, Status> {
+    succeeded(program, args, &tied_output(program, args)?)
+}
+
+fn succeeded<S: AsRef<OsStr>>(
+    program: &str,
+    args: &[S],
+    output: &Output,
+) -> Result<String, Status> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
     }

@@ -3,7 +3,7 @@
 use crate::capability;
 use crate::driver::{Call, required};
 use crate::loops;
-use crate::mounts;
+use crate::mounts::{self, Plan};
 use crate::proto::csi::volume_usage::Unit;
 use crate::proto::csi::{
     NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetVolumeStatsRequest,
@@ -13,11 +13,11 @@ use crate::proto::csi::{
 };
 use crate::records::remove_if_there;
 use crate::sizes::signed;
-use crate::store::{Access, Stage, Use};
+use crate::store::{Access, Capability, Stage, Use, Volume};
 use crate::system::Context;
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tonic::Status;
 
 pub(super) fn stage(
@@ -34,20 +34,59 @@ pub(super) fn stage(
             "volume {id} is staged as {there:?}, not {stage:?}: unstage it first"
         )));
     }
-    let reader = stage.capability.reader;
-    let device = loops::attach(&call.store.volumes.data(id), reader)?;
-    if let Access::Mount { filesystem, flags } = &stage.capability.access {
-        let place = Path::new(path);
-        if mounts::at(place)?.is_none() {
-            fs::create_dir_all(place).context(|| format!("make {path}"))?;
-            mounts::mount(&device, place, filesystem, flags, reader)?;
+    let data = call.store.volumes.data(id);
+    let fresh = volume.staged.is_none() && loops::attached(&data)?.is_none();
+    if let Err(error) = put_on_stage(call, &mut volume, &stage) {
+        // A device that nobody asked for any more would keep its volume from being removed.
+        if fresh {
+            mounts::unmount(Path::new(path)).and_then(|()| loops::detach(&data)).unwrap_or_else(
+                |after| tracing::error!("a stage that failed is left: {}", after.message()),
+            );
         }
+        return Err(error);
     }
     if volume.staged.is_none() {
         volume.staged = Some(stage);
         call.store.volumes.put(volume)?;
     }
     Ok(NodeStageVolumeResponse {})
+}
+
+/// Attaches a volume, and mounts it if that is asked for.
+fn put_on_stage(call: &mut Call<'_>, volume: &mut Volume, stage: &Stage) -> Result<(), Status> {
+    let reader = stage.capability.reader;
+    let data = call.store.volumes.data(&volume.id);
+    let Access::Mount { filesystem, flags } = &stage.capability.access else {
+        let in_use = !volume.targets.is_empty();
+        return if in_use { Ok(()) } else { loops::attach(&data, reader).map(drop) };
+    };
+    let device = loops::attach(&data, false)?;
+    let place = Path::new(&stage.path);
+    let plan = Plan { filesystem, flags, read_only: reader };
+    if mounts::at(place)?.is_none() {
+        fs::create_dir_all(place).context(|| format!("make {}", stage.path))?;
+        if volume.unfinished || call.store.is_blank(volume)? {
+            if reader {
+                return Err(Status::failed_precondition(format!(
+                    "volume {} is blank and for reading: write a filesystem to it first",
+                    volume.id
+                )));
+            }
+            volume.unfinished = true;
+            call.store.volumes.put(volume.clone())?;
+            mounts::make(&device, filesystem)?;
+            volume.unfinished = false;
+            call.store.volumes.put(volume.clone())?;
+        }
+        mounts::check(&device, filesystem)?;
+        mounts::mount(&device, place, &plan)?;
+    } else if !mounts::shows(place, loops::number(&device)?)? {
+        return Err(Status::failed_precondition(format!(
+            "{} shows something else than volume {}: unstage it first",
+            stage.path, volume.id
+        )));
+    }
+    mounts::fill(place, &plan)
 }
 
 pub(super) fn unstage(
@@ -99,24 +138,94 @@ pub(super) fn publish(
             "volume {id} is for one pod and published at {other}: unpublish it there first"
         )));
     }
-    let target = Path::new(path);
-    if mounts::at(target)?.is_none() {
-        let read_only = wanted.read_only || wanted.capability.reader;
-        match wanted.capability.access {
-            Access::Mount { .. } => {
-                fs::create_dir_all(target).context(|| format!("make {path}"))?;
-                mounts::bind(Path::new(&staged.path), target, read_only)?;
-            }
-            Access::Block => {
-                let device = loops::attach(&call.store.volumes.data(id), wanted.capability.reader)?;
-                make_file(target).context(|| format!("make {path}"))?;
-                mounts::bind(&device, target, read_only)?;
-            }
+    check_stage(id, &staged, &wanted.capability)?;
+    let read_only = wanted.read_only || wanted.capability.reader;
+    let data = call.store.volumes.data(id);
+    let (source, device) = match wanted.capability.access {
+        Access::Mount { .. } => {
+            let device = loops::attached(&data)?;
+            (staged.path.clone().into(), device.ok_or_else(|| not_on_stage(id, &staged))?)
         }
-    }
+        Access::Block => {
+            let device = block_device(&volume, path, &data, read_only)?;
+            (device.clone(), device)
+        }
+    };
+    publish_at(id, &staged, (&source, &device), Path::new(path), read_only)?;
     volume.targets.insert(path.to_owned(), wanted);
     call.store.volumes.put(volume)?;
     Ok(NodePublishVolumeResponse {})
+}
+
+fn not_on_stage(id: &str, staged: &Stage) -> Status {
+    Status::failed_precondition(format!(
+        "volume {id} is not at {} any more: stage it again",
+        staged.path
+    ))
+}
+
+/// Refuses what is asked for otherwise than the volume was staged.
+fn check_stage(id: &str, staged: &Stage, wanted: &Capability) -> Result<(), Status> {
+    let same = match (&staged.capability.access, &wanted.access) {
+        (Access::Block, Access::Block) => true,
+        (Access::Mount { filesystem: a, .. }, Access::Mount { filesystem: b, .. }) => a == b,
+        _ => false,
+    };
+    if same && (wanted.reader || !staged.capability.reader) {
+        return Ok(());
+    }
+    Err(Status::failed_precondition(format!(
+        "volume {id} is staged as {:?}, not {wanted:?}: unstage it first",
+        staged.capability
+    )))
+}
+
+/// The device of a block volume. It is read-only for all who have it, or for none: a path that is
+/// mounted read-only keeps nobody from writing to the device behind it.
+fn block_device(
+    volume: &Volume,
+    path: &str,
+    data: &Path,
+    read_only: bool,
+) -> Result<PathBuf, Status> {
+    let mut others = volume.targets.iter().filter(|(other, _)| other.as_str() != path);
+    let other = others.find(|(_, there)| (there.read_only || there.capability.reader) != read_only);
+    if let Some((other, there)) = other {
+        return Err(Status::failed_precondition(format!(
+            "volume {} is published at {other} as {there:?}, and a device is read-only for all or \
+             for none: unpublish it there first",
+            volume.id
+        )));
+    }
+    loops::attach(data, read_only)
+}
+
+/// Shows the volume at the target; whatever a killed driver did of it is done again.
+fn publish_at(
+    id: &str,
+    staged: &Stage,
+    (source, device): (&Path, &Path),
+    target: &Path,
+    read_only: bool,
+) -> Result<(), Status> {
+    let make = || format!("make {}", target.display());
+    let number = loops::number(device)?;
+    if source == device {
+        make_file(target).context(make)?;
+    } else {
+        if mounts::at(source)?.is_none() || !mounts::shows(source, number)? {
+            return Err(not_on_stage(id, staged));
+        }
+        fs::create_dir_all(target).context(make)?;
+    }
+    mounts::bind(source, target, read_only)?;
+    if !mounts::shows(target, number)? {
+        return Err(Status::failed_precondition(format!(
+            "{} shows something else than volume {id}: unpublish it first",
+            target.display()
+        )));
+    }
+    Ok(())
 }
 
 /// A file to bind a device to, and the folder that it is in.

@@ -38,10 +38,11 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let volumes: Vec<_> = self.store.volumes.all().map(|volume| volume.id.clone()).collect();
-        for id in volumes {
-            drop(loops::detach(&self.store.volumes.data(&id)));
-        }
         let folder = self.folder.path().canonicalize().expect("the folder");
+        drop(mounts::unmount(&folder.join("seen")));
+        for id in &volumes {
+            drop(loops::detach(&self.store.volumes.data(id)));
+        }
         drop(mounts::unmount(&folder.join("store")));
         drop(loops::detach(&folder.join("store.img")));
     }
@@ -160,4 +161,78 @@ fn copies_are_apart_and_a_new_start_finds_them() {
     assert_eq!(again.volumes.all().count(), 3);
     assert_eq!(again.snapshots.all().map(|s| s.id.clone()).collect::<Vec<_>>(), [snapshot.id]);
     assert!(!again.volumes.data("vol-lost").exists());
+}
+
+/// A second device over a file would have a cache of its own: it does not come while the first one
+/// is held, even if that one was taken away already.
+#[test]
+fn a_file_never_has_two_devices() {
+    let Some(mut place) = Place::new() else { return };
+    let volume = place.store.make_volume("v", MIB, None).expect("a volume");
+    let data = place.store.volumes.data(&volume.id);
+    let path = loops::attach(&data, false).expect("a device");
+    assert_eq!(loops::attach(&data, false).expect("the device again"), path);
+    let held = File::open(&path).expect("the device");
+    let held_by_somebody = |result: Result<(), Status>| {
+        assert_eq!(result.expect_err("it is held").code(), tonic::Code::Aborted);
+    };
+    held_by_somebody(loops::detach(&data));
+    held_by_somebody(loops::attach(&data, false).map(drop));
+    held_by_somebody(loops::detach(&data));
+    drop(held);
+    loops::detach(&data).expect("it is gone");
+    loops::attach(&data, false).expect("a device");
+}
+
+#[test]
+fn a_device_for_reading_takes_no_writes_until_it_is_for_writing() {
+    let Some(mut place) = Place::new() else { return };
+    let volume = place.store.make_volume("v", MIB, None).expect("a volume");
+    let data = place.store.volumes.data(&volume.id);
+    let path = loops::attach(&data, true).expect("a device");
+    let write = || {
+        let device = File::options().write(true).open(&path)?;
+        device.write_all_at(&[7; 4096], 0)?;
+        device.sync_all()
+    };
+    write().expect_err("it is for reading");
+    assert!(place.read(&data, MIB).iter().all(|byte| *byte == 0));
+    assert_eq!(loops::attach(&data, false).expect("the same device"), path);
+    write().expect("a write");
+    assert!(!place.store.is_blank(&volume).expect("extents"));
+}
+
+/// What was synced before a snapshot is seen in a copy of it that is mounted for reading only: its
+/// journal is replayed, as after a crash.
+#[test]
+fn a_copy_for_reading_is_what_a_crash_would_leave() {
+    let Some(mut place) = Place::new() else { return };
+    let seen = place.folder.path().canonicalize().expect("the folder").join("seen");
+    fs::create_dir(&seen).expect("a folder");
+    for filesystem in mounts::FILESYSTEMS {
+        let plan = |read_only| mounts::Plan { filesystem, flags: &[], read_only };
+        let volume = place.store.make_volume(filesystem, 320 * MIB, None).expect("a volume");
+        assert!(place.store.is_blank(&volume).expect("extents"));
+        let device = loops::attach(&place.store.volumes.data(&volume.id), false).expect("a device");
+        mounts::check(&device, filesystem).expect_err("nothing is on it");
+        mounts::make(&device, filesystem).expect("a filesystem");
+        mounts::mount(&device, &seen, &plan(false)).expect("a mount");
+        assert!(mounts::shows(&seen, loops::number(&device).expect("its number")).expect("a look"));
+        let mut file = File::create(seen.join("file")).expect("a file");
+        file.write_all(b"synced").expect("a write");
+        file.sync_all().expect("on the device");
+        drop(file);
+        let snapshot = place.store.make_snapshot(filesystem, &volume.id).expect("a snapshot");
+        mounts::unmount(&seen).expect("unmounted");
+        let origin = Some(Origin::Snapshot(snapshot.id));
+        let copy = place.store.make_volume(&format!("{filesystem}-2"), 320 * MIB, origin);
+        let copy = copy.expect("a copy");
+        assert!(!place.store.is_blank(&copy).expect("extents"));
+        let device = loops::attach(&place.store.volumes.data(&copy.id), false).expect("a device");
+        mounts::check(&device, filesystem).expect("it is there");
+        mounts::mount(&device, &seen, &plan(true)).expect("a mount");
+        assert_eq!(fs::read(seen.join("file")).expect("the file"), b"synced");
+        File::create(seen.join("new")).expect_err("it is for reading");
+        mounts::unmount(&seen).expect("unmounted");
+    }
 }
