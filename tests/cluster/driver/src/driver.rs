@@ -1,10 +1,10 @@
 //! What all services share: the store behind its lock, the faults, and the way a call takes.
 //!
 //! One lock guards the store for the whole of a call, so calls follow each other; a call that is
-//! late by order waits before it takes the lock. Nobody holds two locks: there is no second one that
-//! is taken inside.
+//! late by order waits before it takes the lock. Nobody holds two locks: there is no second one
+//! that is taken inside.
 
-use crate::faults::{Active, Faults, name};
+use crate::faults::{Active, Faults, is_call, name};
 use crate::store::Store;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -87,9 +87,10 @@ impl Service {
         Q: Send + 'static,
         A: Send + 'static,
     {
+        debug_assert!(is_call(call), "{call} is none of the calls that a fault may name");
         let active = self.0.faults.read()?;
         tokio::time::sleep(active.delay(call, text)).await;
-        if let Some(error) = self.0.faults.refusal(&active, call, text) {
+        if let Some(error) = active.refusal(call, text) {
             return Err(error);
         }
         let driver = Arc::clone(&self.0);
@@ -101,7 +102,7 @@ impl Service {
         };
         let done = tokio::task::spawn_blocking(work).await;
         let answer = done.map_err(|error| Status::internal(format!("{call}: {error}")))??;
-        self.0.faults.loss(&active, call, text).map_or(Ok(answer), Err)
+        active.loss(call, text).map_or(Ok(answer), Err)
     }
 }
 

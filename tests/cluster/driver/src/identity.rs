@@ -1,7 +1,6 @@
 //! Identity: the driver's name, version and services.
 
 use crate::driver::Service;
-use crate::faults::Tracker;
 use crate::proto::csi::identity_server::Identity;
 use crate::proto::csi::plugin_capability::service::Type as ServiceType;
 use crate::proto::csi::plugin_capability::volume_expansion::Type as Expansion;
@@ -39,7 +38,7 @@ impl Identity for Service {
                 ServiceType::VolumeAccessibilityConstraints,
                 ServiceType::GroupControllerService,
             ];
-            if call.faults.tracker() != Some(&Tracker::Gone) {
+            if call.faults.tracks() {
                 services.push(ServiceType::SnapshotMetadataService);
             }
             let service = |kind: ServiceType| {

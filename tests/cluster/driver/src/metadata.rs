@@ -2,6 +2,7 @@
 
 use crate::driver::{Call, Service, required};
 use crate::extents::{self, Extent, Range};
+use crate::faults::Bent;
 use crate::proto::csi::snapshot_metadata_server::SnapshotMetadata;
 use crate::proto::csi::{
     BlockMetadata, BlockMetadataType, GetMetadataAllocatedRequest, GetMetadataAllocatedResponse,
@@ -60,6 +61,7 @@ impl Call<'_> {
         (ranges, size): (Vec<Range>, u64),
         start: i64,
         max: i32,
+        request: &str,
     ) -> Result<List, Status> {
         let Ok(start) = u64::try_from(start) else {
             return Err(Status::invalid_argument(format!("starting_offset is negative: {start}")));
@@ -72,9 +74,9 @@ impl Call<'_> {
         let max = usize::try_from(max)
             .map_err(|_| Status::invalid_argument(format!("max_results is negative: {max}")))?;
         let max = if max == 0 { RESULTS_DEFAULT } else { max };
-        let (ranges, error) = match self.faults.tracker() {
+        let Bent { ranges, size, error } = match self.faults.tracker(request) {
             Some(tracker) => tracker.bend(ranges, size),
-            None => (ranges, None),
+            None => Bent { ranges, size, error: None },
         };
         let block = |range: &Range| BlockMetadata {
             byte_offset: signed(range.start),
@@ -107,8 +109,9 @@ impl SnapshotMetadata for Service {
         request: Request<GetMetadataAllocatedRequest>,
     ) -> Result<Response<Self::GetMetadataAllocatedStream>, Status> {
         self.serve("GetMetadataAllocated", request, |call, request| {
+            let text = format!("{request:?}");
             let ranges = call.allocated_ranges(&request.snapshot_id)?;
-            let list = call.list(ranges, request.starting_offset, request.max_results)?;
+            let list = call.list(ranges, request.starting_offset, request.max_results, &text)?;
             Ok(list.stream(|block_metadata_type, volume_capacity_bytes, block_metadata| {
                 GetMetadataAllocatedResponse {
                     block_metadata_type,
@@ -125,9 +128,10 @@ impl SnapshotMetadata for Service {
         request: Request<GetMetadataDeltaRequest>,
     ) -> Result<Response<Self::GetMetadataDeltaStream>, Status> {
         self.serve("GetMetadataDelta", request, |call, request| {
+            let text = format!("{request:?}");
             let (base, target) = (&request.base_snapshot_id, &request.target_snapshot_id);
             let ranges = call.changed_ranges(base, target)?;
-            let list = call.list(ranges, request.starting_offset, request.max_results)?;
+            let list = call.list(ranges, request.starting_offset, request.max_results, &text)?;
             Ok(list.stream(|block_metadata_type, volume_capacity_bytes, block_metadata| {
                 GetMetadataDeltaResponse {
                     block_metadata_type,

@@ -15,14 +15,22 @@ use tonic::Status;
 
 /// A snapshot as the protocol has it; an error if it is one that fails instead of becoming ready.
 pub(crate) fn answer(call: &Call<'_>, snapshot: &Snapshot) -> Result<csi::Snapshot, Status> {
-    Ok(csi::Snapshot {
+    is_ready(call, snapshot).map(|ready_to_use| told(snapshot, ready_to_use))
+}
+
+fn is_ready(call: &Call<'_>, snapshot: &Snapshot) -> Result<bool, Status> {
+    call.faults.ready(&format!("{snapshot:?}"), snapshot.taken, SystemTime::now())
+}
+
+fn told(snapshot: &Snapshot, ready_to_use: bool) -> csi::Snapshot {
+    csi::Snapshot {
         size_bytes: signed(snapshot.bytes),
         snapshot_id: snapshot.id.clone(),
         source_volume_id: snapshot.volume.clone(),
         creation_time: Some(snapshot.taken.into()),
-        ready_to_use: call.faults.ready(snapshot.taken, SystemTime::now())?,
+        ready_to_use,
         group_snapshot_id: snapshot.group.clone().unwrap_or_default(),
-    })
+    }
 }
 
 pub(super) fn create(
@@ -71,10 +79,13 @@ pub(super) fn list(
         meant(&request.snapshot_id, &snapshot.id)
             && meant(&request.source_volume_id, &snapshot.volume)
     });
-    let (found, next_token) = page(found.collect(), &request.starting_token, request.max_entries)?;
-    let entry = |snapshot| Ok(Entry { snapshot: Some(answer(call, snapshot)?) });
-    let entries: Result<_, Status> = found.into_iter().map(entry).collect();
-    Ok(ListSnapshotsResponse { entries: entries?, next_token })
+    let (found, next_token) = page(found, &request.starting_token, request.max_entries)?;
+    // One that fails is not ready; the others are listed all the same.
+    let entry = |snapshot: &Snapshot| {
+        let ready = is_ready(call, snapshot).unwrap_or(false);
+        Entry { snapshot: Some(told(snapshot, ready)) }
+    };
+    Ok(ListSnapshotsResponse { entries: found.into_iter().map(entry).collect(), next_token })
 }
 
 pub(super) fn get(

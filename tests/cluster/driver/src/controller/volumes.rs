@@ -125,7 +125,7 @@ pub(super) fn delete(
 ) -> Result<DeleteVolumeResponse, Status> {
     let id = required(&request.volume_id, "volume_id")?;
     let Some(volume) = call.store.volumes.get(id) else { return Ok(DeleteVolumeResponse {}) };
-    if volume.staged.is_some() || !volume.targets.is_empty() {
+    if volume.published.is_some() || volume.staged.is_some() || !volume.targets.is_empty() {
         return Err(Status::failed_precondition(format!(
             "volume {id} is in use on node {}: unpublish and unstage it first",
             call.driver.node
@@ -152,7 +152,8 @@ pub(super) fn publish(
         Some(there) if *there == wanted => {}
         Some(there) => {
             return Err(Status::already_exists(format!(
-                "volume {id} is published to {node} as {there:?}, not {wanted:?}: unpublish it first"
+                "volume {id} is published to {node} as {there:?}, not {wanted:?}: unpublish it \
+                 first"
             )));
         }
         None => {
@@ -210,7 +211,7 @@ pub(super) fn list(
     if !call.faults.lists() {
         return Err(Status::unimplemented("ListVolumes is off by order of the faults file"));
     }
-    let all = call.store.volumes.all().collect();
+    let all = call.store.volumes.all();
     let (found, next_token) = page(all, &request.starting_token, request.max_entries)?;
     let entry = |volume: &Volume| {
         let nodes = volume.published.iter().map(|_| call.driver.node.clone());
