@@ -4,12 +4,11 @@
 //! meanwhile thaws it at its next start.
 
 use crate::records::{remove_if_there, replace};
-use crate::system::Context;
+use crate::system::{Context, wait_until};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-use tokio::runtime::Handle;
+use std::time::Duration;
 use tonic::Status;
 
 /// Where control groups of pods begin: version 1 with its own freezer, and version 2.
@@ -27,7 +26,17 @@ pub(crate) struct Frozen {
 impl Frozen {
     /// Freezes pods by their uids, and waits until they stand still. `folder` keeps the list.
     pub(crate) fn freeze(pods: BTreeSet<String>, folder: &Path) -> Result<Self, Status> {
-        let groups: Vec<_> = pods.iter().flat_map(|pod| control_groups(pod)).collect();
+        let mut groups = Vec::new();
+        for pod in &pods {
+            let found = control_groups(pod);
+            if found.is_empty() {
+                return Err(Status::aborted(format!(
+                    "pod {pod} has a volume and no control group that can be frozen: repeat when \
+                     it has ended"
+                )));
+            }
+            groups.extend(found);
+        }
         let frozen = Self { list: folder.join("frozen.json"), groups };
         if frozen.groups.is_empty() {
             return Ok(frozen);
@@ -37,15 +46,14 @@ impl Frozen {
         for group in &frozen.groups {
             set(group, true)?;
         }
-        let end = Instant::now() + DEADLINE;
-        while let Some(group) = frozen.groups.iter().find(|group| !stands_still(group)) {
-            if Instant::now() > end {
-                return Err(Status::aborted(format!(
-                    "the pod in {} does not stand still within {DEADLINE:?}: repeat",
-                    group.display()
-                )));
-            }
-            Handle::current().block_on(tokio::time::sleep(Duration::from_millis(2)));
+        let moving = || frozen.groups.iter().find(|group| !stands_still(group));
+        if !wait_until(DEADLINE, || Ok(moving().is_none()))?
+            && let Some(group) = moving()
+        {
+            return Err(Status::aborted(format!(
+                "the pod in {} does not stand still within {DEADLINE:?}: repeat",
+                group.display()
+            )));
         }
         Ok(frozen)
     }

@@ -1,9 +1,10 @@
 //! Group snapshots: several volumes at one moment.
 //!
-//! While the copies are made no pod that has one of the volumes runs: their control groups are frozen.
-//! A write that a pod saw end is then in every copy, and no later one is in any. Somebody who is no
-//! pod may write meanwhile, so afterwards each volume is compared with its copy, by extents: if all
-//! are still equal, nobody wrote, and the copies are of one moment. Otherwise all are made again.
+//! While the copies are made no pod that has one of the volumes runs: their control groups are
+//! frozen, and then mounted filesystems are synced. A write that a pod saw end is then in every
+//! copy, and no later one is in any. Somebody who is no pod may write meanwhile, so afterwards each
+//! volume is compared with its copy, by extents: if all are still equal, nobody wrote, and the
+//! copies are of one moment. Otherwise all are made again.
 
 use crate::driver::{Call, Service, required};
 use crate::extents;
@@ -20,7 +21,7 @@ use crate::proto::csi::{
     GroupControllerServiceCapability, VolumeGroupSnapshot,
 };
 use crate::records::remove_if_there;
-use crate::store::{Group, Snapshot, new_id};
+use crate::store::{Access, Group, Snapshot, new_id};
 use crate::system::Context;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -55,8 +56,25 @@ impl Call<'_> {
         for volume in volumes {
             members.push((new_id("snap")?, volume.clone(), self.store.volume(volume)?.bytes));
         }
+        let made = self.make_group(name, volumes, &members);
+        if made.is_err() {
+            for (member, ..) in &members {
+                self.store.snapshots.remove(member)?;
+                self.remove_data(member)?;
+            }
+        }
+        made
+    }
+
+    /// Makes a group of members that have ids and nothing else yet.
+    fn make_group(
+        &mut self,
+        name: &str,
+        volumes: &BTreeSet<String>,
+        members: &[(String, String, u64)],
+    ) -> Result<Group, Status> {
         let frozen = Frozen::freeze(self.pods(volumes), &self.store.folder)?;
-        let copied = self.copy_all(&members);
+        let copied = self.sync_all(volumes).and_then(|()| self.copy_all(members));
         let taken = SystemTime::now();
         frozen.thaw()?;
         copied?;
@@ -71,10 +89,28 @@ impl Call<'_> {
                 group: Some(id.clone()),
             })?;
         }
-        let snapshots = members.into_iter().map(|(member, ..)| member).collect();
+        let snapshots = members.iter().map(|(member, ..)| member.clone()).collect();
         let group = Group { id, name: name.to_owned(), snapshots, taken };
         self.store.groups.put(group.clone())?;
         Ok(group)
+    }
+
+    /// Writes what mounted filesystems hold in memory. Pods that could add to it stand still.
+    fn sync_all(&self, volumes: &BTreeSet<String>) -> Result<(), Status> {
+        let volumes = volumes.iter().filter_map(|id| self.store.volumes.get(id));
+        for staged in volumes.filter_map(|volume| volume.staged.as_ref()) {
+            if staged.capability.access != Access::Block {
+                let sync = || format!("sync {}", staged.path);
+                let place = File::open(&staged.path).context(sync)?;
+                rustix::fs::syncfs(&place).context(sync)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_data(&self, member: &str) -> Result<(), Status> {
+        let data = self.store.snapshots.data(member);
+        remove_if_there(&data).context(|| format!("remove {}", data.display()))
     }
 
     /// The pods that have one of the volumes, by the uid in their paths.
@@ -94,8 +130,7 @@ impl Call<'_> {
                 return Ok(());
             }
             for (id, ..) in members {
-                let data = self.store.snapshots.data(id);
-                remove_if_there(&data).context(|| format!("remove {}", data.display()))?;
+                self.remove_data(id)?;
             }
             if changed.is_err() {
                 break;
@@ -194,11 +229,11 @@ impl GroupController for Service {
             let id = required(&request.group_snapshot_id, "group_snapshot_id")?;
             if let Some(group) = call.store.groups.get(id).cloned() {
                 check_members(&group, &request.snapshot_ids)?;
-                // The record first: members of no group go at the next start.
-                call.store.groups.remove(id)?;
+                // The members first: a second call finds the group, and the rest of them.
                 for member in &group.snapshots {
                     call.store.snapshots.remove(member)?;
                 }
+                call.store.groups.remove(id)?;
             }
             Ok(DeleteVolumeGroupSnapshotResponse {})
         })

@@ -1,9 +1,9 @@
 //! A CSI driver for tests: real volumes on one node, and misbehaviour on demand.
 //!
 //! Volumes are files on an XFS with reflinks, attached as loop devices. Snapshots and clones are
-//! copies by reference, so they are made in an instant, and the places that two snapshots share tell
-//! what changed between them. All state is in files, so the driver may be killed at any moment and
-//! started again. See the README beside this package.
+//! copies by reference, so they are made in an instant, and the places that two snapshots share
+//! tell what changed between them. All state is in files, so the driver may be killed at any moment
+//! and started again. See the README beside this package.
 
 mod capability;
 mod controller;
@@ -137,8 +137,9 @@ fn asked_to_end() -> std::io::Result<impl Future<Output = ()> + Send> {
 
 async fn run_driver(args: DriverArgs) -> Result<(), Box<dyn Error>> {
     let asked_to_end = asked_to_end()?;
+    // Pods go on even if the records cannot be read.
+    freezer::Frozen::thaw_left_over(&args.folder.join(store::PLACE))?;
     let store = Store::open(&args.folder, args.store_bytes)?;
-    freezer::Frozen::thaw_left_over(&store.folder)?;
     let faults = Faults::new(args.faults.clone());
     let driver = Driver::new(args.name.clone(), args.node.clone(), faults, store);
     let service = Service(Arc::new(driver));

@@ -1,8 +1,9 @@
-//! The store: an XFS with reflinks in a file of its own, and the volumes, snapshots and groups in it.
+//! The store: an XFS with reflinks in a file of its own, and the volumes, snapshots and groups in
+//! it.
 //!
-//! A volume is a sparse file. A snapshot or a clone is a copy by reference, made by the filesystem in
-//! one step: it excludes every write to the source while it copies, so the copy is the source at one
-//! moment, as a disk is after a power cut. This holds for a mounted volume, too: its filesystem
+//! A volume is a sparse file. A snapshot or a clone is a copy by reference, made by the filesystem
+//! in one step: it excludes every write to the source while it copies, so the copy is the source at
+//! one moment, as a disk is after a power cut. This holds for a mounted volume, too: its filesystem
 //! replays its journal on the copy. Before the copy the cache of the loop device itself is written,
 //! so that plain writes to a raw block volume that have ended are part of the snapshot. Data that a
 //! mounted filesystem still holds in memory is not: whoever needs it syncs or freezes first.
@@ -18,6 +19,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use tonic::Status;
+
+/// Where the store is mounted, in its folder.
+pub(crate) const PLACE: &str = "store";
 
 /// A volume, and what is done with it on the node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -123,7 +127,7 @@ impl Store {
     pub(crate) fn open(folder: &Path, bytes: u64) -> Result<Self, Status> {
         fs::create_dir_all(folder).context(|| format!("make {}", folder.display()))?;
         let folder = folder.canonicalize().context(|| format!("find {}", folder.display()))?;
-        let mounted = folder.join("store");
+        let mounted = folder.join(PLACE);
         if crate::mounts::at(&mounted)?.is_some() {
             return Self::open_mounted(&mounted);
         }
@@ -186,8 +190,8 @@ impl Store {
         Ok(volume)
     }
 
-    /// Whether nothing was ever written to a volume, nor to what it is a copy of. A device that looks
-    /// blank is not enough: it does so, too, when it cannot be read.
+    /// Whether nothing was ever written to a volume, nor to what it is a copy of. A device that
+    /// looks blank is not enough: it does so, too, when it cannot be read.
     pub(crate) fn is_blank(&self, volume: &Volume) -> Result<bool, Status> {
         if volume.origin.is_some() {
             return Ok(false);
