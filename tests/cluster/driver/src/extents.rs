@@ -1,9 +1,9 @@
 //! Where the data of a file lies, and what differs between two files of one store.
 //!
-//! Snapshots are copies by reference: the same place of the store under the same offset of two files
-//! is the same data, as neither file is ever written again. A place that only one of them has is
-//! reported as changed, although its bytes may be equal: a list may name too much, never too little.
-//! Ranges that the filesystem does not vouch for count as changed, too.
+//! Snapshots are copies by reference: the same place of the store under the same offset of two
+//! files is the same data, as neither file is ever written again. A place that only one of them has
+//! is reported as changed, although its bytes may be equal: a list may name too much, never too
+//! little. Ranges that the filesystem does not vouch for count as changed, too.
 
 use std::fs::File;
 use std::io;
@@ -113,7 +113,8 @@ const FLAG_SYNC: u32 = 1;
 const EXTENT_LAST: u32 = 0x1;
 /// Blocks that are promised and never written: they read as zeros.
 const EXTENT_UNWRITTEN: u32 = 0x800;
-/// Unknown, not yet allocated, encoded, encrypted, not aligned, inline or packed: the place is none.
+/// Unknown, not yet allocated, encoded, encrypted, not aligned, inline or packed: the place is
+/// none.
 const EXTENT_UNSURE: u32 = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x400;
 
 /// `struct fiemap_extent` of linux/fiemap.h.

@@ -1,7 +1,8 @@
 //! Node: a volume becomes a loop device, its filesystem a mount, both a path in a pod.
 //!
 //! The kernel knows what is attached and mounted; the records say what was asked for. A call that
-//! comes again finds what is there and does the rest, so a driver may be killed between any two steps.
+//! comes again finds what is there and does the rest, so a driver may be killed between any two
+//! steps.
 
 mod steps;
 

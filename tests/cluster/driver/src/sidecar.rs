@@ -1,5 +1,5 @@
-//! The SnapshotMetadata service of Kubernetes, over TLS, for a driver that serves that of CSI on its
-//! socket: what the sidecar external-snapshot-metadata is for.
+//! The SnapshotMetadata service of Kubernetes, over TLS, for a driver that serves that of CSI on
+//! its socket: what the sidecar external-snapshot-metadata is for.
 //!
 //! It answers as that sidecar does, in the same order: the fields of the request, the token, the
 //! right, the objects, the driver. A status of the driver goes on as it is; one without a code

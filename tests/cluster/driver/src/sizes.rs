@@ -38,8 +38,8 @@ pub(crate) fn plan_size(
     })?;
     if limit != 0 && bytes > limit {
         return Err(Status::out_of_range(format!(
-            "the volume would have {bytes} bytes (at least {least}, in steps of {grain}), more than \
-             limit_bytes {limit}: raise the limit"
+            "the volume would have {bytes} bytes (at least {least}, in steps of {grain}), more \
+             than limit_bytes {limit}: raise the limit"
         )));
     }
     Ok(bytes)
@@ -95,7 +95,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_planned_size_is_within_its_bounds(required in 0..1_i64 << 50, more in 0..1_i64 << 40, least in 0..1_u64 << 50) {
+        fn a_planned_size_is_within_its_bounds(
+            required in 0..1_i64 << 50,
+            more in 0..1_i64 << 40,
+            least in 0..1_u64 << 50,
+        ) {
             let range = range(required, required + more);
             if let Ok(bytes) = plan_size(Some(&range), least, MIB) {
                 prop_assert!(bytes > 0 && bytes % MIB == 0 && bytes >= least);
