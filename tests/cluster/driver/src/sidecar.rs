@@ -24,10 +24,12 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
+use tokio::time::Sleep;
 use tokio_stream::{Stream, StreamExt};
 use tonic::transport::{Channel, Endpoint, Identity, Server, ServerTlsConfig};
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 /// All of one call, as the sidecar allows by default.
 const LONGEST: Duration = Duration::from_secs(600);
@@ -120,6 +122,37 @@ fn log<T>(call: &str, about: &str, started: Instant, answer: &Result<T, Status>)
 
 type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
+/// What the driver sends, made what the caller gets, until the time of the call is over.
+struct PassedOn<M> {
+    messages: Streaming<M>,
+    end: Pin<Box<Sleep>>,
+    ended: bool,
+}
+
+impl<M: Send + 'static> PassedOn<M> {
+    fn stream<T: From<M>>(messages: Streaming<M>, end: tokio::time::Instant) -> Messages<T> {
+        let end = Box::pin(tokio::time::sleep_until(end));
+        let stream = Self { messages, end, ended: false };
+        Box::pin(stream.map(|message| message.map(T::from).map_err(passed_on)))
+    }
+}
+
+impl<M: Send + 'static> Stream for PassedOn<M> {
+    type Item = Result<M, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        if self.end.as_mut().poll(context).is_ready() {
+            self.ended = true;
+            let error = Status::deadline_exceeded(format!("the list takes more than {LONGEST:?}"));
+            return Poll::Ready(Some(Err(error)));
+        }
+        Pin::new(&mut self.messages).poll_next(context)
+    }
+}
+
 macro_rules! response {
     ($($name:ident),*) => {$(
         impl From<csi::$name> for $name {
@@ -144,6 +177,7 @@ impl Sidecar {
         &self,
         request: GetMetadataAllocatedRequest,
     ) -> Result<Messages<GetMetadataAllocatedResponse>, Status> {
+        let end = tokio::time::Instant::now() + LONGEST;
         required(&request.security_token, "securityToken is missing")?;
         required(&request.namespace, "namespace parameter cannot be empty")?;
         required(&request.snapshot_name, "snapshotName cannot be empty")?;
@@ -155,14 +189,14 @@ impl Sidecar {
             ..csi::GetMetadataAllocatedRequest::default()
         };
         let answer = self.driver.clone().get_metadata_allocated(request).await;
-        let messages = answer.map_err(passed_on)?.into_inner();
-        Ok(Box::pin(messages.map(|message| message.map(Into::into).map_err(passed_on))))
+        Ok(PassedOn::stream(answer.map_err(passed_on)?.into_inner(), end))
     }
 
     async fn delta(
         &self,
         request: GetMetadataDeltaRequest,
     ) -> Result<Messages<GetMetadataDeltaResponse>, Status> {
+        let end = tokio::time::Instant::now() + LONGEST;
         required(&request.security_token, "securityToken is missing")?;
         required(&request.namespace, "namespace parameter cannot be empty")?;
         required(&request.base_snapshot_id, "baseSnapshotId cannot be empty")?;
@@ -177,8 +211,7 @@ impl Sidecar {
             ..csi::GetMetadataDeltaRequest::default()
         };
         let answer = self.driver.clone().get_metadata_delta(request).await;
-        let messages = answer.map_err(passed_on)?.into_inner();
-        Ok(Box::pin(messages.map(|message| message.map(Into::into).map_err(passed_on))))
+        Ok(PassedOn::stream(answer.map_err(passed_on)?.into_inner(), end))
     }
 }
 
