@@ -38,10 +38,8 @@ pub(super) fn stage(
     let fresh = volume.staged.is_none() && loops::attached(&data)?.is_none();
     if let Err(error) = put_on_stage(call, &mut volume, &stage) {
         // A device that nobody asked for any more would keep its volume from being removed.
-        if fresh {
-            mounts::unmount(Path::new(path)).and_then(|()| loops::detach(&data)).unwrap_or_else(
-                |after| tracing::error!("a stage that failed is left: {}", after.message()),
-            );
+        if fresh && let Err(after) = clear_stage(Path::new(path), &data) {
+            tracing::error!("a stage that failed is left: {}", after.message());
         }
         return Err(error);
     }
@@ -52,11 +50,25 @@ pub(super) fn stage(
     Ok(NodeStageVolumeResponse {})
 }
 
+/// Takes a volume away again, and nothing else that may be at the place.
+fn clear_stage(place: &Path, data: &Path) -> Result<(), Status> {
+    let Some(device) = loops::attached(data)? else { return Ok(()) };
+    if mounts::at(place)?.is_some() && mounts::shows(place, loops::number(&device)?)? {
+        mounts::unmount(place)?;
+    }
+    loops::detach(data)
+}
+
 /// Attaches a volume, and mounts it if that is asked for.
 fn put_on_stage(call: &mut Call<'_>, volume: &mut Volume, stage: &Stage) -> Result<(), Status> {
     let reader = stage.capability.reader;
     let data = call.store.volumes.data(&volume.id);
     let Access::Mount { filesystem, flags } = &stage.capability.access else {
+        // Whatever a killed driver left on it, it is data from now on.
+        if volume.unfinished {
+            volume.unfinished = false;
+            call.store.volumes.put(volume.clone())?;
+        }
         let in_use = !volume.targets.is_empty();
         return if in_use { Ok(()) } else { loops::attach(&data, reader).map(drop) };
     };
