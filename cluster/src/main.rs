@@ -1,1 +1,7 @@
-fn main() {}
+//! `kubectl mover`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    mover_cluster::cli::main()
+}

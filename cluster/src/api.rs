@@ -1,0 +1,367 @@
+//! The API server, as thin as it can be: reads, one write at a time, and watches, of objects as
+//! they stand in JSON. It decides nothing.
+
+use crate::engine::{Failure, Key, Kind, Meta, Observed, Query, Selection, Step, exit};
+use futures::stream::{BoxStream, StreamExt as _};
+use kube::api::{
+    DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams, PropagationPolicy,
+    Request, WatchEvent, WatchParams,
+};
+use kube::core::Status;
+use kube::{Client, Error};
+use serde_json::Value;
+use std::time::Duration;
+
+/// Names us in managed fields.
+const FIELD_MANAGER: &str = "kubectl-mover";
+/// Most objects in one answer of a list.
+const PAGE: u32 = 500;
+/// A watch ends by itself after so long, and is begun again.
+const WATCH: Duration = Duration::from_secs(280);
+
+/// The API server of one cluster.
+#[derive(Clone)]
+pub struct Api {
+    client: Client,
+}
+
+impl std::fmt::Debug for Api {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Api")
+    }
+}
+
+/// How a request ended that was not answered with objects.
+#[derive(Debug)]
+pub enum ApiError {
+    /// There is none, also where the whole kind is unknown.
+    Absent,
+    /// Something else changed first, or has the name.
+    Conflict,
+    /// The same would be refused again.
+    Refused(Failure),
+    /// It may pass.
+    Unavailable(Failure),
+}
+
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Self {
+        match error {
+            ApiError::Absent => Self::new(exit::USAGE, "no such object"),
+            ApiError::Conflict => Self::new(exit::RETRYABLE, "somebody else changed the object")
+                .hint("run the same command again"),
+            ApiError::Refused(why) | ApiError::Unavailable(why) => why,
+        }
+    }
+}
+
+/// A change that a watch tells.
+#[derive(Debug)]
+pub enum Change {
+    /// An object is this one now.
+    Set(Value),
+    /// It is gone.
+    Gone(Value),
+    /// The watch is over: what it was about is to be read again.
+    Over,
+}
+
+impl Api {
+    /// Speaks to the server by this client.
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// The client, for what has no object: logs and exec.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// One object.
+    ///
+    /// # Errors
+    ///
+    /// See [`ApiError`]; an absent object is none.
+    pub async fn get(&self, key: &Key) -> Result<Option<Value>, ApiError> {
+        let request = Request::new(path(key.kind, key.namespace.as_deref()))
+            .get(&key.name, &kube::api::GetParams::default());
+        match self.send(request, &format!("read {key}")).await {
+            Ok(object) => Ok(Some(object)),
+            Err(ApiError::Absent) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// All objects of a selection, with the version of the list.
+    ///
+    /// # Errors
+    ///
+    /// See [`ApiError`]; of an unknown kind there are no objects.
+    pub async fn list(
+        &self,
+        selection: &Selection,
+    ) -> Result<(Vec<Value>, Option<String>), ApiError> {
+        let Selection { kind, namespace, labels, fields } = selection;
+        let mut parameters = ListParams::default().limit(PAGE);
+        if !labels.is_empty() {
+            parameters = parameters.labels(labels);
+        }
+        if !fields.is_empty() {
+            parameters = parameters.fields(fields);
+        }
+        let mut all = Vec::new();
+        loop {
+            let request = Request::new(path(*kind, namespace.as_deref())).list(&parameters);
+            let what = format!("list {}", kind.resource().plural);
+            let mut page = match self.send(request, &what).await {
+                Ok(page) => page,
+                Err(ApiError::Absent) => return Ok((Vec::new(), None)),
+                Err(error) => return Err(error),
+            };
+            if let Value::Array(items) = page["items"].take() {
+                all.extend(items);
+            }
+            let metadata = &page["metadata"];
+            match metadata["continue"].as_str().filter(|token| !token.is_empty()) {
+                Some(token) => parameters = parameters.continue_token(token),
+                None => {
+                    return Ok((all, metadata["resourceVersion"].as_str().map(str::to_owned)));
+                }
+            }
+        }
+    }
+
+    /// Makes an object.
+    ///
+    /// # Errors
+    ///
+    /// See [`ApiError`]; [`ApiError::Conflict`] where the name is taken.
+    pub async fn create(&self, object: &Value) -> Result<Value, ApiError> {
+        let key = key_of(object);
+        let parameters = PostParams { field_manager: Some(FIELD_MANAGER.into()), dry_run: false };
+        let body = serde_json::to_vec(object).expect("JSON");
+        let request =
+            Request::new(path(key.kind, key.namespace.as_deref())).create(&parameters, body);
+        self.send(request, &format!("create {key}")).await
+    }
+
+    /// Changes an object by a merge patch.
+    ///
+    /// # Errors
+    ///
+    /// See [`ApiError`].
+    pub async fn patch(&self, key: &Key, uid: &str, patch: &Value) -> Result<Value, ApiError> {
+        let mut patch = patch.clone();
+        patch["metadata"]["uid"] = uid.into();
+        let parameters =
+            PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+        let request = Request::new(path(key.kind, key.namespace.as_deref()))
+            .patch(&key.name, &parameters, &Patch::Merge(patch));
+        self.send(request, &format!("change {key}")).await
+    }
+
+    /// Deletes an object; what is left of it, if it does not go at once.
+    ///
+    /// # Errors
+    ///
+    /// See [`ApiError`].
+    pub async fn delete(&self, key: &Key, uid: &str) -> Result<Option<Value>, ApiError> {
+        let mut parameters = DeleteParams::default().preconditions(kube::api::Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: None,
+        });
+        // Its pods first: what they use is removed next.
+        if key.kind == Kind::Job {
+            parameters.propagation_policy = Some(PropagationPolicy::Foreground);
+        }
+        let request =
+            Request::new(path(key.kind, key.namespace.as_deref())).delete(&key.name, &parameters);
+        match self.send(request, &format!("delete {key}")).await {
+            Ok(answer) if answer["kind"] == "Status" => Ok(None),
+            Ok(object) => Ok(Some(object)),
+            Err(ApiError::Absent) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Does one step of a plan, and remembers how things are then.
+    ///
+    /// # Errors
+    ///
+    /// What may pass.
+    pub async fn execute(&self, step: &Step, seen: &mut Observed) -> Result<(), Failure> {
+        let (key, answer) = match step {
+            Step::Create(object) => (key_of(object), self.create(object).await.map(Some)),
+            Step::Patch { key, uid, patch } => {
+                (key.clone(), self.patch(key, uid, patch).await.map(Some))
+            }
+            Step::Delete { key, uid } => (key.clone(), self.delete(key, uid).await),
+        };
+        match answer {
+            Ok(object) => seen.set_object(key, object),
+            Err(ApiError::Absent) if !matches!(step, Step::Create(_)) => {
+                seen.set_object(key, None);
+            }
+            Err(ApiError::Conflict) => seen.forget(&key.into()),
+            Err(ApiError::Absent) => {
+                let what = format!("create {key}: its namespace or its kind does not exist");
+                seen.set_refused(key.into(), Failure::new(exit::USAGE, what));
+            }
+            Err(ApiError::Refused(why)) => seen.set_refused(key.into(), why),
+            Err(ApiError::Unavailable(why)) => return Err(why),
+        }
+        Ok(())
+    }
+
+    /// Reads what a plan asks for.
+    ///
+    /// # Errors
+    ///
+    /// What may pass.
+    pub async fn read(&self, query: &Query, seen: &mut Observed) -> Result<(), Failure> {
+        let answer = match query {
+            Query::One(key) => {
+                self.get(key).await.map(|object| seen.set_object(key.clone(), object))
+            }
+            Query::Many(selection) => self
+                .list(selection)
+                .await
+                .map(|(objects, version)| seen.set_list(selection.clone(), objects, version)),
+        };
+        match answer {
+            Ok(()) => Ok(()),
+            Err(ApiError::Unavailable(why)) => Err(why),
+            Err(why) => {
+                seen.set_refused(query.clone(), why.into());
+                Ok(())
+            }
+        }
+    }
+
+    /// Changes since a version; the last one is [`Change::Over`].
+    ///
+    /// # Errors
+    ///
+    /// See [`ApiError`].
+    pub async fn watch(
+        &self,
+        query: &Query,
+        version: Option<&str>,
+    ) -> Result<BoxStream<'static, Change>, ApiError> {
+        let (kind, namespace, labels, fields) = match query {
+            Query::One(key) => (
+                key.kind,
+                key.namespace.clone(),
+                String::new(),
+                format!("metadata.name={}", key.name),
+            ),
+            Query::Many(Selection { kind, namespace, labels, fields }) => {
+                (*kind, namespace.clone(), labels.clone(), fields.clone())
+            }
+        };
+        let seconds = u32::try_from(WATCH.as_secs()).unwrap_or(u32::MAX);
+        let mut parameters = WatchParams::default().timeout(seconds).disable_bookmarks();
+        if !labels.is_empty() {
+            parameters = parameters.labels(&labels);
+        }
+        if !fields.is_empty() {
+            parameters = parameters.fields(&fields);
+        }
+        let request = Request::new(path(kind, namespace.as_deref()))
+            .watch(&parameters, version.unwrap_or(""))
+            .map_err(|why| ApiError::Refused(Failure::new(exit::BUG, why.to_string())))?;
+        let what = format!("watch {}", kind.resource().plural);
+        let events =
+            self.client.request_events::<Value>(request).await.map_err(|why| classify(why, &what))?;
+        let changes = events.map(|event| match event {
+            Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => Change::Set(object),
+            Ok(WatchEvent::Deleted(object)) => Change::Gone(object),
+            Ok(WatchEvent::Bookmark(_) | WatchEvent::Error(_)) | Err(_) => Change::Over,
+        });
+        Ok(changes.chain(futures::stream::once(async { Change::Over })).boxed())
+    }
+
+    /// The log of a pod's container, as far as it is there.
+    ///
+    /// # Errors
+    ///
+    /// See [`ApiError`].
+    pub async fn log(&self, pod: &Key) -> Result<String, ApiError> {
+        let parameters = LogParams { container: Some("mover".to_owned()), ..LogParams::default() };
+        let request = Request::new(path(Kind::Pod, pod.namespace.as_deref()))
+            .logs(&pod.name, &parameters)
+            .map_err(|why| ApiError::Refused(Failure::new(exit::BUG, why.to_string())))?;
+        let what = format!("read the log of {pod}");
+        self.client.request_text(request).await.map_err(|why| classify(why, &what))
+    }
+
+    async fn send(
+        &self,
+        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+        what: &str,
+    ) -> Result<Value, ApiError> {
+        let request = request.map_err(|why| {
+            ApiError::Refused(Failure::new(exit::USAGE, format!("{what}: {why}")))
+        })?;
+        self.client.request::<Value>(request).await.map_err(|why| classify(why, what))
+    }
+}
+
+/// Where objects of a kind are.
+fn path(kind: Kind, namespace: Option<&str>) -> String {
+    let resource = kind.resource();
+    let root = if resource.group.is_empty() { "/api" } else { "/apis" };
+    let version = kind.api_version();
+    match namespace {
+        Some(namespace) => format!("{root}/{version}/namespaces/{namespace}/{}", resource.plural),
+        None => format!("{root}/{version}/{}", resource.plural),
+    }
+}
+
+/// Which object a text of the API is.
+///
+/// # Panics
+///
+/// For one of a kind that we do not make.
+pub fn key_of(object: &Value) -> Key {
+    let kind = Kind::ALL.into_iter().find(|kind| object["kind"] == kind.word().as_str());
+    let Meta { name, namespace, .. } = Meta::of(object);
+    Key { kind: kind.expect("an object of ours has a kind"), namespace, name }
+}
+
+fn classify(error: Error, what: &str) -> ApiError {
+    let said = |code, text: &str| Failure::new(code, format!("{what}: {text}"));
+    let status: Box<Status> = match error {
+        Error::Api(status) => status,
+        Error::Auth(why) => {
+            let why = said(exit::DENIED, &why.to_string());
+            return ApiError::Refused(why.hint("log in to the cluster again"));
+        }
+        other => {
+            let mut text = other.to_string();
+            let mut source = std::error::Error::source(&other);
+            while let Some(cause) = source {
+                let cause_text = cause.to_string();
+                if !text.contains(&cause_text) {
+                    text = format!("{text}: {cause_text}");
+                }
+                source = cause.source();
+            }
+            let why = said(exit::RETRYABLE, &text);
+            return ApiError::Unavailable(
+                why.hint("the API server cannot be reached, or ends connections"),
+            );
+        }
+    };
+    let text = status.message.as_str();
+    match status.code {
+        404 => ApiError::Absent,
+        409 => ApiError::Conflict,
+        401 => {
+            ApiError::Refused(said(exit::DENIED, text).hint("log in to the cluster again"))
+        }
+        403 => ApiError::Refused(said(exit::DENIED, text)),
+        400 | 405 | 413 | 415 | 422 => ApiError::Refused(said(exit::USAGE, text)),
+        _ => ApiError::Unavailable(said(exit::RETRYABLE, text)),
+    }
+}

@@ -1,0 +1,277 @@
+//! What can be typed.
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Back up and restore volumes of a cluster.
+///
+/// Nothing has to be installed in the cluster: a ConfigMap holds the state of each operation, and a
+/// command that was interrupted goes on when it is run again.
+#[derive(Debug, Parser)]
+#[command(name = "kubectl mover", bin_name = "kubectl mover", version, max_term_width = 100)]
+pub(super) struct Args {
+    #[command(flatten)]
+    pub(super) cluster: Cluster,
+    /// How results are printed
+    #[arg(long, short, global = true, value_enum, default_value_t = Format::Table)]
+    pub(super) output: Format,
+    /// Print nothing but results, warnings and errors
+    #[arg(long, short, global = true)]
+    pub(super) quiet: bool,
+    /// Say on stderr what is done; twice for more
+    #[arg(long, short, global = true, action = clap::ArgAction::Count)]
+    pub(super) verbose: u8,
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+/// How the cluster is found, as kubectl has it.
+#[derive(Debug, Clone, ClapArgs)]
+#[command(next_help_heading = "Cluster")]
+pub(super) struct Cluster {
+    /// Configuration file instead of $KUBECONFIG or ~/.kube/config
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(super) kubeconfig: Option<PathBuf>,
+    /// Context of the configuration
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(super) context: Option<String>,
+    /// Cluster of the configuration
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(super) cluster: Option<String>,
+    /// User of the configuration
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(super) user: Option<String>,
+    /// Namespace [default: that of the context]
+    #[arg(long, short, global = true, value_name = "NAME")]
+    pub(super) namespace: Option<String>,
+    /// Act as this user
+    #[arg(long = "as", global = true, value_name = "USER")]
+    pub(super) impersonate: Option<String>,
+    /// Act as this group; may be repeated
+    #[arg(long = "as-group", global = true, value_name = "GROUP", requires = "impersonate")]
+    pub(super) impersonate_groups: Vec<String>,
+}
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    Table,
+    Wide,
+    Json,
+    Yaml,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Back up a PersistentVolumeClaim
+    Backup(Backup),
+    /// Restore a backup to a new PersistentVolumeClaim, and prove it
+    Restore(Restore),
+    /// List backups
+    List(List),
+    /// List operations: backups and restores that run, and the last ones that ended
+    Operations(Operations),
+    /// Show all that is known about one operation
+    Describe(Named),
+    /// Print the log of an operation's pod
+    Logs(Named),
+    /// End an operation, and remove what it made
+    Cancel(Named),
+    /// Remove what operations left that nobody goes on with
+    Sweep(Sweep),
+    /// Make, list and remove Repositories
+    Repository {
+        #[command(subcommand)]
+        command: Repository,
+    },
+    /// Print a completion script for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Backup {
+    /// The claim: pvc/NAME
+    pub(super) source: String,
+    /// Repository, as [NAMESPACE/]NAME; looked for in the claim's namespace, then in mover-system
+    /// [default: default]
+    #[arg(long, short, value_name = "NAME")]
+    pub(super) repository: Option<String>,
+    /// Class of the snapshot [default: the driver's default class, or its only one]
+    #[arg(long, value_name = "NAME")]
+    pub(super) snapshot_class: Option<String>,
+    /// Class of the volume that is made of the snapshot [default: the claim's]
+    #[arg(long, value_name = "NAME")]
+    pub(super) storage_class: Option<String>,
+    /// Keep the snapshot as the base of the next backup [default: where the driver can tell what
+    /// changed]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub(super) keep_base: Option<bool>,
+    /// Read the whole volume: ask nobody what changed
+    #[arg(long)]
+    pub(super) whole: bool,
+    /// Note on the backup, NAME=VALUE; may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(super) label: Vec<String>,
+    #[command(flatten)]
+    pub(super) limits: Limits,
+    #[command(flatten)]
+    pub(super) make: Settings,
+    /// More arguments for `mover backup`
+    #[arg(last = true, value_name = "ARGUMENT")]
+    pub(super) arguments: Vec<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Restore {
+    /// PVC@latest, PVC@2026-11-22 or PVC@ID; CLUSTER/NAMESPACE/PVC@… for a volume of another place
+    pub(super) backup: String,
+    /// The new claim: pvc/NAME
+    #[arg(long, value_name = "CLAIM")]
+    pub(super) to: String,
+    /// Repository, as [NAMESPACE/]NAME; looked for in the namespace, then in mover-system
+    /// [default: default]
+    #[arg(long, short, value_name = "NAME")]
+    pub(super) repository: Option<String>,
+    /// Class of the new claim [default: the source's, or the cluster's default]
+    #[arg(long, value_name = "NAME")]
+    pub(super) storage_class: Option<String>,
+    /// Size of the new claim, such as 20Gi [default: the source's]
+    #[arg(long, value_name = "SIZE")]
+    pub(super) size: Option<String>,
+    /// As a block volume, whatever the source was
+    #[arg(long, conflicts_with = "filesystem")]
+    pub(super) block: bool,
+    /// As a filesystem volume of this type, whatever the source was
+    #[arg(long, value_name = "TYPE")]
+    pub(super) filesystem: Option<String>,
+    #[command(flatten)]
+    pub(super) limits: Limits,
+}
+
+/// How long each step may take.
+#[derive(Debug, Clone, Copy, ClapArgs)]
+#[command(next_help_heading = "Deadlines")]
+pub(super) struct Limits {
+    /// Seconds until a snapshot is ready
+    #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
+    pub(super) snapshot_timeout: u64,
+    /// Seconds until a volume is bound
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub(super) volume_timeout: u64,
+    /// Seconds until a pod runs
+    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
+    pub(super) start_timeout: u64,
+    /// Seconds until an object that is removed is gone
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    pub(super) removal_timeout: u64,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct List {
+    /// Only backups of this claim, pvc/NAME, or of a volume CLUSTER/NAMESPACE/PVC
+    pub(super) source: Option<String>,
+    /// Repository, as [NAMESPACE/]NAME [default: default]
+    #[arg(long, short, value_name = "NAME")]
+    pub(super) repository: Option<String>,
+    /// Backups of all volumes in the repository, not only of this cluster's namespace
+    #[arg(long, short = 'A')]
+    pub(super) all_namespaces: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Operations {
+    /// Of all namespaces
+    #[arg(long, short = 'A')]
+    pub(super) all_namespaces: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Named {
+    /// Name of the operation, as `kubectl mover operations` prints it
+    pub(super) operation: String,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Sweep {
+    /// Of all namespaces
+    #[arg(long, short = 'A')]
+    pub(super) all_namespaces: bool,
+    /// Only say what would be removed
+    #[arg(long)]
+    pub(super) dry_run: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Repository {
+    /// Make a Repository: its key, the repository itself, and what leads to it
+    Add {
+        /// Its name
+        #[arg(default_value = "default")]
+        name: String,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// List Repositories
+    List {
+        /// Of all namespaces
+        #[arg(long, short = 'A')]
+        all_namespaces: bool,
+    },
+    /// Remove a Repository from the cluster. Its key and its backups stay
+    Remove {
+        /// Its name
+        name: String,
+    },
+}
+
+/// How a Repository is made.
+#[derive(Debug, Clone, ClapArgs)]
+#[command(next_help_heading = "New Repository")]
+pub(super) struct Settings {
+    /// Where it is, such as s3://BUCKET/PREFIX. With `backup`, a Repository is made if there is none
+    #[arg(long, value_name = "URL")]
+    pub(super) url: Option<String>,
+    /// Secret with the store's credentials as environment variables, such as AWS_ACCESS_KEY_ID
+    #[arg(long, value_name = "SECRET")]
+    pub(super) credentials: Option<String>,
+    /// Secret with the repository's key [default: mover-key-NAME, made with a random key if there is
+    /// none]
+    #[arg(long, value_name = "SECRET")]
+    pub(super) key_secret: Option<String>,
+    /// File with the key of a repository that exists: it becomes the Secret
+    #[arg(long, value_name = "FILE")]
+    pub(super) key_file: Option<PathBuf>,
+    /// ConfigMap with an authority of your own, in ca.crt
+    #[arg(long, value_name = "CONFIGMAP")]
+    pub(super) ca: Option<String>,
+    /// Environment variable of the Jobs, such as AWS_ENDPOINT_URL=https://minio:9000; may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(super) env: Vec<String>,
+    /// How volumes of this cluster begin in it [default: part of the uid of kube-system]
+    #[arg(long, value_name = "NAME")]
+    pub(super) cluster_name: Option<String>,
+    /// Namespace that may use it, or *; may be repeated
+    #[arg(long, value_name = "NAMESPACE")]
+    pub(super) allow_namespace: Vec<String>,
+    /// Whether a restored volume may become a filesystem volume
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub(super) allow_mode_change: bool,
+    /// Image of the Jobs
+    #[arg(long, value_name = "IMAGE", default_value = concat!("mover:", env!("CARGO_PKG_VERSION")))]
+    pub(super) image: String,
+    /// When the image is pulled
+    #[arg(long, value_name = "WHEN", default_value = "IfNotPresent")]
+    pub(super) image_pull_policy: String,
+    /// Service account of the Jobs, made if there is none
+    #[arg(long, value_name = "NAME", default_value = "mover")]
+    pub(super) service_account: String,
+    /// Memory of a Job
+    #[arg(long, value_name = "SIZE", default_value = "320Mi")]
+    pub(super) memory: String,
+    /// Processor of a Job
+    #[arg(long, value_name = "CPU", default_value = "1")]
+    pub(super) cpu: String,
+}

@@ -1,0 +1,80 @@
+//! One function for each command.
+
+mod operations;
+mod repositories;
+mod volumes;
+
+use super::args::{Args, Command, Repository};
+use super::connect::connect;
+use super::output::Output;
+use crate::engine::{Failure, exit};
+use clap::CommandFactory as _;
+
+/// Runs the command; its exit code.
+pub(super) async fn run(args: Args, output: &Output) -> Result<u8, Failure> {
+    if let Command::Completions { shell } = &args.command {
+        let mut command = Args::command();
+        // The shell knows it as the program that kubectl finds.
+        clap_complete::generate(*shell, &mut command, "kubectl-mover", &mut std::io::stdout());
+        return Ok(0);
+    }
+    let (api, namespace) = connect(&args.cluster).await?;
+    let (api, namespace) = (&api, namespace.as_str());
+    match args.command {
+        Command::Backup(given) => volumes::backup(api, namespace, &given, output).await,
+        Command::Restore(given) => volumes::restore(api, namespace, &given, output).await,
+        Command::List(given) => volumes::list(api, namespace, &given, output).await,
+        Command::Operations(given) => {
+            let of = (!given.all_namespaces).then_some(namespace);
+            operations::list(api, of, output).await
+        }
+        Command::Describe(named) => {
+            operations::describe(api, namespace, &named.operation, output).await
+        }
+        Command::Logs(named) => operations::logs(api, namespace, &named.operation).await,
+        Command::Cancel(named) => {
+            operations::cancel(api, namespace, &named.operation, output).await
+        }
+        Command::Sweep(given) => {
+            let of = (!given.all_namespaces).then_some(namespace);
+            operations::sweep(api, of, given.dry_run, output).await
+        }
+        Command::Repository { command } => match command {
+            Repository::Add { name, settings } => {
+                repositories::add(api, namespace, &name, &settings, output).await
+            }
+            Repository::List { all_namespaces } => {
+                let of = (!all_namespaces).then_some(namespace);
+                repositories::list(api, of, output).await
+            }
+            Repository::Remove { name } => {
+                repositories::remove(api, namespace, &name, output).await
+            }
+        },
+        Command::Completions { .. } => Ok(0),
+    }
+}
+
+/// The name in `pvc/NAME`, or a plain name.
+fn claim(text: &str) -> Result<&str, Failure> {
+    let name = match text.split_once('/') {
+        None => text,
+        Some(("pvc" | "persistentvolumeclaim" | "persistentvolumeclaims", name)) => name,
+        Some((kind, _)) => {
+            let what = format!("{text}: {kind} is not a kind that can be meant here");
+            return Err(Failure::new(exit::USAGE, what).hint("write pvc/NAME"));
+        }
+    };
+    if name.is_empty() || name.contains('/') {
+        return Err(Failure::new(exit::USAGE, format!("{text} names no claim")).hint("write pvc/NAME"));
+    }
+    Ok(name)
+}
+
+/// `NAME=VALUE`.
+fn pair(text: &str, of: &str) -> Result<(String, String), Failure> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(Failure::new(exit::USAGE, format!("{of} {text}: write NAME=VALUE"))),
+    }
+}

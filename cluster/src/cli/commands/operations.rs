@@ -1,0 +1,235 @@
+//! `kubectl mover operations`, `describe`, `logs`, `cancel` and `sweep`.
+
+use super::super::output::Output;
+use crate::api::Api;
+use crate::engine::{
+    self, Failure, Key, Kind, MANAGER, Meta, OWNER, Pod, ROLE, Request, STATE, Selection, exit,
+};
+use crate::ops::operation::{self, Operation};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::io::Write as _;
+
+fn row(operation: &Operation) -> (Vec<String>, Value) {
+    let meta = &operation.found.meta;
+    let label = |name: &str| meta.labels.get(name).cloned().unwrap_or_default();
+    let (claim, volume) = match engine::request_of(&operation.found) {
+        Ok(Request::Backup(backup)) => (backup.source.name, backup.volume),
+        Ok(Request::Restore(restore)) => (restore.claim, restore.volume),
+        Err(_) => ("?".to_owned(), "?".to_owned()),
+    };
+    let outcome = engine::outcome_of(&operation.found);
+    let result = match &outcome {
+        None => String::new(),
+        Some(outcome) if outcome.exit_code == 0 => "ok".to_owned(),
+        Some(outcome) => outcome.message.clone(),
+    };
+    let cells = vec![
+        meta.namespace.clone().unwrap_or_default(),
+        meta.name.clone(),
+        label(ROLE),
+        format!("pvc/{claim}"),
+        label(STATE),
+        meta.creation_timestamp.clone().unwrap_or_default(),
+        result,
+    ];
+    let record = json!({
+        "name": meta.name,
+        "namespace": meta.namespace,
+        "kind": label(ROLE),
+        "claim": claim,
+        "volume": volume,
+        "state": label(STATE),
+        "created": meta.creation_timestamp,
+        "outcome": outcome,
+    });
+    (cells, record)
+}
+
+pub(super) async fn list(
+    api: &Api,
+    namespace: Option<&str>,
+    output: &Output,
+) -> Result<u8, Failure> {
+    let all = operation::list(api, namespace, "").await?;
+    let rows: Vec<_> = all.iter().map(row).collect();
+    output.table(
+        &["NAMESPACE", "NAME", "KIND", "CLAIM", "STATE", "CREATED", "RESULT"],
+        0,
+        &rows,
+    );
+    Ok(0)
+}
+
+/// Objects that operations made, by their label, in the namespaces that may have some.
+async fn made(api: &Api, namespace: Option<&str>, owner: Option<&str>) -> Result<Vec<Value>, Failure> {
+    let labels = match owner {
+        Some(owner) => format!("app.kubernetes.io/managed-by={MANAGER},{OWNER}={owner}"),
+        None => format!("app.kubernetes.io/managed-by={MANAGER},{OWNER}"),
+    };
+    let mut all = Vec::new();
+    for kind in [
+        Kind::Job,
+        Kind::PersistentVolumeClaim,
+        Kind::VolumeSnapshot,
+        Kind::VolumeSnapshotContent,
+        Kind::Lease,
+    ] {
+        let namespace = namespace.filter(|_| kind.resource().namespaced).map(str::to_owned);
+        let selection = Selection { namespace, labels: labels.clone(), ..Selection::all(kind) };
+        match api.list(&selection).await {
+            // Items of a list have no kind of their own.
+            Ok((found, _)) => all.extend(found.into_iter().map(|mut object| {
+                object["kind"] = kind.word().into();
+                object
+            })),
+            Err(crate::api::ApiError::Refused(why)) => tracing::warn!("{why}"),
+            Err(why) => return Err(why.into()),
+        }
+    }
+    Ok(all)
+}
+
+pub(super) async fn describe(
+    api: &Api,
+    namespace: &str,
+    name: &str,
+    output: &Output,
+) -> Result<u8, Failure> {
+    let operation = operation::find(api, namespace, name).await?;
+    let (_, mut record) = row(&operation);
+    let request = engine::request_of(&operation.found)?;
+    record["request"] = json!(request);
+    let objects = made(api, None, Some(&operation.anchor.uid)).await?;
+    let names: Vec<String> =
+        objects.iter().map(|object| crate::api::key_of(object).to_string()).collect();
+    record["objects"] = json!(names);
+    let mut text = String::new();
+    for (name, value) in record.as_object().into_iter().flatten() {
+        match value {
+            Value::Array(all) => {
+                text.push_str(&format!("{name}:\n"));
+                for one in all {
+                    text.push_str(&format!("  {}\n", one.as_str().unwrap_or_default()));
+                }
+            }
+            Value::Object(members) => {
+                text.push_str(&format!("{name}:\n"));
+                for (name, value) in members {
+                    let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                    text.push_str(&format!("  {name}: {value}\n"));
+                }
+            }
+            other => {
+                let other = other.as_str().map_or_else(|| other.to_string(), str::to_owned);
+                text.push_str(&format!("{name}: {other}\n"));
+            }
+        }
+    }
+    output.result(&record, &text);
+    Ok(0)
+}
+
+pub(super) async fn logs(api: &Api, namespace: &str, name: &str) -> Result<u8, Failure> {
+    let operation = operation::find(api, namespace, name).await?;
+    let jobs = match engine::request_of(&operation.found)? {
+        Request::Backup(backup) => backup.repository.namespace,
+        Request::Restore(restore) => restore.repository.namespace,
+    };
+    let selection =
+        Selection::labelled(Kind::Pod, &jobs, format!("{OWNER}={}", operation.anchor.uid));
+    let (mut pods, _) = api.list(&selection).await?;
+    pods.sort_by_key(|pod| Meta::of(pod).creation_timestamp);
+    let begun = |pod: &Value| {
+        let parsed: Pod = serde_json::from_value(pod.clone()).unwrap_or_default();
+        parsed.is_running() || parsed.terminated().is_some()
+    };
+    let Some(pod) = pods.iter().rev().find(|pod| begun(pod)) else {
+        return Err(Failure::new(exit::RETRYABLE, format!("{name} has no pod with a log"))
+            .hint("an operation that has ended has none: its result is in `kubectl mover describe`"));
+    };
+    let log = api.log(&Key::new(Kind::Pod, &jobs, &Meta::of(pod).name)).await?;
+    let _ = std::io::stdout().write_all(log.as_bytes());
+    Ok(0)
+}
+
+pub(super) async fn cancel(
+    api: &Api,
+    namespace: &str,
+    name: &str,
+    output: &Output,
+) -> Result<u8, Failure> {
+    let operation = operation::find(api, namespace, name).await?;
+    if operation.is_running() {
+        operation::cancel(api, &operation).await?;
+        // Whoever began it may be gone: this command removes what it made, and two of us do no harm.
+        let seen = engine::Observed::default();
+        let tell = |wait: &_| output.waiting(wait);
+        let outcome = operation::drive(api, &operation.anchor, seen, tell).await?;
+        for left in &outcome.left {
+            output.say(&format!("warning: {left}"));
+        }
+        output.result(&json!(outcome), &format!("{name} has ended: {}", outcome.message));
+        return Ok(0);
+    }
+    output.result(&row(&operation).1, &format!("{name} had ended already"));
+    Ok(0)
+}
+
+/// Ends operations whose anchor is gone: what they made has its uid as a label, and nothing goes on
+/// with it. Operations that have not ended are named, and left to `cancel`.
+pub(super) async fn sweep(
+    api: &Api,
+    namespace: Option<&str>,
+    dry_run: bool,
+    output: &Output,
+) -> Result<u8, Failure> {
+    let operations = operation::list(api, None, "").await?;
+    let (running, ended): (Vec<&Operation>, Vec<&Operation>) =
+        operations.iter().partition(|operation| operation.is_running());
+    let alive: BTreeSet<&str> =
+        running.iter().map(|operation| operation.anchor.uid.as_str()).collect();
+    for operation in &running {
+        let name = &operation.anchor.key.name;
+        let place = operation.anchor.namespace();
+        output.say(&format!(
+            "{name} in namespace {place} has not ended: go on with it by the same command, or kubectl mover cancel {name} -n {place}"
+        ));
+    }
+    let mut rows = Vec::new();
+    let mut code = 0;
+    // The claim first, which uses the snapshot; and a Job first of all, whose pod uses the claim.
+    for object in made(api, namespace, None).await? {
+        let meta = Meta::of(&object);
+        let role = meta.labels.get(ROLE).map(String::as_str).unwrap_or_default();
+        let owner = meta.labels.get(OWNER).map(String::as_str).unwrap_or_default();
+        // A base belongs to the next backup, a restored claim to its user, a lookup removes itself.
+        if alive.contains(owner) || ["base", "target", "lookup"].contains(&role) {
+            continue;
+        }
+        let key = crate::api::key_of(&object);
+        let done = match dry_run {
+            true => "would be removed".to_owned(),
+            false => match api.delete(&key, &meta.uid).await {
+                Ok(_) => "removed".to_owned(),
+                Err(why) => {
+                    let why = Failure::from(why);
+                    code = why.exit_code;
+                    why.message
+                }
+            },
+        };
+        rows.push((vec![key.to_string(), done.clone()], json!({ "object": key.to_string(), "done": done })));
+    }
+    let of = |operation: &&&Operation| namespace.is_none_or(|at| operation.anchor.namespace() == at);
+    for operation in ended.iter().filter(of) {
+        let name = operation.anchor.key.to_string();
+        let done = if dry_run { "would be removed" } else { "removed" };
+        if !dry_run {
+            api.delete(&operation.anchor.key, &operation.anchor.uid).await?;
+        }
+        rows.push((vec![name.clone(), done.to_owned()], json!({ "object": name, "done": done })));
+    }
+    output.table(&["OBJECT", "DONE"], 0, &rows);
+    Ok(code)
+}

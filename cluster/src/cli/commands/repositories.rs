@@ -1,0 +1,139 @@
+//! `kubectl mover repository`.
+
+use super::super::args::Settings;
+use super::super::output::Output;
+use super::pair;
+use crate::api::Api;
+use crate::engine::{Failure, Key, Meta, Repository, exit};
+use crate::ops::repository::{self, Made};
+use serde_json::json;
+use std::collections::BTreeMap;
+
+/// A Repository out of the flags.
+async fn settle(
+    api: &Api,
+    namespace: &str,
+    name: &str,
+    given: &Settings,
+) -> Result<Repository, Failure> {
+    let url = given.url.clone().ok_or_else(|| {
+        Failure::new(exit::USAGE, "a new Repository needs --url, such as s3://BUCKET/PREFIX")
+    })?;
+    let mut env = BTreeMap::new();
+    for text in &given.env {
+        let (name, value) = pair(text, "--env")?;
+        env.insert(name, value);
+    }
+    let cluster = match &given.cluster_name {
+        Some(name) => name.clone(),
+        None => repository::cluster_name(api).await?,
+    };
+    Ok(Repository {
+        namespace: namespace.into(),
+        name: name.into(),
+        url,
+        cluster,
+        key_secret: given.key_secret.clone().unwrap_or_else(|| repository::secret_name(name)),
+        credentials_secret: given.credentials.clone(),
+        ca_config_map: given.ca.clone(),
+        env,
+        service_account: given.service_account.clone(),
+        image: given.image.clone(),
+        image_pull_policy: given.image_pull_policy.clone(),
+        memory: given.memory.clone(),
+        cpu: given.cpu.clone(),
+        allowed_namespaces: given.allow_namespace.clone(),
+        allow_mode_change: given.allow_mode_change,
+    })
+}
+
+/// Makes one, and says where its key is.
+pub(super) async fn make(
+    api: &Api,
+    namespace: &str,
+    name: &str,
+    given: &Settings,
+    output: &Output,
+) -> Result<Repository, Failure> {
+    let made = settle(api, namespace, name, given).await?;
+    let key = match &given.key_file {
+        None => None,
+        Some(file) => Some(std::fs::read(file).map_err(|why| {
+            Failure::new(exit::USAGE, format!("read --key-file {}: {why}", file.display()))
+        })?),
+    };
+    let done = repository::add(api, &made, key, |wait| output.waiting(wait)).await?;
+    if let Made::Key { secret } = done {
+        output.say(&format!(
+            "The key of Repository {name} was made in {secret}. Without it no backup can be read.\n\
+             Keep a copy of it outside of this cluster:\n  \
+             kubectl -n {namespace} get secret {} -o jsonpath='{{.data.key}}' | base64 -d > mover-{name}.key",
+            secret.name
+        ));
+    }
+    Ok(made)
+}
+
+pub(super) async fn add(
+    api: &Api,
+    namespace: &str,
+    name: &str,
+    given: &Settings,
+    output: &Output,
+) -> Result<u8, Failure> {
+    let made = make(api, namespace, name, given, output).await?;
+    let text = format!("Repository {name} in namespace {namespace} is ready: {}", made.url);
+    output.result(&json!(made), &text);
+    Ok(0)
+}
+
+pub(super) async fn list(
+    api: &Api,
+    namespace: Option<&str>,
+    output: &Output,
+) -> Result<u8, Failure> {
+    let mut rows = Vec::new();
+    let mut code = 0;
+    for found in repository::list(api, namespace).await? {
+        match found {
+            Ok(found) => rows.push((
+                vec![
+                    found.namespace.clone(),
+                    found.name.clone(),
+                    found.url.clone(),
+                    found.cluster.clone(),
+                    found.key_secret.clone(),
+                    found.image.clone(),
+                ],
+                json!(found),
+            )),
+            Err(why) => {
+                output.say(&format!("warning: {why}"));
+                code = why.exit_code;
+            }
+        }
+    }
+    output.table(&["NAMESPACE", "NAME", "URL", "CLUSTER", "KEY", "IMAGE"], 2, &rows);
+    Ok(code)
+}
+
+pub(super) async fn remove(
+    api: &Api,
+    namespace: &str,
+    name: &str,
+    output: &Output,
+) -> Result<u8, Failure> {
+    let key: Key = repository::key_of(namespace, name);
+    let Some(found) = api.get(&key).await? else {
+        let what = format!("there is no Repository {name} in namespace {namespace}");
+        return Err(Failure::new(exit::USAGE, what));
+    };
+    api.delete(&key, &Meta::of(&found).uid).await?;
+    let secret = found["data"]["keySecret"].as_str().unwrap_or("?");
+    let url = found["data"]["url"].as_str().unwrap_or("?");
+    output.result(
+        &json!({ "removed": name, "keySecret": secret, "url": url }),
+        &format!("Repository {name} is removed. Its backups in {url} and its key in secret/{secret} stay"),
+    );
+    Ok(0)
+}

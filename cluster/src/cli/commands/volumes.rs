@@ -1,0 +1,215 @@
+//! `kubectl mover backup`, `restore` and `list`.
+
+use super::super::args;
+use super::super::output::Output;
+use super::{claim, pair, repositories};
+use crate::api::Api;
+use crate::engine::{Failure, Limits, Outcome, Request, exit};
+use crate::ops::{backup as backups, lookup, operation, repository, restore as restores};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+fn limits(given: args::Limits) -> Limits {
+    Limits {
+        snapshot_seconds: given.snapshot_timeout,
+        volume_seconds: given.volume_timeout,
+        start_seconds: given.start_timeout,
+        removal_seconds: given.removal_timeout,
+    }
+}
+
+pub(super) async fn backup(
+    api: &Api,
+    namespace: &str,
+    given: &args::Backup,
+    output: &Output,
+) -> Result<u8, Failure> {
+    let name = claim(&given.source)?;
+    let mut labels = BTreeMap::new();
+    for text in &given.label {
+        let (name, value) = pair(text, "--label")?;
+        labels.insert(name, value);
+    }
+    let found = repository::find(api, given.repository.as_deref(), namespace).await;
+    let place = match (found, &given.make.url) {
+        (Ok(found), None) => found,
+        (Ok(found), Some(url)) if found.url == *url => found,
+        (Ok(found), Some(url)) => {
+            let what = format!("Repository {} is at {}, not at {url}", found.name, found.url);
+            return Err(Failure::new(exit::USAGE, what)
+                .hint("leave --url away, or name another Repository by --repository"));
+        }
+        (Err(why), Some(_)) if why.exit_code == exit::USAGE => {
+            let text = given.repository.as_deref().unwrap_or(repository::DEFAULT_NAME);
+            let (at, name) = text.split_once('/').unwrap_or((namespace, text));
+            repositories::make(api, at, name, &given.make, output).await?
+        }
+        (Err(why), _) => return Err(why),
+    };
+    let options = backups::Options {
+        snapshot_class: given.snapshot_class.clone(),
+        storage_class: given.storage_class.clone(),
+        keep_base: given.keep_base,
+        whole: given.whole,
+        labels,
+        arguments: given.arguments.clone(),
+        limits: limits(given.limits),
+    };
+    let request = backups::request(api, namespace, name, &place, &options).await?;
+    let source = request.source.uid.clone();
+    let volume = request.volume.clone();
+    let request = Request::Backup(Box::new(request));
+    let outcome = run(api, namespace, name, &source, &request, output).await?;
+    let summary = &outcome.summary;
+    let text = format!(
+        "backup {} of {volume}\n{}, {} read, {} stored{}",
+        summary["backup_id"].as_str().unwrap_or_default(),
+        how(summary),
+        size(&summary["read_bytes"]),
+        size(&summary["stored_bytes"]),
+        warnings(summary),
+    );
+    report(&outcome, &text, output)
+}
+
+/// How it was found what to read.
+fn how(summary: &Value) -> &'static str {
+    match summary["kind"].as_str() {
+        Some("delta") => "changed blocks",
+        Some("allocated") => "allocated blocks",
+        _ => "the whole volume",
+    }
+}
+
+fn warnings(summary: &Value) -> String {
+    let all = summary["warnings"].as_array().into_iter().flatten();
+    all.map(|text| format!("\nwarning: {}", text.as_str().unwrap_or_default())).collect()
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn size(value: &Value) -> String {
+    let bytes = value.as_u64().unwrap_or_default();
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut scaled = bytes as f64;
+    let mut unit = 0;
+    while scaled >= 1024.0 && unit + 1 < units.len() {
+        scaled /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{scaled:.1} {}", units[unit]) }
+}
+
+pub(super) async fn restore(
+    api: &Api,
+    namespace: &str,
+    given: &args::Restore,
+    output: &Output,
+) -> Result<u8, Failure> {
+    let target = claim(&given.to)?;
+    let place = repository::find(api, given.repository.as_deref(), namespace).await?;
+    let options = restores::Options {
+        storage_class: given.storage_class.clone(),
+        size: given.size.clone(),
+        block: given.block,
+        filesystem: given.filesystem.clone(),
+        limits: limits(given.limits),
+    };
+    let source = restores::source_of(target);
+    let (anchor, seen) = match restores::running(api, namespace, &source).await? {
+        Some(anchor) => {
+            output.say(&format!("going on with {}", anchor.key));
+            (anchor, crate::engine::Observed::default())
+        }
+        None => {
+            let tell = |wait: &_| output.waiting(wait);
+            let to = (namespace, target);
+            let request = restores::request(api, &given.backup, &place, to, &options, tell).await?;
+            let request = Request::Restore(Box::new(request));
+            let (anchor, seen, _) =
+                operation::begin(api, namespace, target, &source, &request).await?;
+            (anchor, seen)
+        }
+    };
+    let outcome = operation::drive(api, &anchor, seen, |wait| output.waiting(wait)).await?;
+    let summary = &outcome.summary;
+    let text = format!(
+        "pvc/{target} in namespace {namespace} is restored and proved\nbackup {} of {}, {} of data, all read back",
+        summary["backup_id"].as_str().unwrap_or_default(),
+        summary["volume"].as_str().unwrap_or_default(),
+        size(&summary["data_bytes"]),
+    );
+    report(&outcome, &text, output)
+}
+
+async fn run(
+    api: &Api,
+    namespace: &str,
+    subject: &str,
+    source: &str,
+    request: &Request,
+    output: &Output,
+) -> Result<Outcome, Failure> {
+    let (anchor, seen, again) = operation::begin(api, namespace, subject, source, request).await?;
+    if again {
+        output.say(&format!("going on with {}", anchor.key));
+    }
+    operation::drive(api, &anchor, seen, |wait| output.waiting(wait)).await
+}
+
+fn report(outcome: &Outcome, text: &str, output: &Output) -> Result<u8, Failure> {
+    for left in &outcome.left {
+        output.say(&format!("warning: {left}"));
+    }
+    if outcome.exit_code != 0 {
+        return Err(Failure {
+            exit_code: outcome.exit_code,
+            message: outcome.message.clone(),
+            hint: outcome.hint.clone(),
+        });
+    }
+    output.result(&json!(outcome), text);
+    Ok(0)
+}
+
+pub(super) async fn list(
+    api: &Api,
+    namespace: &str,
+    given: &args::List,
+    output: &Output,
+) -> Result<u8, Failure> {
+    let place = repository::find(api, given.repository.as_deref(), namespace).await?;
+    let wanted = match &given.source {
+        None => None,
+        Some(text) if text.split('/').count() == 3 => Some(text.clone()),
+        Some(text) => Some(format!("{}/{namespace}/{}", place.cluster, claim(text)?)),
+    };
+    let flag = wanted.as_ref().map(|volume| format!("--volume={volume}"));
+    let mut arguments = vec!["list"];
+    arguments.extend(flag.as_deref());
+    let lines = lookup::ask(api, &place, &arguments, |wait| output.waiting(wait)).await?;
+    let own = format!("{}/{namespace}/", place.cluster);
+    let mut rows = Vec::new();
+    for record in lookup::of_type(&lines, "backup") {
+        let text = |name: &str| record[name].as_str().unwrap_or_default().to_owned();
+        let volume = text("volume");
+        if wanted.is_none() && !given.all_namespaces && !volume.starts_with(&own) {
+            continue;
+        }
+        let finished = text("finished");
+        rows.push((
+            vec![
+                volume.strip_prefix(&own).map_or(volume.clone(), str::to_owned),
+                text("backup_id"),
+                finished.get(..19).unwrap_or(&finished).replace('T', " "),
+                size(&record["size_bytes"]),
+                size(&record["stats"]["stored_bytes"]),
+                record["source"]["kind"].as_str().unwrap_or_default().to_owned(),
+                record["snapshot"]["id"].as_str().unwrap_or_default().to_owned(),
+            ],
+            record.clone(),
+        ));
+    }
+    let head = ["VOLUME", "BACKUP", "FINISHED (UTC)", "SIZE", "STORED", "READ", "SNAPSHOT"];
+    output.table(&head, 1, &rows);
+    Ok(0)
+}

@@ -1,0 +1,162 @@
+//! Drives an operation: what the plan asks for is read, written and waited for, until it ends.
+//!
+//! One task does one thing at a time, so there is nothing to lock. A watch that was begun stays for
+//! as long as the operation, and costs one request until it runs out.
+
+use crate::api::{Api, ApiError, Change};
+use crate::engine::{Failure, Next, Observed, Planned, Query, Stop, Wait, exit};
+use futures::stream::{BoxStream, SelectAll, StreamExt as _};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// A server that is away for longer ends the command; the operation goes on when it is run again.
+const AWAY_MAX: Duration = Duration::from_secs(120);
+const RETRY_FIRST: Duration = Duration::from_millis(250);
+const RETRY_MOST: Duration = Duration::from_secs(10);
+
+/// What nobody may watch is looked at so often.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// What is driven, and what is known of the cluster.
+pub struct Driver<'a> {
+    api: &'a Api,
+    seen: Observed,
+    began: Instant,
+    watches: SelectAll<BoxStream<'static, (Query, Change)>>,
+    watched: BTreeSet<Query>,
+    /// The API lets us read these, and not watch them.
+    looked_at: BTreeSet<Query>,
+    /// Since when no request has been answered, and how long the next pause is.
+    away: Option<(Instant, Duration)>,
+}
+
+impl std::fmt::Debug for Driver<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driver").field("watched", &self.watched).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Driver<'a> {
+    /// Begins with what is known.
+    pub fn new(api: &'a Api, seen: Observed) -> Self {
+        Self {
+            api,
+            seen,
+            began: Instant::now(),
+            watches: SelectAll::new(),
+            watched: BTreeSet::new(),
+            looked_at: BTreeSet::new(),
+            away: None,
+        }
+    }
+
+    /// Drives a plan to its end. `always` is watched during each wait, and `tell` hears of it.
+    ///
+    /// # Errors
+    ///
+    /// The plan failed; or the API server is away for too long: then nothing has ended, and it goes
+    /// on when the same command runs again.
+    pub async fn run<T>(
+        &mut self,
+        plan: impl Fn(&Observed) -> Planned<T>,
+        always: Option<Query>,
+        mut tell: impl FnMut(&Wait),
+    ) -> Result<T, Failure> {
+        loop {
+            self.seen.set_now(self.began.elapsed());
+            let next = match plan(&self.seen) {
+                Ok(done) => return Ok(done),
+                Err(Stop::Failure(why)) => return Err(why),
+                Err(Stop::Next(next)) => next,
+            };
+            let done = match next {
+                Next::Read(query) => self.api.read(&query, &mut self.seen).await,
+                Next::Do(step) => {
+                    tracing::debug!(?step, "do");
+                    self.api.execute(&step, &mut self.seen).await
+                }
+                Next::Wait(mut wait) => {
+                    tell(&wait);
+                    wait.on.extend(always.clone());
+                    self.wait(wait).await
+                }
+            };
+            match done {
+                Ok(()) => self.away = None,
+                Err(why) => self.pause(why).await?,
+            }
+        }
+    }
+
+    async fn pause(&mut self, why: Failure) -> Result<(), Failure> {
+        let (since, pause) = self.away.unwrap_or((Instant::now(), RETRY_FIRST));
+        if since.elapsed() > AWAY_MAX {
+            return Err(Failure::new(exit::RETRYABLE, why.message)
+                .hint("the operation has not ended: the same command goes on with it"));
+        }
+        tracing::warn!("{why}; it is tried again");
+        tokio::time::sleep(pause).await;
+        self.away = Some((since, (pause * 2).min(RETRY_MOST)));
+        Ok(())
+    }
+
+    /// Until something changes, or its time is over.
+    async fn wait(&mut self, wait: Wait) -> Result<(), Failure> {
+        for query in &wait.on {
+            if self.watched.contains(query) || self.looked_at.contains(query) {
+                continue;
+            }
+            // What is not known is read first: the watch goes on from there.
+            if !self.seen.knows(query) {
+                return self.api.read(query, &mut self.seen).await;
+            }
+            let version = self.seen.version(query);
+            match self.api.watch(query, version.as_deref()).await {
+                Ok(changes) => {
+                    let of = query.clone();
+                    self.watches.push(changes.map(move |change| (of.clone(), change)).boxed());
+                    self.watched.insert(query.clone());
+                }
+                Err(ApiError::Refused(why)) => {
+                    tracing::debug!("{why}");
+                    self.looked_at.insert(query.clone());
+                }
+                Err(why) => {
+                    self.seen.forget(query);
+                    return Err(why.into());
+                }
+            }
+        }
+        let looked_at: Vec<&Query> =
+            wait.on.iter().filter(|query| self.looked_at.contains(*query)).collect();
+        let time = if looked_at.is_empty() { wait.time } else { wait.time.min(LOOK) };
+        let change = if self.watches.is_empty() {
+            tokio::time::sleep(time).await;
+            None
+        } else {
+            tokio::time::timeout(time, self.watches.next()).await.ok().flatten()
+        };
+        let Some(change) = change else {
+            for query in looked_at {
+                self.seen.forget(query);
+            }
+            return Ok(());
+        };
+        self.seen.set_now(self.began.elapsed());
+        match change {
+            (Query::One(key), Change::Set(object)) => self.seen.set_object(key, Some(object)),
+            (Query::One(key), Change::Gone(_)) => self.seen.set_object(key, None),
+            (Query::Many(selection), Change::Set(object)) => {
+                self.seen.set_member(&selection, object, false);
+            }
+            (Query::Many(selection), Change::Gone(object)) => {
+                self.seen.set_member(&selection, object, true);
+            }
+            (query, Change::Over) => {
+                self.watched.remove(&query);
+                self.seen.forget(&query);
+            }
+        }
+        Ok(())
+    }
+}

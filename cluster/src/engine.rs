@@ -1,0 +1,35 @@
+//! The engine: a pure function from what is asked for and what was observed to the next step, for
+//! one volume's backup or restore.
+//!
+//! It calls no API, has no clock and no randomness. [`plan`] looks at the objects of the cluster as
+//! [`Observed`] has them. Where it lacks one it asks for it; where one has to be made, changed or
+//! removed it says which; and where the cluster has to do something first it says what it waits
+//! for. Whoever drives it executes that and calls it again. So each order of events, a crash
+//! between any two steps, and two drivers of one operation are tested without a cluster.
+//!
+//! All names follow from the uid of the operation's *anchor*, a ConfigMap that holds the whole
+//! request. A step that is done twice is done once: creation by a given name, changes and deletions
+//! by uid.
+
+mod backup;
+mod handover;
+mod job;
+mod names;
+mod object;
+mod observed;
+mod parts;
+mod plan;
+mod request;
+mod restore;
+mod step;
+mod views;
+
+pub use job::{Access, JobSpec, lookup};
+pub use names::*;
+pub use object::{Key, Kind, Query, Resource, Selection};
+pub use observed::{Meta, Object, Observed};
+pub use parts::Finished;
+pub use plan::{anchor, outcome_of, plan, request_of};
+pub use request::{Backup, ChangesService, ClaimRef, Limits, Repository, Request, Restore, notes};
+pub use step::{Failure, Next, Outcome, Planned, Step, Stop, Wait, exit};
+pub use views::*;

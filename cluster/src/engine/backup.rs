@@ -1,0 +1,270 @@
+//! A backup: Lease, snapshot, volume of it, Job.
+
+use super::handover;
+use super::job::{Access, JobSpec, changes_arguments, job};
+use super::names::{self, Anchor, MODE_CHANGE, ROLE, SOURCE};
+use super::object::{Key, Kind, Query};
+use super::observed::Object;
+use super::parts::{Context, with_reason};
+use super::request::Backup;
+use super::step::{Failure, Planned, Step, Stop, exit};
+use super::views::{Claim, Content, Job, Snapshot};
+use serde_json::{Value, json};
+
+const DEVICE: &str = "/dev/source";
+/// No hooks yet ask for another one.
+pub(super) const ATTEMPT: u32 = 1;
+
+/// The summary of the Job, or what comes before it.
+pub(super) fn plan(context: &Context<'_>, backup: &Backup) -> Planned<Value> {
+    let Context { anchor, .. } = *context;
+    let source = &backup.source;
+    context.hold(
+        &names::source_lease(&source.namespace, &source.uid),
+        &format!("pvc/{} in namespace {}", source.name, source.namespace),
+    )?;
+    let namespace = &backup.repository.namespace;
+    let volume = anchor.volume(namespace);
+    let first = anchor.job(namespace, 1);
+    if context.find_ours::<Job>(&first)?.is_some() {
+        unmark(context, backup, &volume)?;
+        // It has run once: nothing but its number is another.
+        let finished = context.run_job(namespace, Some(&volume), |key| again(context, &first, key))?;
+        return proved(anchor, finished.summary);
+    }
+    let has_volume = context.find_ours::<Claim>(&volume)?.is_some();
+    let snapshot = take(context, backup, has_volume)?;
+    let content = content_of(context, backup, &snapshot)?;
+    let (Some(size), true) =
+        (snapshot.body.status.restore_size.clone().or_else(|| Some(backup.capacity.clone())),
+         snapshot.body.status.ready_to_use == Some(true))
+    else {
+        return await_snapshot(context, &snapshot, "ready");
+    };
+    let handle = content.body.status.snapshot_handle.clone().unwrap_or_default();
+    let named = handover::snapshot(context, backup, &snapshot, &content)?;
+    let _: Object<Claim> = context.ensure(&volume, || {
+        let size = if size == "0" { backup.capacity.clone() } else { size };
+        volume_of(anchor, backup, &volume, &named, &size)
+    })?;
+    let make = |key: &Key| job(anchor, key, "job", &spec(backup, anchor, &volume, &named, &handle));
+    proved(anchor, context.run_job(namespace, Some(&volume), make)?.summary)
+}
+
+/// The summary, if it is that of this backup.
+fn proved(anchor: &Anchor, summary: Value) -> Planned<Value> {
+    if summary["backup_id"] == anchor.uid.as_str() {
+        return Ok(summary);
+    }
+    let what = format!("the Job ended well and did not make backup {}: {summary}", anchor.uid);
+    Err(Failure::new(exit::BUG, what).into())
+}
+
+fn take(context: &Context<'_>, backup: &Backup, has_volume: bool) -> Planned<Object<Snapshot>> {
+    let key = context.anchor.snapshot(ATTEMPT);
+    match context.find_ours(&key)? {
+        Some(snapshot) => Ok(snapshot),
+        None if has_volume => Err(Failure::new(
+            exit::RETRYABLE,
+            format!("{key} was deleted by somebody else while it was backed up"),
+        )
+        .hint("run the same command again")
+        .into()),
+        None => {
+            let mut meta = context.anchor.meta(&key, "snapshot");
+            meta["labels"][SOURCE] = backup.source.uid.clone().into();
+            let body = json!({ "spec": {
+                "source": { "persistentVolumeClaimName": backup.source.name },
+                "volumeSnapshotClassName": backup.snapshot_class,
+            } });
+            Err(Step::Create(names::object(&key, meta, body)).into())
+        }
+    }
+}
+
+fn await_snapshot<T>(context: &Context<'_>, snapshot: &Object<Snapshot>, what: &str) -> Planned<T> {
+    let error = snapshot.body.status.error.as_ref().and_then(|error| error.message.clone());
+    let said = match error {
+        Some(error) => Some(error),
+        None => context.warning(&snapshot.key, &snapshot.meta.uid)?,
+    };
+    // The driver tries again by itself: an error in the status is not its last word.
+    let why = with_reason(format!("{} is not {what}", snapshot.key), said);
+    let on: Query = snapshot.key.clone().into();
+    context.wait(vec![on], &snapshot.meta.uid, context.limits.snapshot_seconds, why)
+}
+
+/// The snapshot's content, if each of both names the other and the driver is the claim's own:
+/// whoever may write a snapshot's status must not lead to another volume.
+fn content_of(
+    context: &Context<'_>,
+    backup: &Backup,
+    snapshot: &Object<Snapshot>,
+) -> Planned<Object<Content>> {
+    let Some(name) = &snapshot.body.status.bound_volume_snapshot_content_name else {
+        return await_snapshot(context, snapshot, "bound");
+    };
+    let key = Key::wide(Kind::VolumeSnapshotContent, name);
+    let Some(content) = context.seen.find::<Content>(&key)? else {
+        return Err(Failure::new(
+            exit::RETRYABLE,
+            format!("{} names {key}, which does not exist", snapshot.key),
+        )
+        .into());
+    };
+    let back = &content.body.spec.volume_snapshot_ref;
+    let same = back.uid.as_deref() == Some(&snapshot.meta.uid)
+        && back.namespace == snapshot.key.namespace
+        && back.name.as_deref() == Some(&snapshot.key.name)
+        && content.body.spec.driver == backup.driver;
+    if !same {
+        return Err(Failure::new(
+            exit::DENIED,
+            format!(
+                "{} names {key}, which is the content of another snapshot or of another driver than {}",
+                snapshot.key, backup.driver
+            ),
+        )
+        .hint("somebody wrote the snapshot's status: find out who may")
+        .into());
+    }
+    if content.body.status.snapshot_handle.is_none() {
+        return await_snapshot(context, snapshot, "taken");
+    }
+    Ok(content)
+}
+
+/// The mode of the content may change for as long as the volume is made, and no longer.
+pub(super) fn mark(context: &Context<'_>, content: &Key) -> Planned<()> {
+    let Some(found) = context.seen.find::<Content>(content)? else { return Ok(()) };
+    if found.meta.annotations.get(MODE_CHANGE).map(String::as_str) == Some("true") {
+        return Ok(());
+    }
+    let patch = json!({ "metadata": { "annotations": { MODE_CHANGE: "true" } } });
+    Err(Step::Patch { key: content.clone(), uid: found.meta.uid, patch }.into())
+}
+
+/// Takes the mark away again, once the volume is bound.
+fn unmark(context: &Context<'_>, backup: &Backup, volume: &Key) -> Planned<()> {
+    if !backup.filesystem || backup.repository.namespace != backup.source.namespace {
+        return Ok(());
+    }
+    let Some(claim) = context.seen.find::<Claim>(volume)? else { return Ok(()) };
+    let Some(snapshot) = context.seen.find::<Snapshot>(&context.anchor.snapshot(ATTEMPT))? else {
+        return Ok(());
+    };
+    if claim.body.status.phase.as_deref() != Some("Bound") {
+        return Ok(());
+    }
+    let Some(name) = &snapshot.body.status.bound_volume_snapshot_content_name else { return Ok(()) };
+    let key = Key::wide(Kind::VolumeSnapshotContent, name);
+    let Some(content) = context.seen.find::<Content>(&key)? else { return Ok(()) };
+    let ours = content.body.spec.volume_snapshot_ref.uid.as_deref() == Some(&snapshot.meta.uid);
+    if !ours || !content.meta.annotations.contains_key(MODE_CHANGE) {
+        return Ok(());
+    }
+    let patch = json!({ "metadata": { "annotations": { MODE_CHANGE: null } } });
+    Err(Step::Patch { key, uid: content.meta.uid, patch }.into())
+}
+
+fn volume_of(anchor: &Anchor, backup: &Backup, key: &Key, snapshot: &str, size: &str) -> Value {
+    names::object(
+        key,
+        anchor.meta(key, "volume"),
+        json!({ "spec": {
+            "volumeMode": "Block",
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": backup.storage_class,
+            "dataSource": { "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": snapshot },
+            "resources": { "requests": { "storage": size } },
+        } }),
+    )
+}
+
+fn spec<'a>(
+    backup: &'a Backup,
+    anchor: &Anchor,
+    volume: &'a Key,
+    snapshot: &str,
+    handle: &str,
+) -> JobSpec<'a> {
+    let mut arguments = vec![
+        "backup".to_owned(),
+        DEVICE.to_owned(),
+        format!("--volume={}", backup.volume),
+        format!("--backup-id={}", anchor.uid),
+        format!("--snapshot={snapshot}"),
+        format!("--snapshot-handle={handle}"),
+    ];
+    arguments.extend(backup.labels.iter().map(|(name, value)| format!("--label={name}={value}")));
+    if let Some(changes) = &backup.changes {
+        arguments.extend(changes_arguments(changes, &backup.repository.namespace));
+    }
+    arguments.extend(backup.arguments.iter().cloned());
+    JobSpec {
+        repository: &backup.repository,
+        arguments,
+        device: Some((&volume.name, DEVICE, Access::Read)),
+        changes: backup.changes.as_ref(),
+    }
+}
+
+/// The Job once more under another name: as the first one stands in the API, without its end.
+fn again(context: &Context<'_>, first: &Key, key: &Key) -> Value {
+    let raw = context.seen.raw(first).ok().flatten().cloned().unwrap_or_default();
+    let template = &raw["spec"]["template"];
+    let mut labels = template["metadata"]["labels"].clone();
+    if let Some(labels) = labels.as_object_mut() {
+        labels.retain(|name, _| !name.contains("job-name") && !name.contains("controller-uid"));
+    }
+    let spec = json!({
+        "backoffLimit": raw["spec"]["backoffLimit"],
+        "podReplacementPolicy": raw["spec"]["podReplacementPolicy"],
+        "podFailurePolicy": raw["spec"]["podFailurePolicy"],
+        "template": {
+            "metadata": { "labels": labels, "annotations": template["metadata"]["annotations"] },
+            "spec": template["spec"],
+        },
+    });
+    names::object(key, context.anchor.meta(key, "job"), json!({ "spec": spec }))
+}
+
+/// After a good backup: the snapshot stays as the base of the next one, and older bases go.
+pub(super) fn keep(context: &Context<'_>, backup: &Backup) -> Planned<()> {
+    let key = context.anchor.snapshot(ATTEMPT);
+    let Some(snapshot) = context.seen.find::<Snapshot>(&key)? else { return Ok(()) };
+    if context.is_ours(&snapshot.meta)
+        && snapshot.meta.labels.get(ROLE).map(String::as_str) != Some("base")
+    {
+        // It outlives the anchor.
+        let patch = json!({ "metadata": { "labels": { ROLE: "base" }, "ownerReferences": null } });
+        return Err(Step::Patch { key, uid: snapshot.meta.uid, patch }.into());
+    }
+    let selection = super::object::Selection::labelled(
+        Kind::VolumeSnapshot,
+        &backup.source.namespace,
+        format!("{ROLE}=base,{SOURCE}={}", backup.source.uid),
+    );
+    for older in context.seen.list::<Snapshot>(&selection)? {
+        if older.key == key || older.meta.deletion_timestamp.is_some() {
+            continue;
+        }
+        release(context, &older)?;
+        return Err(Stop::from(Step::Delete { key: older.key, uid: older.meta.uid }));
+    }
+    Ok(())
+}
+
+/// With a class that retains, the storage would keep a deleted snapshot for good.
+pub(super) fn release(context: &Context<'_>, snapshot: &Object<Snapshot>) -> Planned<()> {
+    let Some(name) = &snapshot.body.status.bound_volume_snapshot_content_name else { return Ok(()) };
+    let key = Key::wide(Kind::VolumeSnapshotContent, name);
+    let Some(content) = context.seen.find::<Content>(&key)? else { return Ok(()) };
+    let spec = &content.body.spec;
+    let ours = spec.volume_snapshot_ref.uid.as_deref() == Some(&snapshot.meta.uid);
+    if !ours || spec.deletion_policy.as_deref() == Some("Delete") {
+        return Ok(());
+    }
+    let patch = json!({ "spec": { "deletionPolicy": "Delete" } });
+    Err(Step::Patch { key, uid: content.meta.uid, patch }.into())
+}

@@ -1,0 +1,79 @@
+//! A snapshot for the Repository's namespace, where that is another than the claim's.
+//!
+//! A second content names the same snapshot of the storage. One content owns it at any time, and it
+//! alone is ever set to `Delete`: the claim's own. Ours is `Retain` from its first moment, so its
+//! end never reaches the storage.
+
+use super::backup::mark;
+use super::names;
+use super::object::Query;
+use super::observed::Object;
+use super::parts::{Context, with_reason};
+use super::request::Backup;
+use super::step::{Planned, Stop};
+use super::views::{Content, Snapshot};
+use serde_json::json;
+
+/// The snapshot's name in the Repository's namespace, ready for a volume to be made of it.
+pub(super) fn snapshot(
+    context: &Context<'_>,
+    backup: &Backup,
+    original: &Object<Snapshot>,
+    content: &Object<Content>,
+) -> Planned<String> {
+    let namespace = &backup.repository.namespace;
+    if *namespace == backup.source.namespace {
+        if backup.filesystem {
+            mark(context, &content.key)?;
+        }
+        return Ok(original.key.name.clone());
+    }
+    let anchor = context.anchor;
+    let key = anchor.handed_snapshot(namespace);
+    let content_key = anchor.handed_content();
+    let handle = content.body.status.snapshot_handle.clone().unwrap_or_default();
+    let _: Object<Content> = context.ensure(&content_key, || {
+        let mut meta = anchor.meta(&content_key, "handed");
+        if backup.filesystem {
+            meta["annotations"][names::MODE_CHANGE] = "true".into();
+        }
+        // Secrets of the class, which the driver needs to find the snapshot.
+        let raw = context.seen.raw(&content.key).ok().flatten();
+        let notes = raw.and_then(|raw| raw["metadata"]["annotations"].as_object());
+        for (name, value) in notes.into_iter().flatten() {
+            if name.starts_with("snapshot.storage.kubernetes.io/deletion-secret") {
+                meta["annotations"][name] = value.clone();
+            }
+        }
+        let mode = if backup.filesystem { "Filesystem" } else { "Block" };
+        let body = json!({ "spec": {
+            "driver": backup.driver,
+            "deletionPolicy": "Retain",
+            "source": { "snapshotHandle": handle },
+            "sourceVolumeMode": mode,
+            "volumeSnapshotClassName": backup.snapshot_class,
+            "volumeSnapshotRef": { "namespace": namespace, "name": key.name },
+        } });
+        names::object(&content_key, meta, body)
+    })?;
+    let handed: Object<Snapshot> = context.ensure(&key, || {
+        let body = json!({ "spec": {
+            "source": { "volumeSnapshotContentName": content_key.name },
+            "volumeSnapshotClassName": backup.snapshot_class,
+        } });
+        names::object(&key, anchor.meta(&key, "handed"), body)
+    })?;
+    if handed.body.status.ready_to_use == Some(true) {
+        return Ok(key.name);
+    }
+    let error = handed.body.status.error.as_ref().and_then(|error| error.message.clone());
+    let why = with_reason(format!("{key} is not ready"), error);
+    let on = vec![Query::One(key)];
+    match context.wait::<String>(on, &handed.meta.uid, context.limits.snapshot_seconds, why) {
+        Ok(name) => Ok(name),
+        Err(Stop::Failure(why)) => {
+            Err(why.hint("the snapshot controller's log says more; run the same command again").into())
+        }
+        Err(next) => Err(next),
+    }
+}

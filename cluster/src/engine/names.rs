@@ -1,0 +1,115 @@
+//! Names, labels and annotations. All names of an operation follow from the uid of its anchor.
+
+use super::object::{Key, Kind};
+use serde_json::{Map, Value, json};
+
+/// The group of our labels, annotations and kinds.
+pub const GROUP: &str = "mover.dev";
+/// Who we are, in `app.kubernetes.io/managed-by`.
+pub const MANAGER: &str = "mover";
+/// On each object that an operation makes: the uid of its anchor.
+pub const OWNER: &str = "mover.dev/owner";
+/// On each object that an operation makes: `NAMESPACE/NAME` of its anchor.
+pub const ANCHOR: &str = "mover.dev/anchor";
+/// On anchors: `backup` or `restore`. On all else: the part that it has.
+pub const ROLE: &str = "mover.dev/role";
+/// On anchors: `running` or `ended`.
+pub const STATE: &str = "mover.dev/state";
+/// On anchors, Leases and bases: the uid of the claim that is backed up.
+pub const SOURCE: &str = "mover.dev/source-uid";
+/// On an anchor whose operation is to stop.
+pub const CANCEL: &str = "mover.dev/cancel";
+/// On ConfigMaps that are Repositories.
+pub const REPOSITORY: &str = "mover.dev/repository";
+/// Lets a block volume be made of a filesystem's snapshot.
+pub const MODE_CHANGE: &str = "snapshot.storage.kubernetes.io/allow-volume-mode-change";
+
+/// The anchor of an operation: its object of record, and whose uid names everything else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Anchor {
+    /// A ConfigMap in the claim's namespace.
+    pub key: Key,
+    /// Its uid.
+    pub uid: String,
+}
+
+impl Anchor {
+    /// Its namespace.
+    pub fn namespace(&self) -> &str {
+        self.key.namespace.as_deref().unwrap_or_default()
+    }
+
+    /// The volume that the Job reads or writes.
+    pub fn volume(&self, namespace: &str) -> Key {
+        Key::new(Kind::PersistentVolumeClaim, namespace, &format!("mover-{}", self.uid))
+    }
+
+    /// The snapshot of an attempt.
+    pub fn snapshot(&self, attempt: u32) -> Key {
+        let name = format!("mover-{}-{attempt}", self.uid);
+        Key::new(Kind::VolumeSnapshot, self.namespace(), &name)
+    }
+
+    /// The snapshot that stands for it in the Repository's namespace.
+    pub fn handed_snapshot(&self, namespace: &str) -> Key {
+        Key::new(Kind::VolumeSnapshot, namespace, &format!("mover-{}", self.uid))
+    }
+
+    /// The content of that.
+    pub fn handed_content(&self) -> Key {
+        Key::wide(Kind::VolumeSnapshotContent, &format!("mover-{}", self.uid))
+    }
+
+    /// The Job of a try: another one only where a pod took its result with it.
+    pub fn job(&self, namespace: &str, number: u32) -> Key {
+        Key::new(Kind::Job, namespace, &format!("mover-{}-{number}", self.uid))
+    }
+
+    /// The filesystem volume that takes the place of a restored block volume.
+    pub fn handed_volume(&self) -> Key {
+        Key::wide(Kind::PersistentVolume, &format!("mover-{}", self.uid))
+    }
+
+    /// `metadata` of an object that the operation makes.
+    pub fn meta(&self, key: &Key, role: &str) -> Value {
+        let mut meta = Map::new();
+        meta.insert("name".into(), key.name.clone().into());
+        if let Some(namespace) = &key.namespace {
+            meta.insert("namespace".into(), namespace.clone().into());
+        }
+        meta.insert(
+            "labels".into(),
+            json!({ "app.kubernetes.io/managed-by": MANAGER, OWNER: self.uid, ROLE: role }),
+        );
+        let anchor = format!("{}/{}", self.namespace(), self.key.name);
+        meta.insert("annotations".into(), json!({ ANCHOR: anchor }));
+        if key.namespace == self.key.namespace {
+            meta.insert("ownerReferences".into(), json!([self.reference()]));
+        }
+        meta.into()
+    }
+
+    /// As an owner.
+    pub fn reference(&self) -> Value {
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": self.key.name, "uid": self.uid })
+    }
+}
+
+/// The Lease that serialises operations on one claim that exists.
+pub fn source_lease(namespace: &str, claim_uid: &str) -> Key {
+    Key::new(Kind::Lease, namespace, &format!("mover-{claim_uid}"))
+}
+
+/// The Lease that serialises restores to one claim that does not exist yet.
+pub fn target_lease(namespace: &str, claim: &str) -> Key {
+    Key::new(Kind::Lease, namespace, &format!("mover-to-{claim}"))
+}
+
+/// An object to be made.
+pub fn object(key: &Key, metadata: Value, mut body: Value) -> Value {
+    let members = body.as_object_mut().expect("a body is an object");
+    members.insert("apiVersion".into(), key.kind.api_version().into());
+    members.insert("kind".into(), key.kind.word().into());
+    members.insert("metadata".into(), metadata);
+    body
+}

@@ -1,0 +1,204 @@
+//! Objects of the API by kind and name, and questions about them.
+
+use std::fmt;
+
+/// Kinds of objects that an operation reads or writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs)]
+pub enum Kind {
+    ConfigMap,
+    Event,
+    Job,
+    Lease,
+    Namespace,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    Role,
+    RoleBinding,
+    Secret,
+    ServiceAccount,
+    StorageClass,
+    VolumeAttachment,
+    VolumeSnapshot,
+    VolumeSnapshotClass,
+    VolumeSnapshotContent,
+    SnapshotMetadataService,
+}
+
+/// Where the API serves a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resource {
+    /// API group, empty for the core.
+    pub group: &'static str,
+    /// Version within the group.
+    pub version: &'static str,
+    /// Name in paths.
+    pub plural: &'static str,
+    /// As people type it.
+    pub short: &'static str,
+    /// Whether its objects lie in namespaces.
+    pub namespaced: bool,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 18] = [
+        Self::ConfigMap,
+        Self::Event,
+        Self::Job,
+        Self::Lease,
+        Self::Namespace,
+        Self::PersistentVolume,
+        Self::PersistentVolumeClaim,
+        Self::Pod,
+        Self::Role,
+        Self::RoleBinding,
+        Self::Secret,
+        Self::ServiceAccount,
+        Self::StorageClass,
+        Self::VolumeAttachment,
+        Self::VolumeSnapshot,
+        Self::VolumeSnapshotClass,
+        Self::VolumeSnapshotContent,
+        Self::SnapshotMetadataService,
+    ];
+
+    /// Where the API serves it.
+    pub const fn resource(self) -> Resource {
+        const STORAGE: &str = "storage.k8s.io";
+        const SNAPSHOT: &str = "snapshot.storage.k8s.io";
+        const RBAC: &str = "rbac.authorization.k8s.io";
+        let (group, version, plural, short, namespaced) = match self {
+            Self::ConfigMap => ("", "v1", "configmaps", "configmap", true),
+            Self::Event => ("", "v1", "events", "event", true),
+            Self::Job => ("batch", "v1", "jobs", "job", true),
+            Self::Lease => ("coordination.k8s.io", "v1", "leases", "lease", true),
+            Self::Namespace => ("", "v1", "namespaces", "namespace", false),
+            Self::PersistentVolume => ("", "v1", "persistentvolumes", "pv", false),
+            Self::PersistentVolumeClaim => ("", "v1", "persistentvolumeclaims", "pvc", true),
+            Self::Pod => ("", "v1", "pods", "pod", true),
+            Self::Role => (RBAC, "v1", "roles", "role", true),
+            Self::RoleBinding => (RBAC, "v1", "rolebindings", "rolebinding", true),
+            Self::Secret => ("", "v1", "secrets", "secret", true),
+            Self::ServiceAccount => ("", "v1", "serviceaccounts", "serviceaccount", true),
+            Self::StorageClass => (STORAGE, "v1", "storageclasses", "storageclass", false),
+            Self::VolumeAttachment => {
+                (STORAGE, "v1", "volumeattachments", "volumeattachment", false)
+            }
+            Self::VolumeSnapshot => (SNAPSHOT, "v1", "volumesnapshots", "volumesnapshot", true),
+            Self::VolumeSnapshotClass => {
+                (SNAPSHOT, "v1", "volumesnapshotclasses", "volumesnapshotclass", false)
+            }
+            Self::VolumeSnapshotContent => {
+                (SNAPSHOT, "v1", "volumesnapshotcontents", "volumesnapshotcontent", false)
+            }
+            Self::SnapshotMetadataService => (
+                "cbt.storage.k8s.io",
+                "v1beta1",
+                "snapshotmetadataservices",
+                "snapshotmetadataservice",
+                false,
+            ),
+        };
+        Resource { group, version, plural, short, namespaced }
+    }
+
+    /// The kind's own name, as `kind` in an object.
+    pub fn word(self) -> String {
+        format!("{self:?}")
+    }
+
+    /// `apiVersion` of its objects.
+    pub fn api_version(self) -> String {
+        let Resource { group, version, .. } = self.resource();
+        if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+    }
+}
+
+/// One object.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its namespace; `None` exactly for kinds without.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+}
+
+impl Key {
+    /// An object of a kind with namespaces.
+    pub fn new(kind: Kind, namespace: &str, name: &str) -> Self {
+        assert!(kind.resource().namespaced, "{kind:?} has no namespaces");
+        Self { kind, namespace: Some(namespace.to_owned()), name: name.to_owned() }
+    }
+
+    /// An object of a kind without namespaces.
+    pub fn wide(kind: Kind, name: &str) -> Self {
+        assert!(!kind.resource().namespaced, "{kind:?} lies in namespaces");
+        Self { kind, namespace: None, name: name.to_owned() }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind.resource().short, self.name)?;
+        match &self.namespace {
+            Some(namespace) => write!(f, " in namespace {namespace}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Objects of a kind: in one namespace or in all, with these labels or fields.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Selection {
+    /// Their kind.
+    pub kind: Kind,
+    /// Their namespace; `None` means all, and kinds without.
+    pub namespace: Option<String>,
+    /// `name=value`, joined by commas; empty for all.
+    pub labels: String,
+    /// The same of fields.
+    pub fields: String,
+}
+
+impl Selection {
+    /// All objects of a kind without namespaces.
+    pub fn all(kind: Kind) -> Self {
+        Self { kind, namespace: None, labels: String::new(), fields: String::new() }
+    }
+
+    /// By labels in one namespace.
+    pub fn labelled(kind: Kind, namespace: &str, labels: impl Into<String>) -> Self {
+        Self { namespace: Some(namespace.to_owned()), labels: labels.into(), ..Self::all(kind) }
+    }
+
+    /// Events about one object of a namespace.
+    pub fn events(namespace: &str, about: &str) -> Self {
+        let fields = format!("involvedObject.name={about}");
+        Self { namespace: Some(namespace.to_owned()), fields, ..Self::all(Kind::Event) }
+    }
+}
+
+/// What may have to be read.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Query {
+    /// An object, which may be absent.
+    One(Key),
+    /// Objects.
+    Many(Selection),
+}
+
+impl From<Key> for Query {
+    fn from(key: Key) -> Self {
+        Self::One(key)
+    }
+}
+
+impl From<Selection> for Query {
+    fn from(selection: Selection) -> Self {
+        Self::Many(selection)
+    }
+}

@@ -1,0 +1,228 @@
+//! All that is known of the cluster. Times are those of one process, never compared with a clock
+//! of the cluster: so a clock that is off ends no operation too early.
+
+use super::object::{Key, Query, Selection};
+use super::step::{Failure, Next, Planned, Stop, exit};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What every object has.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs)]
+pub struct Meta {
+    pub name: String,
+    pub namespace: Option<String>,
+    pub uid: String,
+    pub resource_version: String,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+    pub deletion_timestamp: Option<String>,
+    pub creation_timestamp: Option<String>,
+}
+
+impl Meta {
+    /// Of an object of the API.
+    pub fn of(object: &Value) -> Self {
+        object
+            .get("metadata")
+            .and_then(|metadata| serde_json::from_value(metadata.clone()).ok())
+            .unwrap_or_default()
+    }
+}
+
+/// An object as the plan reads it.
+#[derive(Debug, Clone)]
+pub struct Object<T> {
+    /// Which one.
+    pub key: Key,
+    /// What every object has.
+    pub meta: Meta,
+    /// What the plan reads of it.
+    pub body: T,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Answer {
+    Absent,
+    Object(Value),
+    Many(Vec<Value>),
+    Refused(Failure),
+}
+
+#[derive(Debug, Clone)]
+struct Known {
+    answer: Answer,
+    changed: Duration,
+    /// Of a list.
+    version: Option<String>,
+}
+
+/// All that is known of the cluster.
+#[derive(Debug, Clone, Default)]
+pub struct Observed {
+    now: Duration,
+    known: BTreeMap<Query, Known>,
+    /// By uid.
+    first_seen: BTreeMap<String, Duration>,
+}
+
+impl Observed {
+    /// The time of this process, which only grows.
+    pub fn set_now(&mut self, now: Duration) {
+        assert!(now >= self.now, "time goes back");
+        self.now = now;
+    }
+
+    /// An object is this one now, or there is none.
+    pub fn set_object(&mut self, key: Key, object: Option<Value>) {
+        if let Some(object) = &object {
+            self.first_seen.entry(Meta::of(object).uid).or_insert(self.now);
+        }
+        for (query, known) in &mut self.known {
+            let Query::Many(selection) = query else { continue };
+            let Answer::Many(many) = &mut known.answer else { continue };
+            let is_it = |other: &Value| {
+                let Meta { name, namespace, .. } = Meta::of(other);
+                name == key.name && namespace == key.namespace
+            };
+            if let Some(at) = many.iter().position(is_it).filter(|_| selection.kind == key.kind) {
+                match &object {
+                    Some(object) => many[at] = object.clone(),
+                    None => drop(many.remove(at)),
+                }
+                known.changed = self.now;
+            }
+        }
+        self.set(key.into(), object.map_or(Answer::Absent, Answer::Object));
+    }
+
+    /// These are all objects of a selection, as of a version.
+    pub fn set_list(
+        &mut self,
+        selection: Selection,
+        objects: Vec<Value>,
+        version: Option<String>,
+    ) {
+        for object in &objects {
+            self.first_seen.entry(Meta::of(object).uid).or_insert(self.now);
+        }
+        let query = Query::from(selection);
+        self.set(query.clone(), Answer::Many(objects));
+        if let Some(known) = self.known.get_mut(&query) {
+            known.version = version;
+        }
+    }
+
+    /// One object of a selection is this one now, or is gone.
+    pub fn set_member(&mut self, selection: &Selection, object: Value, gone: bool) {
+        let uid = Meta::of(&object).uid;
+        let Some(Known { answer: Answer::Many(many), version, .. }) =
+            self.known.get(&Query::Many(selection.clone()))
+        else {
+            return;
+        };
+        let (mut many, version) = (many.clone(), version.clone());
+        let at = many.iter().position(|other| Meta::of(other).uid == uid);
+        match (at, gone) {
+            (Some(at), true) => drop(many.remove(at)),
+            (Some(at), false) => many[at] = object,
+            (None, true) => {}
+            (None, false) => many.push(object),
+        }
+        self.set_list(selection.clone(), many, version);
+    }
+
+    /// The API refuses this, and would again.
+    pub fn set_refused(&mut self, query: Query, why: Failure) {
+        self.set(query, Answer::Refused(why));
+    }
+
+    /// What was known of it may be old.
+    pub fn forget(&mut self, query: &Query) {
+        self.known.remove(query);
+    }
+
+    fn set(&mut self, query: Query, answer: Answer) {
+        let changed = self.now;
+        match self.known.get_mut(&query) {
+            Some(known) if known.answer == answer => {}
+            Some(known) => *known = Known { answer, changed, version: None },
+            None => drop(self.known.insert(query, Known { answer, changed, version: None })),
+        }
+    }
+
+    /// The version from which changes of this are to be told, if it is known.
+    pub fn version(&self, query: &Query) -> Option<String> {
+        let known = self.known.get(query)?;
+        match &known.answer {
+            Answer::Object(object) => Some(Meta::of(object).resource_version),
+            _ => known.version.clone(),
+        }
+    }
+
+    /// Whether it is known.
+    pub fn knows(&self, query: &Query) -> bool {
+        self.known.contains_key(query)
+    }
+
+    fn answer(&self, query: Query) -> Planned<&Answer> {
+        match self.known.get(&query).map(|known| &known.answer) {
+            None => Err(Stop::Next(Next::Read(query))),
+            Some(Answer::Refused(why)) => Err(Stop::Failure(why.clone())),
+            Some(answer) => Ok(answer),
+        }
+    }
+
+    /// An object, if there is one.
+    pub fn find<T: DeserializeOwned>(&self, key: &Key) -> Planned<Option<Object<T>>> {
+        match self.answer(key.clone().into())? {
+            Answer::Object(object) => parse(key.clone(), object).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// The same as it stands in the API.
+    pub fn raw(&self, key: &Key) -> Planned<Option<&Value>> {
+        match self.answer(key.clone().into())? {
+            Answer::Object(object) => Ok(Some(object)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Objects of a selection.
+    pub fn list<T: DeserializeOwned>(&self, selection: &Selection) -> Planned<Vec<Object<T>>> {
+        let Answer::Many(many) = self.answer(selection.clone().into())? else {
+            return Ok(Vec::new());
+        };
+        let one = |object: &Value| {
+            let Meta { name, namespace, .. } = Meta::of(object);
+            parse(Key { kind: selection.kind, namespace, name }, object)
+        };
+        many.iter().map(one).collect()
+    }
+
+    /// How long ago this process first saw the object.
+    pub fn age(&self, uid: &str) -> Duration {
+        self.first_seen.get(uid).map_or(Duration::ZERO, |seen| self.now.saturating_sub(*seen))
+    }
+
+    /// For how long the answer has been the same.
+    pub fn unchanged(&self, query: &Query) -> Duration {
+        self.known.get(query).map_or(Duration::ZERO, |known| self.now.saturating_sub(known.changed))
+    }
+}
+
+fn parse<T: DeserializeOwned>(key: Key, object: &Value) -> Planned<Object<T>> {
+    match T::deserialize(object) {
+        Ok(body) => Ok(Object { meta: Meta::of(object), body, key }),
+        Err(why) => Err(Failure::new(
+            exit::USAGE,
+            format!("{key} is not as its kind is known to this program: {why}"),
+        )
+        .into()),
+    }
+}

@@ -1,0 +1,316 @@
+//! Steps that a backup and a restore share.
+
+use super::names::{self, Anchor, MANAGER, OWNER, STATE};
+use super::object::{Key, Kind, Query, Selection};
+use super::observed::{Meta, Object, Observed};
+use super::request::Limits;
+use super::step::{Failure, Outcome, Planned, Step, Stop, Wait, exit};
+use super::views::{Claim, ConfigMap, Event, Job, Lease, Pod};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// A Job whose pod took its result with it runs again, with the same id; so often.
+const JOBS_MAX: u32 = 3;
+/// A pod's end may be told after its Job's.
+const POD_LAG: Duration = Duration::from_secs(5);
+/// An event says more than "pending" after so long.
+const EXPLAIN_AFTER: Duration = Duration::from_secs(10);
+/// Looks again at what no watch tells.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
+/// A Job that ended well.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finished {
+    /// The pod that ended well, whose log is still there.
+    pub pod: Key,
+    /// The summary out of its termination message.
+    pub summary: Value,
+}
+
+/// What a plan is made from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Context<'a> {
+    pub(super) seen: &'a Observed,
+    pub(super) anchor: &'a Anchor,
+    pub(super) limits: Limits,
+}
+
+impl Context<'_> {
+    /// Our object, made if there is none.
+    pub(super) fn ensure<T: DeserializeOwned>(
+        &self,
+        key: &Key,
+        make: impl FnOnce() -> Value,
+    ) -> Planned<Object<T>> {
+        match self.find_ours(key)? {
+            Some(object) => Ok(object),
+            None => Err(Step::Create(make()).into()),
+        }
+    }
+
+    /// Our object, if there is one. One of that name that is not ours ends the operation: nothing
+    /// is adopted.
+    pub(super) fn find_ours<T: DeserializeOwned>(&self, key: &Key) -> Planned<Option<Object<T>>> {
+        let Some(object) = self.seen.find::<T>(key)? else { return Ok(None) };
+        if !self.is_ours(&object.meta) {
+            return Err(Failure::new(
+                exit::USAGE,
+                format!("{key} exists and does not belong to this operation"),
+            )
+            .hint("look where it comes from, delete it, and run the same command again")
+            .into());
+        }
+        if object.meta.deletion_timestamp.is_some() {
+            return Err(Failure::new(
+                exit::RETRYABLE,
+                format!("{key} was deleted by somebody else while it was needed"),
+            )
+            .hint("run the same command again")
+            .into());
+        }
+        Ok(Some(object))
+    }
+
+    pub(super) fn is_ours(&self, meta: &Meta) -> bool {
+        meta.labels.get(OWNER) == Some(&self.anchor.uid)
+    }
+
+    /// Waits for one of these, or fails after `limit` since the object came.
+    pub(super) fn wait<T>(
+        &self,
+        on: Vec<Query>,
+        uid: &str,
+        limit_seconds: u64,
+        why: String,
+    ) -> Planned<T> {
+        let limit = Duration::from_secs(limit_seconds);
+        let age = self.seen.age(uid);
+        if age >= limit {
+            return Err(Failure::new(
+                exit::RETRYABLE,
+                format!("{why}, and after {limit_seconds} s that is given up"),
+            )
+            .hint("remove the cause and run the same command again")
+            .into());
+        }
+        // Told once more when the reason can be looked up.
+        let until = if age < EXPLAIN_AFTER { EXPLAIN_AFTER } else { limit };
+        let time = (until - age).min(LOOK_AGAIN);
+        Err(Wait { on, why, time }.into())
+    }
+
+    /// What the newest warning about an object says, once that is worth a request.
+    pub(super) fn warning(&self, about: &Key, uid: &str) -> Planned<Option<String>> {
+        if self.seen.age(uid) < EXPLAIN_AFTER {
+            return Ok(None);
+        }
+        let namespace = about.namespace.as_deref().unwrap_or("default");
+        let selection = Selection::events(namespace, &about.name);
+        let events: Vec<Object<Event>> = self.seen.list(&selection)?;
+        let warnings = events.iter().filter(|event| event.body.r#type.as_deref() == Some("Warning"));
+        let newest = warnings.max_by_key(|event| event.body.last_timestamp.clone());
+        Ok(newest.and_then(|event| event.body.message.clone()))
+    }
+
+    /// Holds the Lease: only one operation at a time.
+    pub(super) fn hold(&self, key: &Key, of: &str) -> Planned<()> {
+        let Some(lease) = self.seen.find::<Lease>(key)? else {
+            return Err(Step::Create(self.lease(key)).into());
+        };
+        if lease.body.spec.holder_identity.as_deref() == Some(&self.anchor.uid) {
+            return Ok(());
+        }
+        let holder = lease.meta.annotations.get(names::ANCHOR).map(String::as_str);
+        let holder = holder.and_then(|text| text.split_once('/'));
+        let (Some((namespace, name)), Some(MANAGER)) =
+            (holder, lease.meta.labels.get("app.kubernetes.io/managed-by").map(String::as_str))
+        else {
+            return Err(Failure::new(
+                exit::USAGE,
+                format!("{key} exists and was not made by mover"),
+            )
+            .hint("look where it comes from, delete it, and run the same command again")
+            .into());
+        };
+        let anchor = self.seen.find::<ConfigMap>(&Key::new(Kind::ConfigMap, namespace, name))?;
+        let runs = anchor.is_some_and(|anchor| {
+            Some(&anchor.meta.uid) == lease.body.spec.holder_identity.as_ref()
+                && anchor.meta.labels.get(STATE).map(String::as_str) != Some("ended")
+        });
+        if runs {
+            return Err(Failure::new(
+                exit::RETRYABLE,
+                format!("{name} in namespace {namespace} is at work on {of} already"),
+            )
+            .hint(format!(
+                "wait for it, or end it: kubectl mover cancel {name} -n {namespace}"
+            ))
+            .into());
+        }
+        // Its operation is over, however it ended. Of two who see that one gets it, by the version.
+        let mut patch = self.lease(key);
+        let fields = patch.as_object_mut().expect("an object");
+        fields.retain(|name, _| name == "metadata" || name == "spec");
+        patch["metadata"]["resourceVersion"] = lease.meta.resource_version.into();
+        Err(Step::Patch { key: key.clone(), uid: lease.meta.uid, patch }.into())
+    }
+
+    fn lease(&self, key: &Key) -> Value {
+        let spec = json!({ "spec": { "holderIdentity": self.anchor.uid } });
+        names::object(key, self.anchor.meta(key, "lease"), spec)
+    }
+
+    /// Runs a Job to its end, on a volume if it has one.
+    pub(super) fn run_job(
+        &self,
+        namespace: &str,
+        volume: Option<&Key>,
+        make: impl Fn(&Key) -> Value,
+    ) -> Planned<Finished> {
+        for number in 1..=JOBS_MAX {
+            let key = self.anchor.job(namespace, number);
+            let job = self.ensure::<Job>(&key, || make(&key))?;
+            let pods = Selection::labelled(
+                Kind::Pod,
+                namespace,
+                format!("batch.kubernetes.io/job-name={}", key.name),
+            );
+            if let Some(failed) = job.body.condition("Failed") {
+                return Err(job_failure(&key, failed.message.as_deref(), &self.seen.list(&pods)?).into());
+            }
+            if job.body.condition("Complete").is_none() {
+                return self.await_job(&job, &pods, volume);
+            }
+            let all: Vec<Object<Pod>> = self.seen.list(&pods)?;
+            let of = |pod: &Object<Pod>| {
+                summary_of(&pod.body).map(|summary| Finished { pod: pod.key.clone(), summary })
+            };
+            if let Some(finished) = all.iter().find_map(of) {
+                return Ok(finished);
+            }
+            let lag = self.seen.unchanged(&Query::One(key.clone()));
+            if lag < POD_LAG {
+                let why = format!("waiting for the result of {key}");
+                return Err(Wait { on: vec![pods.into()], why, time: POD_LAG - lag }.into());
+            }
+        }
+        Err(Failure::new(
+            exit::RETRYABLE,
+            format!("{JOBS_MAX} Jobs ended well, and the pod of each was gone before its result was read"),
+        )
+        .hint("find out who deletes finished pods in the Repository's namespace, and run the same command again")
+        .into())
+    }
+
+    fn await_job<T>(
+        &self,
+        job: &Object<Job>,
+        pods: &Selection,
+        volume: Option<&Key>,
+    ) -> Planned<T> {
+        let all: Vec<Object<Pod>> = self.seen.list(pods)?;
+        let mut on = vec![job.key.clone().into(), pods.clone().into()];
+        on.extend(volume.map(|volume| Query::One(volume.clone())));
+        let newest = all.iter().max_by_key(|pod| pod.meta.creation_timestamp.clone());
+        if let Some(pod) = newest.filter(|pod| pod.body.is_running()) {
+            let why = format!("{} runs", pod.key);
+            return Err(Wait { on, why, time: LOOK_AGAIN }.into());
+        }
+        let claim = match volume {
+            Some(volume) => self.seen.find::<Claim>(volume)?,
+            None => None,
+        };
+        let bound = |claim: &Object<Claim>| claim.body.status.phase.as_deref() == Some("Bound");
+        if let Some(claim) = claim.filter(|claim| !bound(claim)) {
+            let said = self.warning(&claim.key, &claim.meta.uid)?;
+            let why = with_reason(format!("{} is not bound", claim.key), said);
+            return self.wait(on, &claim.meta.uid, self.limits.volume_seconds, why);
+        }
+        let Some(pod) = newest else {
+            let said = self.warning(&job.key, &job.meta.uid)?;
+            let why = with_reason(format!("{} has no pod", job.key), said);
+            return self.wait(on, &job.meta.uid, self.limits.start_seconds, why);
+        };
+        let said = match pod.body.why_not_begun() {
+            Some(said) => Some(said),
+            None => self.warning(&pod.key, &pod.meta.uid)?,
+        };
+        let why = with_reason(format!("{} has not begun", pod.key), said);
+        self.wait(on, &pod.meta.uid, self.limits.start_seconds, why)
+    }
+
+    /// Removes an object of ours, and waits until it is gone. What is not ours stays.
+    pub(super) fn remove(&self, key: &Key) -> Planned<()> {
+        let Some(object) = self.seen.find::<Value>(key)? else { return Ok(()) };
+        if !self.is_ours(&object.meta) {
+            return Ok(());
+        }
+        if object.meta.deletion_timestamp.is_none() {
+            return Err(Step::Delete { key: key.clone(), uid: object.meta.uid }.into());
+        }
+        self.gone(key, &object.meta.uid)
+    }
+
+    /// Waits until what is being deleted is gone.
+    pub(super) fn gone<T>(&self, key: &Key, uid: &str) -> Planned<T> {
+        let query = Query::One(key.clone());
+        let waited = self.seen.unchanged(&query);
+        let limit = Duration::from_secs(self.limits.removal_seconds);
+        if waited >= limit {
+            let said = self.warning(key, uid)?;
+            let why = with_reason(format!("{key} is deleted and does not go away"), said);
+            return Err(Failure::new(exit::RETRYABLE, why).into());
+        }
+        let why = format!("{key} goes away");
+        Err(Stop::from(Wait { on: vec![query], why, time: limit - waited }))
+    }
+}
+
+/// A message with its cause, if one is known.
+pub(super) fn with_reason(text: String, said: Option<String>) -> String {
+    match said {
+        Some(said) => format!("{text}: {said}"),
+        None => text,
+    }
+}
+
+/// What the program said at its end, if the pod ended well and said so.
+fn summary_of(pod: &Pod) -> Option<Value> {
+    let end = pod.terminated().filter(|end| end.exit_code == 0)?;
+    let said: Value = serde_json::from_str(end.message.as_deref()?).ok()?;
+    (said["state"] == "ok").then(|| said["summary"].clone())
+}
+
+/// Why a Job failed: the words of its last pod, else those of its condition.
+fn job_failure(key: &Key, said: Option<&str>, pods: &[Object<Pod>]) -> Failure {
+    let ends = pods.iter().filter_map(|pod| pod.body.terminated());
+    let last = ends.filter(|end| end.exit_code != 0).max_by_key(|end| end.finished_at.clone());
+    let message: Option<Value> =
+        last.and_then(|end| end.message.as_deref()).and_then(|text| serde_json::from_str(text).ok());
+    let code = last.and_then(|end| u8::try_from(end.exit_code).ok()).filter(|code| *code != 0);
+    let text = |name: &str| {
+        message.as_ref().and_then(|at| at[name].as_str()).map(str::to_owned)
+    };
+    let killed = last.and_then(|end| end.reason.clone()).filter(|reason| reason == "OOMKilled");
+    let why = text("message")
+        .or_else(|| said.map(str::to_owned))
+        .unwrap_or_else(|| "nothing is known of its pods".to_owned());
+    let why = with_reason(format!("{key} failed"), Some(match killed {
+        Some(reason) => format!("{reason}: {why}"),
+        None => why,
+    }));
+    // Killed by a signal is 128 and more: the same again may end otherwise.
+    let code = code.filter(|code| *code < 128).unwrap_or(exit::RETRYABLE);
+    Failure { exit_code: code, message: why, hint: text("hint") }
+}
+
+/// Writes how the operation ends, before anything is removed: a second run must not begin anew.
+pub(super) fn save(anchor: &Anchor, outcome: &Outcome) -> Step {
+    let text = serde_json::to_string(outcome).expect("an outcome has texts as keys");
+    Step::Patch {
+        key: anchor.key.clone(),
+        uid: anchor.uid.clone(),
+        patch: json!({ "data": { "outcome": text } }),
+    }
+}

@@ -1,0 +1,207 @@
+//! The plan of an operation: a function of its anchor and of what was observed.
+//!
+//! ```text
+//! running ──▶ work (backup, restore) ──▶ outcome saved ──▶ removal of what was made ──▶ ended
+//! ```
+//!
+//! The outcome is in the anchor before anything is removed, so a run that begins again in the
+//! middle of the removal goes on with that. Nothing else in the cluster is read as a decision.
+
+use super::names::{self, Anchor, CANCEL, STATE};
+use super::object::{Key, Kind};
+use super::observed::{Object, Observed};
+use super::parts::{Context, save};
+use super::request::{Backup, Request, Restore};
+use super::step::{Failure, Outcome, Planned, Step, Stop, exit};
+use super::views::{ConfigMap, Job, Lease, Snapshot};
+use super::{backup, restore};
+use serde_json::{Value, json};
+
+/// The request that an anchor holds.
+///
+/// # Errors
+///
+/// An anchor that was written by another program.
+pub fn request_of(anchor: &Object<ConfigMap>) -> Result<Request, Failure> {
+    let unreadable = |why: String| {
+        Failure::new(exit::USAGE, format!("{} holds no request: {why}", anchor.key)).hint(format!(
+            "it may be of another version of kubectl-mover, or changed by hand; remove what it made: kubectl mover sweep -n {}",
+            anchor.key.namespace.as_deref().unwrap_or_default()
+        ))
+    };
+    let text = anchor.body.data.get("request").ok_or_else(|| unreadable("it has no member `request`".into()))?;
+    Request::parse(text).map_err(|why| unreadable(why.to_string()))
+}
+
+/// How an anchor says that its operation has ended, if it has.
+pub fn outcome_of(anchor: &Object<ConfigMap>) -> Option<Outcome> {
+    serde_json::from_str(anchor.body.data.get("outcome")?).ok()
+}
+
+/// What the operation of this anchor does next; its outcome when it has ended.
+///
+/// # Errors
+///
+/// What comes before that. A failure is one that the anchor cannot hold.
+pub fn plan(anchor: &Anchor, seen: &Observed) -> Planned<Outcome> {
+    let found = seen.find::<ConfigMap>(&anchor.key)?;
+    let Some(found) = found.filter(|found| found.meta.uid == anchor.uid) else {
+        return Err(Failure::new(
+            exit::RETRYABLE,
+            format!("{} was deleted while its operation ran", anchor.key),
+        )
+        .hint(format!("remove what it made: kubectl mover sweep -n {}", anchor.namespace()))
+        .into());
+    };
+    let request = request_of(&found)?;
+    let context = Context { seen, anchor, limits: request.limits() };
+    if let Some(outcome) = outcome_of(&found) {
+        return finish(&context, &request, &found, outcome);
+    }
+    let cancelled = found.meta.annotations.contains_key(CANCEL);
+    let worked = match (&request, cancelled) {
+        (Request::Restore(restore), _) if restore::is_handing_over(&found) => {
+            restore::hand_over(&context, restore, &found)
+        }
+        (_, true) => Err(Failure::new(exit::CANCELLED, "cancelled").into()),
+        (Request::Backup(backup), _) => backup::plan(&context, backup),
+        (Request::Restore(restore), _) => restore::plan(&context, restore, &found),
+    };
+    let outcome = match worked {
+        Ok(summary) => Outcome {
+            exit_code: 0,
+            message: format!("{} of {} is complete", request.word(), subject(&request)),
+            hint: None,
+            summary,
+            left: Vec::new(),
+        },
+        Err(Stop::Failure(failure)) => failure.into(),
+        Err(next) => return Err(next),
+    };
+    Err(save(anchor, &outcome).into())
+}
+
+fn subject(request: &Request) -> String {
+    match request {
+        Request::Backup(backup) => format!("pvc/{}", backup.source.name),
+        Request::Restore(restore) => format!("pvc/{}", restore.claim),
+    }
+}
+
+/// Removes what the operation made, and says so in its anchor. What cannot be removed is named.
+fn finish(
+    context: &Context<'_>,
+    request: &Request,
+    found: &Object<ConfigMap>,
+    mut outcome: Outcome,
+) -> Planned<Outcome> {
+    if found.meta.labels.get(STATE).map(String::as_str) == Some("ended") {
+        return Ok(outcome);
+    }
+    let steps: Vec<Box<dyn Fn() -> Planned<()> + '_>> = match request {
+        Request::Backup(backup) => after_backup(context, backup, outcome.exit_code == 0),
+        Request::Restore(restore) => after_restore(context, restore, found),
+    };
+    for step in steps {
+        match step() {
+            Ok(()) => {}
+            Err(Stop::Failure(why)) => outcome.left.push(why.message),
+            Err(next) => return Err(next),
+        }
+    }
+    let text = serde_json::to_string(&outcome).expect("an outcome has texts as keys");
+    Err(Step::Patch {
+        key: context.anchor.key.clone(),
+        uid: context.anchor.uid.clone(),
+        patch: json!({ "metadata": { "labels": { STATE: "ended" } }, "data": { "outcome": text } }),
+    }
+    .into())
+}
+
+type Steps<'a> = Vec<Box<dyn Fn() -> Planned<()> + 'a>>;
+
+fn after_backup<'a>(context: &'a Context<'_>, backup: &'a Backup, good: bool) -> Steps<'a> {
+    let namespace = backup.repository.namespace.as_str();
+    let mut steps: Steps<'a> = vec![
+        Box::new(move || remove_jobs(context, namespace)),
+        Box::new(move || context.remove(&context.anchor.volume(namespace))),
+    ];
+    if namespace != backup.source.namespace {
+        steps.push(Box::new(move || context.remove(&context.anchor.handed_snapshot(namespace))));
+        steps.push(Box::new(move || context.remove(&context.anchor.handed_content())));
+    }
+    if good && backup.keep_base {
+        steps.push(Box::new(move || backup::keep(context, backup)));
+    } else {
+        steps.push(Box::new(move || {
+            let key = context.anchor.snapshot(backup::ATTEMPT);
+            if let Some(snapshot) = context.seen.find::<Snapshot>(&key)?
+                && context.is_ours(&snapshot.meta)
+                && snapshot.meta.deletion_timestamp.is_none()
+            {
+                backup::release(context, &snapshot)?;
+            }
+            context.remove(&key)
+        }));
+    }
+    let source = &backup.source;
+    steps.push(Box::new(move || {
+        let_go(context, &names::source_lease(&source.namespace, &source.uid))
+    }));
+    steps
+}
+
+fn after_restore<'a>(
+    context: &'a Context<'_>,
+    restore: &'a Restore,
+    found: &'a Object<ConfigMap>,
+) -> Steps<'a> {
+    let namespace = restore.repository.namespace.as_str();
+    let mut steps: Steps<'a> = vec![Box::new(move || remove_jobs(context, namespace))];
+    // Once the volume is being handed over it is the restored data, and nothing removes it.
+    if !restore::is_handing_over(found) {
+        steps.push(Box::new(move || context.remove(&context.anchor.volume(namespace))));
+    }
+    steps.push(Box::new(move || {
+        let_go(context, &names::target_lease(&restore.namespace, &restore.claim))
+    }));
+    steps
+}
+
+/// All Jobs of the operation, with their pods.
+pub(super) fn remove_jobs(context: &Context<'_>, namespace: &str) -> Planned<()> {
+    for number in 1.. {
+        let key = context.anchor.job(namespace, number);
+        let Some(job) = context.seen.find::<Job>(&key)? else { return Ok(()) };
+        if !context.is_ours(&job.meta) {
+            return Ok(());
+        }
+        // Its pods go first: the deletion is one in the foreground.
+        context.remove(&key)?;
+    }
+    Ok(())
+}
+
+fn let_go(context: &Context<'_>, key: &Key) -> Planned<()> {
+    let Some(lease) = context.seen.find::<Lease>(key)? else { return Ok(()) };
+    if lease.body.spec.holder_identity.as_deref() != Some(&context.anchor.uid) {
+        return Ok(());
+    }
+    Err(Step::Delete { key: key.clone(), uid: lease.meta.uid }.into())
+}
+
+/// A new anchor: a ConfigMap whose uid the API gives.
+pub fn anchor(name: &str, namespace: &str, source_uid: &str, request: &Request) -> Value {
+    let key = Key::new(Kind::ConfigMap, namespace, name);
+    let metadata = json!({
+        "name": name,
+        "namespace": namespace,
+        "labels": {
+            "app.kubernetes.io/managed-by": names::MANAGER,
+            names::ROLE: request.word(),
+            names::STATE: "running",
+            names::SOURCE: source_uid,
+        },
+    });
+    names::object(&key, metadata, json!({ "data": { "request": request.text() } }))
+}

@@ -1,0 +1,225 @@
+//! What is asked for. A request is written once, into the anchor, and never changed: what decides
+//! about an operation does not change under it.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// A Repository: where it is, and how a pod gets at it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Repository {
+    /// The namespace of its Secrets, and of the Jobs.
+    #[serde(default)]
+    pub namespace: String,
+    /// Its name in that namespace.
+    #[serde(default)]
+    pub name: String,
+    /// Such as `s3://bucket/prefix`.
+    pub url: String,
+    /// How volumes of this cluster begin in it.
+    pub cluster: String,
+    /// Secret whose files are the repository's keys.
+    pub key_secret: String,
+    /// Secret whose members become environment variables, such as `AWS_ACCESS_KEY_ID`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials_secret: Option<String>,
+    /// ConfigMap with an authority of one's own in `ca.crt`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_config_map: Option<String>,
+    /// More environment variables, such as `AWS_ENDPOINT_URL`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Service account of the Jobs.
+    pub service_account: String,
+    /// Image of the Jobs.
+    pub image: String,
+    /// `Always`, `IfNotPresent` or `Never`.
+    pub image_pull_policy: String,
+    /// Memory of a Job, as Kubernetes writes it.
+    pub memory: String,
+    /// Processor of a Job, as Kubernetes writes it.
+    pub cpu: String,
+    /// Namespaces whose claims may use it, besides its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed_namespaces: Vec<String>,
+    /// Whether a restored block volume may become a filesystem volume. Whoever holds bucket and key
+    /// can forge a filesystem that the kernel will parse.
+    #[serde(default)]
+    pub allow_mode_change: bool,
+}
+
+/// A claim by name and uid.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClaimRef {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid: another claim of that name is another one.
+    pub uid: String,
+}
+
+/// How to ask for changed blocks: a SnapshotMetadataService.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ChangesService {
+    /// `HOST:PORT`.
+    pub address: String,
+    /// Audience of the token that it takes.
+    pub audience: String,
+    /// The authority of its certificate, PEM.
+    pub ca: String,
+}
+
+/// Seconds that each step may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Limits {
+    /// Until a snapshot is ready.
+    pub snapshot_seconds: u64,
+    /// Until a volume is bound.
+    pub volume_seconds: u64,
+    /// Until a pod runs.
+    pub start_seconds: u64,
+    /// Until something that is to be removed is gone.
+    pub removal_seconds: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            snapshot_seconds: 1800,
+            volume_seconds: 600,
+            start_seconds: 900,
+            removal_seconds: 120,
+        }
+    }
+}
+
+/// A backup of one claim.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Backup {
+    /// What is backed up.
+    pub source: ClaimRef,
+    /// Its CSI driver.
+    pub driver: String,
+    /// Where it goes.
+    pub repository: Repository,
+    /// The volume's name there.
+    pub volume: String,
+    /// Class of the snapshot.
+    pub snapshot_class: String,
+    /// Class of the volume that is made of it.
+    pub storage_class: String,
+    /// Whether the source is a filesystem.
+    pub filesystem: bool,
+    /// Bytes of the source, as Kubernetes writes them.
+    pub capacity: String,
+    /// Notes on the backup, which a restore reads.
+    pub labels: BTreeMap<String, String>,
+    /// Where changed blocks can be asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<ChangesService>,
+    /// Whether the snapshot stays, as the base of the next backup.
+    pub keep_base: bool,
+    /// More arguments for `mover backup`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arguments: Vec<String>,
+    /// Bounds on each step.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// A restore to a claim that does not exist yet.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Restore {
+    /// Where it comes from.
+    pub repository: Repository,
+    /// The volume's name there.
+    pub volume: String,
+    /// Its id: `latest` was looked up before.
+    pub backup: String,
+    /// Bytes of the backup.
+    pub size_bytes: u64,
+    /// Namespace of the new claim.
+    pub namespace: String,
+    /// Name of the new claim.
+    pub claim: String,
+    /// Its class.
+    pub storage_class: String,
+    /// Its size, as Kubernetes writes it.
+    pub capacity: String,
+    /// Its access modes.
+    pub access_modes: Vec<String>,
+    /// Of what type, if it is to be a filesystem; empty for that which the driver makes by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filesystem: Option<String>,
+    /// Bounds on each step.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// What an anchor holds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "kind")]
+pub enum Request {
+    /// See [`Backup`].
+    Backup(Box<Backup>),
+    /// See [`Restore`].
+    Restore(Box<Restore>),
+}
+
+impl Request {
+    /// One word, the role of its anchor.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Backup(_) => "backup",
+            Self::Restore(_) => "restore",
+        }
+    }
+
+    /// Bounds on each step.
+    pub fn limits(&self) -> Limits {
+        match self {
+            Self::Backup(backup) => backup.limits,
+            Self::Restore(restore) => restore.limits,
+        }
+    }
+
+    /// What an anchor holds.
+    ///
+    /// # Errors
+    ///
+    /// A text that no version of this program wrote.
+    pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+
+    /// As [`Self::parse`] reads it.
+    pub fn text(&self) -> String {
+        serde_json::to_string(self).expect("a request has no maps with other keys than texts")
+    }
+}
+
+/// Notes on a backup that a restore reads: how the volume was one in Kubernetes.
+pub mod notes {
+    /// `Filesystem` or `Block`.
+    pub const MODE: &str = "kubernetes/volume-mode";
+    /// Type of the filesystem.
+    pub const FS_TYPE: &str = "kubernetes/fs-type";
+    /// Class of the claim.
+    pub const STORAGE_CLASS: &str = "kubernetes/storage-class";
+    /// Size of the claim.
+    pub const CAPACITY: &str = "kubernetes/capacity";
+    /// Access modes of the claim, joined by commas.
+    pub const ACCESS_MODES: &str = "kubernetes/access-modes";
+}
+
+/// The environment of every Job.
+pub(super) fn value(name: &str, value: &str) -> Value {
+    serde_json::json!({ "name": name, "value": value })
+}

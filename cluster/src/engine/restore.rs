@@ -1,0 +1,338 @@
+//! A restore to a new claim: a block volume, the Job that writes and proves it, and the hand-over
+//! of that volume to the claim.
+//!
+//! The claim appears last. So nobody ever sees one that is bound to an empty or half-written
+//! volume.
+
+use super::job::{Access, JobSpec, job};
+use super::names;
+use super::object::{Key, Kind, Query, Selection};
+use super::observed::Object;
+use super::parts::Context;
+use super::plan::remove_jobs;
+use super::request::Restore;
+use super::step::{Failure, Planned, Step, Wait, exit};
+use super::views::{Attachment, Claim, ConfigMap, Job, Volume};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+const DEVICE: &str = "/dev/target";
+/// Says of a volume that it came out of a backup.
+const RESTORED: &str = "mover.dev/restored-from";
+/// A volume of a node that is gone stays attached for six minutes.
+const DETACH: Duration = Duration::from_secs(900);
+
+/// The hand-over, written into the anchor before it begins: the old volume object is deleted for a
+/// filesystem, and the new one has to survive whoever makes it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct HandOver {
+    /// What the Job said.
+    summary: Value,
+    /// The volume object of the block claim.
+    old: String,
+    /// Its uid.
+    old_uid: String,
+    /// Its reclaim policy, which the new one has in the end.
+    policy: String,
+    /// The volume object that takes its place, for a filesystem.
+    new: Option<Value>,
+}
+
+pub(super) fn is_handing_over(anchor: &Object<ConfigMap>) -> bool {
+    anchor.body.data.contains_key("handover")
+}
+
+/// Up to the proof, and the beginning of the hand-over.
+pub(super) fn plan(
+    context: &Context<'_>,
+    restore: &Restore,
+    anchor: &Object<ConfigMap>,
+) -> Planned<Value> {
+    let target = target_of(restore);
+    context.hold(&names::target_lease(&restore.namespace, &restore.claim), &target.to_string())?;
+    let namespace = &restore.repository.namespace;
+    let volume = context.anchor.volume(namespace);
+    let started = context.find_ours::<Job>(&context.anchor.job(namespace, 1))?.is_some();
+    if !started {
+        if context.seen.find::<Claim>(&target)?.is_some() {
+            return Err(taken(&target).into());
+        }
+        let _: Object<Claim> =
+            context.ensure(&volume, || block_claim(context, restore, &volume))?;
+    }
+    let make = |key: &Key| job(context.anchor, key, "job", &spec(restore, &volume));
+    let summary = context.run_job(namespace, Some(&volume), make)?.summary;
+    if summary["verified"].is_null() || summary["backup_id"] != restore.backup.as_str() {
+        return Err(Failure::new(
+            exit::BUG,
+            format!("the Job ended well and did not prove backup {}: {summary}", restore.backup),
+        )
+        .into());
+    }
+    let Some(claim) = context.find_ours::<Claim>(&volume)? else {
+        return Err(Failure::new(
+            exit::RETRYABLE,
+            format!("{volume} was deleted by somebody else after it was written"),
+        )
+        .hint("run the same command again")
+        .into());
+    };
+    begin(context, restore, anchor, &claim, summary)
+}
+
+fn target_of(restore: &Restore) -> Key {
+    Key::new(Kind::PersistentVolumeClaim, &restore.namespace, &restore.claim)
+}
+
+fn taken(target: &Key) -> Failure {
+    Failure::new(exit::USAGE, format!("{target} exists already"))
+        .hint("name another claim, or delete that one if nobody needs it")
+}
+
+fn block_claim(context: &Context<'_>, restore: &Restore, key: &Key) -> Value {
+    let spec = json!({
+        "volumeMode": "Block",
+        "accessModes": restore.access_modes,
+        "storageClassName": restore.storage_class,
+        "resources": { "requests": { "storage": restore.capacity } },
+    });
+    names::object(key, context.anchor.meta(key, "volume"), json!({ "spec": spec }))
+}
+
+fn spec<'a>(restore: &'a Restore, volume: &'a Key) -> JobSpec<'a> {
+    JobSpec {
+        repository: &restore.repository,
+        arguments: vec![
+            "restore".to_owned(),
+            format!("{}@id:{}", restore.volume, restore.backup),
+            DEVICE.to_owned(),
+            "--verify".to_owned(),
+        ],
+        device: Some((&volume.name, DEVICE, Access::Write)),
+        changes: None,
+    }
+}
+
+fn begin(
+    context: &Context<'_>,
+    restore: &Restore,
+    anchor: &Object<ConfigMap>,
+    claim: &Object<Claim>,
+    summary: Value,
+) -> Planned<Value> {
+    let unbound = || Failure::new(exit::RETRYABLE, format!("{} has lost its volume", claim.key));
+    let name = claim.body.spec.volume_name.clone().ok_or_else(unbound)?;
+    let key = Key::wide(Kind::PersistentVolume, &name);
+    let volume = context.seen.find::<Volume>(&key)?.ok_or_else(unbound)?;
+    let holds = volume.body.spec.claim_ref.as_ref().and_then(|holder| holder.uid.as_ref());
+    if holds != Some(&claim.meta.uid) || volume.body.spec.csi.is_none() {
+        return Err(Failure::new(
+            exit::DENIED,
+            format!("{} names {key}, which is not bound to it or has no CSI driver", claim.key),
+        )
+        .into());
+    }
+    let target = target_of(restore);
+    if context.seen.find::<Claim>(&target)?.is_some() {
+        return Err(taken(&target).into());
+    }
+    let raw = context.seen.raw(&key)?.cloned().unwrap_or_default();
+    let new = restore.filesystem.as_ref().map(|fs_type| filesystem(context, restore, &raw, fs_type));
+    let policy = volume.body.spec.persistent_volume_reclaim_policy.clone();
+    let hand_over = HandOver {
+        summary,
+        old: name,
+        old_uid: volume.meta.uid,
+        policy: policy.unwrap_or_else(|| "Delete".to_owned()),
+        new,
+    };
+    let text = serde_json::to_string(&hand_over).expect("its maps have texts as keys");
+    Err(Step::Patch {
+        key: anchor.key.clone(),
+        uid: anchor.meta.uid.clone(),
+        patch: json!({ "data": { "handover": text } }),
+    }
+    .into())
+}
+
+/// The same volume of the storage as a filesystem. Annotations of the provisioner come along: they
+/// name the driver and the Secrets of its deletion.
+fn filesystem(context: &Context<'_>, restore: &Restore, old: &Value, fs_type: &str) -> Value {
+    let key = context.anchor.handed_volume();
+    let mut metadata = context.anchor.meta(&key, "volume");
+    let notes = old["metadata"]["annotations"].as_object();
+    for (name, value) in notes.into_iter().flatten() {
+        if name.starts_with("volume.kubernetes.io/") || name == "pv.kubernetes.io/provisioned-by" {
+            metadata["annotations"][name] = value.clone();
+        }
+    }
+    metadata["annotations"][RESTORED] = format!("{}@{}", restore.volume, restore.backup).into();
+    if let Some(labels) = old["metadata"]["labels"].as_object() {
+        for (name, value) in labels {
+            metadata["labels"][name] = value.clone();
+        }
+    }
+    let mut spec = old["spec"].clone();
+    spec["volumeMode"] = "Filesystem".into();
+    if !fs_type.is_empty() {
+        spec["csi"]["fsType"] = fs_type.into();
+    }
+    spec["persistentVolumeReclaimPolicy"] = "Retain".into();
+    spec["claimRef"] = claim_ref(restore);
+    names::object(&key, metadata, json!({ "spec": spec }))
+}
+
+fn claim_ref(restore: &Restore) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "namespace": restore.namespace,
+        "name": restore.claim,
+    })
+}
+
+/// From the proof to the bound claim. Each step looks at the objects alone, so it may begin anew
+/// anywhere.
+pub(super) fn hand_over(
+    context: &Context<'_>,
+    restore: &Restore,
+    anchor: &Object<ConfigMap>,
+) -> Planned<Value> {
+    let text = anchor.body.data.get("handover").map_or("", String::as_str);
+    let hand_over: HandOver = serde_json::from_str(text).map_err(|why| {
+        Failure::new(exit::USAGE, format!("{} holds no hand-over: {why}", anchor.key))
+    })?;
+    match steps(context, restore, &hand_over) {
+        Err(super::step::Stop::Failure(why)) => Err(Failure {
+            message: format!(
+                "{}; the restored volume is pv/{}, which is retained",
+                why.message,
+                match context.seen.find::<Volume>(&context.anchor.handed_volume()) {
+                    Ok(Some(new)) => new.key.name,
+                    _ => hand_over.old.clone(),
+                }
+            ),
+            ..why
+        }
+        .into()),
+        other => other,
+    }
+}
+
+fn steps(context: &Context<'_>, restore: &Restore, hand_over: &HandOver) -> Planned<Value> {
+    let old_key = Key::wide(Kind::PersistentVolume, &hand_over.old);
+    let new_key = match hand_over.new {
+        Some(_) => context.anchor.handed_volume(),
+        None => old_key.clone(),
+    };
+    let target = target_of(restore);
+    let old = context.seen.find::<Volume>(&old_key)?;
+    let old = old.filter(|old| old.meta.uid == hand_over.old_uid);
+    if let Some(old) = &old
+        && !is_bound_to(old, restore)
+    {
+        free(context, restore, old)?;
+        if hand_over.new.is_some() {
+            if old.meta.deletion_timestamp.is_none() {
+                return Err(Step::Delete { key: old_key, uid: old.meta.uid.clone() }.into());
+            }
+            return context.gone(&old_key, &old.meta.uid);
+        }
+        let patch = json!({
+            "metadata": { "annotations": { RESTORED: format!("{}@{}", restore.volume, restore.backup) } },
+            "spec": { "claimRef": {
+                "namespace": restore.namespace,
+                "name": restore.claim,
+                "uid": null,
+                "resourceVersion": null,
+            } },
+        });
+        return Err(Step::Patch { key: old_key, uid: old.meta.uid.clone(), patch }.into());
+    }
+    let volume = match &hand_over.new {
+        Some(new) => context.ensure::<Volume>(&new_key, || new.clone())?,
+        None => old.ok_or_else(|| {
+            Failure::new(exit::RETRYABLE, format!("{old_key} was deleted by somebody else"))
+        })?,
+    };
+    let Some(claim) = context.seen.find::<Claim>(&target)? else {
+        return Err(Step::Create(claim_of(context, restore, &target, &new_key, hand_over)).into());
+    };
+    if !context.is_ours(&claim.meta) {
+        return Err(taken(&target).into());
+    }
+    if claim.body.status.phase.as_deref() != Some("Bound") {
+        let why = format!("{target} is being bound to {new_key}");
+        let on: Vec<Query> = vec![target.into(), new_key.into()];
+        return context.wait(on, &claim.meta.uid, context.limits.volume_seconds, why);
+    }
+    let policy = volume.body.spec.persistent_volume_reclaim_policy.as_deref();
+    if policy != Some(&hand_over.policy) {
+        let patch = json!({ "spec": { "persistentVolumeReclaimPolicy": hand_over.policy } });
+        return Err(Step::Patch { key: new_key, uid: volume.meta.uid, patch }.into());
+    }
+    Ok(hand_over.summary.clone())
+}
+
+fn is_bound_to(volume: &Object<Volume>, restore: &Restore) -> bool {
+    let holder = volume.body.spec.claim_ref.as_ref();
+    holder.is_some_and(|holder| {
+        holder.namespace.as_deref() == Some(&restore.namespace)
+            && holder.name.as_deref() == Some(&restore.claim)
+    })
+}
+
+/// Retained, without a pod, detached, without its claim: two objects of one volume that are
+/// attached at once would confuse its driver.
+fn free(context: &Context<'_>, restore: &Restore, old: &Object<Volume>) -> Planned<()> {
+    if old.body.spec.persistent_volume_reclaim_policy.as_deref() != Some("Retain") {
+        let patch = json!({ "spec": { "persistentVolumeReclaimPolicy": "Retain" } });
+        let uid = old.meta.uid.clone();
+        return Err(Step::Patch { key: old.key.clone(), uid, patch }.into());
+    }
+    let namespace = &restore.repository.namespace;
+    remove_jobs(context, namespace)?;
+    let attachments = Selection::all(Kind::VolumeAttachment);
+    let all: Vec<Object<Attachment>> = context.seen.list(&attachments)?;
+    let is_of = |at: &&Object<Attachment>| {
+        at.body.spec.source.persistent_volume_name.as_deref() == Some(&old.key.name)
+    };
+    if let Some(attached) = all.iter().find(is_of) {
+        let node = &attached.body.spec.node_name;
+        let why = format!("{} is still attached to node {node}", old.key);
+        let waited = context.seen.unchanged(&attachments.clone().into());
+        if waited >= DETACH {
+            return Err(Failure::new(exit::RETRYABLE, why)
+                .hint(format!("look at {} and at the driver's log, and run the same command again", attached.key))
+                .into());
+        }
+        let time = DETACH - waited;
+        return Err(Wait { on: vec![attachments.into()], why, time }.into());
+    }
+    context.remove(&context.anchor.volume(namespace))
+}
+
+fn claim_of(
+    context: &Context<'_>,
+    restore: &Restore,
+    key: &Key,
+    volume: &Key,
+    hand_over: &HandOver,
+) -> Value {
+    let mut meta = context.anchor.meta(key, "target");
+    // It is the user's from now on: it outlives its anchor.
+    let fields = meta.as_object_mut().expect("metadata is an object");
+    fields.remove("ownerReferences");
+    meta["annotations"][RESTORED] = format!("{}@{}", restore.volume, restore.backup).into();
+    let mode = if hand_over.new.is_some() { "Filesystem" } else { "Block" };
+    let spec = json!({
+        "volumeMode": mode,
+        "volumeName": volume.name,
+        "accessModes": restore.access_modes,
+        "storageClassName": restore.storage_class,
+        "resources": { "requests": { "storage": restore.capacity } },
+    });
+    names::object(key, meta, json!({ "spec": spec }))
+}

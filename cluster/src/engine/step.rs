@@ -1,0 +1,161 @@
+//! What an operation does next: a read, a write, or a wait.
+
+use super::object::{Key, Query};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::time::Duration;
+
+/// What comes next.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Next {
+    /// This has to be known first.
+    Read(Query),
+    /// One write. It may be done twice: names are given beforehand, and changes name what they
+    /// change.
+    Do(Step),
+    /// Nothing to do until one of these changes, or until the time is over.
+    Wait(Wait),
+}
+
+/// One write.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// Makes this object.
+    Create(Value),
+    /// Changes the object by a merge patch, if it is still the one of this uid.
+    Patch {
+        /// Which object.
+        key: Key,
+        /// Its uid.
+        uid: String,
+        /// A merge patch (RFC 7396). With a `resourceVersion` in it, only this version is changed.
+        patch: Value,
+    },
+    /// Deletes the object, if it is still the one of this uid. What it owns goes with it.
+    Delete {
+        /// Which object.
+        key: Key,
+        /// Its uid.
+        uid: String,
+    },
+}
+
+/// What is waited for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Wait {
+    /// What may change.
+    pub on: Vec<Query>,
+    /// For people: what is missing, and why as far as known.
+    pub why: String,
+    /// After so long the plan may be another one without any change.
+    pub time: Duration,
+}
+
+/// How an operation ended, as its anchor says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Outcome {
+    /// As of `mover`: 0 is success.
+    pub exit_code: u8,
+    /// For people.
+    pub message: String,
+    /// What to do next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// What the Job said of itself in its termination message.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub summary: Value,
+    /// What could not be removed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<String>,
+}
+
+/// Exit codes, those of `mover`: `docs/reference.md`, "Exit codes".
+pub mod exit {
+    /// It may work when it is tried again, unchanged.
+    pub const RETRYABLE: u8 = 1;
+    /// What was asked for cannot be done.
+    pub const USAGE: u8 = 2;
+    /// Stored data is damaged or gone.
+    pub const INTEGRITY: u8 = 3;
+    /// A right, a key or a credential is missing.
+    pub const DENIED: u8 = 4;
+    /// A mistake of this program.
+    pub const BUG: u8 = 70;
+    /// A stop was asked for.
+    pub const CANCELLED: u8 = 143;
+}
+
+/// Why an operation cannot go on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Failure {
+    /// See [`exit`].
+    pub exit_code: u8,
+    /// Names the object, and what is wrong with it.
+    pub message: String,
+    /// The next step.
+    pub hint: Option<String>,
+}
+
+impl Failure {
+    /// A failure without a hint.
+    pub fn new(exit_code: u8, message: impl Into<String>) -> Self {
+        Self { exit_code, message: message.into(), hint: None }
+    }
+
+    /// With the next step.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, "; {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<Failure> for Outcome {
+    fn from(failure: Failure) -> Self {
+        let Failure { exit_code, message, hint } = failure;
+        Self { exit_code, message, hint, summary: Value::Null, left: Vec::new() }
+    }
+}
+
+/// Why a plan goes no further: something comes first, or it has failed.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Stop {
+    /// This comes first.
+    Next(Next),
+    /// It cannot go on.
+    Failure(Failure),
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Failure(failure)
+    }
+}
+
+impl From<Step> for Stop {
+    fn from(step: Step) -> Self {
+        Self::Next(Next::Do(step))
+    }
+}
+
+impl From<Wait> for Stop {
+    fn from(wait: Wait) -> Self {
+        Self::Next(Next::Wait(wait))
+    }
+}
+
+/// A part of a plan.
+pub type Planned<T> = Result<T, Stop>;

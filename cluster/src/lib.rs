@@ -1,0 +1,7 @@
+//! The cluster side of `mover`: from a PersistentVolumeClaim to a verified restore.
+
+pub mod api;
+pub mod cli;
+pub mod drive;
+pub mod engine;
+pub mod ops;

@@ -1,0 +1,8 @@
+//! What a command does: it looks at the cluster, writes a request into an anchor, and drives the
+//! operation to its end.
+
+pub mod backup;
+pub mod lookup;
+pub mod operation;
+pub mod repository;
+pub mod restore;

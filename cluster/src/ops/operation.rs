@@ -1,0 +1,183 @@
+//! Operations by their anchors: begun, gone on with, and ended.
+
+use crate::api::{Api, ApiError};
+use crate::drive::Driver;
+use crate::engine::{
+    self, Anchor, ConfigMap, Failure, Key, Kind, MANAGER, Meta, Object, Observed, Outcome, ROLE,
+    Request, SOURCE, STATE, Selection, Wait, exit,
+};
+use serde_json::{Value, json};
+
+/// Anchors of ended operations that stay for each claim, to be looked at.
+const HISTORY: usize = 3;
+const RANDOM_CHARS: usize = 5;
+
+/// Text at random, for names that must not be guessed twice.
+///
+/// # Errors
+///
+/// The system gives no random bytes.
+pub fn random_text(chars: usize) -> Result<String, Failure> {
+    const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let mut bytes = vec![0; chars];
+    getrandom::fill(&mut bytes)
+        .map_err(|why| Failure::new(exit::RETRYABLE, format!("get random bytes: {why}")))?;
+    Ok(bytes.iter().map(|byte| LETTERS[usize::from(*byte) % LETTERS.len()] as char).collect())
+}
+
+/// An anchor of the cluster.
+#[derive(Debug)]
+pub struct Operation {
+    /// Names it.
+    pub anchor: Anchor,
+    /// As it stands.
+    pub found: Object<ConfigMap>,
+}
+
+impl Operation {
+    fn of(found: Object<ConfigMap>) -> Self {
+        let anchor = Anchor { key: found.key.clone(), uid: found.meta.uid.clone() };
+        Self { anchor, found }
+    }
+
+    /// Whether it has not ended.
+    pub fn is_running(&self) -> bool {
+        self.found.meta.labels.get(STATE).map(String::as_str) != Some("ended")
+    }
+}
+
+/// The operations of a role, of one claim or of all.
+///
+/// # Errors
+///
+/// See [`ApiError`].
+pub async fn list(
+    api: &Api,
+    namespace: Option<&str>,
+    labels: &str,
+) -> Result<Vec<Operation>, Failure> {
+    let mut selector = format!("app.kubernetes.io/managed-by={MANAGER},{STATE}");
+    if !labels.is_empty() {
+        selector = format!("{selector},{labels}");
+    }
+    let selection = Selection {
+        namespace: namespace.map(str::to_owned),
+        labels: selector,
+        ..Selection::all(Kind::ConfigMap)
+    };
+    let (found, _) = api.list(&selection).await?;
+    let object = |raw: &Value| {
+        let meta = Meta::of(raw);
+        let key = Key { kind: Kind::ConfigMap, namespace: meta.namespace.clone(), name: meta.name.clone() };
+        serde_json::from_value(raw.clone()).ok().map(|body| Object { key, meta, body })
+    };
+    let mut all: Vec<Operation> = found.iter().filter_map(object).map(Operation::of).collect();
+    all.sort_by_key(|operation| operation.found.meta.creation_timestamp.clone());
+    Ok(all)
+}
+
+/// One operation by the name of its anchor.
+///
+/// # Errors
+///
+/// There is none of that name.
+pub async fn find(api: &Api, namespace: &str, name: &str) -> Result<Operation, Failure> {
+    let key = Key::new(Kind::ConfigMap, namespace, name);
+    let mut seen = Observed::default();
+    api.read(&key.clone().into(), &mut seen).await?;
+    let found = match seen.find::<ConfigMap>(&key) {
+        Ok(found) => found,
+        Err(engine::Stop::Failure(why)) => return Err(why),
+        Err(engine::Stop::Next(_)) => None,
+    };
+    let found = found.filter(|found| found.meta.labels.contains_key(STATE));
+    found.map(Operation::of).ok_or_else(|| {
+        Failure::new(exit::USAGE, format!("no operation {name} in namespace {namespace}"))
+            .hint(format!("kubectl mover operations -n {namespace} lists them"))
+    })
+}
+
+/// Begins an operation, or goes on with the same one that has not ended. `subject` is the claim's
+/// name, `source_uid` what its anchors are found by.
+///
+/// # Errors
+///
+/// Another operation of this role is at work on the claim.
+pub async fn begin(
+    api: &Api,
+    namespace: &str,
+    subject: &str,
+    source_uid: &str,
+    request: &Request,
+) -> Result<(Anchor, Observed, bool), Failure> {
+    let labels = format!("{SOURCE}={source_uid},{ROLE}={}", request.word());
+    let mut ended = Vec::new();
+    for operation in list(api, Some(namespace), &labels).await? {
+        if !operation.is_running() {
+            ended.push(operation);
+            continue;
+        }
+        let same = engine::request_of(&operation.found).is_ok_and(|other| other == *request);
+        if same {
+            return Ok((operation.anchor, Observed::default(), true));
+        }
+        let name = &operation.anchor.key.name;
+        return Err(Failure::new(
+            exit::RETRYABLE,
+            format!("{name} in namespace {namespace} has not ended, and was asked for otherwise"),
+        )
+        .hint(format!(
+            "go on with it by the command that began it, or end it: kubectl mover cancel {name} -n {namespace}"
+        )));
+    }
+    let stale = ended.len().saturating_sub(HISTORY - 1);
+    for operation in ended.into_iter().take(stale) {
+        api.delete(&operation.anchor.key, &operation.anchor.uid).await?;
+    }
+    let name = format!("mover-{}-{subject}-{}", request.word(), random_text(RANDOM_CHARS)?);
+    let made = match api.create(&engine::anchor(&name, namespace, source_uid, request)).await {
+        Err(ApiError::Absent) => {
+            return Err(Failure::new(exit::USAGE, format!("there is no namespace {namespace}")));
+        }
+        made => made?,
+    };
+    let key = Key::new(Kind::ConfigMap, namespace, &name);
+    let anchor = Anchor { uid: Meta::of(&made).uid, key: key.clone() };
+    let mut seen = Observed::default();
+    seen.set_object(key, Some(made));
+    // Its uid is new, so nothing can have a name that follows from it.
+    let jobs = match request {
+        Request::Backup(backup) => &backup.repository.namespace,
+        Request::Restore(restore) => &restore.repository.namespace,
+    };
+    for fresh in [anchor.job(jobs, 1), anchor.volume(jobs), anchor.snapshot(1)] {
+        seen.set_object(fresh, None);
+    }
+    Ok((anchor, seen, false))
+}
+
+/// Drives an operation to its end.
+///
+/// # Errors
+///
+/// It has not ended, or its anchor is gone.
+pub async fn drive(
+    api: &Api,
+    anchor: &Anchor,
+    seen: Observed,
+    tell: impl FnMut(&Wait),
+) -> Result<Outcome, Failure> {
+    let always = Some(anchor.key.clone().into());
+    Driver::new(api, seen).run(|seen| engine::plan(anchor, seen), always, tell).await
+}
+
+/// Asks an operation to stop. Whoever drives it removes what it made.
+///
+/// # Errors
+///
+/// See [`ApiError`].
+pub async fn cancel(api: &Api, operation: &Operation) -> Result<(), Failure> {
+    let patch = json!({ "metadata": { "annotations": { engine::CANCEL: "true" } } });
+    api.patch(&operation.anchor.key, &operation.anchor.uid, &patch).await?;
+    Ok(())
+}

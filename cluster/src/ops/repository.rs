@@ -1,0 +1,330 @@
+//! Repositories: ConfigMaps that say where backups are and how a pod gets at them.
+
+use crate::api::{Api, ApiError};
+use crate::engine::{
+    self, ConfigMap, Failure, Key, Kind, MANAGER, Meta, Object, REPOSITORY, Repository, Selection,
+    Wait, exit,
+};
+use crate::ops::lookup;
+use base64::Engine as _;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Where Repositories for all namespaces are.
+pub const SHARED_NAMESPACE: &str = "mover-system";
+/// The one that is meant where none is named.
+pub const DEFAULT_NAME: &str = "default";
+/// Service account of the Jobs.
+pub const SERVICE_ACCOUNT: &str = "mover";
+/// What the account may: look at snapshots, for the service of changed blocks.
+const CHANGES_ROLE: &str = "mover-changed-blocks";
+const KEY_BYTES: usize = 32;
+
+/// The ConfigMap of a Repository.
+pub fn key_of(namespace: &str, name: &str) -> Key {
+    Key::new(Kind::ConfigMap, namespace, &format!("mover-repository-{name}"))
+}
+
+/// The Secret that is made for a Repository without one.
+pub fn secret_name(name: &str) -> String {
+    format!("mover-key-{name}")
+}
+
+fn fields(repository: &Repository) -> Value {
+    let env: Vec<String> =
+        repository.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    json!({
+        "url": repository.url,
+        "cluster": repository.cluster,
+        "keySecret": repository.key_secret,
+        "credentialsSecret": repository.credentials_secret.clone().unwrap_or_default(),
+        "caConfigMap": repository.ca_config_map.clone().unwrap_or_default(),
+        "env": env.join("\n"),
+        "serviceAccount": repository.service_account,
+        "image": repository.image,
+        "imagePullPolicy": repository.image_pull_policy,
+        "memory": repository.memory,
+        "cpu": repository.cpu,
+        "allowedNamespaces": repository.allowed_namespaces.join(","),
+        "allowModeChange": repository.allow_mode_change.to_string(),
+    })
+}
+
+/// A Repository out of its ConfigMap.
+///
+/// # Errors
+///
+/// A member that is missing or wrong.
+pub fn parse(object: &Object<ConfigMap>) -> Result<Repository, Failure> {
+    let data = &object.body.data;
+    let some = |name: &str| data.get(name).map(|text| text.trim()).filter(|text| !text.is_empty());
+    let wrong = |name: &str, why: &str| {
+        Failure::new(exit::USAGE, format!("{}: member {name} {why}", object.key))
+    };
+    let needed = |name: &str| {
+        some(name).map(str::to_owned).ok_or_else(|| wrong(name, "is missing"))
+    };
+    let mut env = BTreeMap::new();
+    for line in some("env").into_iter().flat_map(str::lines) {
+        let Some((name, value)) = line.trim().split_once('=') else {
+            return Err(wrong("env", "has a line without ="));
+        };
+        env.insert(name.to_owned(), value.to_owned());
+    }
+    let allow_mode_change = match some("allowModeChange") {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(_) => return Err(wrong("allowModeChange", "is neither true nor false")),
+    };
+    let name = object.meta.labels.get(REPOSITORY).ok_or_else(|| {
+        Failure::new(exit::USAGE, format!("{} has no label {REPOSITORY}", object.key))
+    })?;
+    let list = |name: &str| {
+        let names = some(name).into_iter().flat_map(|text| text.split(','));
+        names.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
+    };
+    Ok(Repository {
+        namespace: object.meta.namespace.clone().unwrap_or_default(),
+        name: name.clone(),
+        url: needed("url")?,
+        cluster: needed("cluster")?,
+        key_secret: needed("keySecret")?,
+        credentials_secret: some("credentialsSecret").map(str::to_owned),
+        ca_config_map: some("caConfigMap").map(str::to_owned),
+        env,
+        service_account: needed("serviceAccount")?,
+        image: needed("image")?,
+        image_pull_policy: needed("imagePullPolicy")?,
+        memory: needed("memory")?,
+        cpu: needed("cpu")?,
+        allowed_namespaces: list("allowedNamespaces"),
+        allow_mode_change,
+    })
+}
+
+async fn read(api: &Api, namespace: &str, name: &str) -> Result<Option<Repository>, Failure> {
+    let key = key_of(namespace, name);
+    let Some(raw) = api.get(&key).await? else { return Ok(None) };
+    let body: ConfigMap = serde_json::from_value(raw.clone())
+        .map_err(|why| Failure::new(exit::USAGE, format!("{key}: {why}")))?;
+    parse(&Object { meta: Meta::of(&raw), key, body }).map(Some)
+}
+
+/// The Repository that is meant by `[NAMESPACE/]NAME` for claims of a namespace. Without a
+/// namespace it is looked for there, and then among the shared ones.
+///
+/// # Errors
+///
+/// There is none, or it is not for this namespace.
+pub async fn find(api: &Api, text: Option<&str>, of: &str) -> Result<Repository, Failure> {
+    let text = text.unwrap_or(DEFAULT_NAME);
+    let (places, name): (Vec<&str>, &str) = match text.split_once('/') {
+        Some((namespace, name)) => (vec![namespace], name),
+        None if of == SHARED_NAMESPACE => (vec![of], text),
+        None => (vec![of, SHARED_NAMESPACE], text),
+    };
+    for namespace in &places {
+        let Some(found) = read(api, namespace, name).await? else { continue };
+        let allowed = found.allowed_namespaces.iter().any(|at| at == of || at == "*");
+        if found.namespace == of || allowed {
+            return Ok(found);
+        }
+        return Err(Failure::new(
+            exit::DENIED,
+            format!("Repository {name} of namespace {namespace} is not for namespace {of}"),
+        )
+        .hint(format!(
+            "allow it: kubectl mover repository add {name} -n {namespace} --allow-namespace {of} …, or name another Repository"
+        )));
+    }
+    Err(Failure::new(
+        exit::USAGE,
+        format!("there is no Repository {name} in namespace {}", places.join(" or ")),
+    )
+    .hint(format!(
+        "make one: kubectl mover repository add {name} -n {of} --url s3://BUCKET/PREFIX --credentials SECRET"
+    )))
+}
+
+/// All Repositories of a namespace, or of all.
+///
+/// # Errors
+///
+/// See [`ApiError`].
+pub async fn list(
+    api: &Api,
+    namespace: Option<&str>,
+) -> Result<Vec<Result<Repository, Failure>>, Failure> {
+    let selection = Selection {
+        namespace: namespace.map(str::to_owned),
+        labels: REPOSITORY.to_owned(),
+        ..Selection::all(Kind::ConfigMap)
+    };
+    let (found, _) = api.list(&selection).await?;
+    let one = |raw: &Value| {
+        let meta = Meta::of(raw);
+        let key = Key { kind: Kind::ConfigMap, namespace: meta.namespace.clone(), name: meta.name.clone() };
+        let body = serde_json::from_value(raw.clone()).unwrap_or_default();
+        parse(&Object { key, meta, body })
+    };
+    Ok(found.iter().map(one).collect())
+}
+
+/// How this cluster's volumes begin in a repository: part of the uid of `kube-system`, which no
+/// other cluster has.
+///
+/// # Errors
+///
+/// It may not be read.
+pub async fn cluster_name(api: &Api) -> Result<String, Failure> {
+    let found = api.get(&Key::wide(Kind::Namespace, "kube-system")).await;
+    let hint = "name the cluster yourself: --cluster-name NAME";
+    let raw = found.map_err(|why| Failure::from(why).hint(hint))?;
+    let uid = raw.map(|raw| Meta::of(&raw).uid).unwrap_or_default();
+    match uid.split('-').next() {
+        Some(first) if !first.is_empty() => Ok(first.to_owned()),
+        _ => Err(Failure::new(exit::USAGE, "the namespace kube-system has no uid").hint(hint)),
+    }
+}
+
+/// What making a Repository says.
+#[derive(Debug)]
+pub enum Made {
+    /// Its key was made just now: without a copy of it no backup can be read in another cluster.
+    Key {
+        /// The Secret that holds it.
+        secret: Key,
+    },
+    /// The Secret was there.
+    Nothing,
+}
+
+/// Makes a Repository: account, key if there is none, the repository itself if there is none, and
+/// last the ConfigMap, so that one which can be seen is one which works.
+///
+/// # Errors
+///
+/// The first of these that fails; a key that was made for it is removed again.
+pub async fn add(
+    api: &Api,
+    repository: &Repository,
+    given_key: Option<Vec<u8>>,
+    tell: impl FnMut(&Wait),
+) -> Result<Made, Failure> {
+    account(api, repository).await?;
+    let secret = Key::new(Kind::Secret, &repository.namespace, &repository.key_secret);
+    let found = match api.get(&secret).await {
+        Ok(found) => found,
+        // Whoever may not read Secrets names one that is there.
+        Err(ApiError::Refused(why)) if given_key.is_none() => {
+            tracing::warn!("{why}: it is taken to exist");
+            Some(json!({}))
+        }
+        Err(why) => return Err(why.into()),
+    };
+    let made = match (found, given_key) {
+        (Some(_), None) => None,
+        (Some(_), Some(_)) => {
+            return Err(Failure::new(exit::USAGE, format!("{secret} exists already"))
+                .hint("name it by --key-secret and give no key, or name another Secret"));
+        }
+        (None, given) => Some(make_key(api, repository, &secret, given).await?),
+    };
+    let initialised = lookup::ask(api, repository, &["init", "--if-absent"], tell).await;
+    if let Err(why) = initialised {
+        if let Some((uid, _)) = made {
+            // Nothing was sealed with it: the repository was not made.
+            api.delete(&secret, &uid).await?;
+        }
+        return Err(why);
+    }
+    save(api, repository).await?;
+    Ok(match made {
+        Some((_, true)) => Made::Key { secret },
+        _ => Made::Nothing,
+    })
+}
+
+/// The uid of the Secret, and whether its key is new.
+async fn make_key(
+    api: &Api,
+    repository: &Repository,
+    secret: &Key,
+    given: Option<Vec<u8>>,
+) -> Result<(String, bool), Failure> {
+    let is_new = given.is_none();
+    let bytes = match given {
+        Some(bytes) => bytes,
+        None => {
+            let mut bytes = [0; KEY_BYTES];
+            getrandom::fill(&mut bytes)
+                .map_err(|why| Failure::new(exit::RETRYABLE, format!("get random bytes: {why}")))?;
+            format!("{}\n", hex::encode(bytes)).into_bytes()
+        }
+    };
+    let metadata = json!({
+        "name": secret.name,
+        "namespace": secret.namespace,
+        "labels": { "app.kubernetes.io/managed-by": MANAGER, REPOSITORY: repository.name },
+    });
+    let data = json!({ "key": base64::engine::general_purpose::STANDARD.encode(bytes) });
+    let object = engine::object(secret, metadata, json!({ "type": "Opaque", "data": data }));
+    let made = api.create(&object).await.map_err(|why| match why {
+        ApiError::Absent => {
+            Failure::new(exit::USAGE, format!("there is no namespace {}", repository.namespace))
+        }
+        why => why.into(),
+    })?;
+    Ok((Meta::of(&made).uid, is_new))
+}
+
+async fn save(api: &Api, repository: &Repository) -> Result<(), Failure> {
+    let key = key_of(&repository.namespace, &repository.name);
+    let labels =
+        json!({ "app.kubernetes.io/managed-by": MANAGER, REPOSITORY: repository.name });
+    let metadata = json!({ "name": key.name, "namespace": key.namespace, "labels": labels });
+    let object = engine::object(&key, metadata, json!({ "data": fields(repository) }));
+    match api.create(&object).await {
+        Err(ApiError::Conflict) => {
+            let found = api.get(&key).await?.unwrap_or_default();
+            let patch = json!({ "metadata": { "labels": labels }, "data": fields(repository) });
+            api.patch(&key, &Meta::of(&found).uid, &patch).await?;
+            Ok(())
+        }
+        made => made.map(drop).map_err(Failure::from),
+    }
+}
+
+/// The account of the Jobs, and the one right that it has.
+async fn account(api: &Api, repository: &Repository) -> Result<(), Failure> {
+    let namespace = &repository.namespace;
+    let labels = json!({ "app.kubernetes.io/managed-by": MANAGER });
+    let meta = |name: &str| json!({ "name": name, "namespace": namespace, "labels": labels });
+    let account = &repository.service_account;
+    let subject = json!({ "kind": "ServiceAccount", "name": account, "namespace": namespace });
+    let role = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": CHANGES_ROLE });
+    let rule = json!({
+        "apiGroups": ["snapshot.storage.k8s.io"],
+        "resources": ["volumesnapshots"],
+        "verbs": ["get"],
+    });
+    for (kind, name, body) in [
+        (Kind::ServiceAccount, account.as_str(), json!({ "automountServiceAccountToken": false })),
+        (Kind::Role, CHANGES_ROLE, json!({ "rules": [rule] })),
+        (Kind::RoleBinding, CHANGES_ROLE, json!({ "roleRef": role, "subjects": [subject] })),
+    ] {
+        let key = Key::new(kind, namespace, name);
+        match api.create(&engine::object(&key, meta(name), body)).await {
+            Ok(_) | Err(ApiError::Conflict) => {}
+            Err(ApiError::Absent) => {
+                let what = format!("there is no namespace {namespace}");
+                return Err(Failure::new(exit::USAGE, what));
+            }
+            Err(ApiError::Refused(why)) if kind != Kind::ServiceAccount => {
+                tracing::warn!("{why}: changed blocks cannot be asked for, whole volumes are read");
+            }
+            Err(why) => return Err(why.into()),
+        }
+    }
+    Ok(())
+}
