@@ -145,18 +145,29 @@ impl Api {
         self.send(request, &format!("create {key}")).await
     }
 
-    /// Changes an object by a merge patch.
+    /// Changes an object by a merge patch, if it has this uid and, if one is given, this version.
     ///
     /// # Errors
     ///
     /// See [`ApiError`].
-    pub async fn patch(&self, key: &Key, uid: &str, patch: &Value) -> Result<Value, ApiError> {
+    pub async fn patch(
+        &self,
+        key: &Key,
+        (uid, version): (&str, Option<&str>),
+        patch: &Value,
+    ) -> Result<Value, ApiError> {
         let mut patch = patch.clone();
         patch["metadata"]["uid"] = uid.into();
+        if let Some(version) = version {
+            patch["metadata"]["resourceVersion"] = version.into();
+        }
         let parameters =
             PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
-        let request = Request::new(path(key.kind, key.namespace.as_deref()))
-            .patch(&key.name, &parameters, &Patch::Merge(patch));
+        let request = Request::new(path(key.kind, key.namespace.as_deref())).patch(
+            &key.name,
+            &parameters,
+            &Patch::Merge(patch),
+        );
         self.send(request, &format!("change {key}")).await
     }
 
@@ -192,8 +203,8 @@ impl Api {
     pub async fn execute(&self, step: &Step, seen: &mut Observed) -> Result<(), Failure> {
         let (key, answer) = match step {
             Step::Create(object) => (key_of(object), self.create(object).await.map(Some)),
-            Step::Patch { key, uid, patch } => {
-                (key.clone(), self.patch(key, uid, patch).await.map(Some))
+            Step::Patch { key, uid, version, patch } => {
+                (key.clone(), self.patch(key, (uid, Some(version)), patch).await.map(Some))
             }
             Step::Delete { key, uid } => (key.clone(), self.delete(key, uid).await),
         };
@@ -271,8 +282,11 @@ impl Api {
             .watch(&parameters, version.unwrap_or(""))
             .map_err(|why| ApiError::Refused(Failure::new(exit::BUG, why.to_string())))?;
         let what = format!("watch {}", kind.resource().plural);
-        let events =
-            self.client.request_events::<Value>(request).await.map_err(|why| classify(why, &what))?;
+        let events = self
+            .client
+            .request_events::<Value>(request)
+            .await
+            .map_err(|why| classify(why, &what))?;
         let changes = events.map(|event| match event {
             Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => Change::Set(object),
             Ok(WatchEvent::Deleted(object)) => Change::Gone(object),
@@ -357,9 +371,7 @@ fn classify(error: Error, what: &str) -> ApiError {
     match status.code {
         404 => ApiError::Absent,
         409 => ApiError::Conflict,
-        401 => {
-            ApiError::Refused(said(exit::DENIED, text).hint("log in to the cluster again"))
-        }
+        401 => ApiError::Refused(said(exit::DENIED, text).hint("log in to the cluster again")),
         403 => ApiError::Refused(said(exit::DENIED, text)),
         400 | 405 | 413 | 415 | 422 => ApiError::Refused(said(exit::USAGE, text)),
         _ => ApiError::Unavailable(said(exit::RETRYABLE, text)),

@@ -70,6 +70,10 @@ impl<'a> Driver<'a> {
                 Err(Stop::Next(next)) => next,
             };
             let done = match next {
+                Next::Refresh => {
+                    self.seen.forget_all();
+                    Ok(())
+                }
                 Next::Read(query) => self.api.read(&query, &mut self.seen).await,
                 Next::Do(step) => {
                     tracing::debug!(?step, "do");

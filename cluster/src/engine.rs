@@ -28,7 +28,7 @@ pub use job::{Access, JobSpec, lookup};
 pub use names::*;
 pub use object::{Key, Kind, Query, Resource, Selection};
 pub use observed::{Meta, Object, Observed};
-pub use parts::Finished;
+pub use parts::{Finished, JOBS_MAX};
 pub use plan::{anchor, outcome_of, plan, request_of};
 pub use request::{Backup, ChangesService, ClaimRef, Limits, Repository, Request, Restore, notes};
 pub use step::{Failure, Next, Outcome, Planned, Step, Stop, Wait, exit};

@@ -66,7 +66,9 @@ fn claim(text: &str) -> Result<&str, Failure> {
         }
     };
     if name.is_empty() || name.contains('/') {
-        return Err(Failure::new(exit::USAGE, format!("{text} names no claim")).hint("write pvc/NAME"));
+        return Err(
+            Failure::new(exit::USAGE, format!("{text} names no claim")).hint("write pvc/NAME")
+        );
     }
     Ok(name)
 }

@@ -10,7 +10,8 @@ use kube::{Client, Config};
 pub(super) async fn connect(args: &Cluster) -> Result<(Api, String), Failure> {
     let hint = "see `kubectl config view`; --kubeconfig and --context choose another one";
     let wrong = |why: String| {
-        Failure::new(exit::USAGE, format!("read the configuration of the cluster: {why}")).hint(hint)
+        Failure::new(exit::USAGE, format!("read the configuration of the cluster: {why}"))
+            .hint(hint)
     };
     let options = KubeConfigOptions {
         context: args.context.clone(),
@@ -21,7 +22,9 @@ pub(super) async fn connect(args: &Cluster) -> Result<(Api, String), Failure> {
     let mut config = match &args.kubeconfig {
         Some(file) => {
             let read = Kubeconfig::read_from(file).map_err(|why| wrong(why.to_string()))?;
-            Config::from_custom_kubeconfig(read, &options).await.map_err(|why| wrong(why.to_string()))?
+            Config::from_custom_kubeconfig(read, &options)
+                .await
+                .map_err(|why| wrong(why.to_string()))?
         }
         None if chosen => {
             Config::from_kubeconfig(&options).await.map_err(|why| wrong(why.to_string()))?

@@ -29,24 +29,22 @@ pub(super) fn plan(context: &Context<'_>, backup: &Backup) -> Planned<Value> {
     if context.find_ours::<Job>(&first)?.is_some() {
         unmark(context, backup, &volume)?;
         // It has run once: nothing but its number is another.
-        let finished = context.run_job(namespace, Some(&volume), |key| again(context, &first, key))?;
+        let finished =
+            context.run_job(namespace, Some(&volume), |key| again(context, &first, key))?;
         return proved(anchor, finished.summary);
     }
     let has_volume = context.find_ours::<Claim>(&volume)?.is_some();
     let snapshot = take(context, backup, has_volume)?;
+    if snapshot.body.status.ready_to_use != Some(true) {
+        return await_snapshot(context, &snapshot, "ready", Vec::new());
+    }
     let content = content_of(context, backup, &snapshot)?;
-    let (Some(size), true) =
-        (snapshot.body.status.restore_size.clone().or_else(|| Some(backup.capacity.clone())),
-         snapshot.body.status.ready_to_use == Some(true))
-    else {
-        return await_snapshot(context, &snapshot, "ready");
-    };
     let handle = content.body.status.snapshot_handle.clone().unwrap_or_default();
     let named = handover::snapshot(context, backup, &snapshot, &content)?;
-    let _: Object<Claim> = context.ensure(&volume, || {
-        let size = if size == "0" { backup.capacity.clone() } else { size };
-        volume_of(anchor, backup, &volume, &named, &size)
-    })?;
+    let size = snapshot.body.status.restore_size.as_ref().filter(|size| *size != "0");
+    let size = size.unwrap_or(&backup.capacity);
+    let _: Object<Claim> =
+        context.ensure(&volume, || volume_of(anchor, backup, &volume, &named, size))?;
     let make = |key: &Key| job(anchor, key, "job", &spec(backup, anchor, &volume, &named, &handle));
     proved(anchor, context.run_job(namespace, Some(&volume), make)?.summary)
 }
@@ -82,7 +80,12 @@ fn take(context: &Context<'_>, backup: &Backup, has_volume: bool) -> Planned<Obj
     }
 }
 
-fn await_snapshot<T>(context: &Context<'_>, snapshot: &Object<Snapshot>, what: &str) -> Planned<T> {
+fn await_snapshot<T>(
+    context: &Context<'_>,
+    snapshot: &Object<Snapshot>,
+    what: &str,
+    mut on: Vec<Query>,
+) -> Planned<T> {
     let error = snapshot.body.status.error.as_ref().and_then(|error| error.message.clone());
     let said = match error {
         Some(error) => Some(error),
@@ -90,8 +93,8 @@ fn await_snapshot<T>(context: &Context<'_>, snapshot: &Object<Snapshot>, what: &
     };
     // The driver tries again by itself: an error in the status is not its last word.
     let why = with_reason(format!("{} is not {what}", snapshot.key), said);
-    let on: Query = snapshot.key.clone().into();
-    context.wait(vec![on], &snapshot.meta.uid, context.limits.snapshot_seconds, why)
+    on.push(snapshot.key.clone().into());
+    context.wait(on, &snapshot.meta.uid, context.limits.snapshot_seconds, why)
 }
 
 /// The snapshot's content, if each of both names the other and the driver is the claim's own:
@@ -102,7 +105,7 @@ fn content_of(
     snapshot: &Object<Snapshot>,
 ) -> Planned<Object<Content>> {
     let Some(name) = &snapshot.body.status.bound_volume_snapshot_content_name else {
-        return await_snapshot(context, snapshot, "bound");
+        return await_snapshot(context, snapshot, "bound", Vec::new());
     };
     let key = Key::wide(Kind::VolumeSnapshotContent, name);
     let Some(content) = context.seen.find::<Content>(&key)? else {
@@ -129,7 +132,7 @@ fn content_of(
         .into());
     }
     if content.body.status.snapshot_handle.is_none() {
-        return await_snapshot(context, snapshot, "taken");
+        return await_snapshot(context, snapshot, "taken", vec![key.into()]);
     }
     Ok(content)
 }
@@ -141,7 +144,7 @@ pub(super) fn mark(context: &Context<'_>, content: &Key) -> Planned<()> {
         return Ok(());
     }
     let patch = json!({ "metadata": { "annotations": { MODE_CHANGE: "true" } } });
-    Err(Step::Patch { key: content.clone(), uid: found.meta.uid, patch }.into())
+    Err(Step::change(content, &found.meta, patch).into())
 }
 
 /// Takes the mark away again, once the volume is bound.
@@ -156,7 +159,9 @@ fn unmark(context: &Context<'_>, backup: &Backup, volume: &Key) -> Planned<()> {
     if claim.body.status.phase.as_deref() != Some("Bound") {
         return Ok(());
     }
-    let Some(name) = &snapshot.body.status.bound_volume_snapshot_content_name else { return Ok(()) };
+    let Some(name) = &snapshot.body.status.bound_volume_snapshot_content_name else {
+        return Ok(());
+    };
     let key = Key::wide(Kind::VolumeSnapshotContent, name);
     let Some(content) = context.seen.find::<Content>(&key)? else { return Ok(()) };
     let ours = content.body.spec.volume_snapshot_ref.uid.as_deref() == Some(&snapshot.meta.uid);
@@ -164,7 +169,7 @@ fn unmark(context: &Context<'_>, backup: &Backup, volume: &Key) -> Planned<()> {
         return Ok(());
     }
     let patch = json!({ "metadata": { "annotations": { MODE_CHANGE: null } } });
-    Err(Step::Patch { key, uid: content.meta.uid, patch }.into())
+    Err(Step::change(&key, &content.meta, patch).into())
 }
 
 fn volume_of(anchor: &Anchor, backup: &Backup, key: &Key, snapshot: &str, size: &str) -> Value {
@@ -238,7 +243,7 @@ pub(super) fn keep(context: &Context<'_>, backup: &Backup) -> Planned<()> {
     {
         // It outlives the anchor.
         let patch = json!({ "metadata": { "labels": { ROLE: "base" }, "ownerReferences": null } });
-        return Err(Step::Patch { key, uid: snapshot.meta.uid, patch }.into());
+        return Err(Step::change(&key, &snapshot.meta, patch).into());
     }
     let selection = super::object::Selection::labelled(
         Kind::VolumeSnapshot,
@@ -257,7 +262,9 @@ pub(super) fn keep(context: &Context<'_>, backup: &Backup) -> Planned<()> {
 
 /// With a class that retains, the storage would keep a deleted snapshot for good.
 pub(super) fn release(context: &Context<'_>, snapshot: &Object<Snapshot>) -> Planned<()> {
-    let Some(name) = &snapshot.body.status.bound_volume_snapshot_content_name else { return Ok(()) };
+    let Some(name) = &snapshot.body.status.bound_volume_snapshot_content_name else {
+        return Ok(());
+    };
     let key = Key::wide(Kind::VolumeSnapshotContent, name);
     let Some(content) = context.seen.find::<Content>(&key)? else { return Ok(()) };
     let spec = &content.body.spec;
@@ -266,5 +273,5 @@ pub(super) fn release(context: &Context<'_>, snapshot: &Object<Snapshot>) -> Pla
         return Ok(());
     }
     let patch = json!({ "spec": { "deletionPolicy": "Delete" } });
-    Err(Step::Patch { key, uid: content.meta.uid, patch }.into())
+    Err(Step::change(&key, &content.meta, patch).into())
 }

@@ -71,9 +71,9 @@ pub(super) fn snapshot(
     let on = vec![Query::One(key)];
     match context.wait::<String>(on, &handed.meta.uid, context.limits.snapshot_seconds, why) {
         Ok(name) => Ok(name),
-        Err(Stop::Failure(why)) => {
-            Err(why.hint("the snapshot controller's log says more; run the same command again").into())
-        }
+        Err(Stop::Failure(why)) => Err(why
+            .hint("the snapshot controller's log says more; run the same command again")
+            .into()),
         Err(next) => Err(next),
     }
 }

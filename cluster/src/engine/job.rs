@@ -75,8 +75,7 @@ pub fn lookup(
 }
 
 fn body(spec: &JobSpec<'_>, owner: &str, role: &str) -> Value {
-    let labels =
-        json!({ "app.kubernetes.io/name": "mover", "app.kubernetes.io/managed-by": MANAGER, OWNER: owner, ROLE: role });
+    let labels = json!({ "app.kubernetes.io/name": "mover", "app.kubernetes.io/managed-by": MANAGER, OWNER: owner, ROLE: role });
     let mut annotations = json!({});
     if let Some(changes) = spec.changes {
         annotations[CHANGES_CA] = json!(changes.ca);

@@ -9,6 +9,11 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// An answer is old after that.
+const FRESH: Duration = Duration::from_secs(5);
+/// All answers are, together.
+const REFRESHED: Duration = Duration::from_secs(30);
+
 /// What every object has.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -57,6 +62,10 @@ enum Answer {
 struct Known {
     answer: Answer,
     changed: Duration,
+    /// When it was last told.
+    told: Duration,
+    /// It is to be read again before anything follows from it.
+    stale: bool,
     /// Of a list.
     version: Option<String>,
 }
@@ -68,6 +77,8 @@ pub struct Observed {
     known: BTreeMap<Query, Known>,
     /// By uid.
     first_seen: BTreeMap<String, Duration>,
+    /// When all was last forgotten.
+    refreshed: Option<Duration>,
 }
 
 impl Observed {
@@ -101,12 +112,7 @@ impl Observed {
     }
 
     /// These are all objects of a selection, as of a version.
-    pub fn set_list(
-        &mut self,
-        selection: Selection,
-        objects: Vec<Value>,
-        version: Option<String>,
-    ) {
+    pub fn set_list(&mut self, selection: Selection, objects: Vec<Value>, version: Option<String>) {
         for object in &objects {
             self.first_seen.entry(Meta::of(object).uid).or_insert(self.now);
         }
@@ -143,21 +149,41 @@ impl Observed {
 
     /// What was known of it may be old.
     pub fn forget(&mut self, query: &Query) {
-        self.known.remove(query);
+        if let Some(known) = self.known.get_mut(query) {
+            known.stale = true;
+        }
+    }
+
+    /// The same of all that is known.
+    pub fn forget_all(&mut self) {
+        self.known.values_mut().for_each(|known| known.stale = true);
+        self.refreshed = Some(self.now);
+    }
+
+    /// Whether all that is known was read not long ago.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.refreshed.is_some_and(|then| self.now.saturating_sub(then) <= REFRESHED)
     }
 
     fn set(&mut self, query: Query, answer: Answer) {
         let changed = self.now;
         match self.known.get_mut(&query) {
-            Some(known) if known.answer == answer => {}
-            Some(known) => *known = Known { answer, changed, version: None },
-            None => drop(self.known.insert(query, Known { answer, changed, version: None })),
+            Some(known) if known.answer == answer => {
+                (known.told, known.stale) = (changed, false);
+            }
+            known => {
+                let new = Known { answer, changed, told: changed, stale: false, version: None };
+                match known {
+                    Some(known) => *known = new,
+                    None => drop(self.known.insert(query, new)),
+                }
+            }
         }
     }
 
     /// The version from which changes of this are to be told, if it is known.
     pub fn version(&self, query: &Query) -> Option<String> {
-        let known = self.known.get(query)?;
+        let known = self.known.get(query).filter(|known| !known.stale)?;
         match &known.answer {
             Answer::Object(object) => Some(Meta::of(object).resource_version),
             _ => known.version.clone(),
@@ -166,11 +192,12 @@ impl Observed {
 
     /// Whether it is known.
     pub fn knows(&self, query: &Query) -> bool {
-        self.known.contains_key(query)
+        self.known.get(query).is_some_and(|known| !known.stale)
     }
 
     fn answer(&self, query: Query) -> Planned<&Answer> {
-        match self.known.get(&query).map(|known| &known.answer) {
+        let known = self.known.get(&query).filter(|known| !known.stale);
+        match known.map(|known| &known.answer) {
             None => Err(Stop::Next(Next::Read(query))),
             Some(Answer::Refused(why)) => Err(Stop::Failure(why.clone())),
             Some(answer) => Ok(answer),
@@ -208,6 +235,18 @@ impl Observed {
     /// How long ago this process first saw the object.
     pub fn age(&self, uid: &str) -> Duration {
         self.first_seen.get(uid).map_or(Duration::ZERO, |seen| self.now.saturating_sub(*seen))
+    }
+
+    /// Asks again, unless that was just done: nothing is given up on upon an old answer.
+    ///
+    /// # Errors
+    ///
+    /// The read, which comes first.
+    pub(super) fn confirm(&self, query: &Query) -> Planned<()> {
+        match self.known.get(query) {
+            Some(known) if !known.stale && self.now.saturating_sub(known.told) <= FRESH => Ok(()),
+            _ => Err(Stop::Next(Next::Read(query.clone()))),
+        }
     }
 
     /// For how long the answer has been the same.

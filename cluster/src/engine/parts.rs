@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 /// A Job whose pod took its result with it runs again, with the same id; so often.
-const JOBS_MAX: u32 = 3;
+pub const JOBS_MAX: u32 = 3;
 /// A pod's end may be told after its Job's.
 const POD_LAG: Duration = Duration::from_secs(5);
 /// An event says more than "pending" after so long.
@@ -87,6 +87,7 @@ impl Context<'_> {
         let limit = Duration::from_secs(limit_seconds);
         let age = self.seen.age(uid);
         if age >= limit {
+            on.iter().try_for_each(|query| self.seen.confirm(query))?;
             return Err(Failure::new(
                 exit::RETRYABLE,
                 format!("{why}, and after {limit_seconds} s that is given up"),
@@ -108,7 +109,8 @@ impl Context<'_> {
         let namespace = about.namespace.as_deref().unwrap_or("default");
         let selection = Selection::events(namespace, &about.name);
         let events: Vec<Object<Event>> = self.seen.list(&selection)?;
-        let warnings = events.iter().filter(|event| event.body.r#type.as_deref() == Some("Warning"));
+        let warnings =
+            events.iter().filter(|event| event.body.r#type.as_deref() == Some("Warning"));
         let newest = warnings.max_by_key(|event| event.body.last_timestamp.clone());
         Ok(newest.and_then(|event| event.body.message.clone()))
     }
@@ -143,17 +145,14 @@ impl Context<'_> {
                 exit::RETRYABLE,
                 format!("{name} in namespace {namespace} is at work on {of} already"),
             )
-            .hint(format!(
-                "wait for it, or end it: kubectl mover cancel {name} -n {namespace}"
-            ))
+            .hint(format!("wait for it, or end it: kubectl mover cancel {name} -n {namespace}"))
             .into());
         }
         // Its operation is over, however it ended. Of two who see that one gets it, by the version.
         let mut patch = self.lease(key);
         let fields = patch.as_object_mut().expect("an object");
         fields.retain(|name, _| name == "metadata" || name == "spec");
-        patch["metadata"]["resourceVersion"] = lease.meta.resource_version.into();
-        Err(Step::Patch { key: key.clone(), uid: lease.meta.uid, patch }.into())
+        Err(Step::change(key, &lease.meta, patch).into())
     }
 
     fn lease(&self, key: &Key) -> Value {
@@ -177,7 +176,9 @@ impl Context<'_> {
                 format!("batch.kubernetes.io/job-name={}", key.name),
             );
             if let Some(failed) = job.body.condition("Failed") {
-                return Err(job_failure(&key, failed.message.as_deref(), &self.seen.list(&pods)?).into());
+                return Err(
+                    job_failure(&key, failed.message.as_deref(), &self.seen.list(&pods)?).into()
+                );
             }
             if job.body.condition("Complete").is_none() {
                 return self.await_job(&job, &pods, volume);
@@ -189,6 +190,7 @@ impl Context<'_> {
             if let Some(finished) = all.iter().find_map(of) {
                 return Ok(finished);
             }
+            self.seen.confirm(&pods.clone().into())?;
             let lag = self.seen.unchanged(&Query::One(key.clone()));
             if lag < POD_LAG {
                 let why = format!("waiting for the result of {key}");
@@ -258,6 +260,7 @@ impl Context<'_> {
         let waited = self.seen.unchanged(&query);
         let limit = Duration::from_secs(self.limits.removal_seconds);
         if waited >= limit {
+            self.seen.confirm(&query)?;
             let said = self.warning(key, uid)?;
             let why = with_reason(format!("{key} is deleted and does not go away"), said);
             return Err(Failure::new(exit::RETRYABLE, why).into());
@@ -286,31 +289,29 @@ fn summary_of(pod: &Pod) -> Option<Value> {
 fn job_failure(key: &Key, said: Option<&str>, pods: &[Object<Pod>]) -> Failure {
     let ends = pods.iter().filter_map(|pod| pod.body.terminated());
     let last = ends.filter(|end| end.exit_code != 0).max_by_key(|end| end.finished_at.clone());
-    let message: Option<Value> =
-        last.and_then(|end| end.message.as_deref()).and_then(|text| serde_json::from_str(text).ok());
+    let message: Option<Value> = last
+        .and_then(|end| end.message.as_deref())
+        .and_then(|text| serde_json::from_str(text).ok());
     let code = last.and_then(|end| u8::try_from(end.exit_code).ok()).filter(|code| *code != 0);
-    let text = |name: &str| {
-        message.as_ref().and_then(|at| at[name].as_str()).map(str::to_owned)
-    };
+    let text = |name: &str| message.as_ref().and_then(|at| at[name].as_str()).map(str::to_owned);
     let killed = last.and_then(|end| end.reason.clone()).filter(|reason| reason == "OOMKilled");
     let why = text("message")
         .or_else(|| said.map(str::to_owned))
         .unwrap_or_else(|| "nothing is known of its pods".to_owned());
-    let why = with_reason(format!("{key} failed"), Some(match killed {
-        Some(reason) => format!("{reason}: {why}"),
-        None => why,
-    }));
+    let why = with_reason(
+        format!("{key} failed"),
+        Some(match killed {
+            Some(reason) => format!("{reason}: {why}"),
+            None => why,
+        }),
+    );
     // Killed by a signal is 128 and more: the same again may end otherwise.
     let code = code.filter(|code| *code < 128).unwrap_or(exit::RETRYABLE);
     Failure { exit_code: code, message: why, hint: text("hint") }
 }
 
 /// Writes how the operation ends, before anything is removed: a second run must not begin anew.
-pub(super) fn save(anchor: &Anchor, outcome: &Outcome) -> Step {
+pub(super) fn save(anchor: &Object<ConfigMap>, outcome: &Outcome) -> Step {
     let text = serde_json::to_string(outcome).expect("an outcome has texts as keys");
-    Step::Patch {
-        key: anchor.key.clone(),
-        uid: anchor.uid.clone(),
-        patch: json!({ "data": { "outcome": text } }),
-    }
+    Step::change(&anchor.key, &anchor.meta, json!({ "data": { "outcome": text } }))
 }

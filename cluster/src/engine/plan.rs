@@ -10,10 +10,10 @@
 use super::names::{self, Anchor, CANCEL, STATE};
 use super::object::{Key, Kind};
 use super::observed::{Object, Observed};
-use super::parts::{Context, save};
+use super::parts::{Context, JOBS_MAX, save};
 use super::request::{Backup, Request, Restore};
-use super::step::{Failure, Outcome, Planned, Step, Stop, exit};
-use super::views::{ConfigMap, Job, Lease, Snapshot};
+use super::step::{Failure, Next, Outcome, Planned, Step, Stop, exit};
+use super::views::{ConfigMap, Lease, Snapshot};
 use super::{backup, restore};
 use serde_json::{Value, json};
 
@@ -29,7 +29,11 @@ pub fn request_of(anchor: &Object<ConfigMap>) -> Result<Request, Failure> {
             anchor.key.namespace.as_deref().unwrap_or_default()
         ))
     };
-    let text = anchor.body.data.get("request").ok_or_else(|| unreadable("it has no member `request`".into()))?;
+    let text = anchor
+        .body
+        .data
+        .get("request")
+        .ok_or_else(|| unreadable("it has no member `request`".into()))?;
     Request::parse(text).map_err(|why| unreadable(why.to_string()))
 }
 
@@ -75,10 +79,14 @@ pub fn plan(anchor: &Anchor, seen: &Observed) -> Planned<Outcome> {
             summary,
             left: Vec::new(),
         },
+        // Each object is watched by itself, so what is known of two may never have been true at once.
+        Err(Stop::Failure(failure)) if failure.exit_code != exit::CANCELLED && !seen.is_fresh() => {
+            return Err(Stop::Next(Next::Refresh));
+        }
         Err(Stop::Failure(failure)) => failure.into(),
         Err(next) => return Err(next),
     };
-    Err(save(anchor, &outcome).into())
+    Err(save(&found, &outcome).into())
 }
 
 fn subject(request: &Request) -> String {
@@ -95,10 +103,10 @@ fn finish(
     found: &Object<ConfigMap>,
     mut outcome: Outcome,
 ) -> Planned<Outcome> {
-    if found.meta.labels.get(STATE).map(String::as_str) == Some("ended") {
-        return Ok(outcome);
-    }
-    let steps: Vec<Box<dyn Fn() -> Planned<()> + '_>> = match request {
+    // Another driver may have ended it before this one knew, and this one have made something anew:
+    // so the end is looked at again.
+    let ended = found.meta.labels.get(STATE).map(String::as_str) == Some("ended");
+    let steps = match request {
         Request::Backup(backup) => after_backup(context, backup, outcome.exit_code == 0),
         Request::Restore(restore) => after_restore(context, restore, found),
     };
@@ -109,13 +117,13 @@ fn finish(
             Err(next) => return Err(next),
         }
     }
-    let text = serde_json::to_string(&outcome).expect("an outcome has texts as keys");
-    Err(Step::Patch {
-        key: context.anchor.key.clone(),
-        uid: context.anchor.uid.clone(),
-        patch: json!({ "metadata": { "labels": { STATE: "ended" } }, "data": { "outcome": text } }),
+    if ended {
+        return Ok(outcome);
     }
-    .into())
+    let text = serde_json::to_string(&outcome).expect("an outcome has texts as keys");
+    let patch =
+        json!({ "metadata": { "labels": { STATE: "ended" } }, "data": { "outcome": text } });
+    Err(Step::change(&found.key, &found.meta, patch).into())
 }
 
 type Steps<'a> = Vec<Box<dyn Fn() -> Planned<()> + 'a>>;
@@ -159,9 +167,12 @@ fn after_restore<'a>(
     let namespace = restore.repository.namespace.as_str();
     let mut steps: Steps<'a> = vec![Box::new(move || remove_jobs(context, namespace))];
     // Once the volume is being handed over it is the restored data, and nothing removes it.
-    if !restore::is_handing_over(found) {
-        steps.push(Box::new(move || context.remove(&context.anchor.volume(namespace))));
-    }
+    steps.push(Box::new(move || {
+        if restore::holds_restored_data(context, namespace, found)? {
+            return Ok(());
+        }
+        context.remove(&context.anchor.volume(namespace))
+    }));
     steps.push(Box::new(move || {
         let_go(context, &names::target_lease(&restore.namespace, &restore.claim))
     }));
@@ -170,14 +181,9 @@ fn after_restore<'a>(
 
 /// All Jobs of the operation, with their pods.
 pub(super) fn remove_jobs(context: &Context<'_>, namespace: &str) -> Planned<()> {
-    for number in 1.. {
-        let key = context.anchor.job(namespace, number);
-        let Some(job) = context.seen.find::<Job>(&key)? else { return Ok(()) };
-        if !context.is_ours(&job.meta) {
-            return Ok(());
-        }
+    for number in 1..=JOBS_MAX {
         // Its pods go first: the deletion is one in the foreground.
-        context.remove(&key)?;
+        context.remove(&context.anchor.job(namespace, number))?;
     }
     Ok(())
 }

@@ -139,7 +139,8 @@ fn begin(
         return Err(taken(&target).into());
     }
     let raw = context.seen.raw(&key)?.cloned().unwrap_or_default();
-    let new = restore.filesystem.as_ref().map(|fs_type| filesystem(context, restore, &raw, fs_type));
+    let new =
+        restore.filesystem.as_ref().map(|fs_type| filesystem(context, restore, &raw, fs_type));
     let policy = volume.body.spec.persistent_volume_reclaim_policy.clone();
     let hand_over = HandOver {
         summary,
@@ -149,12 +150,8 @@ fn begin(
         new,
     };
     let text = serde_json::to_string(&hand_over).expect("its maps have texts as keys");
-    Err(Step::Patch {
-        key: anchor.key.clone(),
-        uid: anchor.meta.uid.clone(),
-        patch: json!({ "data": { "handover": text } }),
-    }
-    .into())
+    let patch = json!({ "data": { "handover": text } });
+    Err(Step::change(&anchor.key, &anchor.meta, patch).into())
 }
 
 /// The same volume of the storage as a filesystem. Annotations of the provisioner come along: they
@@ -200,10 +197,7 @@ pub(super) fn hand_over(
     restore: &Restore,
     anchor: &Object<ConfigMap>,
 ) -> Planned<Value> {
-    let text = anchor.body.data.get("handover").map_or("", String::as_str);
-    let hand_over: HandOver = serde_json::from_str(text).map_err(|why| {
-        Failure::new(exit::USAGE, format!("{} holds no hand-over: {why}", anchor.key))
-    })?;
+    let hand_over = read(anchor)?;
     match steps(context, restore, &hand_over) {
         Err(super::step::Stop::Failure(why)) => Err(Failure {
             message: format!(
@@ -219,6 +213,28 @@ pub(super) fn hand_over(
         .into()),
         other => other,
     }
+}
+
+fn read(anchor: &Object<ConfigMap>) -> Result<HandOver, Failure> {
+    let text = anchor.body.data.get("handover").map_or("", String::as_str);
+    serde_json::from_str(text).map_err(|why| {
+        Failure::new(exit::USAGE, format!("{} holds no hand-over: {why}", anchor.key))
+    })
+}
+
+/// Whether our block claim is the one whose volume is handed over. One that a driver made anew,
+/// because it did not know better, is not.
+pub(super) fn holds_restored_data(
+    context: &Context<'_>,
+    namespace: &str,
+    anchor: &Object<ConfigMap>,
+) -> Planned<bool> {
+    if !is_handing_over(anchor) {
+        return Ok(false);
+    }
+    let claim = context.seen.find::<Claim>(&context.anchor.volume(namespace))?;
+    let old = read(anchor)?.old;
+    Ok(claim.is_some_and(|claim| claim.body.spec.volume_name == Some(old)))
 }
 
 fn steps(context: &Context<'_>, restore: &Restore, hand_over: &HandOver) -> Planned<Value> {
@@ -249,7 +265,7 @@ fn steps(context: &Context<'_>, restore: &Restore, hand_over: &HandOver) -> Plan
                 "resourceVersion": null,
             } },
         });
-        return Err(Step::Patch { key: old_key, uid: old.meta.uid.clone(), patch }.into());
+        return Err(Step::change(&old_key, &old.meta, patch).into());
     }
     let volume = match &hand_over.new {
         Some(new) => context.ensure::<Volume>(&new_key, || new.clone())?,
@@ -271,7 +287,7 @@ fn steps(context: &Context<'_>, restore: &Restore, hand_over: &HandOver) -> Plan
     let policy = volume.body.spec.persistent_volume_reclaim_policy.as_deref();
     if policy != Some(&hand_over.policy) {
         let patch = json!({ "spec": { "persistentVolumeReclaimPolicy": hand_over.policy } });
-        return Err(Step::Patch { key: new_key, uid: volume.meta.uid, patch }.into());
+        return Err(Step::change(&new_key, &volume.meta, patch).into());
     }
     Ok(hand_over.summary.clone())
 }
@@ -289,8 +305,7 @@ fn is_bound_to(volume: &Object<Volume>, restore: &Restore) -> bool {
 fn free(context: &Context<'_>, restore: &Restore, old: &Object<Volume>) -> Planned<()> {
     if old.body.spec.persistent_volume_reclaim_policy.as_deref() != Some("Retain") {
         let patch = json!({ "spec": { "persistentVolumeReclaimPolicy": "Retain" } });
-        let uid = old.meta.uid.clone();
-        return Err(Step::Patch { key: old.key.clone(), uid, patch }.into());
+        return Err(Step::change(&old.key, &old.meta, patch).into());
     }
     let namespace = &restore.repository.namespace;
     remove_jobs(context, namespace)?;
@@ -304,8 +319,12 @@ fn free(context: &Context<'_>, restore: &Restore, old: &Object<Volume>) -> Plann
         let why = format!("{} is still attached to node {node}", old.key);
         let waited = context.seen.unchanged(&attachments.clone().into());
         if waited >= DETACH {
+            context.seen.confirm(&attachments.clone().into())?;
             return Err(Failure::new(exit::RETRYABLE, why)
-                .hint(format!("look at {} and at the driver's log, and run the same command again", attached.key))
+                .hint(format!(
+                    "look at {} and at the driver's log, and run the same command again",
+                    attached.key
+                ))
                 .into());
         }
         let time = DETACH - waited;

@@ -1,6 +1,7 @@
 //! What an operation does next: a read, a write, or a wait.
 
 use super::object::{Key, Query};
+use super::observed::Meta;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::time::Duration;
@@ -10,6 +11,8 @@ use std::time::Duration;
 pub enum Next {
     /// This has to be known first.
     Read(Query),
+    /// All of it has to be read again: it looks like a failure, and may be old.
+    Refresh,
     /// One write. It may be done twice: names are given beforehand, and changes name what they
     /// change.
     Do(Step),
@@ -22,13 +25,16 @@ pub enum Next {
 pub enum Step {
     /// Makes this object.
     Create(Value),
-    /// Changes the object by a merge patch, if it is still the one of this uid.
+    /// Changes the object by a merge patch, if it is still of this version: a change that was
+    /// decided upon an older one is never made.
     Patch {
         /// Which object.
         key: Key,
         /// Its uid.
         uid: String,
-        /// A merge patch (RFC 7396). With a `resourceVersion` in it, only this version is changed.
+        /// Its `resourceVersion`.
+        version: String,
+        /// A merge patch (RFC 7396).
         patch: Value,
     },
     /// Deletes the object, if it is still the one of this uid. What it owns goes with it.
@@ -38,6 +44,14 @@ pub enum Step {
         /// Its uid.
         uid: String,
     },
+}
+
+impl Step {
+    /// A change of an object as it was observed.
+    pub fn change(key: &Key, meta: &Meta, patch: Value) -> Self {
+        let Meta { uid, resource_version: version, .. } = meta.clone();
+        Self::Patch { key: key.clone(), uid, version, patch }
+    }
 }
 
 /// What is waited for.

@@ -168,9 +168,11 @@ impl Pod {
 
     /// Why the container has not begun, as far as the pod says.
     pub fn why_not_begun(&self) -> Option<String> {
-        let waiting = self.status.container_statuses.iter().find_map(|at| at.state.waiting.as_ref());
+        let waiting =
+            self.status.container_statuses.iter().find_map(|at| at.state.waiting.as_ref());
         let said = |reason: &Option<String>, message: &Option<String>| {
-            let parts: Vec<&str> = [reason, message].into_iter().flatten().map(|t| t.as_str()).collect();
+            let parts: Vec<&str> =
+                [reason, message].into_iter().flatten().map(|t| t.as_str()).collect();
             (!parts.is_empty()).then(|| parts.join(": "))
         };
         let of_container = waiting

@@ -2,7 +2,7 @@
 
 use crate::api::Api;
 use crate::engine::{
-    Backup, ChangesService, Claim, ClaimRef, Failure, Key, Kind, Limits, MetadataService, Meta,
+    Backup, ChangesService, Claim, ClaimRef, Failure, Key, Kind, Limits, Meta, MetadataService,
     Repository, Selection, SnapshotClass, Volume, exit, notes,
 };
 use base64::Engine as _;
@@ -36,9 +36,10 @@ pub struct Options {
 ///
 /// It is not, or cannot be read.
 pub async fn must<T: DeserializeOwned>(api: &Api, key: &Key) -> Result<(Meta, T), Failure> {
-    let raw = api.get(key).await?.ok_or_else(|| {
-        Failure::new(exit::USAGE, format!("there is no {key}"))
-    })?;
+    let raw = api
+        .get(key)
+        .await?
+        .ok_or_else(|| Failure::new(exit::USAGE, format!("there is no {key}")))?;
     let body = serde_json::from_value(raw.clone())
         .map_err(|why| Failure::new(exit::USAGE, format!("{key}: {why}")))?;
     Ok((Meta::of(&raw), body))
@@ -146,16 +147,15 @@ async fn class(api: &Api, driver: &str, named: Option<&str>) -> Result<String, F
         of_driver.iter().filter(|(_, default)| *default).cloned().collect();
     match (default.as_slice(), of_driver.as_slice()) {
         ([(one, _)], _) | ([], [(one, _)]) => Ok(one.name.clone()),
-        (_, []) if found.is_empty() => Err(Failure::new(
-            exit::USAGE,
-            "the cluster has no VolumeSnapshotClass",
-        )
-        .hint("install the snapshot controller and its CRDs, and make a class for the driver")),
-        (_, []) => Err(Failure::new(
-            exit::USAGE,
-            format!("no VolumeSnapshotClass is of driver {driver}"),
-        )
-        .hint("make one; the driver has to support snapshots")),
+        (_, []) if found.is_empty() => {
+            Err(Failure::new(exit::USAGE, "the cluster has no VolumeSnapshotClass").hint(
+                "install the snapshot controller and its CRDs, and make a class for the driver",
+            ))
+        }
+        (_, []) => {
+            Err(Failure::new(exit::USAGE, format!("no VolumeSnapshotClass is of driver {driver}"))
+                .hint("make one; the driver has to support snapshots"))
+        }
         ([], many) => Err(Failure::new(
             exit::USAGE,
             format!("driver {driver} has several VolumeSnapshotClasses and no default"),

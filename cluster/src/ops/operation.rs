@@ -68,7 +68,11 @@ pub async fn list(
     let (found, _) = api.list(&selection).await?;
     let object = |raw: &Value| {
         let meta = Meta::of(raw);
-        let key = Key { kind: Kind::ConfigMap, namespace: meta.namespace.clone(), name: meta.name.clone() };
+        let key = Key {
+            kind: Kind::ConfigMap,
+            namespace: meta.namespace.clone(),
+            name: meta.name.clone(),
+        };
         serde_json::from_value(raw.clone()).ok().map(|body| Object { key, meta, body })
     };
     let mut all: Vec<Operation> = found.iter().filter_map(object).map(Operation::of).collect();
@@ -150,8 +154,10 @@ pub async fn begin(
         Request::Backup(backup) => &backup.repository.namespace,
         Request::Restore(restore) => &restore.repository.namespace,
     };
-    for fresh in [anchor.job(jobs, 1), anchor.volume(jobs), anchor.snapshot(1)] {
-        seen.set_object(fresh, None);
+    seen.set_object(anchor.volume(jobs), None);
+    seen.set_object(anchor.snapshot(1), None);
+    for number in 1..=engine::JOBS_MAX {
+        seen.set_object(anchor.job(jobs, number), None);
     }
     Ok((anchor, seen, false))
 }
@@ -178,6 +184,6 @@ pub async fn drive(
 /// See [`ApiError`].
 pub async fn cancel(api: &Api, operation: &Operation) -> Result<(), Failure> {
     let patch = json!({ "metadata": { "annotations": { engine::CANCEL: "true" } } });
-    api.patch(&operation.anchor.key, &operation.anchor.uid, &patch).await?;
+    api.patch(&operation.anchor.key, (&operation.anchor.uid, None), &patch).await?;
     Ok(())
 }

@@ -61,9 +61,8 @@ pub fn parse(object: &Object<ConfigMap>) -> Result<Repository, Failure> {
     let wrong = |name: &str, why: &str| {
         Failure::new(exit::USAGE, format!("{}: member {name} {why}", object.key))
     };
-    let needed = |name: &str| {
-        some(name).map(str::to_owned).ok_or_else(|| wrong(name, "is missing"))
-    };
+    let needed =
+        |name: &str| some(name).map(str::to_owned).ok_or_else(|| wrong(name, "is missing"));
     let mut env = BTreeMap::new();
     for line in some("env").into_iter().flat_map(str::lines) {
         let Some((name, value)) = line.trim().split_once('=') else {
@@ -163,7 +162,11 @@ pub async fn list(
     let (found, _) = api.list(&selection).await?;
     let one = |raw: &Value| {
         let meta = Meta::of(raw);
-        let key = Key { kind: Kind::ConfigMap, namespace: meta.namespace.clone(), name: meta.name.clone() };
+        let key = Key {
+            kind: Kind::ConfigMap,
+            namespace: meta.namespace.clone(),
+            name: meta.name.clone(),
+        };
         let body = serde_json::from_value(raw.clone()).unwrap_or_default();
         parse(&Object { key, meta, body })
     };
@@ -280,15 +283,14 @@ async fn make_key(
 
 async fn save(api: &Api, repository: &Repository) -> Result<(), Failure> {
     let key = key_of(&repository.namespace, &repository.name);
-    let labels =
-        json!({ "app.kubernetes.io/managed-by": MANAGER, REPOSITORY: repository.name });
+    let labels = json!({ "app.kubernetes.io/managed-by": MANAGER, REPOSITORY: repository.name });
     let metadata = json!({ "name": key.name, "namespace": key.namespace, "labels": labels });
     let object = engine::object(&key, metadata, json!({ "data": fields(repository) }));
     match api.create(&object).await {
         Err(ApiError::Conflict) => {
             let found = api.get(&key).await?.unwrap_or_default();
             let patch = json!({ "metadata": { "labels": labels }, "data": fields(repository) });
-            api.patch(&key, &Meta::of(&found).uid, &patch).await?;
+            api.patch(&key, (&Meta::of(&found).uid, None), &patch).await?;
             Ok(())
         }
         made => made.map(drop).map_err(Failure::from),
@@ -302,7 +304,8 @@ async fn account(api: &Api, repository: &Repository) -> Result<(), Failure> {
     let meta = |name: &str| json!({ "name": name, "namespace": namespace, "labels": labels });
     let account = &repository.service_account;
     let subject = json!({ "kind": "ServiceAccount", "name": account, "namespace": namespace });
-    let role = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": CHANGES_ROLE });
+    let role =
+        json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": CHANGES_ROLE });
     let rule = json!({
         "apiGroups": ["snapshot.storage.k8s.io"],
         "resources": ["volumesnapshots"],

@@ -61,11 +61,7 @@ pub fn source_of(claim: &str) -> String {
 /// # Errors
 ///
 /// See [`crate::api::ApiError`].
-pub async fn running(
-    api: &Api,
-    namespace: &str,
-    source: &str,
-) -> Result<Option<Anchor>, Failure> {
+pub async fn running(api: &Api, namespace: &str, source: &str) -> Result<Option<Anchor>, Failure> {
     let labels = format!("{SOURCE}={source},{ROLE}=restore");
     let all = operation::list(api, Some(namespace), &labels).await?;
     Ok(all.into_iter().find(operation::Operation::is_running).map(|operation| operation.anchor))
@@ -98,7 +94,9 @@ pub async fn request(
     let filesystem = match (options.block, &options.filesystem, note(notes::MODE)) {
         (true, _, _) => None,
         (false, Some(fs_type), _) => Some(fs_type.clone()),
-        (false, None, Some("Filesystem")) => Some(note(notes::FS_TYPE).unwrap_or_default().to_owned()),
+        (false, None, Some("Filesystem")) => {
+            Some(note(notes::FS_TYPE).unwrap_or_default().to_owned())
+        }
         (false, None, _) => None,
     };
     if filesystem.is_some() && !repository.allow_mode_change {
@@ -122,7 +120,8 @@ pub async fn request(
         size_bytes,
         namespace: namespace.into(),
         claim: claim.into(),
-        storage_class: class(api, options.storage_class.as_deref(), note(notes::STORAGE_CLASS)).await?,
+        storage_class: class(api, options.storage_class.as_deref(), note(notes::STORAGE_CLASS))
+            .await?,
         capacity,
         access_modes: modes.split(',').map(str::to_owned).collect(),
         filesystem,
@@ -154,9 +153,9 @@ async fn class(api: &Api, named: Option<&str>, noted: Option<&str>) -> Result<St
     if let Some(noted) = noted.filter(|name| has(name)) {
         return Ok(noted.to_owned());
     }
-    let default = all.iter().find(|class| {
-        class.annotations.get(DEFAULT_CLASS).map(String::as_str) == Some("true")
-    });
+    let default = all
+        .iter()
+        .find(|class| class.annotations.get(DEFAULT_CLASS).map(String::as_str) == Some("true"));
     default.map(|class| class.name.clone()).ok_or_else(|| {
         let what = match noted {
             Some(noted) => format!("this cluster has no StorageClass {noted}, and no default"),

@@ -53,16 +53,16 @@ pub(super) async fn list(
 ) -> Result<u8, Failure> {
     let all = operation::list(api, namespace, "").await?;
     let rows: Vec<_> = all.iter().map(row).collect();
-    output.table(
-        &["NAMESPACE", "NAME", "KIND", "CLAIM", "STATE", "CREATED", "RESULT"],
-        0,
-        &rows,
-    );
+    output.table(&["NAMESPACE", "NAME", "KIND", "CLAIM", "STATE", "CREATED", "RESULT"], 0, &rows);
     Ok(0)
 }
 
 /// Objects that operations made, by their label, in the namespaces that may have some.
-async fn made(api: &Api, namespace: Option<&str>, owner: Option<&str>) -> Result<Vec<Value>, Failure> {
+async fn made(
+    api: &Api,
+    namespace: Option<&str>,
+    owner: Option<&str>,
+) -> Result<Vec<Value>, Failure> {
     let labels = match owner {
         Some(owner) => format!("app.kubernetes.io/managed-by={MANAGER},{OWNER}={owner}"),
         None => format!("app.kubernetes.io/managed-by={MANAGER},{OWNER}"),
@@ -145,8 +145,9 @@ pub(super) async fn logs(api: &Api, namespace: &str, name: &str) -> Result<u8, F
         parsed.is_running() || parsed.terminated().is_some()
     };
     let Some(pod) = pods.iter().rev().find(|pod| begun(pod)) else {
-        return Err(Failure::new(exit::RETRYABLE, format!("{name} has no pod with a log"))
-            .hint("an operation that has ended has none: its result is in `kubectl mover describe`"));
+        return Err(Failure::new(exit::RETRYABLE, format!("{name} has no pod with a log")).hint(
+            "an operation that has ended has none: its result is in `kubectl mover describe`",
+        ));
     };
     let log = api.log(&Key::new(Kind::Pod, &jobs, &Meta::of(pod).name)).await?;
     let _ = std::io::stdout().write_all(log.as_bytes());
@@ -219,9 +220,13 @@ pub(super) async fn sweep(
                 }
             },
         };
-        rows.push((vec![key.to_string(), done.clone()], json!({ "object": key.to_string(), "done": done })));
+        rows.push((
+            vec![key.to_string(), done.clone()],
+            json!({ "object": key.to_string(), "done": done }),
+        ));
     }
-    let of = |operation: &&&Operation| namespace.is_none_or(|at| operation.anchor.namespace() == at);
+    let of =
+        |operation: &&&Operation| namespace.is_none_or(|at| operation.anchor.namespace() == at);
     for operation in ended.iter().filter(of) {
         let name = operation.anchor.key.to_string();
         let done = if dry_run { "would be removed" } else { "removed" };

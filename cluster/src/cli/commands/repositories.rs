@@ -133,7 +133,9 @@ pub(super) async fn remove(
     let url = found["data"]["url"].as_str().unwrap_or("?");
     output.result(
         &json!({ "removed": name, "keySecret": secret, "url": url }),
-        &format!("Repository {name} is removed. Its backups in {url} and its key in secret/{secret} stay"),
+        &format!(
+            "Repository {name} is removed. Its backups in {url} and its key in secret/{secret} stay"
+        ),
     );
     Ok(0)
 }
