@@ -4,7 +4,10 @@
 //! as long as the operation, and costs one request until it runs out.
 
 use crate::api::{Api, ApiError, Change};
-use crate::engine::{Failure, Next, Observed, Planned, Query, Stop, Wait, exit};
+use crate::engine::{
+    Failure, Hook, Lock, LockState, Next, Observed, Planned, Query, Stop, Wait, exit,
+};
+use crate::hooks::{self, Session};
 use futures::stream::{BoxStream, SelectAll, StreamExt as _};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -26,6 +29,8 @@ pub struct Driver<'a> {
     watched: BTreeSet<Query>,
     /// The API lets us read these, and not watch them.
     looked_at: BTreeSet<Query>,
+    /// The lock in an application's pod; it ends with us.
+    session: Option<Session>,
     /// Since when no request has been answered, and how long the next pause is.
     away: Option<(Instant, Duration)>,
 }
@@ -46,6 +51,7 @@ impl<'a> Driver<'a> {
             watches: SelectAll::new(),
             watched: BTreeSet::new(),
             looked_at: BTreeSet::new(),
+            session: None,
             away: None,
         }
     }
@@ -74,6 +80,14 @@ impl<'a> Driver<'a> {
                     self.seen.forget_all();
                     Ok(())
                 }
+                Next::Quiesce(hook, attempt) => {
+                    self.quiesce(&hook, attempt).await;
+                    Ok(())
+                }
+                Next::Resume => {
+                    self.resume().await;
+                    Ok(())
+                }
                 Next::Read(query) => self.api.read(&query, &mut self.seen).await,
                 Next::Do(step) => {
                     tracing::debug!(?step, "do");
@@ -90,6 +104,30 @@ impl<'a> Driver<'a> {
                 Err(why) => self.pause(why).await?,
             }
         }
+    }
+
+    async fn quiesce(&mut self, hook: &Hook, attempt: u32) {
+        let state = match hooks::begin(self.api, hook).await {
+            Ok(session) => {
+                self.session = Some(session);
+                LockState::Held
+            }
+            Err(why) => LockState::Broken(why),
+        };
+        self.seen.set_lock(Lock { attempt, state });
+    }
+
+    async fn resume(&mut self) {
+        let Some(lock) = self.seen.lock().cloned() else { return };
+        let ended = match self.session.take() {
+            Some(session) => session.end().await,
+            None => Err("it was let go of before".into()),
+        };
+        let state = match ended {
+            Ok(()) => LockState::Released,
+            Err(why) => LockState::Broken(why),
+        };
+        self.seen.set_lock(Lock { state, ..lock });
     }
 
     async fn pause(&mut self, why: Failure) -> Result<(), Failure> {
@@ -134,11 +172,28 @@ impl<'a> Driver<'a> {
         let looked_at: Vec<&Query> =
             wait.on.iter().filter(|query| self.looked_at.contains(*query)).collect();
         let time = if looked_at.is_empty() { wait.time } else { wait.time.min(LOOK) };
-        let change = if self.watches.is_empty() {
-            tokio::time::sleep(time).await;
-            None
-        } else {
-            tokio::time::timeout(time, self.watches.next()).await.ok().flatten()
+        let broken = async {
+            match &mut self.session {
+                Some(session) => session.broken().await,
+                None => std::future::pending().await,
+            }
+        };
+        let changed = async {
+            match self.watches.is_empty() {
+                true => std::future::pending().await,
+                false => self.watches.next().await,
+            }
+        };
+        let change = tokio::select! {
+            change = changed => change,
+            why = broken => {
+                self.session = None;
+                if let Some(lock) = self.seen.lock().cloned() {
+                    self.seen.set_lock(Lock { state: LockState::Broken(why), ..lock });
+                }
+                return Ok(());
+            }
+            () = tokio::time::sleep(time) => None,
         };
         let Some(change) = change else {
             for query in looked_at {

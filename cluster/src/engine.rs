@@ -19,6 +19,7 @@ mod object;
 mod observed;
 mod parts;
 mod plan;
+mod quiesce;
 mod request;
 mod restore;
 mod step;
@@ -27,9 +28,11 @@ mod views;
 pub use job::{Access, JobSpec, lookup};
 pub use names::*;
 pub use object::{Key, Kind, Query, Resource, Selection};
-pub use observed::{Meta, Object, Observed};
+pub use observed::{Lock, LockState, Meta, Object, Observed};
 pub use parts::{Finished, JOBS_MAX};
 pub use plan::{anchor, outcome_of, plan, request_of};
-pub use request::{Backup, ChangesService, ClaimRef, Limits, Repository, Request, Restore, notes};
+pub use request::{
+    Backup, ChangesService, ClaimRef, Hook, Limits, OnTimeout, Repository, Request, Restore, notes,
+};
 pub use step::{Failure, Next, Outcome, Planned, Step, Stop, Wait, exit};
 pub use views::*;

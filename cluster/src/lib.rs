@@ -4,4 +4,5 @@ pub mod api;
 pub mod cli;
 pub mod drive;
 pub mod engine;
+pub mod hooks;
 pub mod ops;

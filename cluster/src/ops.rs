@@ -2,6 +2,7 @@
 //! operation to its end.
 
 pub mod backup;
+pub mod hook;
 pub mod lookup;
 pub mod operation;
 pub mod repository;

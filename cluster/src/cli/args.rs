@@ -116,6 +116,8 @@ pub(super) struct Backup {
     #[arg(long, value_name = "NAME=VALUE")]
     pub(super) label: Vec<String>,
     #[command(flatten)]
+    pub(super) hook: Hook,
+    #[command(flatten)]
     pub(super) limits: Limits,
     #[command(flatten)]
     pub(super) make: Settings,
@@ -149,6 +151,43 @@ pub(super) struct Restore {
     pub(super) filesystem: Option<String>,
     #[command(flatten)]
     pub(super) limits: Limits,
+}
+
+/// How the application holds still while the snapshot is taken.
+#[derive(Debug, Clone, ClapArgs)]
+#[command(next_help_heading = "Application")]
+pub(super) struct Hook {
+    /// Pod that the hook runs in [default: the only running one that uses the claim]
+    #[arg(long, value_name = "POD")]
+    pub(super) hook_pod: Option<String>,
+    /// Its container [default: its only one]
+    #[arg(long, value_name = "NAME")]
+    pub(super) hook_container: Option<String>,
+    /// Shell command that holds a lock from its first line of output until its input ends
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["hook_before", "fsfreeze"])]
+    pub(super) hook_session: Option<String>,
+    /// Shell command that has the application hold still
+    #[arg(long, value_name = "COMMAND", requires = "hook_after", conflicts_with = "fsfreeze")]
+    pub(super) hook_before: Option<String>,
+    /// Shell command that lets it go on
+    #[arg(long, value_name = "COMMAND", requires = "hook_before")]
+    pub(super) hook_after: Option<String>,
+    /// Freeze the filesystem at this path of the container, which needs CAP_SYS_ADMIN
+    #[arg(long, value_name = "PATH")]
+    pub(super) fsfreeze: Option<String>,
+    /// Seconds after which the application goes on, whatever happens
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub(super) hook_timeout: u64,
+    /// When it went on before the snapshot was taken: fail, or take the snapshot as it is
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnTimeout::Fail)]
+    pub(super) hook_on_timeout: OnTimeout,
+}
+
+/// What follows where the application went on too early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum OnTimeout {
+    Fail,
+    Continue,
 }
 
 /// How long each step may take.

@@ -6,14 +6,13 @@ use super::names::{self, Anchor, MODE_CHANGE, ROLE, SOURCE};
 use super::object::{Key, Kind, Query};
 use super::observed::Object;
 use super::parts::{Context, with_reason};
+use super::quiesce;
 use super::request::Backup;
 use super::step::{Failure, Planned, Step, Stop, exit};
 use super::views::{Claim, Content, Job, Snapshot};
 use serde_json::{Value, json};
 
 const DEVICE: &str = "/dev/source";
-/// No hooks yet ask for another one.
-pub(super) const ATTEMPT: u32 = 1;
 
 /// The summary of the Job, or what comes before it.
 pub(super) fn plan(context: &Context<'_>, backup: &Backup) -> Planned<Value> {
@@ -34,7 +33,10 @@ pub(super) fn plan(context: &Context<'_>, backup: &Backup) -> Planned<Value> {
         return proved(anchor, finished.summary);
     }
     let has_volume = context.find_ours::<Claim>(&volume)?.is_some();
-    let snapshot = take(context, backup, has_volume)?;
+    let snapshot = match &backup.hook {
+        Some(hook) if !has_volume => quiesce::snapshot(context, backup, hook)?,
+        _ => take(context, backup, quiesce::attempt(context, backup)?, has_volume)?,
+    };
     if snapshot.body.status.ready_to_use != Some(true) {
         return await_snapshot(context, &snapshot, "ready", Vec::new());
     }
@@ -58,8 +60,13 @@ fn proved(anchor: &Anchor, summary: Value) -> Planned<Value> {
     Err(Failure::new(exit::BUG, what).into())
 }
 
-fn take(context: &Context<'_>, backup: &Backup, has_volume: bool) -> Planned<Object<Snapshot>> {
-    let key = context.anchor.snapshot(ATTEMPT);
+pub(super) fn take(
+    context: &Context<'_>,
+    backup: &Backup,
+    attempt: u32,
+    has_volume: bool,
+) -> Planned<Object<Snapshot>> {
+    let key = context.anchor.snapshot(attempt);
     match context.find_ours(&key)? {
         Some(snapshot) => Ok(snapshot),
         None if has_volume => Err(Failure::new(
@@ -80,7 +87,7 @@ fn take(context: &Context<'_>, backup: &Backup, has_volume: bool) -> Planned<Obj
     }
 }
 
-fn await_snapshot<T>(
+pub(super) fn await_snapshot<T>(
     context: &Context<'_>,
     snapshot: &Object<Snapshot>,
     what: &str,
@@ -153,9 +160,8 @@ fn unmark(context: &Context<'_>, backup: &Backup, volume: &Key) -> Planned<()> {
         return Ok(());
     }
     let Some(claim) = context.seen.find::<Claim>(volume)? else { return Ok(()) };
-    let Some(snapshot) = context.seen.find::<Snapshot>(&context.anchor.snapshot(ATTEMPT))? else {
-        return Ok(());
-    };
+    let key = context.anchor.snapshot(quiesce::attempt(context, backup)?);
+    let Some(snapshot) = context.seen.find::<Snapshot>(&key)? else { return Ok(()) };
     if claim.body.status.phase.as_deref() != Some("Bound") {
         return Ok(());
     }
@@ -236,7 +242,7 @@ fn again(context: &Context<'_>, first: &Key, key: &Key) -> Value {
 
 /// After a good backup: the snapshot stays as the base of the next one, and older bases go.
 pub(super) fn keep(context: &Context<'_>, backup: &Backup) -> Planned<()> {
-    let key = context.anchor.snapshot(ATTEMPT);
+    let key = context.anchor.snapshot(quiesce::attempt(context, backup)?);
     let Some(snapshot) = context.seen.find::<Snapshot>(&key)? else { return Ok(()) };
     if context.is_ours(&snapshot.meta)
         && snapshot.meta.labels.get(ROLE).map(String::as_str) != Some("base")
@@ -260,8 +266,20 @@ pub(super) fn keep(context: &Context<'_>, backup: &Backup) -> Planned<()> {
     Ok(())
 }
 
+/// The snapshot of an attempt, with that of the storage.
+pub(super) fn remove_snapshot(context: &Context<'_>, attempt: u32) -> Planned<()> {
+    let key = context.anchor.snapshot(attempt);
+    if let Some(snapshot) = context.seen.find::<Snapshot>(&key)?
+        && context.is_ours(&snapshot.meta)
+        && snapshot.meta.deletion_timestamp.is_none()
+    {
+        release(context, &snapshot)?;
+    }
+    context.remove(&key)
+}
+
 /// With a class that retains, the storage would keep a deleted snapshot for good.
-pub(super) fn release(context: &Context<'_>, snapshot: &Object<Snapshot>) -> Planned<()> {
+fn release(context: &Context<'_>, snapshot: &Object<Snapshot>) -> Planned<()> {
     let Some(name) = &snapshot.body.status.bound_volume_snapshot_content_name else {
         return Ok(());
     };

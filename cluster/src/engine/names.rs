@@ -19,6 +19,12 @@ pub const STATE: &str = "mover.dev/state";
 pub const SOURCE: &str = "mover.dev/source-uid";
 /// On an anchor whose operation is to stop.
 pub const CANCEL: &str = "mover.dev/cancel";
+/// On a Lease: the attempt to take a snapshot under a lock.
+pub const ATTEMPT: &str = "mover.dev/attempt";
+/// On a Lease: the driver that makes this attempt.
+pub const DRIVER: &str = "mover.dev/driver";
+/// On a snapshot: `true` where the lock lived until it was taken, else why not.
+pub const QUIESCED: &str = "mover.dev/quiesced";
 /// On ConfigMaps that are Repositories.
 pub const REPOSITORY: &str = "mover.dev/repository";
 /// Lets a block volume be made of a filesystem's snapshot.

@@ -39,6 +39,26 @@ impl Meta {
     }
 }
 
+/// The lock that this process holds, or has held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lock {
+    /// For which attempt.
+    pub attempt: u32,
+    /// How it is.
+    pub state: LockState,
+}
+
+/// How a lock is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LockState {
+    /// It holds.
+    Held,
+    /// It was let go of when it was asked to.
+    Released,
+    /// It could not be had, or did not live until it was let go of.
+    Broken(String),
+}
+
 /// An object as the plan reads it.
 #[derive(Debug, Clone)]
 pub struct Object<T> {
@@ -79,9 +99,33 @@ pub struct Observed {
     first_seen: BTreeMap<String, Duration>,
     /// When all was last forgotten.
     refreshed: Option<Duration>,
+    /// Names this process among the drivers of an operation.
+    driver: String,
+    lock: Option<Lock>,
 }
 
 impl Observed {
+    /// The same, known by the driver of this name.
+    #[must_use]
+    pub fn named(self, driver: String) -> Self {
+        Self { driver, ..self }
+    }
+
+    /// Names this process among the drivers of an operation.
+    pub(super) fn driver(&self) -> &str {
+        &self.driver
+    }
+
+    /// The lock that this process holds, or has held last.
+    pub fn lock(&self) -> Option<&Lock> {
+        self.lock.as_ref()
+    }
+
+    /// The lock is this one now.
+    pub fn set_lock(&mut self, lock: Lock) {
+        self.lock = Some(lock);
+    }
+
     /// The time of this process, which only grows.
     pub fn set_now(&mut self, now: Duration) {
         assert!(now >= self.now, "time goes back");

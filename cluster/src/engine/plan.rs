@@ -9,12 +9,12 @@
 
 use super::names::{self, Anchor, CANCEL, STATE};
 use super::object::{Key, Kind};
-use super::observed::{Object, Observed};
+use super::observed::{LockState, Object, Observed};
 use super::parts::{Context, JOBS_MAX, save};
 use super::request::{Backup, Request, Restore};
 use super::step::{Failure, Next, Outcome, Planned, Step, Stop, exit};
-use super::views::{ConfigMap, Lease, Snapshot};
-use super::{backup, restore};
+use super::views::{ConfigMap, Lease};
+use super::{backup, quiesce, restore};
 use serde_json::{Value, json};
 
 /// The request that an anchor holds.
@@ -60,6 +60,9 @@ pub fn plan(anchor: &Anchor, seen: &Observed) -> Planned<Outcome> {
     let request = request_of(&found)?;
     let context = Context { seen, anchor, limits: request.limits() };
     if let Some(outcome) = outcome_of(&found) {
+        if seen.lock().is_some_and(|lock| lock.state == LockState::Held) {
+            return Err(Stop::Next(Next::Resume));
+        }
         return finish(&context, &request, &found, outcome);
     }
     let cancelled = found.meta.annotations.contains_key(CANCEL);
@@ -71,6 +74,10 @@ pub fn plan(anchor: &Anchor, seen: &Observed) -> Planned<Outcome> {
         (Request::Backup(backup), _) => backup::plan(&context, backup),
         (Request::Restore(restore), _) => restore::plan(&context, restore, &found),
     };
+    let ends = !matches!(worked, Err(Stop::Next(_)));
+    if ends && seen.lock().is_some_and(|lock| lock.state == LockState::Held) {
+        return Err(Stop::Next(Next::Resume));
+    }
     let outcome = match worked {
         Ok(summary) => Outcome {
             exit_code: 0,
@@ -140,18 +147,17 @@ fn after_backup<'a>(context: &'a Context<'_>, backup: &'a Backup, good: bool) ->
     }
     if good && backup.keep_base {
         steps.push(Box::new(move || backup::keep(context, backup)));
-    } else {
-        steps.push(Box::new(move || {
-            let key = context.anchor.snapshot(backup::ATTEMPT);
-            if let Some(snapshot) = context.seen.find::<Snapshot>(&key)?
-                && context.is_ours(&snapshot.meta)
-                && snapshot.meta.deletion_timestamp.is_none()
-            {
-                backup::release(context, &snapshot)?;
-            }
-            context.remove(&key)
-        }));
     }
+    steps.push(Box::new(move || {
+        let kept = match good && backup.keep_base {
+            true => Some(quiesce::attempt(context, backup)?),
+            false => None,
+        };
+        let most = if backup.hook.is_some() { quiesce::ATTEMPTS_MAX } else { 1 };
+        (1..=most)
+            .filter(|attempt| Some(*attempt) != kept)
+            .try_for_each(|attempt| backup::remove_snapshot(context, attempt))
+    }));
     let source = &backup.source;
     steps.push(Box::new(move || {
         let_go(context, &names::source_lease(&source.namespace, &source.uid))

@@ -98,6 +98,38 @@ impl Default for Limits {
     }
 }
 
+/// How an application holds still while the snapshot is taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Hook {
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// The pod.
+    pub pod: String,
+    /// Its uid: another pod of that name is another one.
+    pub uid: String,
+    /// Its container.
+    pub container: String,
+    /// The container's id: one that has begun anew has no lock.
+    pub container_id: String,
+    /// Shell command that holds the lock from its first line of output until its input ends.
+    pub command: String,
+    /// The lock is let go of after so long, whatever happens.
+    pub timeout_seconds: u64,
+    /// What follows where the lock was let go of before the snapshot was taken.
+    pub on_timeout: OnTimeout,
+}
+
+/// What follows where a lock did not live until the snapshot was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum OnTimeout {
+    /// The snapshot is deleted, and the backup fails.
+    Fail,
+    /// The snapshot is that of a running application, and the backup says so.
+    Continue,
+}
+
 /// A backup of one claim.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -123,6 +155,9 @@ pub struct Backup {
     /// Where changed blocks can be asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changes: Option<ChangesService>,
+    /// How the application holds still.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hook: Option<Hook>,
     /// Whether the snapshot stays, as the base of the next backup.
     pub keep_base: bool,
     /// More arguments for `mover backup`.

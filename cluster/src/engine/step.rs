@@ -2,6 +2,7 @@
 
 use super::object::{Key, Query};
 use super::observed::Meta;
+use super::request::Hook;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::time::Duration;
@@ -16,6 +17,10 @@ pub enum Next {
     /// One write. It may be done twice: names are given beforehand, and changes name what they
     /// change.
     Do(Step),
+    /// Have the application hold still, for this attempt.
+    Quiesce(Box<Hook>, u32),
+    /// Let it go on.
+    Resume,
     /// Nothing to do until one of these changes, or until the time is over.
     Wait(Wait),
 }

@@ -5,6 +5,7 @@ use crate::engine::{
     Backup, ChangesService, Claim, ClaimRef, Failure, Key, Kind, Limits, Meta, MetadataService,
     Repository, Selection, SnapshotClass, Volume, exit, notes,
 };
+use crate::ops::hook;
 use base64::Engine as _;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -20,8 +21,10 @@ pub struct Options {
     pub storage_class: Option<String>,
     /// Whether the snapshot stays as the next base; without it, where the driver tells changes.
     pub keep_base: Option<bool>,
-    /// Whether changed blocks are asked for.
+    /// Reads the whole volume: no changed blocks are asked for.
     pub whole: bool,
+    /// How the application holds still.
+    pub hook: Option<hook::Options>,
     /// Notes on the backup.
     pub labels: BTreeMap<String, String>,
     /// More arguments for `mover backup`.
@@ -83,6 +86,10 @@ pub async fn request(
         true => None,
         false => service(api, &csi.driver).await?,
     };
+    let hook = match &options.hook {
+        None => None,
+        Some(options) => Some(hook::find(api, namespace, name, options).await?),
+    };
     let filesystem = claim.spec.volume_mode.as_deref() != Some("Block");
     let capacity = claim.status.capacity.get("storage").cloned().unwrap_or_default();
     let mut labels = BTreeMap::from([
@@ -109,6 +116,7 @@ pub async fn request(
         labels,
         keep_base: options.keep_base.unwrap_or(changes.is_some()),
         changes,
+        hook,
         arguments: options.arguments.clone(),
         limits: options.limits,
     })

@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 /// Anchors of ended operations that stay for each claim, to be looked at.
 const HISTORY: usize = 3;
 const RANDOM_CHARS: usize = 5;
+/// Of the name of a driver, which no other has.
+const DRIVER_CHARS: usize = 20;
 
 /// Text at random, for names that must not be guessed twice.
 ///
@@ -174,6 +176,7 @@ pub async fn drive(
     tell: impl FnMut(&Wait),
 ) -> Result<Outcome, Failure> {
     let always = Some(anchor.key.clone().into());
+    let seen = seen.named(random_text(DRIVER_CHARS)?);
     Driver::new(api, seen).run(|seen| engine::plan(anchor, seen), always, tell).await
 }
 

@@ -5,7 +5,7 @@
 //! events, every crash and every second driver can be tried on it.
 
 use mover_cluster::engine::{
-    Key, Kind, MODE_CHANGE, Meta, OWNER, Observed, Query, ROLE, Selection, Step,
+    Key, Kind, LockState, MODE_CHANGE, Meta, OWNER, Observed, Query, ROLE, Selection, Step,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -40,6 +40,10 @@ pub(crate) struct Fake {
     pub(crate) faults: Faults,
     counter: u64,
     pub(crate) now: Duration,
+    /// The application writes all the time: a snapshot without its lock is torn.
+    pub(crate) writes: bool,
+    /// For which attempt the application holds still, and until when.
+    pub(crate) lock: Option<(u32, Duration)>,
     /// Every write that the API took, for reading by people.
     pub(crate) written: Vec<String>,
 }
@@ -165,6 +169,15 @@ impl Fake {
         }
     }
 
+    pub(crate) fn is_locked(&self) -> bool {
+        self.lock.is_some_and(|(_, until)| self.now < until)
+    }
+
+    pub(crate) fn is_locked_by(&self, seen: &Observed) -> bool {
+        let held = seen.lock().filter(|lock| lock.state == LockState::Held);
+        self.is_locked() && held.map(|lock| lock.attempt) == self.lock.map(|(attempt, _)| attempt)
+    }
+
     /// One thing that some controller has to do; false where there is none.
     pub(crate) fn tick(&mut self) -> bool {
         self.snapshots()
@@ -266,6 +279,7 @@ impl Fake {
                     claim,
                 );
                 let Some(data) = self.data_of(&claim) else { continue };
+                let data = if self.writes && !self.is_locked() { "torn".to_owned() } else { data };
                 let handle = format!("snap-{}", self.next());
                 self.storage.insert(handle.clone(), data);
                 self.change(&content, &json!({ "status": { "snapshotHandle": handle } }));

@@ -3,16 +3,18 @@
 
 mod crashes;
 mod fake;
+mod locks;
 mod orders;
 mod refusals;
 
 use fake::{CLASS, DRIVER, Fake};
 use mover_cluster::engine::{
-    Anchor, Backup, ClaimRef, Key, Kind, Limits, Meta, Next, Observed, Outcome, Query, Repository,
-    Request, Restore, STATE, Stop, anchor, plan,
+    Anchor, Backup, ClaimRef, Hook, Key, Kind, Limits, Lock, LockState, Meta, Next, Observed,
+    OnTimeout, Outcome, Query, Repository, Request, Restore, STATE, Stop, anchor, plan,
 };
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 const NAMESPACE: &str = "shop";
 const DATA: &str = "all that the shop has";
@@ -73,10 +75,27 @@ fn backup_request(fake: &Fake, filesystem: bool, jobs_in: &str, keep_base: bool)
         capacity: "1Gi".into(),
         labels: BTreeMap::new(),
         changes: None,
+        hook: None,
         keep_base,
         arguments: Vec::new(),
         limits: Limits::default(),
     }))
+}
+
+fn hooked(mut request: Request, on_timeout: OnTimeout) -> Request {
+    if let Request::Backup(backup) = &mut request {
+        backup.hook = Some(Hook {
+            namespace: NAMESPACE.into(),
+            pod: "db-0".into(),
+            uid: "uid-of-the-pod".into(),
+            container: "db".into(),
+            container_id: "containerd://1".into(),
+            command: "hold".into(),
+            timeout_seconds: 60,
+            on_timeout,
+        });
+    }
+    request
 }
 
 fn restore_request(backup: &str, filesystem: bool, jobs_in: &str) -> Request {
@@ -112,6 +131,21 @@ fn turn(fake: &mut Fake, anchor: &Anchor, seen: &mut Observed) -> Result<Option<
     };
     match next {
         Next::Refresh => seen.forget_all(),
+        Next::Quiesce(hook, attempt) => {
+            assert!(!fake.is_locked(), "two locks at once: {:#?}", fake.written);
+            fake.lock = Some((attempt, fake.now + Duration::from_secs(hook.timeout_seconds)));
+            seen.set_lock(Lock { attempt, state: LockState::Held });
+        }
+        Next::Resume => {
+            let held = fake.is_locked_by(seen);
+            if held {
+                fake.lock = None;
+            }
+            let lock = seen.lock().expect("there is one").clone();
+            let broken = || LockState::Broken("its time was over".into());
+            let state = if held { LockState::Released } else { broken() };
+            seen.set_lock(Lock { state, ..lock });
+        }
         Next::Read(query) => fake.read(&query, seen),
         Next::Do(step) => fake.execute(&step, seen),
         Next::Wait(wait) => {
@@ -119,6 +153,12 @@ fn turn(fake: &mut Fake, anchor: &Anchor, seen: &mut Observed) -> Result<Option<
                 fake.now += wait.time;
             }
             seen.set_now(fake.now);
+            if let Some(lock) = seen.lock().filter(|lock| lock.state == LockState::Held).cloned()
+                && !fake.is_locked_by(seen)
+            {
+                let state = LockState::Broken("its time was over".into());
+                seen.set_lock(Lock { state, ..lock });
+            }
             let anchor: Query = anchor.key.clone().into();
             for query in wait.on.iter().chain([&anchor]) {
                 fake.read(query, seen);

@@ -45,10 +45,10 @@ fn the_mark_that_lets_a_mode_change_is_gone_once_the_volume_is_bound() {
 }
 
 /// A small generator: what is drawn follows from the seed alone.
-struct Draw(u64);
+pub(crate) struct Draw(pub(crate) u64);
 
 impl Draw {
-    fn below(&mut self, most: u64) -> u64 {
+    pub(crate) fn below(&mut self, most: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % most

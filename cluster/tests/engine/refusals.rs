@@ -122,6 +122,7 @@ fn turn_without_cluster(fake: &mut Fake, anchor: &Anchor, seen: &mut Observed) -
             Ok(outcome) => return Some(outcome),
             Err(Stop::Failure(why)) => panic!("{why}"),
             Err(Stop::Next(Next::Refresh)) => seen.forget_all(),
+            Err(Stop::Next(next @ (Next::Quiesce(..) | Next::Resume))) => panic!("{next:?}"),
             Err(Stop::Next(Next::Read(query))) => fake.read(&query, seen),
             Err(Stop::Next(Next::Do(step))) => fake.execute(&step, seen),
             Err(Stop::Next(Next::Wait(wait))) => {

@@ -4,8 +4,9 @@ use super::super::args;
 use super::super::output::Output;
 use super::{claim, pair, repositories};
 use crate::api::Api;
-use crate::engine::{Failure, Limits, Outcome, Request, exit};
-use crate::ops::{backup as backups, lookup, operation, repository, restore as restores};
+use crate::engine::{Failure, Limits, OnTimeout, Outcome, Request, exit};
+use crate::hooks;
+use crate::ops::{backup as backups, hook, lookup, operation, repository, restore as restores};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -51,6 +52,7 @@ pub(super) async fn backup(
         storage_class: given.storage_class.clone(),
         keep_base: given.keep_base,
         whole: given.whole,
+        hook: hook(&given.hook),
         labels,
         arguments: given.arguments.clone(),
         limits: limits(given.limits),
@@ -70,6 +72,26 @@ pub(super) async fn backup(
         warnings(summary),
     );
     report(&outcome, &text, output)
+}
+
+fn hook(given: &args::Hook) -> Option<hook::Options> {
+    let pair = given.hook_before.as_ref().zip(given.hook_after.as_ref());
+    let command = match (&given.hook_session, pair, &given.fsfreeze) {
+        (Some(command), ..) => command.clone(),
+        (None, Some((before, after)), _) => hooks::pair(before, after),
+        (None, None, Some(path)) => hooks::fsfreeze(path),
+        (None, None, None) => return None,
+    };
+    Some(hook::Options {
+        pod: given.hook_pod.clone(),
+        container: given.hook_container.clone(),
+        command,
+        timeout_seconds: given.hook_timeout,
+        on_timeout: match given.hook_on_timeout {
+            args::OnTimeout::Fail => OnTimeout::Fail,
+            args::OnTimeout::Continue => OnTimeout::Continue,
+        },
+    })
 }
 
 /// How it was found what to read.
