@@ -309,6 +309,30 @@ impl Api {
         self.client.request_text(request).await.map_err(|why| classify(why, &what))
     }
 
+    /// Lines of the log of a pod's container, as they come.
+    ///
+    /// # Errors
+    ///
+    /// See [`ApiError`].
+    pub async fn follow(&self, pod: &Key) -> Result<BoxStream<'static, String>, ApiError> {
+        let parameters = LogParams {
+            container: Some("mover".to_owned()),
+            follow: true,
+            tail_lines: Some(1),
+            ..LogParams::default()
+        };
+        let request = Request::new(path(Kind::Pod, pod.namespace.as_deref()))
+            .logs(&pod.name, &parameters)
+            .map_err(|why| ApiError::Refused(Failure::new(exit::BUG, why.to_string())))?;
+        let what = format!("follow the log of {pod}");
+        let log = self.client.request_stream(request).await.map_err(|why| classify(why, &what))?;
+        let lines = futures::AsyncBufReadExt::lines(log);
+        Ok(lines
+            .take_while(|line| std::future::ready(line.is_ok()))
+            .filter_map(|line| async { line.ok() })
+            .boxed())
+    }
+
     async fn send(
         &self,
         request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,

@@ -5,7 +5,7 @@
 
 use crate::api::{Api, ApiError, Change};
 use crate::engine::{
-    Failure, Hook, Lock, LockState, Next, Observed, Planned, Query, Stop, Wait, exit,
+    Failure, Hook, Key, Lock, LockState, Next, Observed, Planned, Query, Stop, Wait, exit,
 };
 use crate::hooks::{self, Session};
 use futures::stream::{BoxStream, SelectAll, StreamExt as _};
@@ -31,6 +31,8 @@ pub struct Driver<'a> {
     looked_at: BTreeSet<Query>,
     /// The lock in an application's pod; it ends with us.
     session: Option<Session>,
+    /// The log of the pod that runs.
+    log: Option<(Key, BoxStream<'static, String>)>,
     /// Since when no request has been answered, and how long the next pause is.
     away: Option<(Instant, Duration)>,
 }
@@ -52,6 +54,7 @@ impl<'a> Driver<'a> {
             watched: BTreeSet::new(),
             looked_at: BTreeSet::new(),
             session: None,
+            log: None,
             away: None,
         }
     }
@@ -96,7 +99,7 @@ impl<'a> Driver<'a> {
                 Next::Wait(mut wait) => {
                     tell(&wait);
                     wait.on.extend(always.clone());
-                    self.wait(wait).await
+                    self.wait(wait, &mut tell).await
                 }
             };
             match done {
@@ -104,6 +107,22 @@ impl<'a> Driver<'a> {
                 Err(why) => self.pause(why).await?,
             }
         }
+    }
+
+    /// Begins to read the log of the pod that runs, for its progress: without it nothing is lost.
+    async fn follow(&mut self, wait: &Wait) {
+        let Some(pod) = &wait.pod else { return };
+        if self.log.as_ref().is_some_and(|(of, _)| of == pod) {
+            return;
+        }
+        let lines = match self.api.follow(pod).await {
+            Ok(lines) => lines,
+            Err(why) => {
+                tracing::debug!("{}", Failure::from(why));
+                futures::stream::pending().boxed()
+            }
+        };
+        self.log = Some((pod.clone(), lines));
     }
 
     async fn quiesce(&mut self, hook: &Hook, attempt: u32) {
@@ -143,7 +162,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Until something changes, or its time is over.
-    async fn wait(&mut self, wait: Wait) -> Result<(), Failure> {
+    async fn wait(&mut self, wait: Wait, tell: &mut impl FnMut(&Wait)) -> Result<(), Failure> {
         for query in &wait.on {
             if self.watched.contains(query) || self.looked_at.contains(query) {
                 continue;
@@ -172,6 +191,7 @@ impl<'a> Driver<'a> {
         let looked_at: Vec<&Query> =
             wait.on.iter().filter(|query| self.looked_at.contains(*query)).collect();
         let time = if looked_at.is_empty() { wait.time } else { wait.time.min(LOOK) };
+        self.follow(&wait).await;
         let broken = async {
             match &mut self.session {
                 Some(session) => session.broken().await,
@@ -184,7 +204,17 @@ impl<'a> Driver<'a> {
                 false => self.watches.next().await,
             }
         };
+        let said = async {
+            let Some((_, lines)) = &mut self.log else { return std::future::pending().await };
+            while let Some(line) = lines.next().await {
+                if let Some(why) = progress(&line) {
+                    tell(&Wait { why, ..wait.clone() });
+                }
+            }
+            std::future::pending().await
+        };
         let change = tokio::select! {
+            never = said => never,
             change = changed => change,
             why = broken => {
                 self.session = None;
@@ -218,4 +248,40 @@ impl<'a> Driver<'a> {
         }
         Ok(())
     }
+}
+
+/// How far the program is, if a line of its log says that.
+fn progress(line: &str) -> Option<String> {
+    let said: serde_json::Value = serde_json::from_str(line).ok()?;
+    if said["type"] != "progress" {
+        return None;
+    }
+    let number = |name: &str| said[name].as_u64().unwrap_or(0);
+    let (done, total) = (number("done_bytes"), number("total_bytes"));
+    let phase = said["phase"].as_str().unwrap_or("runs");
+    let percent = (u128::from(done) * 100).checked_div(u128::from(total)).unwrap_or(0);
+    let rate = show_bytes(number("bytes_per_second"));
+    let left =
+        said["eta_seconds"].as_u64().map_or(String::new(), |left| format!(", {left} s left"));
+    Some(format!(
+        "{phase}: {percent}%, {} of {}, {rate}/s{left}",
+        show_bytes(done),
+        show_bytes(total)
+    ))
+}
+
+/// Bytes for people.
+#[allow(clippy::cast_precision_loss)]
+pub fn show_bytes(bytes: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut scaled = bytes as f64;
+    let mut shown = None;
+    for unit in units {
+        if scaled < 1024.0 {
+            break;
+        }
+        scaled /= 1024.0;
+        shown = Some(unit);
+    }
+    shown.map_or_else(|| format!("{bytes} B"), |unit| format!("{scaled:.1} {unit}"))
 }

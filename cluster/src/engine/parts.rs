@@ -98,7 +98,7 @@ impl Context<'_> {
         // Told once more when the reason can be looked up.
         let until = if age < EXPLAIN_AFTER { EXPLAIN_AFTER } else { limit };
         let time = (until - age).min(LOOK_AGAIN);
-        Err(Wait { on, why, time }.into())
+        Err(Wait { on, why, time, pod: None }.into())
     }
 
     /// What the newest warning about an object says, once that is worth a request.
@@ -194,7 +194,9 @@ impl Context<'_> {
             let lag = self.seen.unchanged(&Query::One(key.clone()));
             if lag < POD_LAG {
                 let why = format!("waiting for the result of {key}");
-                return Err(Wait { on: vec![pods.into()], why, time: POD_LAG - lag }.into());
+                return Err(
+                    Wait { on: vec![pods.into()], why, time: POD_LAG - lag, pod: None }.into()
+                );
             }
         }
         Err(Failure::new(
@@ -217,7 +219,8 @@ impl Context<'_> {
         let newest = all.iter().max_by_key(|pod| pod.meta.creation_timestamp.clone());
         if let Some(pod) = newest.filter(|pod| pod.body.is_running()) {
             let why = format!("{} runs", pod.key);
-            return Err(Wait { on, why, time: LOOK_AGAIN }.into());
+            let pod = Some(pod.key.clone());
+            return Err(Wait { on, why, time: LOOK_AGAIN, pod }.into());
         }
         let claim = match volume {
             Some(volume) => self.seen.find::<Claim>(volume)?,
@@ -266,7 +269,7 @@ impl Context<'_> {
             return Err(Failure::new(exit::RETRYABLE, why).into());
         }
         let why = format!("{key} goes away");
-        Err(Stop::from(Wait { on: vec![query], why, time: limit - waited }))
+        Err(Stop::from(Wait { on: vec![query], why, time: limit - waited, pod: None }))
     }
 }
 

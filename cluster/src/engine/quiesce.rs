@@ -111,7 +111,7 @@ fn under_lock(
         return Err(Stop::Next(Next::Resume));
     }
     let why = format!("{} is not taken yet, and {} holds still", snapshot.key, hook.pod);
-    Err(Wait { on: vec![snapshot.key.into()], why, time: limit - waited }.into())
+    Err(Wait { on: vec![snapshot.key.into()], why, time: limit - waited, pod: None }.into())
 }
 
 fn mark<T>(snapshot: &Object<Snapshot>, text: &str) -> Planned<T> {
@@ -144,7 +144,7 @@ fn of_another<T>(
     if waited < limit {
         let why = format!("another command takes {key} meanwhile");
         let time = limit - waited;
-        return Err(Wait { on: vec![query, key.clone().into()], why, time }.into());
+        return Err(Wait { on: vec![query, key.clone().into()], why, time, pod: None }.into());
     }
     context.seen.confirm(&query)?;
     context.seen.confirm(&key.clone().into())?;

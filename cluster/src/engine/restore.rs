@@ -328,7 +328,7 @@ fn free(context: &Context<'_>, restore: &Restore, old: &Object<Volume>) -> Plann
                 .into());
         }
         let time = DETACH - waited;
-        return Err(Wait { on: vec![attachments.into()], why, time }.into());
+        return Err(Wait { on: vec![attachments.into()], why, time, pod: None }.into());
     }
     context.remove(&context.anchor.volume(namespace))
 }

@@ -68,6 +68,8 @@ pub struct Wait {
     pub why: String,
     /// After so long the plan may be another one without any change.
     pub time: Duration,
+    /// A pod that runs `mover`, whose log says how far it is.
+    pub pod: Option<Key>,
 }
 
 /// How an operation ended, as its anchor says.

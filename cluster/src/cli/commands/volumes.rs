@@ -4,6 +4,7 @@ use super::super::args;
 use super::super::output::Output;
 use super::{claim, pair, repositories};
 use crate::api::Api;
+use crate::drive::show_bytes;
 use crate::engine::{Failure, Limits, OnTimeout, Outcome, Request, exit};
 use crate::hooks;
 use crate::ops::{backup as backups, hook, lookup, operation, repository, restore as restores};
@@ -108,17 +109,8 @@ fn warnings(summary: &Value) -> String {
     all.map(|text| format!("\nwarning: {}", text.as_str().unwrap_or_default())).collect()
 }
 
-#[allow(clippy::cast_precision_loss)]
 fn size(value: &Value) -> String {
-    let bytes = value.as_u64().unwrap_or_default();
-    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let mut scaled = bytes as f64;
-    let mut unit = 0;
-    while scaled >= 1024.0 && unit + 1 < units.len() {
-        scaled /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{scaled:.1} {}", units[unit]) }
+    show_bytes(value.as_u64().unwrap_or_default())
 }
 
 pub(super) async fn restore(
