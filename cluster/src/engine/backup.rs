@@ -5,7 +5,7 @@ use super::job::{Access, JobSpec, changes_arguments, job};
 use super::names::{self, Anchor, MODE_CHANGE, ROLE, SOURCE};
 use super::object::{Key, Kind, Query};
 use super::observed::Object;
-use super::parts::{Context, with_reason};
+use super::parts::{Context, SummaryFor, with_reason};
 use super::quiesce;
 use super::request::Backup;
 use super::step::{Failure, Planned, Step, Stop, exit};
@@ -28,8 +28,9 @@ pub(super) fn plan(context: &Context<'_>, backup: &Backup) -> Planned<Value> {
     if context.find_ours::<Job>(&first)?.is_some() {
         unmark(context, backup, &volume)?;
         // It has run once: nothing but its number is another.
-        let finished =
-            context.run_job(namespace, Some(&volume), |key| again(context, &first, key))?;
+        let finished = context.run_job(namespace, Some(&volume), SummaryFor::Plan, |key| {
+            again(context, &first, key)
+        })?;
         return proved(anchor, finished.summary);
     }
     let has_volume = context.find_ours::<Claim>(&volume)?.is_some();
@@ -48,7 +49,7 @@ pub(super) fn plan(context: &Context<'_>, backup: &Backup) -> Planned<Value> {
     let _: Object<Claim> =
         context.ensure(&volume, || volume_of(anchor, backup, &volume, &named, size))?;
     let make = |key: &Key| job(anchor, key, "job", &spec(backup, anchor, &volume, &named, &handle));
-    proved(anchor, context.run_job(namespace, Some(&volume), make)?.summary)
+    proved(anchor, context.run_job(namespace, Some(&volume), SummaryFor::Plan, make)?.summary)
 }
 
 /// The summary, if it is that of this backup.

@@ -4,7 +4,7 @@
 use super::names::{self, Anchor, MANAGER, OWNER, ROLE};
 use super::object::Key;
 use super::observed::Observed;
-use super::parts::{Context, Finished};
+use super::parts::{Context, Finished, SummaryFor};
 use super::request::{ChangesService, Limits, Repository, value};
 use super::step::Planned;
 use serde_json::{Value, json};
@@ -63,7 +63,7 @@ pub fn lookup(
 ) -> Planned<Finished> {
     let context = Context { seen, anchor: owner, limits };
     let namespace = &spec.repository.namespace;
-    context.run_job(namespace, None, |key| {
+    context.run_job(namespace, None, SummaryFor::Nobody, |key| {
         let mut made = job(owner, key, "lookup", spec);
         if let Some(meta) = made["metadata"].as_object_mut() {
             meta.remove("ownerReferences");
@@ -154,7 +154,7 @@ fn pod(spec: &JobSpec<'_>) -> Value {
             "capabilities": { "drop": ["ALL"] },
         },
         "terminationMessagePath": "/dev/termination-log",
-        "terminationMessagePolicy": "File",
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     });
     if let Some((claim, path, access)) = spec.device {

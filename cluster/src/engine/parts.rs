@@ -28,6 +28,15 @@ pub struct Finished {
     pub summary: Value,
 }
 
+/// Whether a Job's summary decides about what follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SummaryFor {
+    /// It does: without it the Job runs again.
+    Plan,
+    /// Its log is all that is wanted.
+    Nobody,
+}
+
 /// What a plan is made from.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Context<'a> {
@@ -165,6 +174,7 @@ impl Context<'_> {
         &self,
         namespace: &str,
         volume: Option<&Key>,
+        summary: SummaryFor,
         make: impl Fn(&Key) -> Value,
     ) -> Planned<Finished> {
         for number in 1..=JOBS_MAX {
@@ -185,7 +195,8 @@ impl Context<'_> {
             }
             let all: Vec<Object<Pod>> = self.seen.list(&pods)?;
             let of = |pod: &Object<Pod>| {
-                summary_of(&pod.body).map(|summary| Finished { pod: pod.key.clone(), summary })
+                summary_of(&pod.body, summary)
+                    .map(|summary| Finished { pod: pod.key.clone(), summary })
             };
             if let Some(finished) = all.iter().find_map(of) {
                 return Ok(finished);
@@ -217,8 +228,11 @@ impl Context<'_> {
         let mut on = vec![job.key.clone().into(), pods.clone().into()];
         on.extend(volume.map(|volume| Query::One(volume.clone())));
         let newest = all.iter().max_by_key(|pod| pod.meta.creation_timestamp.clone());
-        if let Some(pod) = newest.filter(|pod| pod.body.is_running()) {
-            let why = format!("{} runs", pod.key);
+        if let Some(pod) =
+            newest.filter(|pod| pod.body.is_running() || pod.body.terminated().is_some())
+        {
+            let does = if pod.body.is_running() { "runs" } else { "has ended" };
+            let why = format!("{} {does}", pod.key);
             let pod = Some(pod.key.clone());
             return Err(Wait { on, why, time: LOOK_AGAIN, pod }.into());
         }
@@ -282,8 +296,11 @@ pub(super) fn with_reason(text: String, said: Option<String>) -> String {
 }
 
 /// What the program said at its end, if the pod ended well and said so.
-fn summary_of(pod: &Pod) -> Option<Value> {
+fn summary_of(pod: &Pod, wanted: SummaryFor) -> Option<Value> {
     let end = pod.terminated().filter(|end| end.exit_code == 0)?;
+    if wanted == SummaryFor::Nobody {
+        return Some(Value::Null);
+    }
     let said: Value = serde_json::from_str(end.message.as_deref()?).ok()?;
     (said["state"] == "ok").then(|| said["summary"].clone())
 }

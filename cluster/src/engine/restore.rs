@@ -8,7 +8,7 @@ use super::job::{Access, JobSpec, job};
 use super::names;
 use super::object::{Key, Kind, Query, Selection};
 use super::observed::Object;
-use super::parts::Context;
+use super::parts::{Context, SummaryFor};
 use super::plan::remove_jobs;
 use super::request::Restore;
 use super::step::{Failure, Planned, Step, Wait, exit};
@@ -63,7 +63,7 @@ pub(super) fn plan(
             context.ensure(&volume, || block_claim(context, restore, &volume))?;
     }
     let make = |key: &Key| job(context.anchor, key, "job", &spec(restore, &volume));
-    let summary = context.run_job(namespace, Some(&volume), make)?.summary;
+    let summary = context.run_job(namespace, Some(&volume), SummaryFor::Plan, make)?.summary;
     if summary["verified"].is_null() || summary["backup_id"] != restore.backup.as_str() {
         return Err(Failure::new(
             exit::BUG,
