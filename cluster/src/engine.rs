@@ -12,12 +12,14 @@
 //! by uid.
 
 mod backup;
+pub mod choice;
 mod handover;
 mod job;
 mod names;
 mod object;
 mod observed;
 mod parts;
+mod place;
 mod plan;
 mod quiesce;
 mod request;
@@ -30,6 +32,7 @@ pub use names::*;
 pub use object::{Key, Kind, Query, Resource, Selection};
 pub use observed::{Lock, LockState, Meta, Object, Observed};
 pub use parts::{Finished, JOBS_MAX};
+pub use place::{DEFAULT_NAME, SHARED_NAMESPACE, parse_repository, repository, repository_key};
 pub use plan::{anchor, outcome_of, plan, request_of};
 pub use request::{
     Backup, ChangesService, ClaimRef, Hook, Limits, OnTimeout, Repository, Request, Restore, notes,

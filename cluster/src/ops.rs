@@ -3,6 +3,7 @@
 
 pub mod backup;
 pub mod hook;
+pub mod look;
 pub mod lookup;
 pub mod operation;
 pub mod repository;

@@ -27,6 +27,8 @@ pub const DRIVER: &str = "mover.dev/driver";
 pub const QUIESCED: &str = "mover.dev/quiesced";
 /// On ConfigMaps that are Repositories.
 pub const REPOSITORY: &str = "mover.dev/repository";
+/// Role of the Jobs' account: it may look at snapshots, for the service of changed blocks.
+pub const CHANGES_ROLE: &str = "mover-changed-blocks";
 /// Lets a block volume be made of a filesystem's snapshot.
 pub const MODE_CHANGE: &str = "snapshot.storage.kubernetes.io/allow-volume-mode-change";
 

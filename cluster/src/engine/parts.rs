@@ -1,6 +1,7 @@
 //! Steps that a backup and a restore share.
 
-use super::names::{self, Anchor, MANAGER, OWNER, STATE};
+use super::choice::{holder, newest_warning};
+use super::names::{self, Anchor, OWNER};
 use super::object::{Key, Kind, Query, Selection};
 use super::observed::{Meta, Object, Observed};
 use super::request::Limits;
@@ -118,10 +119,7 @@ impl Context<'_> {
         let namespace = about.namespace.as_deref().unwrap_or("default");
         let selection = Selection::events(namespace, &about.name);
         let events: Vec<Object<Event>> = self.seen.list(&selection)?;
-        let warnings =
-            events.iter().filter(|event| event.body.r#type.as_deref() == Some("Warning"));
-        let newest = warnings.max_by_key(|event| event.body.last_timestamp.clone());
-        Ok(newest.and_then(|event| event.body.message.clone()))
+        Ok(newest_warning(&events))
     }
 
     /// Holds the Lease: only one operation at a time.
@@ -132,24 +130,7 @@ impl Context<'_> {
         if lease.body.spec.holder_identity.as_deref() == Some(&self.anchor.uid) {
             return Ok(());
         }
-        let holder = lease.meta.annotations.get(names::ANCHOR).map(String::as_str);
-        let holder = holder.and_then(|text| text.split_once('/'));
-        let (Some((namespace, name)), Some(MANAGER)) =
-            (holder, lease.meta.labels.get("app.kubernetes.io/managed-by").map(String::as_str))
-        else {
-            return Err(Failure::new(
-                exit::USAGE,
-                format!("{key} exists and was not made by mover"),
-            )
-            .hint("look where it comes from, delete it, and run the same command again")
-            .into());
-        };
-        let anchor = self.seen.find::<ConfigMap>(&Key::new(Kind::ConfigMap, namespace, name))?;
-        let runs = anchor.is_some_and(|anchor| {
-            Some(&anchor.meta.uid) == lease.body.spec.holder_identity.as_ref()
-                && anchor.meta.labels.get(STATE).map(String::as_str) != Some("ended")
-        });
-        if runs {
+        if let Some((namespace, name)) = holder(self.seen, &lease)? {
             return Err(Failure::new(
                 exit::RETRYABLE,
                 format!("{name} in namespace {namespace} is at work on {of} already"),

@@ -3,14 +3,13 @@
 use crate::api::Api;
 use crate::engine::{
     Backup, ChangesService, Claim, ClaimRef, Failure, Key, Kind, Limits, Meta, MetadataService,
-    Repository, Selection, SnapshotClass, Volume, exit, notes,
+    Object, Repository, Selection, SnapshotClass, choice, exit, notes,
 };
 use crate::ops::hook;
-use base64::Engine as _;
+use crate::ops::look::look;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::collections::BTreeMap;
-
-const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
 
 /// What the command line says of a backup.
 #[derive(Debug, Clone, Default)]
@@ -62,26 +61,11 @@ pub async fn request(
 ) -> Result<Backup, Failure> {
     let key = Key::new(Kind::PersistentVolumeClaim, namespace, name);
     let (meta, claim): (Meta, Claim) = must(api, &key).await?;
-    let phase = claim.status.phase.as_deref().unwrap_or("Pending");
-    let volume_name = claim.spec.volume_name.clone().filter(|_| phase == "Bound");
-    let Some(volume_name) = volume_name else {
-        let hint = format!("kubectl -n {namespace} describe pvc {name} says why");
-        return Err(Failure::new(exit::USAGE, format!("{key} is {phase}, not Bound")).hint(hint));
-    };
-    let volume_key = Key::wide(Kind::PersistentVolume, &volume_name);
-    let (_, volume): (Meta, Volume) = must(api, &volume_key).await?;
-    let Some(csi) = &volume.spec.csi else {
-        return Err(Failure::new(
-            exit::USAGE,
-            format!("{key} is on {volume_key}, which has no CSI driver and so no snapshots"),
-        ));
-    };
+    let volume_key = choice::bound(&key, &meta, &claim)?;
+    let (_, volume): (Meta, Value) = must(api, &volume_key).await?;
+    let csi = &choice::csi(&key, &volume_key, &volume)?;
     let snapshot_class = class(api, &csi.driver, options.snapshot_class.as_deref()).await?;
-    let storage_class = options.storage_class.clone().or(claim.spec.storage_class_name.clone());
-    let storage_class = storage_class.filter(|name| !name.is_empty()).ok_or_else(|| {
-        Failure::new(exit::USAGE, format!("{key} has no storage class"))
-            .hint("name the class of the volume that is made of its snapshot: --storage-class NAME")
-    })?;
+    let storage_class = choice::storage_class(&key, &claim, options.storage_class.as_deref())?;
     let changes = match options.whole {
         true => None,
         false => service(api, &csi.driver).await?,
@@ -122,59 +106,11 @@ pub async fn request(
     })
 }
 
-/// The class of snapshots: the named one, else the default, else the only one of the driver.
+/// The class of snapshots.
 async fn class(api: &Api, driver: &str, named: Option<&str>) -> Result<String, Failure> {
-    let (found, _) = api.list(&Selection::all(Kind::VolumeSnapshotClass)).await?;
-    let of_driver: Vec<(Meta, bool)> = found
-        .iter()
-        .filter(|raw| {
-            serde_json::from_value::<SnapshotClass>((*raw).clone())
-                .is_ok_and(|class| class.driver == driver)
-        })
-        .map(Meta::of)
-        .map(|meta| {
-            let default = meta.annotations.get(DEFAULT_CLASS).map(String::as_str) == Some("true");
-            (meta, default)
-        })
-        .collect();
-    let names = |all: &[(Meta, bool)]| {
-        let names: Vec<&str> = all.iter().map(|(meta, _)| meta.name.as_str()).collect();
-        names.join(", ")
-    };
-    if let Some(named) = named {
-        if of_driver.iter().any(|(meta, _)| meta.name == named) {
-            return Ok(named.to_owned());
-        }
-        return Err(Failure::new(
-            exit::USAGE,
-            format!("there is no VolumeSnapshotClass {named} of driver {driver}"),
-        )
-        .hint(format!("it has: {}", names(&of_driver))));
-    }
-    let default: Vec<(Meta, bool)> =
-        of_driver.iter().filter(|(_, default)| *default).cloned().collect();
-    match (default.as_slice(), of_driver.as_slice()) {
-        ([(one, _)], _) | ([], [(one, _)]) => Ok(one.name.clone()),
-        (_, []) if found.is_empty() => {
-            Err(Failure::new(exit::USAGE, "the cluster has no VolumeSnapshotClass").hint(
-                "install the snapshot controller and its CRDs, and make a class for the driver",
-            ))
-        }
-        (_, []) => {
-            Err(Failure::new(exit::USAGE, format!("no VolumeSnapshotClass is of driver {driver}"))
-                .hint("make one; the driver has to support snapshots"))
-        }
-        ([], many) => Err(Failure::new(
-            exit::USAGE,
-            format!("driver {driver} has several VolumeSnapshotClasses and no default"),
-        )
-        .hint(format!("name one by --snapshot-class: {}", names(many)))),
-        (many, _) => Err(Failure::new(
-            exit::USAGE,
-            format!("driver {driver} has several default VolumeSnapshotClasses"),
-        )
-        .hint(format!("name one by --snapshot-class: {}", names(many)))),
-    }
+    let selection = Selection::all(Kind::VolumeSnapshotClass);
+    let all = look(api, |seen| seen.list::<SnapshotClass>(&selection)).await?;
+    choice::snapshot_class(driver, named, &all).map(|class| class.key.name.clone())
 }
 
 /// The driver's service of changed blocks, if the cluster has one.
@@ -189,14 +125,7 @@ async fn service(api: &Api, driver: &str) -> Result<Option<ChangesService>, Fail
         Err(why) => return Err(why.into()),
     };
     let Some(raw) = raw else { return Ok(None) };
-    let wrong = |why: String| Failure::new(exit::USAGE, format!("{key}: {why}"));
-    let service: MetadataService =
-        serde_json::from_value(raw).map_err(|why| wrong(why.to_string()))?;
-    let MetadataService { spec } = service;
-    let ca = base64::engine::general_purpose::STANDARD
-        .decode(spec.ca_cert.trim())
-        .ok()
-        .and_then(|bytes| String::from_utf8(bytes).ok());
-    let ca = ca.ok_or_else(|| wrong("caCert is not PEM in base64".into()))?;
-    Ok(Some(ChangesService { address: spec.address, audience: spec.audience, ca }))
+    let body = serde_json::from_value::<MetadataService>(raw.clone())
+        .map_err(|why| Failure::new(exit::USAGE, format!("{key}: {why}")))?;
+    choice::service(&Object { meta: Meta::of(&raw), key, body }, None).map(Some)
 }

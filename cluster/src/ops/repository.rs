@@ -1,29 +1,20 @@
 //! Repositories: ConfigMaps that say where backups are and how a pod gets at them.
 
 use crate::api::{Api, ApiError};
+pub use crate::engine::repository_key as key_of;
 use crate::engine::{
-    self, ConfigMap, Failure, Key, Kind, MANAGER, Meta, Object, REPOSITORY, Repository, Selection,
-    Wait, exit,
+    self, CHANGES_ROLE, Failure, Key, Kind, MANAGER, Meta, Object, REPOSITORY, Repository,
+    Selection, Wait, exit, parse_repository as parse,
 };
+pub use crate::engine::{DEFAULT_NAME, SHARED_NAMESPACE};
+use crate::ops::look::look;
 use crate::ops::lookup;
 use base64::Engine as _;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 
-/// Where Repositories for all namespaces are.
-pub const SHARED_NAMESPACE: &str = "mover-system";
-/// The one that is meant where none is named.
-pub const DEFAULT_NAME: &str = "default";
 /// Service account of the Jobs.
 pub const SERVICE_ACCOUNT: &str = "mover";
-/// What the account may: look at snapshots, for the service of changed blocks.
-const CHANGES_ROLE: &str = "mover-changed-blocks";
 const KEY_BYTES: usize = 32;
-
-/// The ConfigMap of a Repository.
-pub fn key_of(namespace: &str, name: &str) -> Key {
-    Key::new(Kind::ConfigMap, namespace, &format!("mover-repository-{name}"))
-}
 
 /// The Secret that is made for a Repository without one.
 pub fn secret_name(name: &str) -> String {
@@ -50,99 +41,13 @@ fn fields(repository: &Repository) -> Value {
     })
 }
 
-/// A Repository out of its ConfigMap.
-///
-/// # Errors
-///
-/// A member that is missing or wrong.
-pub fn parse(object: &Object<ConfigMap>) -> Result<Repository, Failure> {
-    let data = &object.body.data;
-    let some = |name: &str| data.get(name).map(|text| text.trim()).filter(|text| !text.is_empty());
-    let wrong = |name: &str, why: &str| {
-        Failure::new(exit::USAGE, format!("{}: member {name} {why}", object.key))
-    };
-    let needed =
-        |name: &str| some(name).map(str::to_owned).ok_or_else(|| wrong(name, "is missing"));
-    let mut env = BTreeMap::new();
-    for line in some("env").into_iter().flat_map(str::lines) {
-        let Some((name, value)) = line.trim().split_once('=') else {
-            return Err(wrong("env", "has a line without ="));
-        };
-        env.insert(name.to_owned(), value.to_owned());
-    }
-    let allow_mode_change = match some("allowModeChange") {
-        None | Some("false") => false,
-        Some("true") => true,
-        Some(_) => return Err(wrong("allowModeChange", "is neither true nor false")),
-    };
-    let name = object.meta.labels.get(REPOSITORY).ok_or_else(|| {
-        Failure::new(exit::USAGE, format!("{} has no label {REPOSITORY}", object.key))
-    })?;
-    let list = |name: &str| {
-        let names = some(name).into_iter().flat_map(|text| text.split(','));
-        names.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
-    };
-    Ok(Repository {
-        namespace: object.meta.namespace.clone().unwrap_or_default(),
-        name: name.clone(),
-        url: needed("url")?,
-        cluster: needed("cluster")?,
-        key_secret: needed("keySecret")?,
-        credentials_secret: some("credentialsSecret").map(str::to_owned),
-        ca_config_map: some("caConfigMap").map(str::to_owned),
-        env,
-        service_account: needed("serviceAccount")?,
-        image: needed("image")?,
-        image_pull_policy: needed("imagePullPolicy")?,
-        memory: needed("memory")?,
-        cpu: needed("cpu")?,
-        allowed_namespaces: list("allowedNamespaces"),
-        allow_mode_change,
-    })
-}
-
-async fn read(api: &Api, namespace: &str, name: &str) -> Result<Option<Repository>, Failure> {
-    let key = key_of(namespace, name);
-    let Some(raw) = api.get(&key).await? else { return Ok(None) };
-    let body: ConfigMap = serde_json::from_value(raw.clone())
-        .map_err(|why| Failure::new(exit::USAGE, format!("{key}: {why}")))?;
-    parse(&Object { meta: Meta::of(&raw), key, body }).map(Some)
-}
-
-/// The Repository that is meant by `[NAMESPACE/]NAME` for claims of a namespace. Without a
-/// namespace it is looked for there, and then among the shared ones.
+/// The Repository that is meant by `[NAMESPACE/]NAME` for claims of a namespace.
 ///
 /// # Errors
 ///
 /// There is none, or it is not for this namespace.
 pub async fn find(api: &Api, text: Option<&str>, of: &str) -> Result<Repository, Failure> {
-    let text = text.unwrap_or(DEFAULT_NAME);
-    let (places, name): (Vec<&str>, &str) = match text.split_once('/') {
-        Some((namespace, name)) => (vec![namespace], name),
-        None if of == SHARED_NAMESPACE => (vec![of], text),
-        None => (vec![of, SHARED_NAMESPACE], text),
-    };
-    for namespace in &places {
-        let Some(found) = read(api, namespace, name).await? else { continue };
-        let allowed = found.allowed_namespaces.iter().any(|at| at == of || at == "*");
-        if found.namespace == of || allowed {
-            return Ok(found);
-        }
-        return Err(Failure::new(
-            exit::DENIED,
-            format!("Repository {name} of namespace {namespace} is not for namespace {of}"),
-        )
-        .hint(format!(
-            "allow it: kubectl mover repository add {name} -n {namespace} --allow-namespace {of} …, or name another Repository"
-        )));
-    }
-    Err(Failure::new(
-        exit::USAGE,
-        format!("there is no Repository {name} in namespace {}", places.join(" or ")),
-    )
-    .hint(format!(
-        "make one: kubectl mover repository add {name} -n {of} --url s3://BUCKET/PREFIX --credentials SECRET"
-    )))
+    look(api, |seen| engine::repository(seen, text, of)).await
 }
 
 /// All Repositories of a namespace, or of all.

@@ -1,0 +1,109 @@
+//! Repositories as they stand in the cluster: ConfigMaps that say where backups are.
+
+use super::names::REPOSITORY;
+use super::object::{Key, Kind};
+use super::observed::{Object, Observed};
+use super::request::Repository;
+use super::step::{Failure, Planned, exit};
+use super::views::ConfigMap;
+use std::collections::BTreeMap;
+
+/// Where Repositories for all namespaces are.
+pub const SHARED_NAMESPACE: &str = "mover-system";
+/// The one that is meant where none is named.
+pub const DEFAULT_NAME: &str = "default";
+
+/// The ConfigMap of a Repository.
+pub fn repository_key(namespace: &str, name: &str) -> Key {
+    Key::new(Kind::ConfigMap, namespace, &format!("mover-repository-{name}"))
+}
+
+/// A Repository out of its ConfigMap.
+///
+/// # Errors
+///
+/// A member that is missing or wrong.
+pub fn parse_repository(object: &Object<ConfigMap>) -> Result<Repository, Failure> {
+    let data = &object.body.data;
+    let some = |name: &str| data.get(name).map(|text| text.trim()).filter(|text| !text.is_empty());
+    let wrong = |name: &str, why: &str| {
+        Failure::new(exit::USAGE, format!("{}: member {name} {why}", object.key))
+    };
+    let needed =
+        |name: &str| some(name).map(str::to_owned).ok_or_else(|| wrong(name, "is missing"));
+    let mut env = BTreeMap::new();
+    for line in some("env").into_iter().flat_map(str::lines) {
+        let Some((name, value)) = line.trim().split_once('=') else {
+            return Err(wrong("env", "has a line without ="));
+        };
+        env.insert(name.to_owned(), value.to_owned());
+    }
+    let allow_mode_change = match some("allowModeChange") {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(_) => return Err(wrong("allowModeChange", "is neither true nor false")),
+    };
+    let name = object.meta.labels.get(REPOSITORY).ok_or_else(|| {
+        Failure::new(exit::USAGE, format!("{} has no label {REPOSITORY}", object.key))
+    })?;
+    let list = |name: &str| {
+        let names = some(name).into_iter().flat_map(|text| text.split(','));
+        names.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
+    };
+    Ok(Repository {
+        namespace: object.meta.namespace.clone().unwrap_or_default(),
+        name: name.clone(),
+        url: needed("url")?,
+        cluster: needed("cluster")?,
+        key_secret: needed("keySecret")?,
+        credentials_secret: some("credentialsSecret").map(str::to_owned),
+        ca_config_map: some("caConfigMap").map(str::to_owned),
+        env,
+        service_account: needed("serviceAccount")?,
+        image: needed("image")?,
+        image_pull_policy: needed("imagePullPolicy")?,
+        memory: needed("memory")?,
+        cpu: needed("cpu")?,
+        allowed_namespaces: list("allowedNamespaces"),
+        allow_mode_change,
+    })
+}
+
+/// The Repository that is meant by `[NAMESPACE/]NAME` for claims of a namespace. Without a
+/// namespace it is looked for there, and then among the shared ones.
+///
+/// # Errors
+///
+/// A read, which comes first; or there is none, or it is not for this namespace.
+pub fn repository(seen: &Observed, text: Option<&str>, of: &str) -> Planned<Repository> {
+    let text = text.unwrap_or(DEFAULT_NAME);
+    let (places, name): (Vec<&str>, &str) = match text.split_once('/') {
+        Some((namespace, name)) => (vec![namespace], name),
+        None if of == SHARED_NAMESPACE => (vec![of], text),
+        None => (vec![of, SHARED_NAMESPACE], text),
+    };
+    for namespace in &places {
+        let found = seen.find::<ConfigMap>(&repository_key(namespace, name))?;
+        let Some(found) = found.as_ref().map(parse_repository).transpose()? else { continue };
+        let allowed = found.allowed_namespaces.iter().any(|at| at == of || at == "*");
+        if found.namespace == of || allowed {
+            return Ok(found);
+        }
+        return Err(Failure::new(
+            exit::DENIED,
+            format!("Repository {name} of namespace {namespace} is not for namespace {of}"),
+        )
+        .hint(format!(
+            "allow it: kubectl mover repository add {name} -n {namespace} --allow-namespace {of} …, or name another Repository"
+        ))
+        .into());
+    }
+    Err(Failure::new(
+        exit::USAGE,
+        format!("there is no Repository {name} in namespace {}", places.join(" or ")),
+    )
+    .hint(format!(
+        "make one: kubectl mover repository add {name} -n {of} --url s3://BUCKET/PREFIX --credentials SECRET"
+    ))
+    .into())
+}
