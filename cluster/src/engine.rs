@@ -13,6 +13,7 @@
 
 mod backup;
 pub mod choice;
+mod doctor;
 mod handover;
 mod job;
 mod names;
@@ -27,6 +28,7 @@ mod restore;
 mod step;
 mod views;
 
+pub use doctor::{Finding, Level, Question, doctor};
 pub use job::{Access, JobSpec, lookup};
 pub use names::*;
 pub use object::{Key, Kind, Query, Resource, Selection};

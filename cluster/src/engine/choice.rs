@@ -184,7 +184,8 @@ pub fn service(
     }
     if is_api_server(&spec.audience, issuer) {
         return Err(wrong(
-            "audience is that of the API server: whoever serves there could act as the Job's account",
+            "audience is that of the API server: whoever serves there could act as the Job's \
+             account",
         ));
     }
     Ok(ChangesService { address: spec.address.clone(), audience: spec.audience.clone(), ca })

@@ -7,6 +7,9 @@ use std::fmt;
 #[allow(missing_docs)]
 pub enum Kind {
     ConfigMap,
+    CSIDriver,
+    CustomResourceDefinition,
+    Deployment,
     Event,
     Job,
     Lease,
@@ -14,10 +17,12 @@ pub enum Kind {
     PersistentVolume,
     PersistentVolumeClaim,
     Pod,
+    ResourceQuota,
     Role,
     RoleBinding,
     Secret,
     ServiceAccount,
+    StatefulSet,
     StorageClass,
     VolumeAttachment,
     VolumeSnapshot,
@@ -43,8 +48,11 @@ pub struct Resource {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 23] = [
         Self::ConfigMap,
+        Self::CSIDriver,
+        Self::CustomResourceDefinition,
+        Self::Deployment,
         Self::Event,
         Self::Job,
         Self::Lease,
@@ -52,10 +60,12 @@ impl Kind {
         Self::PersistentVolume,
         Self::PersistentVolumeClaim,
         Self::Pod,
+        Self::ResourceQuota,
         Self::Role,
         Self::RoleBinding,
         Self::Secret,
         Self::ServiceAccount,
+        Self::StatefulSet,
         Self::StorageClass,
         Self::VolumeAttachment,
         Self::VolumeSnapshot,
@@ -71,6 +81,11 @@ impl Kind {
         const RBAC: &str = "rbac.authorization.k8s.io";
         let (group, version, plural, short, namespaced) = match self {
             Self::ConfigMap => ("", "v1", "configmaps", "configmap", true),
+            Self::CSIDriver => (STORAGE, "v1", "csidrivers", "csidriver", false),
+            Self::CustomResourceDefinition => {
+                ("apiextensions.k8s.io", "v1", "customresourcedefinitions", "crd", false)
+            }
+            Self::Deployment => ("apps", "v1", "deployments", "deployment", true),
             Self::Event => ("", "v1", "events", "event", true),
             Self::Job => ("batch", "v1", "jobs", "job", true),
             Self::Lease => ("coordination.k8s.io", "v1", "leases", "lease", true),
@@ -78,10 +93,12 @@ impl Kind {
             Self::PersistentVolume => ("", "v1", "persistentvolumes", "pv", false),
             Self::PersistentVolumeClaim => ("", "v1", "persistentvolumeclaims", "pvc", true),
             Self::Pod => ("", "v1", "pods", "pod", true),
+            Self::ResourceQuota => ("", "v1", "resourcequotas", "resourcequota", true),
             Self::Role => (RBAC, "v1", "roles", "role", true),
             Self::RoleBinding => (RBAC, "v1", "rolebindings", "rolebinding", true),
             Self::Secret => ("", "v1", "secrets", "secret", true),
             Self::ServiceAccount => ("", "v1", "serviceaccounts", "serviceaccount", true),
+            Self::StatefulSet => ("apps", "v1", "statefulsets", "statefulset", true),
             Self::StorageClass => (STORAGE, "v1", "storageclasses", "storageclass", false),
             Self::VolumeAttachment => {
                 (STORAGE, "v1", "volumeattachments", "volumeattachment", false)

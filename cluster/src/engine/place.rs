@@ -28,6 +28,7 @@ pub fn parse_repository(object: &Object<ConfigMap>) -> Result<Repository, Failur
     let some = |name: &str| data.get(name).map(|text| text.trim()).filter(|text| !text.is_empty());
     let wrong = |name: &str, why: &str| {
         Failure::new(exit::USAGE, format!("{}: member {name} {why}", object.key))
+            .hint("write it again by kubectl mover repository add, or correct it")
     };
     let needed =
         |name: &str| some(name).map(str::to_owned).ok_or_else(|| wrong(name, "is missing"));
@@ -45,6 +46,7 @@ pub fn parse_repository(object: &Object<ConfigMap>) -> Result<Repository, Failur
     };
     let name = object.meta.labels.get(REPOSITORY).ok_or_else(|| {
         Failure::new(exit::USAGE, format!("{} has no label {REPOSITORY}", object.key))
+            .hint("it is the Repository's name: write it again by kubectl mover repository add")
     })?;
     let list = |name: &str| {
         let names = some(name).into_iter().flat_map(|text| text.split(','));

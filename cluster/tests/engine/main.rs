@@ -2,6 +2,7 @@
 //! drivers at once.
 
 mod crashes;
+mod doctor;
 mod fake;
 mod locks;
 mod orders;
