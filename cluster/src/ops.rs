@@ -8,3 +8,4 @@ pub mod lookup;
 pub mod operation;
 pub mod repository;
 pub mod restore;
+pub mod sources;

@@ -63,7 +63,7 @@ pub(super) enum Format {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Back up a PersistentVolumeClaim
+    /// Back up PersistentVolumeClaims
     Backup(Backup),
     /// Restore a backup to a new PersistentVolumeClaim, and prove it
     Restore(Restore),
@@ -84,6 +84,8 @@ pub(super) enum Command {
         #[command(subcommand)]
         command: Repository,
     },
+    /// Find the reasons why a backup would not work, before it is tried
+    Doctor(Doctor),
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -93,8 +95,8 @@ pub(super) enum Command {
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Backup {
-    /// The claim: pvc/NAME
-    pub(super) source: String,
+    #[command(flatten)]
+    pub(super) sources: Sources,
     /// Repository, as [NAMESPACE/]NAME; looked for in the claim's namespace, then in mover-system
     /// [default: default]
     #[arg(long, short, value_name = "NAME")]
@@ -124,6 +126,39 @@ pub(super) struct Backup {
     /// More arguments for `mover backup`
     #[arg(last = true, value_name = "ARGUMENT")]
     pub(super) arguments: Vec<String>,
+}
+
+/// Claims, by themselves or by what uses them.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Sources {
+    /// pvc/NAME, or all claims of statefulset/NAME, deployment/NAME, pod/NAME or ns/NAME
+    #[arg(value_name = "SOURCE")]
+    pub(super) words: Vec<String>,
+    /// All claims of the namespace with these labels, such as app=db
+    #[arg(long, short = 'l', value_name = "LABELS")]
+    pub(super) selector: Option<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Doctor {
+    #[command(flatten)]
+    pub(super) sources: Sources,
+    /// Repository, as [NAMESPACE/]NAME; looked for in the claim's namespace, then in mover-system
+    /// [default: default]
+    #[arg(long, short, value_name = "NAME")]
+    pub(super) repository: Option<String>,
+    /// Class of the snapshot, as for `backup`
+    #[arg(long, value_name = "NAME")]
+    pub(super) snapshot_class: Option<String>,
+    /// Class of the volume that is made of the snapshot, as for `backup`
+    #[arg(long, value_name = "NAME")]
+    pub(super) storage_class: Option<String>,
+    /// Whole volumes are to be read: do not look for a service of changed blocks
+    #[arg(long)]
+    pub(super) whole: bool,
+    /// Run a Job that lists the repository, where nothing else is wrong: bucket, credentials, key
+    #[arg(long)]
+    pub(super) connect: bool,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -1,5 +1,6 @@
 //! One function for each command.
 
+mod doctor;
 mod operations;
 mod repositories;
 mod volumes;
@@ -51,6 +52,7 @@ pub(super) async fn run(args: Args, output: &Output) -> Result<u8, Failure> {
                 repositories::remove(api, namespace, &name, output).await
             }
         },
+        Command::Doctor(given) => doctor::run(api, namespace, &given, output).await,
         Command::Completions { .. } => Ok(0),
     }
 }

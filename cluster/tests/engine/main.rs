@@ -7,6 +7,7 @@ mod fake;
 mod locks;
 mod orders;
 mod refusals;
+mod sources;
 
 use fake::{CLASS, DRIVER, Fake};
 use mover_cluster::engine::{

@@ -5,8 +5,10 @@ use super::super::output::Output;
 use super::{claim, pair, repositories};
 use crate::api::Api;
 use crate::drive::show_bytes;
-use crate::engine::{Failure, Limits, OnTimeout, Outcome, Request, exit};
+use crate::engine::{Failure, Key, Kind, Limits, OnTimeout, Outcome, Request, exit};
 use crate::hooks;
+use crate::ops::look::look;
+use crate::ops::sources::{self, Source, Sources};
 use crate::ops::{backup as backups, hook, lookup, operation, repository, restore as restores};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -26,7 +28,86 @@ pub(super) async fn backup(
     given: &args::Backup,
     output: &Output,
 ) -> Result<u8, Failure> {
-    let name = claim(&given.source)?;
+    let args::Sources { words, selector } = &given.sources;
+    if sources::is_one_claim(words, selector.as_deref()) {
+        let (outcome, text) = back_up(api, (namespace, claim(&words[0])?), given, output).await?;
+        return report(&outcome, &text, output);
+    }
+    if words.is_empty() && selector.is_none() {
+        return Err(Failure::new(exit::USAGE, "name a claim or what uses it").hint(
+            "kubectl mover backup pvc/NAME, statefulset/NAME, ns/NAME, or --selector LABELS",
+        ));
+    }
+    let all =
+        look(api, |seen| sources::expand(seen, namespace, words, selector.as_deref())).await?;
+    back_up_all(api, &all, given, output).await
+}
+
+/// One after the other, whatever becomes of each; the worst exit code.
+async fn back_up_all(
+    api: &Api,
+    all: &Sources,
+    given: &args::Backup,
+    output: &Output,
+) -> Result<u8, Failure> {
+    let mut rows = Vec::new();
+    let mut worst = 0;
+    for (number, Source { namespace, name }) in all.claims.iter().enumerate() {
+        let key = Key::new(Kind::PersistentVolumeClaim, namespace, name);
+        output.say(&format!("{key}, {} of {}", number + 1, all.claims.len()));
+        let done = back_up(api, (namespace, name), given, output).await;
+        let outcome = match done {
+            Ok((outcome, _)) => outcome,
+            Err(why) => why.into(),
+        };
+        let left = outcome.left.iter().map(String::as_str);
+        let warnings = outcome.summary["warnings"].as_array().into_iter().flatten();
+        for text in left.chain(warnings.filter_map(Value::as_str)) {
+            output.say(&format!("warning: {key}: {text}"));
+        }
+        if outcome.exit_code != 0 {
+            output.say(&format!("error: {key}: {}", outcome.message));
+        }
+        worst = worst.max(outcome.exit_code);
+        rows.push(row(&key.to_string(), &outcome));
+    }
+    for skipped in &all.skipped {
+        let cells = [skipped.claim.as_str(), "skipped", "", "", "", "", &skipped.why];
+        rows.push((
+            cells.map(str::to_owned).to_vec(),
+            json!({ "claim": skipped.claim, "result": "skipped", "message": skipped.why }),
+        ));
+    }
+    let head = ["CLAIM", "RESULT", "BACKUP", "KIND", "READ", "STORED", "MESSAGE"];
+    output.table(&head, 0, &rows);
+    Ok(worst)
+}
+
+/// How the backup of one claim among others ended.
+fn row(claim: &str, outcome: &Outcome) -> (Vec<String>, Value) {
+    let summary = &outcome.summary;
+    let good = outcome.exit_code == 0;
+    let result = if good { "ok".to_owned() } else { format!("failed ({})", outcome.exit_code) };
+    let text = |name: &str| summary[name].as_str().unwrap_or_default().to_owned();
+    let bytes = |name: &str| if good { size(&summary[name]) } else { String::new() };
+    let message = match (good, &outcome.hint) {
+        (true, _) => String::new(),
+        (false, None) => outcome.message.clone(),
+        (false, Some(hint)) => format!("{}; {hint}", outcome.message),
+    };
+    let mut cells = vec![claim.to_owned(), result, text("backup_id"), text("kind")];
+    cells.extend([bytes("read_bytes"), bytes("stored_bytes"), message]);
+    let word = if good { "ok" } else { "failed" };
+    (cells, json!({ "claim": claim, "result": word, "outcome": outcome }))
+}
+
+/// One claim; how it ended, and what is said of it if that was well.
+async fn back_up(
+    api: &Api,
+    (namespace, name): (&str, &str),
+    given: &args::Backup,
+    output: &Output,
+) -> Result<(Outcome, String), Failure> {
     let mut labels = BTreeMap::new();
     for text in &given.label {
         let (name, value) = pair(text, "--label")?;
@@ -72,7 +153,7 @@ pub(super) async fn backup(
         size(&summary["stored_bytes"]),
         warnings(summary),
     );
-    report(&outcome, &text, output)
+    Ok((outcome, text))
 }
 
 fn hook(given: &args::Hook) -> Option<hook::Options> {

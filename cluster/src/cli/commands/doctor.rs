@@ -1,0 +1,140 @@
+//! `kubectl mover doctor`.
+
+use super::super::args;
+use super::super::output::Output;
+use crate::api::Api;
+use crate::drive::Driver;
+use crate::engine::{self, Failure, Finding, Level, Observed, Question, exit};
+use crate::ops::look::look;
+use crate::ops::sources::{self, Sources};
+use crate::ops::{lookup, repository};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+/// A snapshot that has no status for longer has no controller.
+const STALE: chrono::TimeDelta = chrono::TimeDelta::minutes(5);
+
+pub(super) async fn run(
+    api: &Api,
+    namespace: &str,
+    given: &args::Doctor,
+    output: &Output,
+) -> Result<u8, Failure> {
+    let mut before = Vec::new();
+    let all = claims(api, namespace, &given.sources, &mut before).await?;
+    let stale = chrono::Utc::now() - STALE;
+    let question = Question {
+        namespace: namespace.to_owned(),
+        claims: all.claims.into_iter().map(|at| (at.namespace, at.name)).collect(),
+        repository: given.repository.clone(),
+        snapshot_class: given.snapshot_class.clone(),
+        storage_class: given.storage_class.clone(),
+        whole: given.whole,
+        issuer: if given.whole { None } else { issuer(api).await },
+        stale_before: Some(stale.to_rfc3339_opts(chrono::SecondsFormat::Secs, true)),
+    };
+    output.progress("looking at the cluster");
+    let mut found = Driver::new(api, Observed::default())
+        .run(|seen| engine::doctor(seen, &question), None, |_| ())
+        .await?;
+    found.extend(before);
+    if given.connect {
+        // A Job without its Secret would wait for it until its deadline.
+        match found.iter().any(|finding| finding.level == Level::Error) {
+            true => output.say("--connect: no Job is run until the errors are removed"),
+            false => connect(api, &question, &mut found, output).await,
+        }
+    }
+    found.sort_by_key(|finding| finding.level);
+    Ok(print(&found, output))
+}
+
+/// The claims that are meant. What is left out is found wrong by that.
+async fn claims(
+    api: &Api,
+    namespace: &str,
+    given: &args::Sources,
+    found: &mut Vec<Finding>,
+) -> Result<Sources, Failure> {
+    let args::Sources { words, selector } = given;
+    if words.is_empty() && selector.is_none() {
+        return Ok(Sources::default());
+    }
+    let expand = |seen: &Observed| sources::expand(seen, namespace, words, selector.as_deref());
+    let all = match look(api, expand).await {
+        Ok(all) => all,
+        Err(why) if why.exit_code == exit::RETRYABLE => return Err(why),
+        // The namespace and its Repository are looked at all the same.
+        Err(Failure { message, hint, .. }) => {
+            let object = match selector {
+                Some(labels) => format!("{} {labels}", words.join(", ")).trim().to_owned(),
+                None => words.join(", "),
+            };
+            found.push(Finding { level: Level::Error, object, message, hint });
+            return Ok(Sources::default());
+        }
+    };
+    for skipped in &all.skipped {
+        found.push(Finding {
+            level: Level::Note,
+            object: skipped.claim.clone(),
+            message: format!("it is left out: {}", skipped.why),
+            hint: Some("name it by itself to see more".to_owned()),
+        });
+    }
+    Ok(all)
+}
+
+/// Who issues the API server's own tokens, where it says so.
+async fn issuer(api: &Api) -> Option<String> {
+    let request = http::Request::get("/.well-known/openid-configuration").body(Vec::new()).ok()?;
+    let said: Value = api.client().request(request).await.ok()?;
+    said["issuer"].as_str().map(str::to_owned)
+}
+
+/// Lists each Repository by a Job, as a backup would reach it.
+async fn connect(api: &Api, question: &Question, found: &mut Vec<Finding>, output: &Output) {
+    let mut say = |level, object: String, message: String, hint| {
+        found.push(Finding { level, object, message, hint });
+    };
+    let mut namespaces: BTreeSet<&str> =
+        question.claims.iter().map(|(namespace, _)| namespace.as_str()).collect();
+    if namespaces.is_empty() {
+        namespaces.insert(&question.namespace);
+    }
+    let mut asked = BTreeSet::new();
+    for namespace in namespaces {
+        // That there is none is found already.
+        let found = repository::find(api, question.repository.as_deref(), namespace).await;
+        let Ok(place) = found else { continue };
+        if !asked.insert((place.namespace.clone(), place.name.clone())) {
+            continue;
+        }
+        let object = format!("Repository {} in namespace {}", place.name, place.namespace);
+        let tell = |wait: &_| output.waiting(wait);
+        if let Err(why) = lookup::ask(api, &place, &["list"], tell).await {
+            let message = format!("its repository {} cannot be listed: {}", place.url, why.message);
+            say(Level::Error, object, message, why.hint);
+        }
+    }
+}
+
+fn print(found: &[Finding], output: &Output) -> u8 {
+    const GOOD: &str = "ok: nothing is found that would keep a backup from working";
+    if found.is_empty() {
+        output.result(&json!({ "items": [] }), GOOD);
+        return 0;
+    }
+    let row = |finding: &Finding| {
+        let Finding { level, object, message, hint } = finding;
+        let hint = hint.clone().unwrap_or_default();
+        (vec![level.to_string(), object.clone(), message.clone(), hint], json!(finding))
+    };
+    let rows: Vec<_> = found.iter().map(row).collect();
+    output.table(&["LEVEL", "OBJECT", "MESSAGE", "HINT"], 0, &rows);
+    if found.iter().any(|finding| finding.level == Level::Error) {
+        return exit::USAGE;
+    }
+    output.say(GOOD);
+    0
+}
