@@ -22,7 +22,8 @@ pub(super) async fn run(args: Args, output: &Output) -> Result<u8, Failure> {
     let (api, namespace) = connect(&args.cluster).await?;
     let (api, namespace) = (&api, namespace.as_str());
     match args.command {
-        Command::Backup(given) => volumes::backup(api, namespace, &given, output).await,
+        // Boxed: its frame would be part of this one.
+        Command::Backup(given) => Box::pin(volumes::backup(api, namespace, &given, output)).await,
         Command::Restore(given) => volumes::restore(api, namespace, &given, output).await,
         Command::List(given) => volumes::list(api, namespace, &given, output).await,
         Command::Operations(given) => {
@@ -52,7 +53,7 @@ pub(super) async fn run(args: Args, output: &Output) -> Result<u8, Failure> {
                 repositories::remove(api, namespace, &name, output).await
             }
         },
-        Command::Doctor(given) => doctor::run(api, namespace, &given, output).await,
+        Command::Doctor(given) => Box::pin(doctor::run(api, namespace, &given, output)).await,
         Command::Completions { .. } => Ok(0),
     }
 }

@@ -6,7 +6,7 @@ use crate::engine::{
     Object, Repository, Selection, SnapshotClass, choice, exit, notes,
 };
 use crate::ops::hook;
-use crate::ops::look::look;
+use crate::ops::look::{issuer, look};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -127,5 +127,6 @@ async fn service(api: &Api, driver: &str) -> Result<Option<ChangesService>, Fail
     let Some(raw) = raw else { return Ok(None) };
     let body = serde_json::from_value::<MetadataService>(raw.clone())
         .map_err(|why| Failure::new(exit::USAGE, format!("{key}: {why}")))?;
-    choice::service(&Object { meta: Meta::of(&raw), key, body }, None).map(Some)
+    let issuer = issuer(api).await;
+    choice::service(&Object { meta: Meta::of(&raw), key, body }, issuer.as_deref()).map(Some)
 }

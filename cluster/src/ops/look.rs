@@ -2,6 +2,7 @@
 
 use crate::api::Api;
 use crate::engine::{Failure, Next, Observed, Planned, Stop, exit};
+use serde_json::Value;
 
 /// The answer to a question, with every read that it asks for. An API server that is away is a
 /// failure at once: nothing was begun that could go on.
@@ -22,4 +23,11 @@ pub async fn look<T>(api: &Api, question: impl Fn(&Observed) -> Planned<T>) -> R
             }
         }
     }
+}
+
+/// Who issues the API server's own tokens, where it says so.
+pub async fn issuer(api: &Api) -> Option<String> {
+    let request = http::Request::get("/.well-known/openid-configuration").body(Vec::new()).ok()?;
+    let said: Value = api.client().request(request).await.ok()?;
+    said["issuer"].as_str().map(str::to_owned)
 }

@@ -213,7 +213,12 @@ fn is_ours(claim: &Object<Claim>) -> bool {
 
 fn must<'a>(seen: &'a Observed, key: &Key) -> Planned<&'a Value> {
     let found = seen.raw(key)?;
-    found.ok_or_else(|| Failure::new(exit::USAGE, format!("there is no {key}")).into())
+    found.ok_or_else(|| {
+        let place = key.namespace.iter().map(|of| format!("-n {of} ")).collect::<String>();
+        let hint =
+            format!("kubectl {place}get {} lists those that are there", key.kind.resource().plural);
+        Failure::new(exit::USAGE, format!("there is no {key}")).hint(hint).into()
+    })
 }
 
 fn claims(seen: &Observed, selection: &Selection) -> Planned<Vec<Object<Claim>>> {

@@ -5,10 +5,10 @@ use super::super::output::Output;
 use crate::api::Api;
 use crate::drive::Driver;
 use crate::engine::{self, Failure, Finding, Level, Observed, Question, exit};
-use crate::ops::look::look;
-use crate::ops::sources::{self, Sources};
+use crate::ops::look::{issuer, look};
+use crate::ops::sources::{self, Source};
 use crate::ops::{lookup, repository};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::BTreeSet;
 
 /// A snapshot that has no status for longer has no controller.
@@ -25,7 +25,7 @@ pub(super) async fn run(
     let stale = chrono::Utc::now() - STALE;
     let question = Question {
         namespace: namespace.to_owned(),
-        claims: all.claims.into_iter().map(|at| (at.namespace, at.name)).collect(),
+        claims: all.into_iter().map(|at| (at.namespace, at.name)).collect(),
         repository: given.repository.clone(),
         snapshot_class: given.snapshot_class.clone(),
         storage_class: given.storage_class.clone(),
@@ -49,47 +49,41 @@ pub(super) async fn run(
     Ok(print(&found, output))
 }
 
-/// The claims that are meant. What is left out is found wrong by that.
+/// The claims that are meant. A source that means none is a finding, and the others go on.
 async fn claims(
     api: &Api,
     namespace: &str,
     given: &args::Sources,
     found: &mut Vec<Finding>,
-) -> Result<Sources, Failure> {
-    let args::Sources { words, selector } = given;
-    if words.is_empty() && selector.is_none() {
-        return Ok(Sources::default());
-    }
-    let expand = |seen: &Observed| sources::expand(seen, namespace, words, selector.as_deref());
-    let all = match look(api, expand).await {
-        Ok(all) => all,
-        Err(why) if why.exit_code == exit::RETRYABLE => return Err(why),
-        // The namespace and its Repository are looked at all the same.
-        Err(Failure { message, hint, .. }) => {
-            let object = match selector {
-                Some(labels) => format!("{} {labels}", words.join(", ")).trim().to_owned(),
-                None => words.join(", "),
-            };
-            found.push(Finding { level: Level::Error, object, message, hint });
-            return Ok(Sources::default());
-        }
-    };
-    for skipped in &all.skipped {
-        found.push(Finding {
+) -> Result<Vec<Source>, Failure> {
+    let words = given.words.iter().map(|word| (std::slice::from_ref(word), None));
+    let labels = given.selector.iter().map(|labels| (&[][..], Some(labels.as_str())));
+    let mut claims = Vec::new();
+    for (words, labels) in words.chain(labels) {
+        let expand = |seen: &Observed| sources::expand(seen, namespace, words, labels);
+        let all = match look(api, expand).await {
+            Ok(all) => all,
+            Err(why) if why.exit_code == exit::RETRYABLE => return Err(why),
+            Err(Failure { message, hint, .. }) => {
+                let object = words.first().map(String::as_str).or(labels).unwrap_or_default();
+                let object = object.to_owned();
+                found.push(Finding { level: Level::Error, object, message, hint });
+                continue;
+            }
+        };
+        found.extend(all.skipped.into_iter().map(|skipped| Finding {
             level: Level::Note,
-            object: skipped.claim.clone(),
+            object: skipped.claim,
             message: format!("it is left out: {}", skipped.why),
             hint: Some("name it by itself to see more".to_owned()),
-        });
+        }));
+        for claim in all.claims {
+            if !claims.contains(&claim) {
+                claims.push(claim);
+            }
+        }
     }
-    Ok(all)
-}
-
-/// Who issues the API server's own tokens, where it says so.
-async fn issuer(api: &Api) -> Option<String> {
-    let request = http::Request::get("/.well-known/openid-configuration").body(Vec::new()).ok()?;
-    let said: Value = api.client().request(request).await.ok()?;
-    said["issuer"].as_str().map(str::to_owned)
+    Ok(claims)
 }
 
 /// Lists each Repository by a Job, as a backup would reach it.

@@ -1,0 +1,161 @@
+//! The command line against an API server of fixed answers: exit codes, tables and records.
+
+mod server;
+
+use serde_json::{Value, json};
+use server::{Answer, Server};
+use std::collections::BTreeMap;
+use std::process::Output;
+
+const SHOP: &str = "/api/v1/namespaces/shop";
+const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
+
+fn list(items: &[Value]) -> Value {
+    json!({ "items": items, "metadata": {} })
+}
+
+/// A namespace with a claim that can be backed up, and the Repository for it.
+fn healthy() -> BTreeMap<String, Answer> {
+    let meta = |name: &str| json!({ "name": name, "namespace": "shop", "uid": name });
+    let mut all: BTreeMap<String, Value> = BTreeMap::new();
+    all.insert(SHOP.into(), json!({ "metadata": { "name": "shop" } }));
+    let db = json!({
+        "metadata": meta("db"),
+        "spec": { "volumeName": "pv-db", "volumeMode": "Block", "storageClassName": "fast" },
+        "status": { "phase": "Bound", "capacity": { "storage": "1Gi" } },
+    });
+    all.insert(format!("{SHOP}/persistentvolumeclaims/db"), db.clone());
+    let new = json!({ "metadata": meta("new"), "status": { "phase": "Pending" } });
+    all.insert(format!("{SHOP}/persistentvolumeclaims"), list(&[db, new]));
+    let csi = json!({ "driver": "d.csi", "volumeHandle": "h" });
+    let volume = json!({ "metadata": { "name": "pv-db" }, "spec": { "csi": csi } });
+    all.insert("/api/v1/persistentvolumes/pv-db".into(), volume);
+    for plural in ["volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"] {
+        let name = format!("{plural}.{SNAPSHOTS}");
+        let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}");
+        let versions = json!([{ "name": "v1", "served": true }]);
+        all.insert(path, json!({ "metadata": { "name": name }, "spec": { "versions": versions } }));
+    }
+    let class = json!({
+        "metadata": { "name": "snaps" }, "driver": "d.csi", "deletionPolicy": "Delete",
+    });
+    all.insert(format!("/apis/{SNAPSHOTS}/v1/volumesnapshotclasses"), list(&[class]));
+    let old = json!({
+        "metadata": meta("old"), "status": { "boundVolumeSnapshotContentName": "content" },
+    });
+    all.insert(format!("/apis/{SNAPSHOTS}/v1/namespaces/shop/volumesnapshots"), list(&[old]));
+    let fast = json!({ "metadata": { "name": "fast" }, "provisioner": "d.csi" });
+    all.insert("/apis/storage.k8s.io/v1/storageclasses/fast".into(), fast);
+    let driver = json!({ "metadata": { "name": "d.csi" } });
+    all.insert("/apis/storage.k8s.io/v1/csidrivers/d.csi".into(), driver);
+    let mut place = meta("mover-repository-default");
+    place["labels"] = json!({ "mover.dev/repository": "default" });
+    let data = json!({
+        "url": "s3://bucket", "cluster": "c1", "keySecret": "keys", "serviceAccount": "mover",
+        "image": "mover:1", "imagePullPolicy": "IfNotPresent", "memory": "320Mi", "cpu": "1",
+    });
+    let place = json!({ "metadata": place, "data": data });
+    all.insert(format!("{SHOP}/configmaps/mover-repository-default"), place);
+    all.insert(format!("{SHOP}/configmaps"), list(&[]));
+    let secret = json!({ "metadata": meta("keys"), "data": { "key": "dGV4dA==" } });
+    all.insert(format!("{SHOP}/secrets/keys"), secret);
+    let account = json!({ "metadata": meta("mover") });
+    all.insert(format!("{SHOP}/serviceaccounts/mover"), account);
+    all.into_iter().map(|(path, object)| (path, Answer::Object(object))).collect()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+fn ends(output: &Output, code: i32, said: &[&str]) {
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(code), "{out}\n{err}");
+    for said in said {
+        assert!(out.contains(said), "{said} is not in {out}\n{err}");
+    }
+}
+
+fn items(output: &Output) -> Vec<Value> {
+    let record: Value = serde_json::from_slice(&output.stdout).expect("a record");
+    record["items"].as_array().expect("items").clone()
+}
+
+#[test]
+fn doctor_says_ok_where_nothing_is_wrong() {
+    let server = Server::start("ok", healthy());
+    ends(&server.run(&["doctor", "pvc/db", "--whole"]), 0, &["ok: nothing is found"]);
+    ends(&server.run(&["doctor", "--whole"]), 0, &["ok: nothing is found"]);
+    assert!(items(&server.run(&["doctor", "pvc/db", "--whole", "-o", "json"])).is_empty());
+    // There is no service of changed blocks: a note is no reason to fail.
+    let output = server.run(&["doctor", "pvc/db"]);
+    ends(&output, 0, &["LEVEL", "note", "snapshotmetadataservice/d.csi"]);
+    assert!(text(&output.stderr).contains("ok: nothing is found"));
+}
+
+#[test]
+fn doctor_names_all_that_is_wrong() {
+    let mut answers = healthy();
+    answers.remove(&format!("{SHOP}/secrets/keys"));
+    answers.remove("/apis/storage.k8s.io/v1/storageclasses/fast");
+    let denied = Answer::Refused(403, "resourcequotas is forbidden");
+    answers.insert(format!("{SHOP}/resourcequotas"), denied);
+    let server = Server::start("wrong", answers);
+    let output = server.run(&["doctor", "pvc/db", "pvc/new", "sts/none", "--connect"]);
+    let said = [
+        "secret/keys in namespace shop",
+        "storageclass/fast",
+        "pvc/new in namespace shop",
+        "there is no statefulset/none in namespace shop",
+        "resourcequotas is forbidden",
+    ];
+    ends(&output, 2, &said);
+    assert!(text(&output.stderr).contains("no Job is run until"));
+    let output = server.run(&["doctor", "pvc/db", "-o", "json"]);
+    ends(&output, 2, &[]);
+    let all = items(&output);
+    assert_eq!(all[0]["level"], "error");
+    assert!(all.iter().all(|at| at["object"].is_string() && at["message"].is_string()), "{all:?}");
+}
+
+/// Each claim has its row, and the worst of their exit codes is that of the command.
+#[test]
+fn a_backup_that_fails_does_not_stop_the_others() {
+    let mut answers = healthy();
+    let denied = Answer::Refused(403, "no right to read it");
+    answers.insert(format!("{SHOP}/persistentvolumeclaims/secret"), denied);
+    let server = Server::start("many", answers);
+    let output = server.run(&["backup", "pvc/secret", "pvc/none"]);
+    ends(
+        &output,
+        4,
+        &["CLAIM", "failed (4)", "no right to read it", "failed (2)", "there is no pvc"],
+    );
+    let output = server.run(&["backup", "pvc/none", "pvc/gone", "-o", "json"]);
+    ends(&output, 2, &[]);
+    let all = items(&output);
+    assert_eq!(all.len(), 2);
+    assert_eq!(all[0]["claim"], "pvc/none in namespace shop");
+    assert_eq!(all[1]["outcome"]["exitCode"], 2);
+    // What a namespace has besides is named with its reason.
+    let output = server.run(&["backup", "ns/shop", "--snapshot-class", "none"]);
+    ends(&output, 2, &["there is no VolumeSnapshotClass none", "skipped", "is Pending, not Bound"]);
+}
+
+#[test]
+fn a_backup_of_nothing_is_an_error() {
+    let server = Server::start("nothing", healthy());
+    for (arguments, said) in [
+        (vec!["backup"], "name a claim or what uses it"),
+        (vec!["backup", "job/x"], "job is not a kind"),
+        (vec!["backup", "statefulset/none"], "there is no statefulset/none"),
+        // One claim alone is reported as before, without a table.
+        (vec!["backup", "pvc/none"], "error: there is no pvc/none in namespace shop"),
+    ] {
+        let output = server.run(&arguments);
+        ends(&output, 2, &[]);
+        assert!(output.stdout.is_empty());
+        let err = text(&output.stderr);
+        assert!(err.contains(said), "{said} is not in {err}");
+    }
+}

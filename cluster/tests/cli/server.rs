@@ -1,0 +1,100 @@
+//! An API server of fixed answers, one thread, over plain HTTP.
+
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+/// What is answered to a path: an object, or a code and a message. All else is 404.
+pub(crate) enum Answer {
+    Object(Value),
+    Refused(u16, &'static str),
+}
+
+pub(crate) struct Server {
+    config: PathBuf,
+}
+
+impl Server {
+    pub(crate) fn start(name: &str, answers: BTreeMap<String, Answer>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let answers = Arc::new(answers);
+        // It ends with the test's process.
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let answers = Arc::clone(&answers);
+                std::thread::spawn(move || drop(serve(stream, &answers)));
+            }
+        });
+        let config = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.kubeconfig"));
+        let text = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "it",
+            "clusters": [{
+                "name": "it", "cluster": { "server": format!("http://127.0.0.1:{port}") },
+            }],
+            "users": [{ "name": "it", "user": {} }],
+            "contexts": [{
+                "name": "it", "context": { "cluster": "it", "user": "it", "namespace": "shop" },
+            }],
+        });
+        std::fs::write(&config, text.to_string()).expect("the configuration");
+        Self { config }
+    }
+
+    /// Runs `kubectl mover` with these arguments.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_kubectl-mover"))
+            .arg("--kubeconfig")
+            .arg(&self.config)
+            .args(arguments)
+            .output()
+            .expect("it runs")
+    }
+}
+
+fn serve(stream: TcpStream, answers: &BTreeMap<String, Answer>) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut stream = stream;
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let path = line.split(' ').nth(1).unwrap_or_default();
+        let path = path.split('?').next().unwrap_or_default().to_owned();
+        let mut length = 0;
+        loop {
+            let mut header = String::new();
+            reader.read_line(&mut header)?;
+            let header = header.trim().to_ascii_lowercase();
+            if header.is_empty() {
+                break;
+            }
+            if let Some(text) = header.strip_prefix("content-length:") {
+                length = text.trim().parse().expect("a length");
+            }
+        }
+        reader.read_exact(&mut vec![0; length])?;
+        let refused = |code: u16, message: &str| {
+            let status = json!({
+                "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Unknown",
+                "code": code, "message": message,
+            });
+            (code, status.to_string())
+        };
+        let (code, body) = match answers.get(&path) {
+            Some(Answer::Object(object)) => (200, object.to_string()),
+            Some(Answer::Refused(code, message)) => refused(*code, message),
+            None => refused(404, "not found"),
+        };
+        write!(
+            stream,
+            "HTTP/1.1 {code} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )?;
+    }
+}
