@@ -22,10 +22,10 @@ pub(super) async fn run(args: Args, output: &Output) -> Result<u8, Failure> {
     let (api, namespace) = connect(&args.cluster).await?;
     let (api, namespace) = (&api, namespace.as_str());
     match args.command {
-        // Boxed: its frame would be part of this one.
+        // Boxed: their frames would be part of this one.
         Command::Backup(given) => Box::pin(volumes::backup(api, namespace, &given, output)).await,
-        Command::Restore(given) => volumes::restore(api, namespace, &given, output).await,
-        Command::List(given) => volumes::list(api, namespace, &given, output).await,
+        Command::Restore(given) => Box::pin(volumes::restore(api, namespace, &given, output)).await,
+        Command::List(given) => Box::pin(volumes::list(api, namespace, &given, output)).await,
         Command::Operations(given) => {
             let of = (!given.all_namespaces).then_some(namespace);
             operations::list(api, of, output).await

@@ -96,7 +96,8 @@ pub fn repository(seen: &Observed, text: Option<&str>, of: &str) -> Planned<Repo
             format!("Repository {name} of namespace {namespace} is not for namespace {of}"),
         )
         .hint(format!(
-            "allow it: kubectl mover repository add {name} -n {namespace} --allow-namespace {of} …, or name another Repository"
+            "allow it: kubectl mover repository add {name} -n {namespace} --allow-namespace {of} \
+             …, or name another Repository"
         ))
         .into());
     }
@@ -105,7 +106,8 @@ pub fn repository(seen: &Observed, text: Option<&str>, of: &str) -> Planned<Repo
         format!("there is no Repository {name} in namespace {}", places.join(" or ")),
     )
     .hint(format!(
-        "make one: kubectl mover repository add {name} -n {of} --url s3://BUCKET/PREFIX --credentials SECRET"
+        "make one: kubectl mover repository add {name} -n {of} --url s3://BUCKET/PREFIX \
+         --credentials SECRET"
     ))
     .into())
 }

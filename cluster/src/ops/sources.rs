@@ -1,7 +1,7 @@
 //! From what was typed to the claims that are meant: `pvc/NAME`, workloads, namespaces, labels.
 //!
 //! The expansion is a question, as a plan is: it asks for reads and writes nothing. The order is
-//! that of the sources, and within one of them that of the names with numbers as numbers.
+//! that of the sources, and within one of them that of the names, `db-2` before `db-10`.
 
 use crate::engine::{
     Claim, Failure, Key, Kind, OWNER, Object, Observed, Planned, ROLE, Selection, Stop, choice,

@@ -91,10 +91,10 @@ fn serve(stream: TcpStream, answers: &BTreeMap<String, Answer>) -> std::io::Resu
             Some(Answer::Refused(code, message)) => refused(*code, message),
             None => refused(404, "not found"),
         };
-        write!(
-            stream,
-            "HTTP/1.1 {code} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        let head = format!(
+            "HTTP/1.1 {code} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             body.len()
-        )?;
+        );
+        stream.write_all(&[head.as_bytes(), body.as_bytes()].concat())?;
     }
 }

@@ -308,3 +308,26 @@ pub(super) async fn list(
     output.table(&head, 1, &rows);
     Ok(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_claim_has_a_row_of_how_it_ended() {
+        let summary = json!({
+            "backup_id": "b1", "kind": "delta", "read_bytes": 2048, "stored_bytes": 10,
+        });
+        let good =
+            Outcome { exit_code: 0, message: "done".into(), hint: None, summary, left: Vec::new() };
+        let (cells, record) = row("pvc/db", &good);
+        assert_eq!(cells, ["pvc/db", "ok", "b1", "delta", "2.0 KiB", "10 B", ""]);
+        assert_eq!(record["result"], "ok");
+        assert_eq!(record["outcome"]["summary"]["backup_id"], "b1");
+        let bad = Failure::new(exit::DENIED, "the bucket says no").hint("ask it").into();
+        let (cells, record) = row("pvc/db", &bad);
+        let wanted = ["pvc/db", "failed (4)", "", "", "", "", "the bucket says no; ask it"];
+        assert_eq!(cells, wanted);
+        assert_eq!(record["outcome"]["exitCode"], 4);
+    }
+}
