@@ -2,8 +2,8 @@
 
 use super::handover;
 use super::job::{Access, JobSpec, changes_arguments, job};
-use super::names::{self, Anchor, MODE_CHANGE, ROLE, SOURCE};
-use super::object::{Key, Kind, Query};
+use super::names::{self, Anchor, BASE_OF, MODE_CHANGE, ROLE, SOURCE};
+use super::object::{Key, Kind, Query, Selection};
 use super::observed::Object;
 use super::parts::{Context, SummaryFor, with_reason};
 use super::quiesce;
@@ -48,7 +48,13 @@ pub(super) fn plan(context: &Context<'_>, backup: &Backup) -> Planned<Value> {
     let size = size.unwrap_or(&backup.capacity);
     let _: Object<Claim> =
         context.ensure(&volume, || volume_of(anchor, backup, &volume, &named, size))?;
-    let make = |key: &Key| job(anchor, key, "job", &spec(backup, anchor, &volume, &named, &handle));
+    let taken = Taken {
+        snapshot: &snapshot.key.name,
+        handed: &named,
+        handle: &handle,
+        base: base(context, backup)?,
+    };
+    let make = |key: &Key| job(anchor, key, "job", &spec(backup, anchor, &volume, &taken));
     proved(anchor, context.run_job(namespace, Some(&volume), SummaryFor::Plan, make)?.summary)
 }
 
@@ -193,24 +199,37 @@ fn volume_of(anchor: &Anchor, backup: &Backup, key: &Key, snapshot: &str, size: 
     )
 }
 
+/// The snapshot that is backed up.
+struct Taken<'a> {
+    /// Its name in the claim's namespace, by which its backup is found as a base.
+    snapshot: &'a str,
+    /// Its name in the Repository's namespace.
+    handed: &'a str,
+    /// The storage's own name of it.
+    handle: &'a str,
+    /// Name of the snapshot that changes are asked since.
+    base: Option<String>,
+}
+
 fn spec<'a>(
     backup: &'a Backup,
     anchor: &Anchor,
     volume: &'a Key,
-    snapshot: &str,
-    handle: &str,
+    taken: &Taken<'_>,
 ) -> JobSpec<'a> {
     let mut arguments = vec![
         "backup".to_owned(),
         DEVICE.to_owned(),
         format!("--volume={}", backup.volume),
         format!("--backup-id={}", anchor.uid),
-        format!("--snapshot={snapshot}"),
-        format!("--snapshot-handle={handle}"),
+        format!("--snapshot={}", taken.snapshot),
+        format!("--snapshot-handle={}", taken.handle),
     ];
     arguments.extend(backup.labels.iter().map(|(name, value)| format!("--label={name}={value}")));
     if let Some(changes) = &backup.changes {
         arguments.extend(changes_arguments(changes, &backup.repository.namespace));
+        arguments.push(format!("--changes-target={}", taken.handed));
+        arguments.extend(taken.base.iter().map(|base| format!("--base-snapshot={base}")));
     }
     arguments.extend(backup.arguments.iter().cloned());
     JobSpec {
@@ -219,6 +238,35 @@ fn spec<'a>(
         device: Some((&volume.name, DEVICE, Access::Read)),
         changes: backup.changes.as_ref(),
     }
+}
+
+/// Snapshots that stayed as bases of this claim.
+fn bases(backup: &Backup) -> Selection {
+    Selection::labelled(
+        Kind::VolumeSnapshot,
+        &backup.source.namespace,
+        format!("{ROLE}=base,{SOURCE}={}", backup.source.uid),
+    )
+}
+
+fn base_of(backup: &Backup) -> String {
+    format!("{} in {}", backup.volume, backup.repository.url)
+}
+
+/// The newest base whose backup is in this repository. `mover` looks whether it is there, and reads
+/// more where it is not.
+fn base(context: &Context<'_>, backup: &Backup) -> Planned<Option<String>> {
+    if backup.changes.is_none() {
+        return Ok(None);
+    }
+    let wanted = base_of(backup);
+    let all = context.seen.list::<Snapshot>(&bases(backup))?;
+    let usable = all.into_iter().filter(|base| {
+        base.meta.deletion_timestamp.is_none()
+            && base.body.status.ready_to_use == Some(true)
+            && base.meta.annotations.get(BASE_OF) == Some(&wanted)
+    });
+    Ok(usable.max_by_key(|base| base.meta.creation_timestamp.clone()).map(|base| base.key.name))
 }
 
 /// The Job once more under another name: as the first one stands in the API, without its end.
@@ -249,16 +297,20 @@ pub(super) fn keep(context: &Context<'_>, backup: &Backup) -> Planned<()> {
         && snapshot.meta.labels.get(ROLE).map(String::as_str) != Some("base")
     {
         // It outlives the anchor.
-        let patch = json!({ "metadata": { "labels": { ROLE: "base" }, "ownerReferences": null } });
+        let patch = json!({ "metadata": {
+            "labels": { ROLE: "base" },
+            "annotations": { BASE_OF: base_of(backup) },
+            "ownerReferences": null,
+        } });
         return Err(Step::change(&key, &snapshot.meta, patch).into());
     }
-    let selection = super::object::Selection::labelled(
-        Kind::VolumeSnapshot,
-        &backup.source.namespace,
-        format!("{ROLE}=base,{SOURCE}={}", backup.source.uid),
-    );
-    for older in context.seen.list::<Snapshot>(&selection)? {
-        if older.key == key || older.meta.deletion_timestamp.is_some() {
+    for older in context.seen.list::<Snapshot>(&bases(backup))? {
+        // One of another repository is the base of what is backed up there.
+        let of = older.meta.annotations.get(BASE_OF);
+        if older.key == key
+            || of != Some(&base_of(backup))
+            || older.meta.deletion_timestamp.is_some()
+        {
             continue;
         }
         release(context, &older)?;

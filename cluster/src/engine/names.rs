@@ -19,6 +19,8 @@ pub const STATE: &str = "mover.dev/state";
 pub const SOURCE: &str = "mover.dev/source-uid";
 /// On an anchor whose operation is to stop.
 pub const CANCEL: &str = "mover.dev/cancel";
+/// On a base: `VOLUME in URL`, where its backup is.
+pub const BASE_OF: &str = "mover.dev/base-of";
 /// On a Lease: the attempt to take a snapshot under a lock.
 pub const ATTEMPT: &str = "mover.dev/attempt";
 /// On a Lease: the driver that makes this attempt.

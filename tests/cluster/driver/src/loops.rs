@@ -77,7 +77,8 @@ pub(crate) fn attach(file: &Path, read_only: bool) -> Result<PathBuf, Status> {
                 let text = format!("losetup printed {} for {file}", device.display());
                 return Err(Status::internal(text));
             }
-            Loop { device, leaves: false, read_only: false }
+            // A device that was read-only for the file before is so still.
+            over(Path::new(file))?.unwrap_or(Loop { device, leaves: false, read_only: false })
         }
     };
     if found.read_only != read_only {
