@@ -99,7 +99,7 @@ impl<'a> Driver<'a> {
                 Next::Wait(mut wait) => {
                     tell(&wait);
                     wait.on.extend(always.clone());
-                    self.wait(wait, &mut tell).await
+                    self.wait(*wait, &mut tell).await
                 }
             };
             match done {
@@ -161,15 +161,16 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// Until something changes, or its time is over.
-    async fn wait(&mut self, wait: Wait, tell: &mut impl FnMut(&Wait)) -> Result<(), Failure> {
-        for query in &wait.on {
+    /// Begins the watches that are lacking; false where something was read first.
+    async fn watch(&mut self, on: &[Query]) -> Result<bool, Failure> {
+        for query in on {
             if self.watched.contains(query) || self.looked_at.contains(query) {
                 continue;
             }
             // What is not known is read first: the watch goes on from there.
             if !self.seen.knows(query) {
-                return self.api.read(query, &mut self.seen).await;
+                self.api.read(query, &mut self.seen).await?;
+                return Ok(false);
             }
             let version = self.seen.version(query);
             match self.api.watch(query, version.as_deref()).await {
@@ -187,6 +188,14 @@ impl<'a> Driver<'a> {
                     return Err(why.into());
                 }
             }
+        }
+        Ok(true)
+    }
+
+    /// Until something changes, or its time is over.
+    async fn wait(&mut self, wait: Wait, tell: &mut impl FnMut(&Wait)) -> Result<(), Failure> {
+        if !self.watch(&wait.on).await? {
+            return Ok(());
         }
         let looked_at: Vec<&Query> =
             wait.on.iter().filter(|query| self.looked_at.contains(*query)).collect();

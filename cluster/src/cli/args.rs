@@ -64,7 +64,7 @@ pub(super) enum Format {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Back up PersistentVolumeClaims
-    Backup(Backup),
+    Backup(Box<Backup>),
     /// Restore a backup to a new PersistentVolumeClaim, and prove it
     Restore(Restore),
     /// List backups
@@ -286,7 +286,7 @@ pub(super) enum Repository {
         #[arg(default_value = "default")]
         name: String,
         #[command(flatten)]
-        settings: Settings,
+        settings: Box<Settings>,
     },
     /// List Repositories
     List {

@@ -131,32 +131,7 @@ fn pod(spec: &JobSpec<'_>) -> Value {
         volumes.push(changes_volume(changes));
         mounts.push(json!({ "name": "changes", "mountPath": CHANGES, "readOnly": true }));
     }
-    let env_from: Vec<Value> = repository
-        .credentials_secret
-        .iter()
-        .map(|name| json!({ "secretRef": { "name": name } }))
-        .collect();
-    let mut container = json!({
-        "name": "mover",
-        "image": repository.image,
-        "imagePullPolicy": repository.image_pull_policy,
-        "args": spec.arguments,
-        "env": env,
-        "envFrom": env_from,
-        "resources": {
-            "requests": { "cpu": repository.cpu, "memory": repository.memory },
-            "limits": { "cpu": repository.cpu, "memory": repository.memory },
-        },
-        "securityContext": {
-            "allowPrivilegeEscalation": false,
-            "privileged": false,
-            "readOnlyRootFilesystem": true,
-            "capabilities": { "drop": ["ALL"] },
-        },
-        "terminationMessagePath": "/dev/termination-log",
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": mounts,
-    });
+    let mut container = container(spec, &env, &mounts);
     if let Some((claim, path, access)) = spec.device {
         container["volumeDevices"] = json!([{ "name": "device", "devicePath": path }]);
         volumes.push(json!({
@@ -180,6 +155,36 @@ fn pod(spec: &JobSpec<'_>) -> Value {
         },
         "containers": [container],
         "volumes": volumes,
+    })
+}
+
+fn container(spec: &JobSpec<'_>, env: &[Value], mounts: &[Value]) -> Value {
+    let repository = spec.repository;
+    let env_from: Vec<Value> = repository
+        .credentials_secret
+        .iter()
+        .map(|name| json!({ "secretRef": { "name": name } }))
+        .collect();
+    json!({
+        "name": "mover",
+        "image": repository.image,
+        "imagePullPolicy": repository.image_pull_policy,
+        "args": spec.arguments,
+        "env": env,
+        "envFrom": env_from,
+        "resources": {
+            "requests": { "cpu": repository.cpu, "memory": repository.memory },
+            "limits": { "cpu": repository.cpu, "memory": repository.memory },
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "privileged": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": { "drop": ["ALL"] },
+        },
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
     })
 }
 

@@ -16,13 +16,13 @@ pub enum Next {
     Refresh,
     /// One write. It may be done twice: names are given beforehand, and changes name what they
     /// change.
-    Do(Step),
+    Do(Box<Step>),
     /// Have the application hold still, for this attempt.
     Quiesce(Box<Hook>, u32),
     /// Let it go on.
     Resume,
     /// Nothing to do until one of these changes, or until the time is over.
-    Wait(Wait),
+    Wait(Box<Wait>),
 }
 
 /// One write.
@@ -168,13 +168,13 @@ impl From<Failure> for Stop {
 
 impl From<Step> for Stop {
     fn from(step: Step) -> Self {
-        Self::Next(Next::Do(step))
+        Self::Next(Next::Do(Box::new(step)))
     }
 }
 
 impl From<Wait> for Stop {
     fn from(wait: Wait) -> Self {
-        Self::Next(Next::Wait(wait))
+        Self::Next(Next::Wait(Box::new(wait)))
     }
 }
 

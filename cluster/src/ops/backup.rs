@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 /// What the command line says of a backup.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct BackupOptions {
     /// Class of the snapshot, where the driver's own is not meant.
     pub snapshot_class: Option<String>,
     /// Class of the volume that is made of it, where the claim's own is not meant.
@@ -23,7 +23,7 @@ pub struct Options {
     /// Reads the whole volume: no changed blocks are asked for.
     pub whole: bool,
     /// How the application holds still.
-    pub hook: Option<hook::Options>,
+    pub hook: Option<hook::HookOptions>,
     /// Notes on the backup.
     pub labels: BTreeMap<String, String>,
     /// More arguments for `mover backup`.
@@ -57,7 +57,7 @@ pub async fn request(
     namespace: &str,
     name: &str,
     repository: &Repository,
-    options: &Options,
+    options: &BackupOptions,
 ) -> Result<Backup, Failure> {
     let key = Key::new(Kind::PersistentVolumeClaim, namespace, name);
     let (meta, claim): (Meta, Claim) = must(api, &key).await?;

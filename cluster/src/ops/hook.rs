@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// What the command line says of a hook.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct HookOptions {
     /// The pod, where not the only one that uses the claim is meant.
     pub pod: Option<String>,
     /// Its container, where it has several.
@@ -28,7 +28,7 @@ pub async fn find(
     api: &Api,
     namespace: &str,
     claim: &str,
-    options: &Options,
+    options: &HookOptions,
 ) -> Result<Hook, Failure> {
     let pod = match &options.pod {
         Some(name) => {

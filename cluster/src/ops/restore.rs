@@ -13,7 +13,7 @@ const MIB: u64 = 1 << 20;
 
 /// What the command line says of a restore.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct RestoreOptions {
     /// Class of the new claim, where the source's is not meant.
     pub storage_class: Option<String>,
     /// Size of the new claim, where the source's is not meant.
@@ -77,7 +77,7 @@ pub async fn request(
     backup: &str,
     repository: &Repository,
     (namespace, claim): (&str, &str),
-    options: &Options,
+    options: &RestoreOptions,
     tell: impl FnMut(&Wait),
 ) -> Result<Restore, Failure> {
     let key = Key::new(Kind::PersistentVolumeClaim, namespace, claim);

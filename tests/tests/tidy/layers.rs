@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A folder of modules, by its path, and its layers, the lowest first. Modules of one layer do not
 /// name each other, but for pairs that are joined by `+`. With how many such names it has at least:
 /// a reader of paths that finds none proves nothing.
-const ROOMS: [(&str, usize, &[&str]); 5] = [
+const ROOMS: [(&str, usize, &[&str]); 6] = [
     (
         "chunkstore/src",
         100,
@@ -32,6 +32,7 @@ const ROOMS: [(&str, usize, &[&str]); 5] = [
     ("mover/engine/src/volume", 5, &["sample", "io", "device"]),
     ("mover/engine/src/ops", 0, &["backup copy restore roots verify check diff"]),
     ("mover/src", 5, &["price cgroup", "inspect", "cli"]),
+    ("cluster/src", 20, &["engine", "api", "hooks", "drive", "ops", "cli"]),
 ];
 
 /// Kits of tests, and what fuzzing and golden files use: they may name anything.

@@ -129,7 +129,7 @@ async fn back_up(
         }
         (Err(why), _) => return Err(why),
     };
-    let options = backups::Options {
+    let options = backups::BackupOptions {
         snapshot_class: given.snapshot_class.clone(),
         storage_class: given.storage_class.clone(),
         keep_base: given.keep_base,
@@ -156,7 +156,7 @@ async fn back_up(
     Ok((outcome, text))
 }
 
-fn hook(given: &args::Hook) -> Option<hook::Options> {
+fn hook(given: &args::Hook) -> Option<hook::HookOptions> {
     let pair = given.hook_before.as_ref().zip(given.hook_after.as_ref());
     let command = match (&given.hook_session, pair, &given.fsfreeze) {
         (Some(command), ..) => command.clone(),
@@ -164,7 +164,7 @@ fn hook(given: &args::Hook) -> Option<hook::Options> {
         (None, None, Some(path)) => hooks::fsfreeze(path),
         (None, None, None) => return None,
     };
-    Some(hook::Options {
+    Some(hook::HookOptions {
         pod: given.hook_pod.clone(),
         container: given.hook_container.clone(),
         command,
@@ -202,7 +202,7 @@ pub(super) async fn restore(
 ) -> Result<u8, Failure> {
     let target = claim(&given.to)?;
     let place = repository::find(api, given.repository.as_deref(), namespace).await?;
-    let options = restores::Options {
+    let options = restores::RestoreOptions {
         storage_class: given.storage_class.clone(),
         size: given.size.clone(),
         block: given.block,
