@@ -194,7 +194,7 @@ impl Session {
 /// A hook out of two commands: what takes the lock, and what lets go of it.
 pub fn pair(before: &str, after: &str) -> String {
     format!(
-        "sh -c {} || exit 1; echo locked; cat >/dev/null; sh -c {}",
+        "sh -c {} >&2 || exit 1; echo locked; cat >/dev/null; sh -c {} >&2",
         quoted(before),
         quoted(after)
     )

@@ -126,7 +126,7 @@ pub struct Hook {
 pub enum OnTimeout {
     /// The snapshot is deleted, and the backup fails.
     Fail,
-    /// The snapshot is that of a running application, and the backup says so.
+    /// The snapshot is that of a running application, and says so in an annotation.
     Continue,
 }
 
@@ -176,6 +176,8 @@ pub struct Restore {
     pub repository: Repository,
     /// The volume's name there.
     pub volume: String,
+    /// As it was asked for, such as `db@latest`.
+    pub asked: String,
     /// Its id: `latest` was looked up before.
     pub backup: String,
     /// Bytes of the backup.

@@ -2,8 +2,8 @@
 
 use crate::api::Api;
 use crate::engine::{
-    Anchor, Failure, Key, Kind, Limits, Meta, ROLE, Repository, Restore, SOURCE, Selection, Wait,
-    exit, notes,
+    self, Anchor, Failure, Key, Kind, Limits, Meta, ROLE, Repository, Request, Restore, SOURCE,
+    Selection, Wait, exit, notes,
 };
 use crate::ops::{lookup, operation};
 use serde_json::Value;
@@ -56,15 +56,33 @@ pub fn source_of(claim: &str) -> String {
     name.trim_end_matches(['-', '.', '_']).to_owned()
 }
 
-/// A restore to this claim that has not ended.
+/// A restore of this backup to this claim that has not ended.
 ///
 /// # Errors
 ///
-/// See [`crate::api::ApiError`].
-pub async fn running(api: &Api, namespace: &str, source: &str) -> Result<Option<Anchor>, Failure> {
+/// One of another backup has not ended.
+pub async fn running(
+    api: &Api,
+    namespace: &str,
+    source: &str,
+    asked: &str,
+) -> Result<Option<Anchor>, Failure> {
     let labels = format!("{SOURCE}={source},{ROLE}=restore");
     let all = operation::list(api, Some(namespace), &labels).await?;
-    Ok(all.into_iter().find(operation::Operation::is_running).map(|operation| operation.anchor))
+    let Some(found) = all.into_iter().find(operation::Operation::is_running) else {
+        return Ok(None);
+    };
+    match engine::request_of(&found.found)? {
+        Request::Restore(restore) if restore.asked == asked => Ok(Some(found.anchor)),
+        _ => {
+            let name = &found.anchor.key.name;
+            let what =
+                format!("{name} in namespace {namespace} restores another backup to that claim");
+            Err(Failure::new(exit::RETRYABLE, what).hint(format!(
+                "go on with it by the command that began it, or end it: kubectl mover cancel {name} -n {namespace}"
+            )))
+        }
+    }
 }
 
 /// The request for a restore of a backup to a new claim.
@@ -115,6 +133,7 @@ pub async fn request(
     let modes = note(notes::ACCESS_MODES).unwrap_or("ReadWriteOnce");
     Ok(Restore {
         repository: repository.clone(),
+        asked: backup.to_owned(),
         volume: text(record, "volume")?,
         backup: text(record, "backup_id")?,
         size_bytes,

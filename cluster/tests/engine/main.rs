@@ -104,6 +104,7 @@ fn restore_request(backup: &str, filesystem: bool, jobs_in: &str) -> Request {
     Request::Restore(Box::new(Restore {
         repository: repository(jobs_in),
         volume: "c1/shop/db".into(),
+        asked: "db@latest".into(),
         backup: backup.into(),
         size_bytes: 1 << 30,
         namespace: NAMESPACE.into(),

@@ -210,7 +210,7 @@ pub(super) async fn restore(
         limits: limits(given.limits),
     };
     let source = restores::source_of(target);
-    let (anchor, seen) = match restores::running(api, namespace, &source).await? {
+    let (anchor, seen) = match restores::running(api, namespace, &source, &given.backup).await? {
         Some(anchor) => {
             output.say(&format!("going on with {}", anchor.key));
             (anchor, crate::engine::Observed::default())
