@@ -211,10 +211,9 @@ pub(super) async fn sweep(
         let key = crate::api::key_of(&object);
         let done = match dry_run {
             true => "would be removed".to_owned(),
-            false => match api.delete(&key, &meta.uid).await {
-                Ok(_) => "removed".to_owned(),
+            false => match remove(api, &key, &object).await {
+                Ok(()) => "removed".to_owned(),
                 Err(why) => {
-                    let why = Failure::from(why);
                     code = why.exit_code;
                     why.message
                 }
@@ -237,4 +236,24 @@ pub(super) async fn sweep(
     }
     output.table(&["OBJECT", "DONE"], 0, &rows);
     Ok(code)
+}
+
+/// Removes an object; with a class that retains, the storage would keep a snapshot for good.
+async fn remove(api: &Api, key: &Key, object: &Value) -> Result<(), Failure> {
+    let meta = Meta::of(object);
+    let content = object["status"]["boundVolumeSnapshotContentName"].as_str();
+    // One that was handed over stands for a snapshot that belongs to another content.
+    let handed = meta.labels.get(ROLE).map(String::as_str) == Some("handed");
+    if let Some(content) = content.filter(|_| key.kind == Kind::VolumeSnapshot && !handed) {
+        let content = Key::wide(Kind::VolumeSnapshotContent, content);
+        if let Some(found) = api.get(&content).await?
+            && found["spec"]["volumeSnapshotRef"]["uid"] == meta.uid.as_str()
+            && found["spec"]["deletionPolicy"] != "Delete"
+        {
+            let patch = json!({ "spec": { "deletionPolicy": "Delete" } });
+            api.patch(&content, (&Meta::of(&found).uid, None), &patch).await?;
+        }
+    }
+    api.delete(key, &meta.uid).await?;
+    Ok(())
 }
