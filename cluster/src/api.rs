@@ -16,6 +16,8 @@ use std::time::Duration;
 const FIELD_MANAGER: &str = "kubectl-mover";
 /// Most objects in one answer of a list.
 const PAGE: u32 = 500;
+/// A connection that nobody answers on any more is given up after so long.
+const ANSWER: Duration = Duration::from_secs(60);
 /// A watch ends by itself after so long, and is begun again.
 const WATCH: Duration = Duration::from_secs(280);
 
@@ -249,6 +251,36 @@ impl Api {
         }
     }
 
+    /// Reads one object by a list, whose version a watch can begin from: that of an object that has
+    /// not changed for long may be forgotten by the server.
+    ///
+    /// # Errors
+    ///
+    /// What may pass.
+    pub async fn read_listed(&self, key: &Key, seen: &mut Observed) -> Result<(), Failure> {
+        let selection = Selection {
+            kind: key.kind,
+            namespace: key.namespace.clone(),
+            labels: String::new(),
+            fields: format!("metadata.name={}", key.name),
+        };
+        match self.list(&selection).await {
+            Ok((found, version)) => {
+                let object = found.into_iter().next().map(|mut object| {
+                    // Items of a list have no kind of their own.
+                    object["kind"] = key.kind.word().into();
+                    object["apiVersion"] = key.kind.api_version().into();
+                    object
+                });
+                seen.set_listed(key.clone(), object, version);
+                Ok(())
+            }
+            Err(ApiError::Unavailable(why)) => Err(why),
+            // Who may not list may get.
+            Err(_) => self.read(&Query::One(key.clone()), seen).await,
+        }
+    }
+
     /// Changes since a version; the last one is [`Change::Over`].
     ///
     /// # Errors
@@ -282,11 +314,15 @@ impl Api {
             .watch(&parameters, version.unwrap_or(""))
             .map_err(|why| ApiError::Refused(Failure::new(exit::BUG, why.to_string())))?;
         let what = format!("watch {}", kind.resource().plural);
-        let events = self
-            .client
-            .request_events::<Value>(request)
-            .await
-            .map_err(|why| classify(why, &what))?;
+        let begun =
+            tokio::time::timeout(ANSWER, self.client.request_events::<Value>(request)).await;
+        let events = match begun {
+            Ok(events) => events.map_err(|why| classify(why, &what))?,
+            Err(_) => {
+                let what = format!("{what}: no answer within {} s", ANSWER.as_secs());
+                return Err(ApiError::Unavailable(Failure::new(exit::RETRYABLE, what)));
+            }
+        };
         let changes = events.map(|event| match event {
             Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => Change::Set(object),
             Ok(WatchEvent::Deleted(object)) => Change::Gone(object),
@@ -341,7 +377,14 @@ impl Api {
         let request = request.map_err(|why| {
             ApiError::Refused(Failure::new(exit::USAGE, format!("{what}: {why}")))
         })?;
-        self.client.request::<Value>(request).await.map_err(|why| classify(why, what))
+        let answer = tokio::time::timeout(ANSWER, self.client.request::<Value>(request)).await;
+        match answer {
+            Ok(answer) => answer.map_err(|why| classify(why, what)),
+            Err(_) => {
+                let what = format!("{what}: no answer within {} s", ANSWER.as_secs());
+                Err(ApiError::Unavailable(Failure::new(exit::RETRYABLE, what)))
+            }
+        }
     }
 }
 

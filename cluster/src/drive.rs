@@ -9,7 +9,7 @@ use crate::engine::{
 };
 use crate::hooks::{self, Session};
 use futures::stream::{BoxStream, SelectAll, StreamExt as _};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// A server that is away for longer ends the command; the operation goes on when it is run again.
@@ -17,6 +17,10 @@ const AWAY_MAX: Duration = Duration::from_secs(120);
 const RETRY_FIRST: Duration = Duration::from_millis(250);
 const RETRY_MOST: Duration = Duration::from_secs(10);
 
+/// A watch that ends sooner says nothing that a look would not.
+const WATCH_LEAST: Duration = Duration::from_secs(5);
+/// A wait of this length without any event is reason to look whether watches are dead.
+const SILENCE: Duration = Duration::from_secs(60);
 /// What nobody may watch is looked at so often.
 const LOOK: Duration = Duration::from_secs(2);
 
@@ -26,7 +30,10 @@ pub struct Driver<'a> {
     seen: Observed,
     began: Instant,
     watches: SelectAll<BoxStream<'static, (Query, Change)>>,
-    watched: BTreeSet<Query>,
+    /// Since when.
+    watched: BTreeMap<Query, Instant>,
+    /// They are read by a list the next time.
+    relist: BTreeSet<Query>,
     /// The API lets us read these, and not watch them.
     looked_at: BTreeSet<Query>,
     /// The lock in an application's pod; it ends with us.
@@ -51,7 +58,8 @@ impl<'a> Driver<'a> {
             seen,
             began: Instant::now(),
             watches: SelectAll::new(),
-            watched: BTreeSet::new(),
+            watched: BTreeMap::new(),
+            relist: BTreeSet::new(),
             looked_at: BTreeSet::new(),
             session: None,
             log: None,
@@ -87,11 +95,11 @@ impl<'a> Driver<'a> {
                     self.quiesce(&hook, attempt).await;
                     Ok(())
                 }
-                Next::Resume => {
-                    self.resume().await;
+                Next::Resume(taken) => {
+                    self.resume(taken).await;
                     Ok(())
                 }
-                Next::Read(query) => self.api.read(&query, &mut self.seen).await,
+                Next::Read(query) => self.read(&query).await,
                 Next::Do(step) => {
                     tracing::debug!(?step, "do");
                     self.api.execute(&step, &mut self.seen).await
@@ -136,14 +144,14 @@ impl<'a> Driver<'a> {
         self.seen.set_lock(Lock { attempt, state });
     }
 
-    async fn resume(&mut self) {
+    async fn resume(&mut self, taken: Option<String>) {
         let Some(lock) = self.seen.lock().cloned() else { return };
         let ended = match self.session.take() {
             Some(session) => session.end().await,
             None => Err("it was let go of before".into()),
         };
         let state = match ended {
-            Ok(()) => LockState::Released,
+            Ok(()) => LockState::Released(taken),
             Err(why) => LockState::Broken(why),
         };
         self.seen.set_lock(Lock { state, ..lock });
@@ -161,15 +169,35 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
+    /// A watch is over. What it told is read anew, and one that ends at once is not begun again: it
+    /// would cost two requests each time.
+    fn over(&mut self, query: Query) {
+        let began = self.watched.remove(&query);
+        if began.is_some_and(|began| began.elapsed() < WATCH_LEAST) {
+            self.looked_at.insert(query.clone());
+        }
+        self.relist.insert(query.clone());
+        self.seen.forget(&query);
+    }
+
+    async fn read(&mut self, query: &Query) -> Result<(), Failure> {
+        match query {
+            Query::One(key) if self.relist.remove(query) => {
+                self.api.read_listed(key, &mut self.seen).await
+            }
+            _ => self.api.read(query, &mut self.seen).await,
+        }
+    }
+
     /// Begins the watches that are lacking; false where something was read first.
     async fn watch(&mut self, on: &[Query]) -> Result<bool, Failure> {
         for query in on {
-            if self.watched.contains(query) || self.looked_at.contains(query) {
+            if self.watched.contains_key(query) || self.looked_at.contains(query) {
                 continue;
             }
             // What is not known is read first: the watch goes on from there.
             if !self.seen.knows(query) {
-                self.api.read(query, &mut self.seen).await?;
+                self.read(query).await?;
                 return Ok(false);
             }
             let version = self.seen.version(query);
@@ -177,7 +205,7 @@ impl<'a> Driver<'a> {
                 Ok(changes) => {
                     let of = query.clone();
                     self.watches.push(changes.map(move |change| (of.clone(), change)).boxed());
-                    self.watched.insert(query.clone());
+                    self.watched.insert(query.clone(), Instant::now());
                 }
                 Err(ApiError::Refused(why)) => {
                     tracing::debug!("{why}");
@@ -235,7 +263,8 @@ impl<'a> Driver<'a> {
             () = tokio::time::sleep(time) => None,
         };
         let Some(change) = change else {
-            for query in looked_at {
+            let silent = if time >= SILENCE { wait.on.iter().collect() } else { looked_at };
+            for query in silent {
                 self.seen.forget(query);
             }
             return Ok(());
@@ -250,10 +279,7 @@ impl<'a> Driver<'a> {
             (Query::Many(selection), Change::Gone(object)) => {
                 self.seen.set_member(&selection, object, true);
             }
-            (query, Change::Over) => {
-                self.watched.remove(&query);
-                self.seen.forget(&query);
-            }
+            (query, Change::Over) => self.over(query),
         }
         Ok(())
     }

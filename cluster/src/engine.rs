@@ -35,7 +35,7 @@ pub use object::{Key, Kind, Query, Resource, Selection};
 pub use observed::{Lock, LockState, Meta, Object, Observed};
 pub use parts::{Finished, JOBS_MAX};
 pub use place::{DEFAULT_NAME, SHARED_NAMESPACE, parse_repository, repository, repository_key};
-pub use plan::{anchor, outcome_of, plan, request_of};
+pub use plan::{Mandate, anchor, outcome_of, plan, request_of};
 pub use request::{
     Backup, ChangesService, ClaimRef, Hook, Limits, OnTimeout, Repository, Request, Restore, notes,
 };

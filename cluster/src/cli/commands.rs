@@ -28,29 +28,29 @@ pub(super) async fn run(args: Args, output: &Output) -> Result<u8, Failure> {
         Command::List(given) => Box::pin(volumes::list(api, namespace, &given, output)).await,
         Command::Operations(given) => {
             let of = (!given.all_namespaces).then_some(namespace);
-            operations::list(api, of, output).await
+            Box::pin(operations::list(api, of, output)).await
         }
         Command::Describe(named) => {
-            operations::describe(api, namespace, &named.operation, output).await
+            Box::pin(operations::describe(api, namespace, &named.operation, output)).await
         }
-        Command::Logs(named) => operations::logs(api, namespace, &named.operation).await,
+        Command::Logs(named) => Box::pin(operations::logs(api, namespace, &named.operation)).await,
         Command::Cancel(named) => {
-            operations::cancel(api, namespace, &named.operation, output).await
+            Box::pin(operations::cancel(api, namespace, &named.operation, output)).await
         }
         Command::Sweep(given) => {
             let of = (!given.all_namespaces).then_some(namespace);
-            operations::sweep(api, of, given.dry_run, output).await
+            Box::pin(operations::sweep(api, of, given.dry_run, output)).await
         }
         Command::Repository { command } => match command {
             Repository::Add { name, settings } => {
-                repositories::add(api, namespace, &name, &settings, output).await
+                Box::pin(repositories::add(api, namespace, &name, &settings, output)).await
             }
             Repository::List { all_namespaces } => {
                 let of = (!all_namespaces).then_some(namespace);
-                repositories::list(api, of, output).await
+                Box::pin(repositories::list(api, of, output)).await
             }
             Repository::Remove { name } => {
-                repositories::remove(api, namespace, &name, output).await
+                Box::pin(repositories::remove(api, namespace, &name, output)).await
             }
         },
         Command::Doctor(given) => Box::pin(doctor::run(api, namespace, &given, output)).await,

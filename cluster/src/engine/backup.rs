@@ -2,7 +2,7 @@
 
 use super::handover;
 use super::job::{Access, JobSpec, changes_arguments, job};
-use super::names::{self, Anchor, BASE_OF, MODE_CHANGE, ROLE, SOURCE};
+use super::names::{self, Anchor, BASE_OF, MODE_CHANGE, OWNER, ROLE, SOURCE};
 use super::object::{Key, Kind, Query, Selection};
 use super::observed::Object;
 use super::parts::{Context, SummaryFor, with_reason};
@@ -46,8 +46,14 @@ pub(super) fn plan(context: &Context<'_>, backup: &Backup) -> Planned<Value> {
     let named = handover::snapshot(context, backup, &snapshot, &content)?;
     let size = snapshot.body.status.restore_size.as_ref().filter(|size| *size != "0");
     let size = size.unwrap_or(&backup.capacity);
-    let _: Object<Claim> =
+    let made: Object<Claim> =
         context.ensure(&volume, || volume_of(anchor, backup, &volume, &named, size))?;
+    let of = made.body.spec.data_source.and_then(|source| source.name);
+    if of.as_ref() != Some(&named) {
+        let of = of.unwrap_or_default();
+        let what = format!("{volume} is of snapshot {of:?}, not of {named}");
+        return Err(Failure::new(exit::RETRYABLE, what).hint("run the same command again").into());
+    }
     let taken = Taken {
         snapshot: &snapshot.key.name,
         handed: &named,
@@ -133,16 +139,18 @@ fn content_of(
     let same = back.uid.as_deref() == Some(&snapshot.meta.uid)
         && back.namespace == snapshot.key.namespace
         && back.name.as_deref() == Some(&snapshot.key.name)
-        && content.body.spec.driver == backup.driver;
+        && content.body.spec.driver == backup.driver
+        // The claim was looked up by its name: another one may have it by now.
+        && content.body.spec.source.volume_handle.as_ref() == Some(&backup.volume_handle);
     if !same {
         return Err(Failure::new(
             exit::DENIED,
             format!(
-                "{} names {key}, which is the content of another snapshot or of another driver than {}",
+                "{} names {key}, which is the content of another snapshot, volume or driver than {}'s",
                 snapshot.key, backup.driver
             ),
         )
-        .hint("somebody wrote the snapshot's status: find out who may")
+        .hint("the claim was made anew meanwhile, or somebody wrote the snapshot's status")
         .into());
     }
     if content.body.status.snapshot_handle.is_none() {
@@ -307,7 +315,13 @@ pub(super) fn keep(context: &Context<'_>, backup: &Backup) -> Planned<()> {
     for older in context.seen.list::<Snapshot>(&bases(backup))? {
         // One of another repository is the base of what is backed up there.
         let of = older.meta.annotations.get(BASE_OF);
-        if older.key == key
+        let made_here = older
+            .meta
+            .labels
+            .get(OWNER)
+            .is_some_and(|owner| older.key.name.starts_with(&format!("mover-{owner}-")));
+        if !made_here
+            || older.key == key
             || of != Some(&base_of(backup))
             || older.meta.deletion_timestamp.is_some()
         {

@@ -10,7 +10,7 @@ use super::object::Query;
 use super::observed::Object;
 use super::parts::{Context, with_reason};
 use super::request::Backup;
-use super::step::{Planned, Stop};
+use super::step::{Failure, Planned, Stop, exit};
 use super::views::{Content, Snapshot};
 use serde_json::json;
 
@@ -32,7 +32,7 @@ pub(super) fn snapshot(
     let key = anchor.handed_snapshot(namespace);
     let content_key = anchor.handed_content();
     let handle = content.body.status.snapshot_handle.clone().unwrap_or_default();
-    let _: Object<Content> = context.ensure(&content_key, || {
+    let ours: Object<Content> = context.ensure(&content_key, || {
         let mut meta = anchor.meta(&content_key, "handed");
         if backup.filesystem {
             meta["annotations"][names::MODE_CHANGE] = "true".into();
@@ -56,6 +56,10 @@ pub(super) fn snapshot(
         } });
         names::object(&content_key, meta, body)
     })?;
+    if ours.body.spec.source.snapshot_handle.as_ref() != Some(&handle) {
+        let what = format!("{content_key} is of another snapshot of the storage than {handle}");
+        return Err(Failure::new(exit::RETRYABLE, what).hint("run the same command again").into());
+    }
     let handed: Object<Snapshot> = context.ensure(&key, || {
         let body = json!({ "spec": {
             "source": { "volumeSnapshotContentName": content_key.name },

@@ -53,8 +53,8 @@ pub struct Lock {
 pub enum LockState {
     /// It holds.
     Held,
-    /// It was let go of when it was asked to.
-    Released,
+    /// It was let go of when it was asked to; the uid of the snapshot that was taken by then.
+    Released(Option<String>),
     /// It could not be had, or did not live until it was let go of.
     Broken(String),
 }
@@ -155,6 +155,15 @@ impl Observed {
         self.set(key.into(), object.map_or(Answer::Absent, Answer::Object));
     }
 
+    /// The same, as of the version of a list.
+    pub fn set_listed(&mut self, key: Key, object: Option<Value>, version: Option<String>) {
+        let query = Query::from(key.clone());
+        self.set_object(key, object);
+        if let Some(known) = self.known.get_mut(&query) {
+            known.version = version;
+        }
+    }
+
     /// These are all objects of a selection, as of a version.
     pub fn set_list(&mut self, selection: Selection, objects: Vec<Value>, version: Option<String>) {
         for object in &objects {
@@ -213,7 +222,7 @@ impl Observed {
         let changed = self.now;
         match self.known.get_mut(&query) {
             Some(known) if known.answer == answer => {
-                (known.told, known.stale) = (changed, false);
+                (known.told, known.stale, known.version) = (changed, false, None);
             }
             known => {
                 let new = Known { answer, changed, told: changed, stale: false, version: None };
@@ -229,7 +238,9 @@ impl Observed {
     pub fn version(&self, query: &Query) -> Option<String> {
         let known = self.known.get(query).filter(|known| !known.stale)?;
         match &known.answer {
-            Answer::Object(object) => Some(Meta::of(object).resource_version),
+            Answer::Object(object) if known.version.is_none() => {
+                Some(Meta::of(object).resource_version)
+            }
             _ => known.version.clone(),
         }
     }

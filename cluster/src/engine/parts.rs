@@ -6,7 +6,7 @@ use super::object::{Key, Kind, Query, Selection};
 use super::observed::{Meta, Object, Observed};
 use super::request::Limits;
 use super::step::{Failure, Outcome, Planned, Step, Stop, Wait, exit};
-use super::views::{Claim, ConfigMap, Event, Job, Lease, Pod};
+use super::views::{Claim, ConfigMap, Event, Job, Lease, Pod, Volume};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -18,7 +18,7 @@ const POD_LAG: Duration = Duration::from_secs(5);
 /// An event says more than "pending" after so long.
 const EXPLAIN_AFTER: Duration = Duration::from_secs(10);
 /// Looks again at what no watch tells.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
+const LOOK_AGAIN: Duration = Duration::from_secs(300);
 
 /// A Job that ended well.
 #[derive(Debug, Clone, PartialEq)]
@@ -142,6 +142,10 @@ impl Context<'_> {
         let mut patch = self.lease(key);
         let fields = patch.as_object_mut().expect("an object");
         fields.retain(|name, _| name == "metadata" || name == "spec");
+        // Attempts were those of the operation before.
+        for of_before in [names::ATTEMPT, names::DRIVER] {
+            patch["metadata"]["annotations"][of_before] = Value::Null;
+        }
         Err(Step::change(key, &lease.meta, patch).into())
     }
 
@@ -209,13 +213,16 @@ impl Context<'_> {
         let mut on = vec![job.key.clone().into(), pods.clone().into()];
         on.extend(volume.map(|volume| Query::One(volume.clone())));
         let newest = all.iter().max_by_key(|pod| pod.meta.creation_timestamp.clone());
+        let stays = |pod: &&Object<Pod>| pod.meta.deletion_timestamp.is_none();
+        if let Some(pod) = newest.filter(stays).filter(|pod| pod.body.is_running()) {
+            let why = format!("{} runs", pod.key);
+            let pod = Some(pod.key.clone());
+            return Err(Wait { on, why, time: LOOK_AGAIN, pod }.into());
+        }
         if let Some(pod) =
             newest.filter(|pod| pod.body.is_running() || pod.body.terminated().is_some())
         {
-            let does = if pod.body.is_running() { "runs" } else { "has ended" };
-            let why = format!("{} {does}", pod.key);
-            let pod = Some(pod.key.clone());
-            return Err(Wait { on, why, time: LOOK_AGAIN, pod }.into());
+            return self.await_successor(on, job, pod, pods);
         }
         let claim = match volume {
             Some(volume) => self.seen.find::<Claim>(volume)?,
@@ -240,6 +247,36 @@ impl Context<'_> {
         self.wait(on, &pod.meta.uid, self.limits.start_seconds, why)
     }
 
+    /// A pod that has ended, or that a lost node cannot end: its Job says so soon, or makes another.
+    fn await_successor<T>(
+        &self,
+        on: Vec<Query>,
+        job: &Object<Job>,
+        pod: &Object<Pod>,
+        pods: &Selection,
+    ) -> Planned<T> {
+        let limit = Duration::from_secs(self.limits.start_seconds);
+        let waited = self.seen.unchanged(&pods.clone().into());
+        let does = if pod.body.is_running() { "is going away" } else { "has ended" };
+        let why = format!("{} {does}", pod.key);
+        if waited < EXPLAIN_AFTER {
+            return Err(Wait { on, why, time: EXPLAIN_AFTER - waited, pod: None }.into());
+        }
+        let said = match self.warning(&job.key, &job.meta.uid)? {
+            Some(said) => Some(said),
+            None => self.warning(&pod.key, &pod.meta.uid)?,
+        };
+        let why = with_reason(format!("{why}, and {} has no other", job.key), said);
+        if waited < limit {
+            let time = (limit - waited).min(LOOK_AGAIN);
+            return Err(Wait { on, why, time, pod: None }.into());
+        }
+        on.iter().try_for_each(|query| self.seen.confirm(query))?;
+        Err(Failure::new(exit::RETRYABLE, format!("{why}; that is given up"))
+            .hint("look at the pod's node, and run the same command again")
+            .into())
+    }
+
     /// Removes an object of ours, and waits until it is gone. What is not ours stays.
     pub(super) fn remove(&self, key: &Key) -> Planned<()> {
         let Some(object) = self.seen.find::<Value>(key)? else { return Ok(()) };
@@ -250,6 +287,27 @@ impl Context<'_> {
             return Err(Step::Delete { key: key.clone(), uid: object.meta.uid }.into());
         }
         self.gone(key, &object.meta.uid)
+    }
+
+    /// Removes a block volume of ours. With a class that retains, the storage would keep it for good.
+    pub(super) fn remove_volume(&self, key: &Key) -> Planned<()> {
+        if let Some(claim) = self.seen.find::<Claim>(key)?
+            && self.is_ours(&claim.meta)
+            && claim.meta.deletion_timestamp.is_none()
+            && let Some(name) = &claim.body.spec.volume_name
+        {
+            let volume_key = Key::wide(Kind::PersistentVolume, name);
+            if let Some(volume) = self.seen.find::<Volume>(&volume_key)? {
+                let holder = volume.body.spec.claim_ref.as_ref();
+                let holds = holder.is_some_and(|at| at.uid.as_deref() == Some(&claim.meta.uid));
+                let policy = volume.body.spec.persistent_volume_reclaim_policy.as_deref();
+                if holds && policy != Some("Delete") {
+                    let patch = json!({ "spec": { "persistentVolumeReclaimPolicy": "Delete" } });
+                    return Err(Step::change(&volume_key, &volume.meta, patch).into());
+                }
+            }
+        }
+        self.remove(key)
     }
 
     /// Waits until what is being deleted is gone.

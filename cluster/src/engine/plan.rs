@@ -42,12 +42,22 @@ pub fn outcome_of(anchor: &Object<ConfigMap>) -> Option<Outcome> {
     serde_json::from_str(anchor.body.data.get("outcome")?).ok()
 }
 
+/// What a driver is to do. An anchor lies where others may write, so nothing is done because of its
+/// text alone: that could make whoever drives it do anything that he has the right to.
+#[derive(Debug, Clone, Copy)]
+pub enum Mandate<'a> {
+    /// This very request.
+    Request(&'a Request),
+    /// The removal of what has the anchor's uid, and nothing else.
+    Removal,
+}
+
 /// What the operation of this anchor does next; its outcome when it has ended.
 ///
 /// # Errors
 ///
 /// What comes before that. A failure is one that the anchor cannot hold.
-pub fn plan(anchor: &Anchor, seen: &Observed) -> Planned<Outcome> {
+pub fn plan(anchor: &Anchor, mandate: Mandate<'_>, seen: &Observed) -> Planned<Outcome> {
     let found = seen.find::<ConfigMap>(&anchor.key)?;
     let Some(found) = found.filter(|found| found.meta.uid == anchor.uid) else {
         return Err(Failure::new(
@@ -58,12 +68,13 @@ pub fn plan(anchor: &Anchor, seen: &Observed) -> Planned<Outcome> {
         .into());
     };
     let request = request_of(&found)?;
+    allowed(anchor, mandate, &request, restore::is_handing_over(&found))?;
     let context = Context { seen, anchor, limits: request.limits() };
     if let Some(outcome) = outcome_of(&found) {
         if seen.lock().is_some_and(|lock| lock.state == LockState::Held) {
-            return Err(Stop::Next(Next::Resume));
+            return Err(Stop::Next(Next::Resume(None)));
         }
-        return finish(&context, &request, &found, outcome);
+        return finish(&context, mandate, &request, &found, outcome);
     }
     let cancelled = found.meta.annotations.contains_key(CANCEL);
     let worked = match (&request, cancelled) {
@@ -76,7 +87,7 @@ pub fn plan(anchor: &Anchor, seen: &Observed) -> Planned<Outcome> {
     };
     let ends = !matches!(worked, Err(Stop::Next(_)));
     if ends && seen.lock().is_some_and(|lock| lock.state == LockState::Held) {
-        return Err(Stop::Next(Next::Resume));
+        return Err(Stop::Next(Next::Resume(None)));
     }
     let outcome = match worked {
         Ok(summary) => Outcome {
@@ -96,6 +107,34 @@ pub fn plan(anchor: &Anchor, seen: &Observed) -> Planned<Outcome> {
     Err(save(&found, &outcome).into())
 }
 
+fn allowed(
+    anchor: &Anchor,
+    mandate: Mandate<'_>,
+    request: &Request,
+    handing_over: bool,
+) -> Result<(), Failure> {
+    let place = match request {
+        Request::Backup(backup) => &backup.source.namespace,
+        Request::Restore(restore) => &restore.namespace,
+    };
+    let wrong = |what: String, hint: &str| Err(Failure::new(exit::DENIED, what).hint(hint));
+    match mandate {
+        Mandate::Request(wanted) if wanted != request => wrong(
+            format!("{} was changed by somebody: it asks for something else now", anchor.key),
+            "find out who may change ConfigMaps there",
+        ),
+        _ if place != anchor.namespace() => wrong(
+            format!("{} is about another namespace than its own", anchor.key),
+            "mover makes no such operation: find out who made it, and delete it",
+        ),
+        Mandate::Removal if handing_over => wrong(
+            format!("{} hands its volume over, which only its own command ends", anchor.key),
+            "run that command again",
+        ),
+        _ => Ok(()),
+    }
+}
+
 fn subject(request: &Request) -> String {
     match request {
         Request::Backup(backup) => format!("pvc/{}", backup.source.name),
@@ -106,6 +145,7 @@ fn subject(request: &Request) -> String {
 /// Removes what the operation made, and says so in its anchor. What cannot be removed is named.
 fn finish(
     context: &Context<'_>,
+    mandate: Mandate<'_>,
     request: &Request,
     found: &Object<ConfigMap>,
     mut outcome: Outcome,
@@ -114,7 +154,10 @@ fn finish(
     // so the end is looked at again.
     let ended = found.meta.labels.get(STATE).map(String::as_str) == Some("ended");
     let steps = match request {
-        Request::Backup(backup) => after_backup(context, backup, outcome.exit_code == 0),
+        Request::Backup(backup) => {
+            let good = outcome.exit_code == 0 && matches!(mandate, Mandate::Request(_));
+            after_backup(context, backup, good)
+        }
         Request::Restore(restore) => after_restore(context, restore, found),
     };
     for step in steps {
@@ -139,7 +182,7 @@ fn after_backup<'a>(context: &'a Context<'_>, backup: &'a Backup, good: bool) ->
     let namespace = backup.repository.namespace.as_str();
     let mut steps: Steps<'a> = vec![
         Box::new(move || remove_jobs(context, namespace)),
-        Box::new(move || context.remove(&context.anchor.volume(namespace))),
+        Box::new(move || context.remove_volume(&context.anchor.volume(namespace))),
     ];
     if namespace != backup.source.namespace {
         steps.push(Box::new(move || context.remove(&context.anchor.handed_snapshot(namespace))));
@@ -177,7 +220,7 @@ fn after_restore<'a>(
         if restore::holds_restored_data(context, namespace, found)? {
             return Ok(());
         }
-        context.remove(&context.anchor.volume(namespace))
+        context.remove_volume(&context.anchor.volume(namespace))
     }));
     steps.push(Box::new(move || {
         let_go(context, &names::target_lease(&restore.namespace, &restore.claim))

@@ -74,8 +74,9 @@ pub(super) fn snapshot(
     let lock = context.seen.lock().filter(|lock| ours && lock.attempt == number);
     match lock.map(|lock| &lock.state) {
         Some(LockState::Held) => under_lock(context, backup, hook, number, found),
-        Some(LockState::Released) => match &found {
-            Some(found) if found.body.status.creation_time.is_some() => mark(found, "true"),
+        Some(LockState::Released(taken)) => match &found {
+            // Its moment was seen while the lock held, not after.
+            Some(found) if taken.as_ref() == Some(&found.meta.uid) => mark(found, "true"),
             _ => Err(too_late(hook, &key, "the lock's time was over").into()),
         },
         Some(LockState::Broken(why)) => match (&found, hook.on_timeout) {
@@ -107,8 +108,9 @@ fn under_lock(
     };
     let limit = Duration::from_secs(hook.timeout_seconds);
     let waited = context.seen.age(&snapshot.meta.uid);
-    if snapshot.body.status.creation_time.is_some() || waited >= limit {
-        return Err(Stop::Next(Next::Resume));
+    let taken = snapshot.body.status.creation_time.is_some();
+    if taken || waited >= limit {
+        return Err(Stop::Next(Next::Resume(taken.then(|| snapshot.meta.uid.clone()))));
     }
     let why = format!("{} is not taken yet, and {} holds still", snapshot.key, hook.pod);
     Err(Wait { on: vec![snapshot.key.into()], why, time: limit - waited, pod: None }.into())
@@ -165,6 +167,8 @@ fn next_attempt<T>(context: &Context<'_>, lease: &Object<Lease>, number: u32) ->
 }
 
 fn begin<T>(context: &Context<'_>, lease: &Object<Lease>, number: u32) -> Planned<T> {
+    // One of that number without a Lease that says so was not taken under a lock of ours.
+    remove_snapshot(context, number)?;
     let patch = json!({ "metadata": { "annotations": {
         ATTEMPT: number.to_string(),
         DRIVER: context.seen.driver(),

@@ -138,6 +138,8 @@ pub struct Backup {
     pub source: ClaimRef,
     /// Its CSI driver.
     pub driver: String,
+    /// The storage's name of its volume.
+    pub volume_handle: String,
     /// Where it goes.
     pub repository: Repository,
     /// The volume's name there.

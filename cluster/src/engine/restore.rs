@@ -23,8 +23,8 @@ const RESTORED: &str = "mover.dev/restored-from";
 /// A volume of a node that is gone stays attached for six minutes.
 const DETACH: Duration = Duration::from_secs(900);
 
-/// The hand-over, written into the anchor before it begins: the old volume object is deleted for a
-/// filesystem, and the new one has to survive whoever makes it.
+/// The hand-over, written into the anchor before it begins. It only names what there is: the volume
+/// object that takes the old one's place is made from the old one, and before that goes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct HandOver {
@@ -36,8 +36,6 @@ struct HandOver {
     old_uid: String,
     /// Its reclaim policy, which the new one has in the end.
     policy: String,
-    /// The volume object that takes its place, for a filesystem.
-    new: Option<Value>,
 }
 
 pub(super) fn is_handing_over(anchor: &Object<ConfigMap>) -> bool {
@@ -138,16 +136,12 @@ fn begin(
     if context.seen.find::<Claim>(&target)?.is_some() {
         return Err(taken(&target).into());
     }
-    let raw = context.seen.raw(&key)?.cloned().unwrap_or_default();
-    let new =
-        restore.filesystem.as_ref().map(|fs_type| filesystem(context, restore, &raw, fs_type));
     let policy = volume.body.spec.persistent_volume_reclaim_policy.clone();
     let hand_over = HandOver {
         summary,
         old: name,
         old_uid: volume.meta.uid,
         policy: policy.unwrap_or_else(|| "Delete".to_owned()),
-        new,
     };
     let text = serde_json::to_string(&hand_over).expect("its maps have texts as keys");
     let patch = json!({ "data": { "handover": text } });
@@ -199,18 +193,19 @@ pub(super) fn hand_over(
 ) -> Planned<Value> {
     let hand_over = read(anchor)?;
     match steps(context, restore, &hand_over) {
-        Err(super::step::Stop::Failure(why)) => Err(Failure {
-            message: format!(
-                "{}; the restored volume is pv/{}, which is retained",
-                why.message,
-                match context.seen.find::<Volume>(&context.anchor.handed_volume()) {
-                    Ok(Some(new)) => new.key.name,
-                    _ => hand_over.old.clone(),
-                }
-            ),
-            ..why
+        Err(super::step::Stop::Failure(why)) => {
+            let new = context.seen.find::<Volume>(&context.anchor.handed_volume());
+            let old = Key::wide(Kind::PersistentVolume, &hand_over.old);
+            let kept = match (new, context.seen.find::<Volume>(&old)) {
+                (Ok(Some(kept)), _) | (_, Ok(Some(kept))) => Some(kept),
+                _ => None,
+            };
+            let said = kept.map_or(String::new(), |kept| {
+                let policy = kept.body.spec.persistent_volume_reclaim_policy.unwrap_or_default();
+                format!("; the restored volume is {}, of reclaim policy {policy}", kept.key)
+            });
+            Err(Failure { message: format!("{}{said}", why.message), ..why }.into())
         }
-        .into()),
         other => other,
     }
 }
@@ -239,57 +234,103 @@ pub(super) fn holds_restored_data(
 
 fn steps(context: &Context<'_>, restore: &Restore, hand_over: &HandOver) -> Planned<Value> {
     let old_key = Key::wide(Kind::PersistentVolume, &hand_over.old);
-    let new_key = match hand_over.new {
-        Some(_) => context.anchor.handed_volume(),
-        None => old_key.clone(),
-    };
-    let target = target_of(restore);
     let old = context.seen.find::<Volume>(&old_key)?;
     let old = old.filter(|old| old.meta.uid == hand_over.old_uid);
     if let Some(old) = &old
         && !is_bound_to(old, restore)
     {
+        is_the_written_one(context, restore, old)?;
         free(context, restore, old)?;
-        if hand_over.new.is_some() {
-            if old.meta.deletion_timestamp.is_none() {
-                return Err(Step::Delete { key: old_key, uid: old.meta.uid.clone() }.into());
-            }
-            return context.gone(&old_key, &old.meta.uid);
-        }
-        let patch = json!({
-            "metadata": { "annotations": { RESTORED: format!("{}@{}", restore.volume, restore.backup) } },
-            "spec": { "claimRef": {
-                "namespace": restore.namespace,
-                "name": restore.claim,
-                "uid": null,
-                "resourceVersion": null,
-            } },
-        });
-        return Err(Step::change(&old_key, &old.meta, patch).into());
     }
-    let volume = match &hand_over.new {
-        Some(new) => context.ensure::<Volume>(&new_key, || new.clone())?,
-        None => old.ok_or_else(|| {
-            Failure::new(exit::RETRYABLE, format!("{old_key} was deleted by somebody else"))
-        })?,
+    let volume = match &restore.filesystem {
+        Some(fs_type) => as_filesystem(context, restore, old.as_ref(), fs_type)?,
+        None => as_block(restore, old.ok_or_else(|| deleted(&old_key))?)?,
     };
+    let target = target_of(restore);
     let Some(claim) = context.seen.find::<Claim>(&target)? else {
-        return Err(Step::Create(claim_of(context, restore, &target, &new_key, hand_over)).into());
+        return Err(Step::Create(claim_of(context, restore, &target, &volume.key)).into());
     };
     if !context.is_ours(&claim.meta) {
         return Err(taken(&target).into());
     }
     if claim.body.status.phase.as_deref() != Some("Bound") {
-        let why = format!("{target} is being bound to {new_key}");
-        let on: Vec<Query> = vec![target.into(), new_key.into()];
+        let why = format!("{target} is being bound to {}", volume.key);
+        let on: Vec<Query> = vec![target.into(), volume.key.into()];
         return context.wait(on, &claim.meta.uid, context.limits.volume_seconds, why);
     }
     let policy = volume.body.spec.persistent_volume_reclaim_policy.as_deref();
     if policy != Some(&hand_over.policy) {
         let patch = json!({ "spec": { "persistentVolumeReclaimPolicy": hand_over.policy } });
-        return Err(Step::change(&new_key, &volume.meta, patch).into());
+        return Err(Step::change(&volume.key, &volume.meta, patch).into());
     }
     Ok(hand_over.summary.clone())
+}
+
+fn deleted(volume: &Key) -> Failure {
+    Failure::new(exit::RETRYABLE, format!("{volume} was deleted by somebody else"))
+        .hint("run the same command again")
+}
+
+/// The anchor's word is not enough: the volume itself says that it was our block claim's, and only
+/// an administrator could have written that.
+fn is_the_written_one(
+    context: &Context<'_>,
+    restore: &Restore,
+    old: &Object<Volume>,
+) -> Result<(), Failure> {
+    let block = context.anchor.volume(&restore.repository.namespace);
+    let holder = old.body.spec.claim_ref.as_ref();
+    let same = holder.is_some_and(|holder| {
+        holder.namespace == block.namespace && holder.name.as_deref() == Some(&block.name)
+    });
+    match same {
+        true => Ok(()),
+        false => Err(Failure::new(
+            exit::DENIED,
+            format!("{} is not the volume that was written: it was not bound to {block}", old.key),
+        )
+        .hint("somebody changed the operation's record: find out who may")),
+    }
+}
+
+/// The same volume of the storage under another object, of mode Filesystem. That one is made while
+/// the old one is still there, so nothing that is refused leaves the data without any; nothing
+/// attaches either of them meanwhile.
+fn as_filesystem(
+    context: &Context<'_>,
+    restore: &Restore,
+    old: Option<&Object<Volume>>,
+    fs_type: &str,
+) -> Planned<Object<Volume>> {
+    let key = context.anchor.handed_volume();
+    let Some(new) = context.find_ours::<Volume>(&key)? else {
+        let old = old.ok_or_else(|| deleted(&key))?;
+        let raw = context.seen.raw(&old.key)?.cloned().unwrap_or_default();
+        return Err(Step::Create(filesystem(context, restore, &raw, fs_type)).into());
+    };
+    if let Some(old) = old
+        && old.meta.deletion_timestamp.is_none()
+    {
+        let uid = old.meta.uid.clone();
+        return Err(Step::Delete { key: old.key.clone(), uid }.into());
+    }
+    Ok(new)
+}
+
+fn as_block(restore: &Restore, old: Object<Volume>) -> Planned<Object<Volume>> {
+    if is_bound_to(&old, restore) {
+        return Ok(old);
+    }
+    let patch = json!({
+        "metadata": { "annotations": { RESTORED: format!("{}@{}", restore.volume, restore.backup) } },
+        "spec": { "claimRef": {
+            "namespace": restore.namespace,
+            "name": restore.claim,
+            "uid": null,
+            "resourceVersion": null,
+        } },
+    });
+    Err(Step::change(&old.key, &old.meta, patch).into())
 }
 
 fn is_bound_to(volume: &Object<Volume>, restore: &Restore) -> bool {
@@ -317,7 +358,7 @@ fn free(context: &Context<'_>, restore: &Restore, old: &Object<Volume>) -> Plann
     if let Some(attached) = all.iter().find(is_of) {
         let node = &attached.body.spec.node_name;
         let why = format!("{} is still attached to node {node}", old.key);
-        let waited = context.seen.unchanged(&attachments.clone().into());
+        let waited = context.seen.age(&attached.meta.uid);
         if waited >= DETACH {
             context.seen.confirm(&attachments.clone().into())?;
             return Err(Failure::new(exit::RETRYABLE, why)
@@ -333,19 +374,13 @@ fn free(context: &Context<'_>, restore: &Restore, old: &Object<Volume>) -> Plann
     context.remove(&context.anchor.volume(namespace))
 }
 
-fn claim_of(
-    context: &Context<'_>,
-    restore: &Restore,
-    key: &Key,
-    volume: &Key,
-    hand_over: &HandOver,
-) -> Value {
+fn claim_of(context: &Context<'_>, restore: &Restore, key: &Key, volume: &Key) -> Value {
     let mut meta = context.anchor.meta(key, "target");
     // It is the user's from now on: it outlives its anchor.
     let fields = meta.as_object_mut().expect("metadata is an object");
     fields.remove("ownerReferences");
     meta["annotations"][RESTORED] = format!("{}@{}", restore.volume, restore.backup).into();
-    let mode = if hand_over.new.is_some() { "Filesystem" } else { "Block" };
+    let mode = if restore.filesystem.is_some() { "Filesystem" } else { "Block" };
     let spec = json!({
         "volumeMode": mode,
         "volumeName": volume.name,

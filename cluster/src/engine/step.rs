@@ -19,8 +19,8 @@ pub enum Next {
     Do(Box<Step>),
     /// Have the application hold still, for this attempt.
     Quiesce(Box<Hook>, u32),
-    /// Let it go on.
-    Resume,
+    /// Let it go on; the uid of the snapshot that was seen to be taken while it held still.
+    Resume(Option<String>),
     /// Nothing to do until one of these changes, or until the time is over.
     Wait(Box<Wait>),
 }

@@ -31,6 +31,7 @@ views! {
         volume_mode: Option<String>,
         storage_class_name: Option<String>,
         access_modes: Vec<String>,
+        data_source: Option<Reference>,
         resources: Resources,
     }
     /// Requests for resources.
@@ -79,10 +80,13 @@ views! {
     Content { spec: ContentSpec, status: ContentStatus }
     /// Which snapshot it is the content of.
     ContentSpec {
+        source: ContentSource,
         driver: String,
         deletion_policy: Option<String>,
         volume_snapshot_ref: Reference,
     }
+    /// Of which volume, or of which snapshot, in the storage's names.
+    ContentSource { volume_handle: Option<String>, snapshot_handle: Option<String> }
     /// What the storage calls it.
     ContentStatus { snapshot_handle: Option<String> }
 

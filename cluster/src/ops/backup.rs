@@ -91,6 +91,7 @@ pub async fn request(
     Ok(Backup {
         source: ClaimRef { namespace: namespace.into(), name: name.into(), uid: meta.uid },
         driver: csi.driver.clone(),
+        volume_handle: csi.volume_handle.clone(),
         volume: format!("{}/{namespace}/{name}", repository.cluster),
         repository: repository.clone(),
         snapshot_class,

@@ -3,8 +3,8 @@
 use crate::api::{Api, ApiError};
 use crate::drive::Driver;
 use crate::engine::{
-    self, Anchor, ConfigMap, Failure, Key, Kind, MANAGER, Meta, Object, Observed, Outcome, ROLE,
-    Request, SOURCE, STATE, Selection, Wait, exit,
+    self, Anchor, ConfigMap, Failure, Key, Kind, MANAGER, Mandate, Meta, Object, Observed, Outcome,
+    ROLE, Request, SOURCE, STATE, Selection, Wait, exit,
 };
 use serde_json::{Value, json};
 
@@ -172,12 +172,13 @@ pub async fn begin(
 pub async fn drive(
     api: &Api,
     anchor: &Anchor,
+    mandate: Mandate<'_>,
     seen: Observed,
     tell: impl FnMut(&Wait),
 ) -> Result<Outcome, Failure> {
     let always = Some(anchor.key.clone().into());
     let seen = seen.named(random_text(DRIVER_CHARS)?);
-    Driver::new(api, seen).run(|seen| engine::plan(anchor, seen), always, tell).await
+    Driver::new(api, seen).run(|seen| engine::plan(anchor, mandate, seen), always, tell).await
 }
 
 /// Asks an operation to stop. Whoever drives it removes what it made.

@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 /// Service account of the Jobs.
 pub const SERVICE_ACCOUNT: &str = "mover";
 const KEY_BYTES: usize = 32;
+/// On a Secret with a key that was made here, until somebody was told of it.
+const MADE_HERE: &str = "mover.dev/made-here";
 
 /// The Secret that is made for a Repository without one.
 pub fn secret_name(name: &str) -> String {
@@ -112,7 +114,8 @@ pub enum Made {
 ///
 /// # Errors
 ///
-/// The first of these that fails; a key that was made for it is removed again.
+/// The first of these that fails. A key that was made stays: something may be sealed with it already,
+/// and the next try takes it.
 pub async fn add(
     api: &Api,
     repository: &Repository,
@@ -130,36 +133,44 @@ pub async fn add(
         }
         Err(why) => return Err(why.into()),
     };
-    let made = match (found, given_key) {
-        (Some(_), None) => None,
+    // One that we made, of which nobody has been told yet.
+    let is_new = |secret: &Value| {
+        let meta = Meta::of(secret);
+        meta.labels.get(REPOSITORY) == Some(&repository.name)
+            && secret["metadata"]["annotations"][MADE_HERE] == "true"
+    };
+    let is_new = match (found, given_key) {
+        (Some(found), None) => is_new(&found),
         (Some(_), Some(_)) => {
             return Err(Failure::new(exit::USAGE, format!("{secret} exists already"))
                 .hint("name it by --key-secret and give no key, or name another Secret"));
         }
-        (None, given) => Some(make_key(api, repository, &secret, given).await?),
+        (None, given) => make_key(api, repository, &secret, given).await?,
     };
-    let initialised = lookup::ask(api, repository, &["init", "--if-absent"], tell).await;
-    if let Err(why) = initialised {
-        if let Some((uid, _)) = made {
-            // Nothing was sealed with it: the repository was not made.
-            api.delete(&secret, &uid).await?;
-        }
-        return Err(why);
-    }
+    lookup::ask(api, repository, &["init", "--if-absent"], tell).await?;
     save(api, repository).await?;
-    Ok(match made {
-        Some((_, true)) => Made::Key { secret },
-        _ => Made::Nothing,
-    })
+    Ok(if is_new { Made::Key { secret } } else { Made::Nothing })
 }
 
-/// The uid of the Secret, and whether its key is new.
+/// Says that whoever made the Repository was told of its key.
+///
+/// # Errors
+///
+/// See [`ApiError`]; then it is told again the next time.
+pub async fn told(api: &Api, secret: &Key) -> Result<(), Failure> {
+    let found = api.get(secret).await?.unwrap_or_default();
+    let patch = json!({ "metadata": { "annotations": { MADE_HERE: null } } });
+    api.patch(secret, (&Meta::of(&found).uid, None), &patch).await?;
+    Ok(())
+}
+
+/// Whether its key is new.
 async fn make_key(
     api: &Api,
     repository: &Repository,
     secret: &Key,
     given: Option<Vec<u8>>,
-) -> Result<(String, bool), Failure> {
+) -> Result<bool, Failure> {
     let is_new = given.is_none();
     let bytes = match given {
         Some(bytes) => bytes,
@@ -174,16 +185,17 @@ async fn make_key(
         "name": secret.name,
         "namespace": secret.namespace,
         "labels": { "app.kubernetes.io/managed-by": MANAGER, REPOSITORY: repository.name },
+        "annotations": { MADE_HERE: is_new.to_string() },
     });
     let data = json!({ "key": base64::engine::general_purpose::STANDARD.encode(bytes) });
     let object = engine::object(secret, metadata, json!({ "type": "Opaque", "data": data }));
-    let made = api.create(&object).await.map_err(|why| match why {
+    api.create(&object).await.map_err(|why| match why {
         ApiError::Absent => {
             Failure::new(exit::USAGE, format!("there is no namespace {}", repository.namespace))
         }
         why => why.into(),
     })?;
-    Ok((Meta::of(&made).uid, is_new))
+    Ok(is_new)
 }
 
 async fn save(api: &Api, repository: &Repository) -> Result<(), Failure> {

@@ -2,10 +2,9 @@
 
 use crate::api::Api;
 use crate::engine::{
-    self, Anchor, Failure, Key, Kind, Limits, Meta, ROLE, Repository, Request, Restore, SOURCE,
-    Selection, Wait, exit, notes,
+    Failure, Key, Kind, Limits, Meta, ROLE, Repository, Restore, Selection, Wait, exit, notes,
 };
-use crate::ops::{lookup, operation};
+use crate::ops::lookup;
 use serde_json::Value;
 
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
@@ -48,41 +47,14 @@ pub fn full_name(text: &str, repository: &Repository, namespace: &str) -> Result
     }
 }
 
-/// By what the anchors of restores to one claim are found: a label, so as short as that.
+/// By what the anchors of restores to one claim are found: a label, which has 63 characters at most.
 pub fn source_of(claim: &str) -> String {
-    let mut name = format!("to-{claim}");
-    name.truncate(63);
-    // A label ends with a letter or a digit.
-    name.trim_end_matches(['-', '.', '_']).to_owned()
-}
-
-/// A restore of this backup to this claim that has not ended.
-///
-/// # Errors
-///
-/// One of another backup has not ended.
-pub async fn running(
-    api: &Api,
-    namespace: &str,
-    source: &str,
-    asked: &str,
-) -> Result<Option<Anchor>, Failure> {
-    let labels = format!("{SOURCE}={source},{ROLE}=restore");
-    let all = operation::list(api, Some(namespace), &labels).await?;
-    let Some(found) = all.into_iter().find(operation::Operation::is_running) else {
-        return Ok(None);
-    };
-    match engine::request_of(&found.found)? {
-        Request::Restore(restore) if restore.asked == asked => Ok(Some(found.anchor)),
-        _ => {
-            let name = &found.anchor.key.name;
-            let what =
-                format!("{name} in namespace {namespace} restores another backup to that claim");
-            Err(Failure::new(exit::RETRYABLE, what).hint(format!(
-                "go on with it by the command that began it, or end it: kubectl mover cancel {name} -n {namespace}"
-            )))
-        }
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    // FNV-1a (http://www.isthe.com/chongo/tech/comp/fnv/): names that begin alike differ.
+    for byte in claim.bytes() {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     }
+    format!("to-{hash:016x}")
 }
 
 /// The request for a restore of a backup to a new claim.
@@ -99,7 +71,9 @@ pub async fn request(
     tell: impl FnMut(&Wait),
 ) -> Result<Restore, Failure> {
     let key = Key::new(Kind::PersistentVolumeClaim, namespace, claim);
-    if api.get(&key).await?.is_some() {
+    // One of ours is where a restore that was interrupted had come to.
+    let found = api.get(&key).await?.map(|found| Meta::of(&found));
+    if found.is_some_and(|found| found.labels.get(ROLE).map(String::as_str) != Some("target")) {
         return Err(Failure::new(exit::USAGE, format!("{key} exists already"))
             .hint("name another claim, or delete that one if nobody needs it"));
     }
@@ -125,11 +99,7 @@ pub async fn request(
         .hint("restore it as a block volume by --block, or set allowModeChange in its ConfigMap: whoever has bucket and key can forge a filesystem that the kernel will parse"));
     }
     let size_bytes = lookup::bytes(record, "size_bytes")?;
-    let capacity = match (&options.size, note(notes::CAPACITY)) {
-        (Some(size), _) => size.clone(),
-        (None, Some(size)) => size.to_owned(),
-        (None, None) => format!("{}Mi", size_bytes.div_ceil(MIB)),
-    };
+    let capacity = capacity(options.size.as_deref(), note(notes::CAPACITY), size_bytes)?;
     let modes = note(notes::ACCESS_MODES).unwrap_or("ReadWriteOnce");
     Ok(Restore {
         repository: repository.clone(),
@@ -146,6 +116,42 @@ pub async fn request(
         filesystem,
         limits: options.limits,
     })
+}
+
+/// The size that was asked for, else that of the source, which may have grown since it was noted.
+fn capacity(asked: Option<&str>, noted: Option<&str>, least: u64) -> Result<String, Failure> {
+    let fits = |size: &str| bytes_of(size).is_some_and(|bytes| bytes >= least);
+    match (asked, noted) {
+        (Some(size), _) if fits(size) => Ok(size.to_owned()),
+        (Some(size), _) => Err(Failure::new(
+            exit::USAGE,
+            format!("--size {size} is less than the backup's {least} bytes, or no size"),
+        )
+        .hint("write it as Kubernetes does, such as 20Gi")),
+        (None, Some(size)) if fits(size) => Ok(size.to_owned()),
+        (None, _) => Ok(format!("{}Mi", least.div_ceil(MIB))),
+    }
+}
+
+/// Bytes of a quantity as Kubernetes writes it; sizes of volumes have no fractions.
+fn bytes_of(text: &str) -> Option<u64> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let factor: u64 = match unit {
+        "" => 1,
+        "k" => 1000,
+        "M" => 1000_u64.pow(2),
+        "G" => 1000_u64.pow(3),
+        "T" => 1000_u64.pow(4),
+        "P" => 1000_u64.pow(5),
+        "Ki" => 1 << 10,
+        "Mi" => 1 << 20,
+        "Gi" => 1 << 30,
+        "Ti" => 1 << 40,
+        "Pi" => 1 << 50,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(factor)
 }
 
 fn text(record: &Value, name: &str) -> Result<String, Failure> {
@@ -182,4 +188,27 @@ async fn class(api: &Api, named: Option<&str>, noted: Option<&str>) -> Result<St
         };
         Failure::new(exit::USAGE, what).hint(hint)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_claim_is_large_enough() {
+        assert_eq!(capacity(None, Some("1Gi"), 1 << 30).unwrap(), "1Gi");
+        assert_eq!(capacity(None, Some("1G"), 1 << 30).unwrap(), "1024Mi");
+        assert_eq!(capacity(None, None, (1 << 20) + 1).unwrap(), "2Mi");
+        assert_eq!(capacity(Some("2Gi"), Some("1Gi"), 1 << 30).unwrap(), "2Gi");
+        for wrong in ["512Mi", "1.5Gi", "", "Gi", "99999999999999999999"] {
+            assert_eq!(capacity(Some(wrong), None, 1 << 30).unwrap_err().exit_code, exit::USAGE);
+        }
+    }
+
+    #[test]
+    fn names_that_begin_alike_have_labels_of_their_own() {
+        let long = "a".repeat(80);
+        assert_ne!(source_of(&format!("{long}-0")), source_of(&format!("{long}-1")));
+        assert!(source_of(&long).len() <= 63);
+    }
 }

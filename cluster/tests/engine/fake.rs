@@ -30,6 +30,8 @@ pub(crate) struct Faults {
     /// The content names another snapshot.
     pub(crate) foreign_content: bool,
     pub(crate) never_detached: bool,
+    /// The class retains its volumes.
+    pub(crate) retains: bool,
 }
 
 #[derive(Debug, Clone, Default)]

@@ -11,8 +11,9 @@ mod sources;
 
 use fake::{CLASS, DRIVER, Fake};
 use mover_cluster::engine::{
-    Anchor, Backup, ClaimRef, Hook, Key, Kind, Limits, Lock, LockState, Meta, Next, Observed,
-    OnTimeout, Outcome, Query, Repository, Request, Restore, STATE, Stop, anchor, plan,
+    self, Anchor, Backup, ClaimRef, ConfigMap, Hook, Key, Kind, Limits, Lock, LockState, Mandate,
+    Meta, Next, Observed, OnTimeout, Outcome, Planned, Query, Repository, Request, Restore, STATE,
+    Stop, anchor, request_of,
 };
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -69,6 +70,7 @@ fn backup_request(fake: &Fake, filesystem: bool, jobs_in: &str, keep_base: bool)
     Request::Backup(Box::new(Backup {
         source: ClaimRef { namespace: NAMESPACE.into(), name: "db".into(), uid },
         driver: DRIVER.into(),
+        volume_handle: "vol-db".into(),
         repository: repository(jobs_in),
         volume: "c1/shop/db".into(),
         snapshot_class: "snaps".into(),
@@ -123,6 +125,17 @@ fn begin(fake: &mut Fake, name: &str, request: &Request) -> Anchor {
     Anchor { uid: Meta::of(fake.get(&key).expect("it was made")).uid, key }
 }
 
+/// The plan of whoever began the operation.
+fn plan(anchor: &Anchor, seen: &Observed) -> Planned<Outcome> {
+    match seen.find::<ConfigMap>(&anchor.key)? {
+        Some(found) => {
+            let request = request_of(&found)?;
+            engine::plan(anchor, Mandate::Request(&request), seen)
+        }
+        None => engine::plan(anchor, Mandate::Removal, seen),
+    }
+}
+
 /// What one driver does next; the outcome, if that is the end. Each wait lets the cluster do one
 /// thing, or time pass where it has nothing to do.
 fn turn(fake: &mut Fake, anchor: &Anchor, seen: &mut Observed) -> Result<Option<Outcome>, String> {
@@ -139,14 +152,14 @@ fn turn(fake: &mut Fake, anchor: &Anchor, seen: &mut Observed) -> Result<Option<
             fake.lock = Some((attempt, fake.now + Duration::from_secs(hook.timeout_seconds)));
             seen.set_lock(Lock { attempt, state: LockState::Held });
         }
-        Next::Resume => {
+        Next::Resume(taken) => {
             let held = fake.is_locked_by(seen);
             if held {
                 fake.lock = None;
             }
             let lock = seen.lock().expect("there is one").clone();
             let broken = || LockState::Broken("its time was over".into());
-            let state = if held { LockState::Released } else { broken() };
+            let state = if held { LockState::Released(taken) } else { broken() };
             seen.set_lock(Lock { state, ..lock });
         }
         Next::Read(query) => fake.read(&query, seen),
@@ -210,7 +223,8 @@ fn assert_restored(fake: &Fake, filesystem: bool) {
     let volume = fake.get(&Key::wide(Kind::PersistentVolume, volume)).expect("the volume");
     let mode = if filesystem { "Filesystem" } else { "Block" };
     assert_eq!(volume["spec"]["volumeMode"], mode);
-    assert_eq!(volume["spec"]["persistentVolumeReclaimPolicy"], "Delete");
+    let policy = if fake.faults.retains { "Retain" } else { "Delete" };
+    assert_eq!(volume["spec"]["persistentVolumeReclaimPolicy"], policy);
     assert_eq!(volume["metadata"]["annotations"]["pv.kubernetes.io/provisioned-by"], DRIVER);
     let handle = volume["spec"]["csi"]["volumeHandle"].as_str().expect("a handle");
     assert_eq!(fake.storage[handle], DATA);

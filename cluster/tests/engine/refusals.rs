@@ -122,7 +122,7 @@ fn turn_without_cluster(fake: &mut Fake, anchor: &Anchor, seen: &mut Observed) -
             Ok(outcome) => return Some(outcome),
             Err(Stop::Failure(why)) => panic!("{why}"),
             Err(Stop::Next(Next::Refresh)) => seen.forget_all(),
-            Err(Stop::Next(next @ (Next::Quiesce(..) | Next::Resume))) => panic!("{next:?}"),
+            Err(Stop::Next(next @ (Next::Quiesce(..) | Next::Resume(_)))) => panic!("{next:?}"),
             Err(Stop::Next(Next::Read(query))) => fake.read(&query, seen),
             Err(Stop::Next(Next::Do(step))) => fake.execute(&step, seen),
             Err(Stop::Next(Next::Wait(wait))) => {
@@ -173,10 +173,87 @@ fn a_volume_that_is_never_detached_is_kept_and_named() {
         let outcome = drive(&mut fake, &anchor);
         assert_eq!(outcome.exit_code, 1, "{outcome:?}");
         assert!(outcome.message.contains("still attached to node node1"), "{outcome:?}");
-        assert!(outcome.message.contains("which is retained"), "{outcome:?}");
+        assert!(outcome.message.contains("of reclaim policy Retain"), "{outcome:?}");
         assert!(
             fake.storage.values().filter(|data| *data == DATA).count() == 2,
             "the data is there"
         );
     }
+}
+
+/// A class that retains keeps no volume of ours, and the restored one as it keeps all others.
+#[test]
+fn a_class_that_retains_leaves_no_volumes_behind() {
+    for filesystem in [true, false] {
+        let mut fake = shop(filesystem);
+        fake.faults.retains = true;
+        let request = backup_request(&fake, filesystem, NAMESPACE, false);
+        let first = begin(&mut fake, "first", &request);
+        assert_eq!(drive(&mut fake, &first).exit_code, 0);
+        assert_clean(&mut fake, &first, 0, 0);
+        let request = restore_request(&first.uid, filesystem, NAMESPACE);
+        let second = begin(&mut fake, "second", &request);
+        assert_eq!(drive(&mut fake, &second).exit_code, 0);
+        assert_clean(&mut fake, &second, 1, 0);
+        assert_restored(&fake, filesystem);
+        fake.faults.pod_fails = Some((1, String::new()));
+        let request = backup_request(&fake, filesystem, NAMESPACE, false);
+        let third = begin(&mut fake, "third", &request);
+        assert_eq!(drive(&mut fake, &third).exit_code, 1);
+        assert_clean(&mut fake, &third, 1, 0);
+    }
+}
+
+/// Whoever may write ConfigMaps has nobody do anything by them.
+#[test]
+fn an_anchor_that_somebody_changed_is_not_followed() {
+    let mut fake = shop(true);
+    let request = backup_request(&fake, true, NAMESPACE, true);
+    let anchor = begin(&mut fake, "first", &request);
+    let Request::Backup(mut other) = request.clone() else { panic!("it is a backup") };
+    other.repository.key_secret = "a-secret-of-another".into();
+    let other = Request::Backup(other);
+    fake.change(&anchor.key, &json!({ "data": { "request": other.text() } }));
+    let mut seen = Observed::default();
+    fake.read(&anchor.key.clone().into(), &mut seen);
+    let written = fake.written.clone();
+    for mandate in [Mandate::Request(&request), Mandate::Removal] {
+        let outcome = engine::plan(&anchor, mandate, &seen);
+        match (mandate, outcome) {
+            (Mandate::Request(_), Err(Stop::Failure(why))) => assert_eq!(why.exit_code, 4, "{why}"),
+            // To remove what has its uid is all that follows.
+            (Mandate::Removal, Err(Stop::Next(Next::Read(_)))) => {}
+            (_, other) => panic!("{other:?}"),
+        }
+    }
+    // A hand-over is only what its own driver wrote, and of another namespace is nothing.
+    let forged = json!({ "data": { "handover": "{}", "request": request.text() } });
+    fake.change(&anchor.key, &forged);
+    let Request::Restore(mut restore) = restore_request("old", true, "mover-system") else {
+        panic!("it is a restore")
+    };
+    restore.namespace = "kube-system".into();
+    let text = Request::Restore(restore).text();
+    fake.change(&anchor.key, &json!({ "data": { "request": text } }));
+    fake.read(&anchor.key.clone().into(), &mut seen);
+    let outcome = engine::plan(&anchor, Mandate::Removal, &seen);
+    assert!(matches!(outcome, Err(Stop::Failure(why)) if why.exit_code == 4));
+    assert_eq!(fake.written, written);
+}
+
+/// The record says that another volume was written: that one itself says otherwise.
+#[test]
+fn a_volume_that_was_not_ours_is_not_handed_over() {
+    let mut fake = shop(true);
+    fake.repository.insert("old".into(), DATA.into());
+    let request = restore_request("old", true, NAMESPACE);
+    let anchor = begin(&mut fake, "first", &request);
+    let stolen = Meta::of(&fake.objects[&Key::wide(Kind::PersistentVolume, "pv-db")]).uid;
+    let hand_over = json!({ "summary": {}, "old": "pv-db", "oldUid": stolen, "policy": "Delete" });
+    fake.change(&anchor.key, &json!({ "data": { "handover": hand_over.to_string() } }));
+    let outcome = drive(&mut fake, &anchor);
+    assert_eq!(outcome.exit_code, 4, "{outcome:?}");
+    let volume = &fake.objects[&Key::wide(Kind::PersistentVolume, "pv-db")];
+    assert_eq!(volume["spec"]["claimRef"]["name"], "db");
+    assert_eq!(volume["spec"]["persistentVolumeReclaimPolicy"], "Delete");
 }

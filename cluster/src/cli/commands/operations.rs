@@ -3,7 +3,8 @@
 use super::super::output::Output;
 use crate::api::Api;
 use crate::engine::{
-    self, Failure, Key, Kind, MANAGER, Meta, OWNER, Pod, ROLE, Request, STATE, Selection, exit,
+    self, Failure, Key, Kind, MANAGER, Mandate, Meta, OWNER, Pod, ROLE, Request, STATE, Selection,
+    exit,
 };
 use crate::ops::operation::{self, Operation};
 use serde_json::{Value, json};
@@ -166,7 +167,8 @@ pub(super) async fn cancel(
         // Whoever began it may be gone: this command removes what it made, and two of us do no harm.
         let seen = engine::Observed::default();
         let tell = |wait: &_| output.waiting(wait);
-        let outcome = operation::drive(api, &operation.anchor, seen, tell).await?;
+        let outcome =
+            operation::drive(api, &operation.anchor, Mandate::Removal, seen, tell).await?;
         for left in &outcome.left {
             output.say(&format!("warning: {left}"));
         }
@@ -208,6 +210,10 @@ pub(super) async fn sweep(
         if alive.contains(owner) || ["base", "target", "lookup"].contains(&role) {
             continue;
         }
+        // It may have begun since they were listed.
+        if !dry_run && runs_now(api, &meta).await? {
+            continue;
+        }
         let key = crate::api::key_of(&object);
         let done = match dry_run {
             true => "would be removed".to_owned(),
@@ -238,6 +244,18 @@ pub(super) async fn sweep(
     Ok(code)
 }
 
+/// Whether the operation that made an object runs now.
+async fn runs_now(api: &Api, meta: &Meta) -> Result<bool, Failure> {
+    let anchor = meta.annotations.get(engine::ANCHOR).and_then(|text| text.split_once('/'));
+    let Some((namespace, name)) = anchor else { return Ok(false) };
+    let found = api.get(&Key::new(Kind::ConfigMap, namespace, name)).await?;
+    Ok(found.is_some_and(|found| {
+        let of = Meta::of(&found);
+        Some(&of.uid) == meta.labels.get(OWNER)
+            && of.labels.get(STATE).map(String::as_str) != Some("ended")
+    }))
+}
+
 /// Removes an object; with a class that retains, the storage would keep a snapshot for good.
 async fn remove(api: &Api, key: &Key, object: &Value) -> Result<(), Failure> {
     let meta = Meta::of(object);
@@ -254,6 +272,26 @@ async fn remove(api: &Api, key: &Key, object: &Value) -> Result<(), Failure> {
             api.patch(&content, (&Meta::of(&found).uid, None), &patch).await?;
         }
     }
+    let volume = object["spec"]["volumeName"].as_str();
+    if let Some(volume) = volume.filter(|_| key.kind == Kind::PersistentVolumeClaim) {
+        let volume = Key::wide(Kind::PersistentVolume, volume);
+        if let Some(found) = api.get(&volume).await?
+            && found["spec"]["claimRef"]["uid"] == meta.uid.as_str()
+            && found["spec"]["persistentVolumeReclaimPolicy"] != "Delete"
+            && !restored(api, &meta).await?
+        {
+            let patch = json!({ "spec": { "persistentVolumeReclaimPolicy": "Delete" } });
+            api.patch(&volume, (&Meta::of(&found).uid, None), &patch).await?;
+        }
+    }
     api.delete(key, &meta.uid).await?;
     Ok(())
+}
+
+/// Whether the volume of this claim may be restored data that was not handed over: it is retained.
+async fn restored(api: &Api, meta: &Meta) -> Result<bool, Failure> {
+    let anchor = meta.annotations.get(engine::ANCHOR).and_then(|text| text.split_once('/'));
+    let Some((namespace, name)) = anchor else { return Ok(true) };
+    let found = api.get(&Key::new(Kind::ConfigMap, namespace, name)).await?;
+    Ok(found.is_none_or(|found| found["data"]["handover"].is_string()))
 }

@@ -70,6 +70,9 @@ pub(super) async fn make(
              kubectl -n {namespace} get secret {} -o jsonpath='{{.data.key}}' | base64 -d > mover-{name}.key",
             secret.name
         ));
+        if let Err(why) = repository::told(api, &secret).await {
+            tracing::debug!("{why}: it is told again the next time");
+        }
     }
     Ok(made)
 }

@@ -5,7 +5,7 @@ use super::super::output::Output;
 use super::{claim, pair, repositories};
 use crate::api::Api;
 use crate::drive::show_bytes;
-use crate::engine::{Failure, Key, Kind, Limits, OnTimeout, Outcome, Request, exit};
+use crate::engine::{Failure, Key, Kind, Limits, Mandate, OnTimeout, Outcome, Request, exit};
 use crate::hooks;
 use crate::ops::look::look;
 use crate::ops::sources::{self, Source, Sources};
@@ -210,22 +210,11 @@ pub(super) async fn restore(
         limits: limits(given.limits),
     };
     let source = restores::source_of(target);
-    let (anchor, seen) = match restores::running(api, namespace, &source, &given.backup).await? {
-        Some(anchor) => {
-            output.say(&format!("going on with {}", anchor.key));
-            (anchor, crate::engine::Observed::default())
-        }
-        None => {
-            let tell = |wait: &_| output.waiting(wait);
-            let to = (namespace, target);
-            let request = restores::request(api, &given.backup, &place, to, &options, tell).await?;
-            let request = Request::Restore(Box::new(request));
-            let (anchor, seen, _) =
-                operation::begin(api, namespace, target, &source, &request).await?;
-            (anchor, seen)
-        }
-    };
-    let outcome = operation::drive(api, &anchor, seen, |wait| output.waiting(wait)).await?;
+    let tell = |wait: &_| output.waiting(wait);
+    let to = (namespace, target);
+    let request = restores::request(api, &given.backup, &place, to, &options, tell).await?;
+    let request = Request::Restore(Box::new(request));
+    let outcome = run(api, namespace, target, &source, &request, output).await?;
     let summary = &outcome.summary;
     let text = format!(
         "pvc/{target} in namespace {namespace} is restored and proved\nbackup {} of {}, {} of data, all read back",
@@ -248,7 +237,8 @@ async fn run(
     if again {
         output.say(&format!("going on with {}", anchor.key));
     }
-    operation::drive(api, &anchor, seen, |wait| output.waiting(wait)).await
+    let mandate = Mandate::Request(request);
+    operation::drive(api, &anchor, mandate, seen, |wait| output.waiting(wait)).await
 }
 
 fn report(outcome: &Outcome, text: &str, output: &Output) -> Result<u8, Failure> {

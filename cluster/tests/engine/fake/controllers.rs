@@ -76,6 +76,7 @@ impl Fake {
             "metadata": { "name": name },
             "spec": {
                 "driver": DRIVER,
+                "source": { "volumeHandle": self.handle_of(&claim) },
                 "deletionPolicy": "Retain",
                 "sourceVolumeMode": mode,
                 "volumeSnapshotRef": back,
@@ -128,10 +129,14 @@ impl Fake {
         false
     }
 
-    pub(super) fn data_of(&self, claim: &Key) -> Option<String> {
+    pub(super) fn handle_of(&self, claim: &Key) -> Option<String> {
         let volume = self.get(claim)?["spec"]["volumeName"].as_str()?;
         let volume = self.get(&Key::wide(Kind::PersistentVolume, volume))?;
-        self.storage.get(volume["spec"]["csi"]["volumeHandle"].as_str()?).cloned()
+        volume["spec"]["csi"]["volumeHandle"].as_str().map(str::to_owned)
+    }
+
+    pub(super) fn data_of(&self, claim: &Key) -> Option<String> {
+        self.storage.get(&self.handle_of(claim)?).cloned()
     }
 
     pub(super) fn pods_of(&self, claim: &Key) -> bool {
@@ -188,7 +193,7 @@ impl Fake {
                     "csi": { "driver": DRIVER, "volumeHandle": handle },
                     "volumeMode": claim["spec"]["volumeMode"],
                     "storageClassName": claim["spec"]["storageClassName"],
-                    "persistentVolumeReclaimPolicy": "Delete",
+                    "persistentVolumeReclaimPolicy": if self.faults.retains { "Retain" } else { "Delete" },
                     "claimRef": { "namespace": key.namespace, "name": key.name, "uid": meta.uid },
                 },
                 "status": { "phase": "Bound" },
