@@ -3,7 +3,7 @@
 //! One task does one thing at a time, so there is nothing to lock. A watch that was begun stays for
 //! as long as the operation, and costs one request until it runs out.
 
-use crate::api::{Api, ApiError, Change};
+use crate::api::{Api, Change};
 use crate::engine::{
     Failure, Hook, Key, Lock, LockState, Next, Observed, Planned, Query, Stop, Wait, exit,
 };
@@ -19,7 +19,9 @@ const RETRY_MOST: Duration = Duration::from_secs(10);
 
 /// A watch that ends sooner says nothing that a look would not.
 const WATCH_LEAST: Duration = Duration::from_secs(5);
-/// A wait of this length without any event is reason to look whether watches are dead.
+/// What could not be watched is watched again then.
+const WATCH_AGAIN: Duration = Duration::from_secs(60);
+/// A silence of this length is reason to look whether watches are dead.
 const SILENCE: Duration = Duration::from_secs(60);
 /// What nobody may watch is looked at so often.
 const LOOK: Duration = Duration::from_secs(2);
@@ -34,8 +36,10 @@ pub struct Driver<'a> {
     watched: BTreeMap<Query, Instant>,
     /// They are read by a list the next time.
     relist: BTreeSet<Query>,
-    /// The API lets us read these, and not watch them.
-    looked_at: BTreeSet<Query>,
+    /// These cannot be watched now, since when: they are read instead, for a while.
+    looked_at: BTreeMap<Query, Instant>,
+    /// When a watch told something last, or all was read instead.
+    heard: Instant,
     /// The lock in an application's pod; it ends with us.
     session: Option<Session>,
     /// The log of the pod that runs.
@@ -60,7 +64,8 @@ impl<'a> Driver<'a> {
             watches: SelectAll::new(),
             watched: BTreeMap::new(),
             relist: BTreeSet::new(),
-            looked_at: BTreeSet::new(),
+            looked_at: BTreeMap::new(),
+            heard: Instant::now(),
             session: None,
             log: None,
             away: None,
@@ -174,10 +179,14 @@ impl<'a> Driver<'a> {
     fn over(&mut self, query: Query) {
         let began = self.watched.remove(&query);
         if began.is_some_and(|began| began.elapsed() < WATCH_LEAST) {
-            self.looked_at.insert(query.clone());
+            self.looked_at.insert(query.clone(), Instant::now());
         }
         self.relist.insert(query.clone());
         self.seen.forget(&query);
+    }
+
+    fn is_looked_at(&self, query: &Query) -> bool {
+        self.looked_at.get(query).is_some_and(|since| since.elapsed() < WATCH_AGAIN)
     }
 
     async fn read(&mut self, query: &Query) -> Result<(), Failure> {
@@ -192,7 +201,7 @@ impl<'a> Driver<'a> {
     /// Begins the watches that are lacking; false where something was read first.
     async fn watch(&mut self, on: &[Query]) -> Result<bool, Failure> {
         for query in on {
-            if self.watched.contains_key(query) || self.looked_at.contains(query) {
+            if self.watched.contains_key(query) || self.is_looked_at(query) {
                 continue;
             }
             // What is not known is read first: the watch goes on from there.
@@ -207,13 +216,11 @@ impl<'a> Driver<'a> {
                     self.watches.push(changes.map(move |change| (of.clone(), change)).boxed());
                     self.watched.insert(query.clone(), Instant::now());
                 }
-                Err(ApiError::Refused(why)) => {
-                    tracing::debug!("{why}");
-                    self.looked_at.insert(query.clone());
-                }
+                // A server that is away is noticed by the next read, which is paced.
                 Err(why) => {
-                    self.seen.forget(query);
-                    return Err(why.into());
+                    tracing::debug!("{}", Failure::from(why));
+                    self.looked_at.insert(query.clone(), Instant::now());
+                    self.relist.insert(query.clone());
                 }
             }
         }
@@ -226,7 +233,7 @@ impl<'a> Driver<'a> {
             return Ok(());
         }
         let looked_at: Vec<&Query> =
-            wait.on.iter().filter(|query| self.looked_at.contains(*query)).collect();
+            wait.on.iter().filter(|query| self.is_looked_at(query)).collect();
         let time = if looked_at.is_empty() { wait.time } else { wait.time.min(LOOK) };
         self.follow(&wait).await;
         let broken = async {
@@ -263,12 +270,17 @@ impl<'a> Driver<'a> {
             () = tokio::time::sleep(time) => None,
         };
         let Some(change) = change else {
-            let silent = if time >= SILENCE { wait.on.iter().collect() } else { looked_at };
-            for query in silent {
+            let mut old = looked_at;
+            if self.heard.elapsed() >= SILENCE {
+                self.heard = Instant::now();
+                old = wait.on.iter().collect();
+            }
+            for query in old {
                 self.seen.forget(query);
             }
             return Ok(());
         };
+        self.heard = Instant::now();
         self.seen.set_now(self.began.elapsed());
         match change {
             (Query::One(key), Change::Set(object)) => self.seen.set_object(key, Some(object)),

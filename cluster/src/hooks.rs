@@ -2,8 +2,8 @@
 //!
 //! The command holds the lock from its first line of output until its input ends. Its input ends
 //! when we close it, when our connection is closed, and, whatever becomes of the connection, when
-//! its time is over: a process in the container sees to that, so an application is never locked for
-//! longer, also when whoever asked for it is dead or cut off.
+//! its time is over: a process in the container sees to that, also when whoever asked for the lock
+//! is dead or cut off. Where the container's own processes are killed, nobody runs what lets go.
 
 use crate::api::Api;
 use crate::engine::{Hook, Key, Kind, Meta};

@@ -348,9 +348,12 @@ fn summary_of(pod: &Pod, wanted: SummaryFor) -> Option<Value> {
 fn job_failure(key: &Key, said: Option<&str>, pods: &[Object<Pod>]) -> Failure {
     let ends = pods.iter().filter_map(|pod| pod.body.terminated());
     let last = ends.filter(|end| end.exit_code != 0).max_by_key(|end| end.finished_at.clone());
-    let message: Option<Value> = last
-        .and_then(|end| end.message.as_deref())
-        .and_then(|text| serde_json::from_str(text).ok());
+    // Without a termination message it is the end of the log, whose last line says it.
+    let lines = last.and_then(|end| end.message.as_deref()).into_iter().flat_map(str::lines);
+    let message: Option<Value> = lines
+        .rev()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .find(|line: &Value| line["message"].is_string());
     let code = last.and_then(|end| u8::try_from(end.exit_code).ok()).filter(|code| *code != 0);
     let text = |name: &str| message.as_ref().and_then(|at| at[name].as_str()).map(str::to_owned);
     let killed = last.and_then(|end| end.reason.clone()).filter(|reason| reason == "OOMKilled");

@@ -76,7 +76,9 @@ pub fn plan(anchor: &Anchor, mandate: Mandate<'_>, seen: &Observed) -> Planned<O
         }
         return finish(&context, mandate, &request, &found, outcome);
     }
-    let cancelled = found.meta.annotations.contains_key(CANCEL);
+    // Whoever may only remove begins no work, whatever stands there.
+    let cancelled =
+        found.meta.annotations.contains_key(CANCEL) || matches!(mandate, Mandate::Removal);
     let worked = match (&request, cancelled) {
         (Request::Restore(restore), _) if restore::is_handing_over(&found) => {
             restore::hand_over(&context, restore, &found)

@@ -3,6 +3,7 @@
 
 use super::fake::Faults;
 use super::*;
+use mover_cluster::engine::Step;
 
 fn fails(faults: Faults, code: u8, said: &str) {
     for jobs_in in [NAMESPACE, "mover-system"] {
@@ -48,6 +49,15 @@ fn the_program_s_own_words_and_exit_code() {
     let message = json!({ "state": "failed", "message": "the bucket says no", "hint": "ask it" });
     let faults = Faults { pod_fails: Some((4, message.to_string())), ..Faults::default() };
     fails(faults, 4, "the bucket says no");
+}
+
+/// A lookup has no termination message: its log is one.
+#[test]
+fn the_last_line_of_a_log_says_why() {
+    let line = json!({ "type": "error", "message": "no backup of that volume", "hint": "list" });
+    let log = format!("{{\"type\":\"progress\"}}\nnot JSON\n{line}\n");
+    let faults = Faults { pod_fails: Some((2, log)), ..Faults::default() };
+    fails(faults, 2, "no backup of that volume");
 }
 
 #[test]
@@ -221,8 +231,12 @@ fn an_anchor_that_somebody_changed_is_not_followed() {
         let outcome = engine::plan(&anchor, mandate, &seen);
         match (mandate, outcome) {
             (Mandate::Request(_), Err(Stop::Failure(why))) => assert_eq!(why.exit_code, 4, "{why}"),
-            // To remove what has its uid is all that follows.
-            (Mandate::Removal, Err(Stop::Next(Next::Read(_)))) => {}
+            // To remove what has its uid is all that follows: no Lease, no snapshot, no Job.
+            (Mandate::Removal, Err(Stop::Next(Next::Do(step)))) => {
+                let Step::Patch { key, patch, .. } = *step else { panic!("{step:?}") };
+                assert_eq!(key, anchor.key);
+                assert!(patch["data"]["outcome"].as_str().expect("it").contains("cancelled"));
+            }
             (_, other) => panic!("{other:?}"),
         }
     }
