@@ -70,7 +70,12 @@ impl LoopDevice {
         // The printed name is the device; a remembered number would be somebody else's.
         let device = PathBuf::from(run_ok("losetup", args));
         assert!(device.starts_with("/dev"), "losetup printed {}", device.display());
-        Self { device }
+        let this = Self { device };
+        // The kernel keeps a mark of the device's last user.
+        if !more.contains(&"--read-only") {
+            run_ok("blockdev", [OsStr::new("--setrw"), this.device.as_os_str()]);
+        }
+        this
     }
 
     /// Such as `/dev/loop3`.

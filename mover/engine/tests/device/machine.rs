@@ -100,6 +100,10 @@ impl Loop {
                 if more.is_empty() {
                     run("losetup", &["--direct-io=on"], &this.device);
                 }
+                // a mark of its last user would stay
+                if !more.contains(&"--read-only") {
+                    run("blockdev", &["--setrw"], &this.device);
+                }
                 return this;
             }
             tries += 1;

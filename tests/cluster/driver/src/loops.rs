@@ -6,7 +6,8 @@
 //! and the filesystem of its origin must fit. The kernel says which device lies over which file, so
 //! nothing about devices is remembered, and a driver that starts again finds them.
 //!
-//! A file never has two devices: each would have a cache of its own.
+//! A file never has two devices: each would have a cache of its own. A device goes back writable:
+//! the kernel keeps what `blockdev --setro` set over a detachment, for whoever attaches it next.
 
 use crate::system::{Context, run, text, wait_until};
 use std::fs;
@@ -93,6 +94,10 @@ pub(crate) fn attach(file: &Path, read_only: bool) -> Result<PathBuf, Status> {
 pub(crate) fn detach(file: &Path) -> Result<(), Status> {
     let Some(found) = over(file)? else { return Ok(()) };
     if !found.leaves {
+        // The mark outlives the attachment, and the device is somebody else's next.
+        if found.read_only {
+            run("blockdev", &["--setrw", text(&found.device)?])?;
+        }
         run("losetup", &["--detach", text(&found.device)?])?;
     }
     if wait_until(LEAVE, || Ok(over(file)?.is_none()))? {

@@ -184,6 +184,22 @@ fn a_file_never_has_two_devices() {
     loops::attach(&data, false).expect("a device");
 }
 
+/// The kernel keeps that mark for the next file of the device, which is anybody's.
+#[test]
+fn a_device_goes_back_writable() {
+    let Some(mut place) = Place::new() else { return };
+    let volume = place.store.make_volume("v", MIB, None).expect("a volume");
+    let data = place.store.volumes.data(&volume.id);
+    let path = loops::attach(&data, true).expect("a device");
+    let marked = Path::new("/sys/block").join(path.file_name().expect("a name")).join("ro");
+    let is_marked = || fs::read_to_string(&marked).expect("the mark").trim() == "1";
+    assert!(is_marked());
+    // As long as it is held nobody else gets it.
+    let _held = File::open(&path).expect("the device");
+    loops::detach(&data).expect_err("it is held");
+    assert!(!is_marked());
+}
+
 #[test]
 fn a_device_for_reading_takes_no_writes_until_it_is_for_writing() {
     let Some(mut place) = Place::new() else { return };
