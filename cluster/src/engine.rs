@@ -14,6 +14,7 @@
 mod backup;
 pub mod choice;
 mod doctor;
+mod fence;
 mod handover;
 mod job;
 mod names;

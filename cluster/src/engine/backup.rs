@@ -28,9 +28,9 @@ pub(super) fn plan(context: &Context<'_>, backup: &Backup) -> Planned<Value> {
     if context.find_ours::<Job>(&first)?.is_some() {
         unmark(context, backup, &volume)?;
         // It has run once: nothing but its number is another.
-        let finished = context.run_job(namespace, Some(&volume), SummaryFor::Plan, |key| {
-            again(context, &first, key)
-        })?;
+        let make = |key: &Key| again(context, &first, key);
+        let finished =
+            context.run_job(namespace, Some(&volume), SummaryFor::Plan, |_| Ok(()), make)?;
         return proved(anchor, finished.summary);
     }
     let has_volume = context.find_ours::<Claim>(&volume)?.is_some();
@@ -61,7 +61,8 @@ pub(super) fn plan(context: &Context<'_>, backup: &Backup) -> Planned<Value> {
         base: base(context, backup)?,
     };
     let make = |key: &Key| job(anchor, key, "job", &spec(backup, anchor, &volume, &taken));
-    proved(anchor, context.run_job(namespace, Some(&volume), SummaryFor::Plan, make)?.summary)
+    let finished = context.run_job(namespace, Some(&volume), SummaryFor::Plan, |_| Ok(()), make)?;
+    proved(anchor, finished.summary)
 }
 
 /// The summary, if it is that of this backup.

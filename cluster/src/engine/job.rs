@@ -63,15 +63,21 @@ pub fn lookup(
 ) -> Planned<Finished> {
     let context = Context { seen, anchor: owner, limits };
     let namespace = &spec.repository.namespace;
-    context.run_job(namespace, None, SummaryFor::Nobody, |key| {
-        let mut made = job(owner, key, "lookup", spec);
-        if let Some(meta) = made["metadata"].as_object_mut() {
-            meta.remove("ownerReferences");
-        }
-        made["spec"]["ttlSecondsAfterFinished"] = json!(300);
-        made["spec"]["activeDeadlineSeconds"] = json!(1800);
-        made
-    })
+    context.run_job(
+        namespace,
+        None,
+        SummaryFor::Nobody,
+        |_| Ok(()),
+        |key| {
+            let mut made = job(owner, key, "lookup", spec);
+            if let Some(meta) = made["metadata"].as_object_mut() {
+                meta.remove("ownerReferences");
+            }
+            made["spec"]["ttlSecondsAfterFinished"] = json!(300);
+            made["spec"]["activeDeadlineSeconds"] = json!(1800);
+            made
+        },
+    )
 }
 
 fn body(spec: &JobSpec<'_>, owner: &str, role: &str) -> Value {

@@ -154,17 +154,19 @@ impl Context<'_> {
         names::object(key, self.anchor.meta(key, "lease"), spec)
     }
 
-    /// Runs a Job to its end, on a volume if it has one.
+    /// Runs a Job to its end, on a volume if it has one. `open` is what lets it have pods.
     pub(super) fn run_job(
         &self,
         namespace: &str,
         volume: Option<&Key>,
         summary: SummaryFor,
+        open: impl Fn(&Object<Job>) -> Planned<()>,
         make: impl Fn(&Key) -> Value,
     ) -> Planned<Finished> {
         for number in 1..=JOBS_MAX {
             let key = self.anchor.job(namespace, number);
             let job = self.ensure::<Job>(&key, || make(&key))?;
+            open(&job)?;
             let pods = Selection::labelled(
                 Kind::Pod,
                 namespace,

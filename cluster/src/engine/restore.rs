@@ -4,6 +4,7 @@
 //! The claim appears last. So nobody ever sees one that is bound to an empty or half-written
 //! volume.
 
+use super::fence;
 use super::job::{Access, JobSpec, job};
 use super::names;
 use super::object::{Key, Kind, Query, Selection};
@@ -60,8 +61,9 @@ pub(super) fn plan(
         let _: Object<Claim> =
             context.ensure(&volume, || block_claim(context, restore, &volume))?;
     }
-    let make = |key: &Key| job(context.anchor, key, "job", &spec(restore, &volume));
-    let summary = context.run_job(namespace, Some(&volume), SummaryFor::Plan, make)?.summary;
+    let make = |key: &Key| fence::closed(job(context.anchor, key, "job", &spec(restore, &volume)));
+    let open = |job: &Object<Job>| fence::open(anchor, job, || Ok(()));
+    let summary = context.run_job(namespace, Some(&volume), SummaryFor::Plan, open, make)?.summary;
     if summary["verified"].is_null() || summary["backup_id"] != restore.backup.as_str() {
         return Err(Failure::new(
             exit::BUG,

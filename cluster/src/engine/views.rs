@@ -103,7 +103,9 @@ views! {
     AttachmentSource { persistent_volume_name: Option<String> }
 
     /// Job.
-    Job { status: JobStatus }
+    Job { spec: JobSettings, status: JobStatus }
+    /// Whether it may have pods.
+    JobSettings { suspend: Option<bool> }
     /// How far a Job is.
     JobStatus { conditions: Vec<Condition> }
     /// A condition of any object.

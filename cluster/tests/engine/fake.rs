@@ -5,6 +5,7 @@
 //! events, every crash and every second driver can be tried on it.
 
 mod controllers;
+mod programs;
 
 use mover_cluster::engine::{
     Key, Kind, LockState, Meta, OWNER, Observed, Query, ROLE, Selection, Step,

@@ -4,6 +4,7 @@
 mod crashes;
 mod doctor;
 mod fake;
+mod fence;
 mod locks;
 mod orders;
 mod refusals;

@@ -266,6 +266,9 @@ impl Fake {
             if job["status"]["conditions"].is_array() {
                 continue;
             }
+            if job["spec"]["suspend"] == true {
+                continue;
+            }
             let Some(found) = found else {
                 let mut labels = job["spec"]["template"]["metadata"]["labels"].clone();
                 labels["batch.kubernetes.io/job-name"] = key.name.clone().into();
@@ -334,7 +337,7 @@ impl Fake {
                 }
                 (Some("Running"), Some(volume), _) => {
                     let volume = volume.clone();
-                    let (code, message) = self.run(&pod, &volume);
+                    let Some((code, message)) = self.run(&pod, &volume) else { return true };
                     let phase = if code == 0 { "Succeeded" } else { "Failed" };
                     let end = json!({ "exitCode": code, "message": message, "finishedAt": "then" });
                     let status = json!({ "phase": phase, "containerStatuses": [{ "state": { "terminated": end } }] });
@@ -345,45 +348,6 @@ impl Fake {
             }
         }
         false
-    }
-
-    /// What `mover` does in its pod.
-    pub(super) fn run(&mut self, pod: &Value, volume: &str) -> (i64, String) {
-        if let Some((code, message)) = &self.faults.pod_fails {
-            return (*code, message.clone());
-        }
-        let volume = &self.objects[&Key::wide(Kind::PersistentVolume, volume)];
-        assert_eq!(volume["spec"]["volumeMode"], "Block", "a pod of ours has a block volume");
-        let handle = volume["spec"]["csi"]["volumeHandle"].as_str().expect("a handle").to_owned();
-        let args: Vec<&str> = pod["spec"]["args"]
-            .as_array()
-            .expect("args")
-            .iter()
-            .filter_map(Value::as_str)
-            .collect();
-        let flag = |name: &str| args.iter().find_map(|text| text.strip_prefix(name));
-        match args[0] {
-            "backup" => {
-                let id = flag("--backup-id=").expect("an id").to_owned();
-                let data = self.storage[&handle].clone();
-                // Once it is there it stays as it is.
-                self.repository.entry(id.clone()).or_insert(data);
-                (0, json!({ "state": "ok", "summary": { "backup_id": id } }).to_string())
-            }
-            "restore" => {
-                let id = args[1].rsplit_once(":").expect("an id").1.to_owned();
-                let Some(data) = self.repository.get(&id) else {
-                    return (
-                        2,
-                        json!({ "state": "failed", "message": "no such backup" }).to_string(),
-                    );
-                };
-                self.storage.insert(handle, data.clone());
-                let summary = json!({ "backup_id": id, "verified": { "read_bytes": 1 } });
-                (0, json!({ "state": "ok", "summary": summary }).to_string())
-            }
-            other => panic!("mover {other}"),
-        }
     }
 
     pub(super) fn attachments(&mut self) -> bool {

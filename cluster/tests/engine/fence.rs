@@ -1,0 +1,120 @@
+//! A driver of a restore that was paused, and goes on with what it knew then: nothing of it ever
+//! writes to a volume that was proved.
+
+use super::*;
+use mover_cluster::engine::Step;
+
+fn start(filesystem: bool, jobs_in: &str) -> (Fake, Anchor) {
+    let mut fake = shop(filesystem);
+    fake.repository.insert("old".into(), DATA.into());
+    let anchor = begin(&mut fake, "first", &restore_request("old", filesystem, jobs_in));
+    (fake, anchor)
+}
+
+/// Drives until it is about to make its write of this number; that write, and what is known by then.
+fn pause(fake: &mut Fake, anchor: &Anchor, writes: usize) -> Option<(Observed, Step)> {
+    let mut seen = Observed::default();
+    let mut made = 0;
+    loop {
+        seen.set_now(fake.now);
+        match plan(anchor, &seen) {
+            Ok(_) => return None,
+            Err(Stop::Next(Next::Do(step))) if made == writes => return Some((seen, *step)),
+            Err(Stop::Next(Next::Do(_))) => made += 1,
+            Err(_) => {}
+        }
+        turn(fake, anchor, &mut seen).expect("the anchor holds its outcome");
+    }
+}
+
+fn is_handed_over(fake: &Fake, anchor: &Anchor) -> bool {
+    fake.get(&anchor.key).expect("it stays")["data"]["handover"].is_string()
+}
+
+/// Each write of the late driver is made at each moment after the proof, and a few more by what it
+/// knew. Then it is gone. The cluster in memory has every pod fail that writes after the proof.
+#[test]
+fn a_late_driver_has_no_pod_that_writes_after_the_proof() {
+    for (filesystem, jobs_in) in [(true, NAMESPACE), (false, NAMESPACE), (false, "mover-system")] {
+        for paused in 0.. {
+            let (mut before, anchor) = start(filesystem, jobs_in);
+            let Some((late, step)) = pause(&mut before, &anchor, paused) else {
+                assert!(paused > 8, "a restore writes more than that");
+                break;
+            };
+            for turns in 0.. {
+                let mut fake = before.clone();
+                let mut other = Observed::default();
+                other.set_now(fake.now);
+                while !is_handed_over(&fake, &anchor) {
+                    assert_eq!(turn(&mut fake, &anchor, &mut other), Ok(None));
+                }
+                let ended = (0..turns)
+                    .any(|_| turn(&mut fake, &anchor, &mut other).expect("an outcome").is_some());
+                goes_on_late(&mut fake, &anchor, late.clone(), &step);
+                let outcome = drive(&mut fake, &anchor);
+                assert_eq!(outcome.exit_code, 0, "{paused} {turns}: {outcome:?}");
+                assert_clean(&mut fake, &anchor, 1, 0);
+                assert_restored(&fake, filesystem);
+                if ended {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// What it was about to write, and what follows from that for it, with all that the cluster does then.
+fn goes_on_late(fake: &mut Fake, anchor: &Anchor, mut late: Observed, step: &Step) {
+    fake.execute(step, &mut late);
+    settle(fake);
+    for _ in 0..4 {
+        let Err(Stop::Next(Next::Do(step))) = plan(anchor, &late) else { break };
+        fake.execute(&step, &mut late);
+        settle(fake);
+    }
+}
+
+/// A Job that a late driver made after the end is one that never has a pod.
+#[test]
+fn a_job_that_is_made_after_the_end_stays_suspended() {
+    let (mut fake, anchor) = start(false, NAMESPACE);
+    let job = anchor.job(NAMESPACE, 1);
+    let is_it =
+        |step: &Step| matches!(step, Step::Create(made) if mover_cluster::api::key_of(made) == job);
+    let (late, step) = (0..)
+        .map_while(|writes| pause(&mut fake.clone(), &anchor, writes))
+        .find(|(_, step)| is_it(step))
+        .expect("it makes a Job");
+    // The cluster is as that driver left it.
+    let mut seen = Observed::default();
+    while !is_handed_over(&fake, &anchor) {
+        assert_eq!(turn(&mut fake, &anchor, &mut seen), Ok(None));
+    }
+    assert_eq!(drive(&mut fake, &anchor).exit_code, 0);
+    settle(&mut fake);
+    assert!(fake.get(&job).is_none(), "it was removed");
+    goes_on_late(&mut fake, &anchor, late, &step);
+    let made = fake.get(&job).expect("the late driver made it");
+    assert_eq!(made["spec"]["suspend"], true);
+    assert_eq!(fake.of_kind(Kind::Pod), Vec::new());
+    // Whoever looks at the operation again takes it away.
+    assert_eq!(drive(&mut fake, &anchor).exit_code, 0);
+    assert_clean(&mut fake, &anchor, 1, 0);
+}
+
+/// A result that went with its pod is asked for by another Job, which the anchor names as well.
+#[test]
+fn a_job_that_runs_again_is_named_too() {
+    for lost in 1..=2 {
+        let (mut fake, anchor) = start(true, "mover-system");
+        fake.faults.pods_lost = lost;
+        let outcome = drive(&mut fake, &anchor);
+        assert_eq!(outcome.exit_code, 0, "{outcome:?}");
+        let named = fake.get(&anchor.key).expect("it stays")["data"]["jobs"].clone();
+        let named = named.as_str().expect("its Jobs").split(' ').count();
+        assert_eq!(named, usize::try_from(lost).expect("few") + 1);
+        assert_clean(&mut fake, &anchor, 1, 0);
+        assert_restored(&fake, true);
+    }
+}
