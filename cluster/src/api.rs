@@ -410,7 +410,8 @@ pub fn key_of(object: &Value) -> Key {
     Key { kind: kind.expect("an object of ours has a kind"), namespace, name }
 }
 
-fn classify(error: Error, what: &str) -> ApiError {
+/// What an error of the client means for a plan.
+pub(crate) fn classify(error: Error, what: &str) -> ApiError {
     let said = |code, text: &str| Failure::new(code, format!("{what}: {text}"));
     let status: Box<Status> = match error {
         Error::Api(status) => status,

@@ -40,8 +40,8 @@ pub struct Driver<'a> {
     looked_at: BTreeMap<Query, Instant>,
     /// When a watch told something last, or all was read instead.
     heard: Instant,
-    /// The lock in an application's pod; it ends with us.
-    session: Option<Session>,
+    /// The lock in an application's pod, and whose it is; it ends with us.
+    session: Option<(Hook, Session)>,
     /// The log of the pod that runs.
     log: Option<(Key, BoxStream<'static, String>)>,
     /// Since when no request has been answered, and how long the next pause is.
@@ -141,7 +141,7 @@ impl<'a> Driver<'a> {
     async fn quiesce(&mut self, hook: &Hook, attempt: u32) {
         let state = match hooks::begin(self.api, hook).await {
             Ok(session) => {
-                self.session = Some(session);
+                self.session = Some((hook.clone(), session));
                 LockState::Held
             }
             Err(why) => LockState::Broken(why),
@@ -151,15 +151,24 @@ impl<'a> Driver<'a> {
 
     async fn resume(&mut self, taken: Option<String>) {
         let Some(lock) = self.seen.lock().cloned() else { return };
-        let ended = match self.session.take() {
-            Some(session) => session.end().await,
-            None => Err("it was let go of before".into()),
-        };
-        let state = match ended {
-            Ok(()) => LockState::Released(taken),
-            Err(why) => LockState::Broken(why),
+        let state = match self.session.take() {
+            Some((hook, session)) => match session.end().await {
+                Ok(()) => LockState::Released(taken),
+                Err(why) => self.broken(&hook, why).await,
+            },
+            None => LockState::Broken("it was let go of before".into()),
         };
         self.seen.set_lock(Lock { state, ..lock });
+    }
+
+    /// A lock that did not end as it should: the application is let go on, whatever is left of it.
+    async fn broken(&self, hook: &Hook, why: String) -> LockState {
+        LockState::Broken(match hooks::let_go(self.api, hook).await {
+            Ok(()) => why,
+            Err(second) => {
+                format!("{why}; and it may still hold still, as letting it go on failed: {second}")
+            }
+        })
     }
 
     async fn pause(&mut self, why: Failure) -> Result<(), Failure> {
@@ -238,7 +247,7 @@ impl<'a> Driver<'a> {
         self.follow(&wait).await;
         let broken = async {
             match &mut self.session {
-                Some(session) => session.broken().await,
+                Some((_, session)) => session.broken().await,
                 None => std::future::pending().await,
             }
         };
@@ -261,9 +270,11 @@ impl<'a> Driver<'a> {
             never = said => never,
             change = changed => change,
             why = broken => {
-                self.session = None;
-                if let Some(lock) = self.seen.lock().cloned() {
-                    self.seen.set_lock(Lock { state: LockState::Broken(why), ..lock });
+                if let Some((hook, _)) = self.session.take()
+                    && let Some(lock) = self.seen.lock().cloned()
+                {
+                    let state = self.broken(&hook, why).await;
+                    self.seen.set_lock(Lock { state, ..lock });
                 }
                 return Ok(());
             }

@@ -1,53 +1,80 @@
 //! Locks in an application's pod, by exec.
 //!
-//! The command holds the lock from its first line of output until its input ends. Its input ends
-//! when we close it, when our connection is closed, and, whatever becomes of the connection, when
-//! its time is over: a process in the container sees to that, also when whoever asked for the lock
-//! is dead or cut off. Where the container's own processes are killed, nobody runs what lets go.
+//! The hook holds the lock from its first line of output until its input ends. Its input ends when
+//! we ask for that, when our connection is closed, and, whatever becomes of the connection, when
+//! its time is over: processes in the container see to that, also when whoever asked for the lock
+//! is dead or cut off. See [`script`] for how that is proved.
 
-use crate::api::Api;
-use crate::engine::{Hook, Key, Kind, Meta};
+mod script;
+
+use crate::api::{Api, classify};
+use crate::engine::{Failure, Hook, Key, Kind, Meta, exit};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{AttachParams, AttachedProcess};
-use std::time::Duration;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::sync::mpsc;
 
-/// The lock's time is over by itself then, and the answer has a while to come.
-const MARGIN: Duration = Duration::from_secs(5);
 /// A lock that does not hold by then is none: others count its time from the moment before.
 const BEGIN: Duration = Duration::from_secs(30);
+/// What lets go of a lock may take so long, once it was asked to.
+const LET_GO: Duration = Duration::from_secs(60);
+/// What came before the end of a connection is read for so long.
+const DRAIN: Duration = Duration::from_secs(1);
 /// Of what a command says on its way to an error.
-const ERROR_CHARS: u64 = 2000;
+const ERROR_BYTES: u64 = 2000;
 
-/// Runs `$1` with an input that ends with ours, or after `$2` seconds. POSIX `sh` is enough.
-///
-/// `cat` is the input: it ends with ours, or is ended. The watchdog's own children hold no end of
-/// that pipe.
-const SCRIPT: &str = r#"
-exec 3<&0 4>&1
-{
-  cat <&3 & input=$!
-  ( sleep "$2" & pause=$!
-    trap 'kill $pause 2>/dev/null; exit 0' TERM
-    wait $pause
-    echo 'mover: timeout' >&4
-    kill $input 2>/dev/null
-  ) >/dev/null 2>&1 3<&- & watchdog=$!
-  wait $input
-  kill $watchdog 2>/dev/null
-} | sh -c "$1" 3<&- 4>&-
-status=$?
-[ $status = 0 ] && echo 'mover: unlocked'
-exit $status
-"#;
+/// What the script says, and how its connection ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Said {
+    Locked,
+    Asked,
+    Timeout,
+    Unlocked,
+    Failed(String),
+    /// Nobody knows how it ended.
+    Lost(String),
+}
+
+impl Said {
+    fn parse(line: &str) -> Self {
+        match line.strip_prefix("mover: ") {
+            Some("locked") => Self::Locked,
+            Some("asked") => Self::Asked,
+            Some("timeout") => Self::Timeout,
+            Some("unlocked") => Self::Unlocked,
+            Some(said) if said.starts_with("failed ") => {
+                Self::Failed(said.trim_start_matches("failed ").to_owned())
+            }
+            _ => Self::Lost(format!("its pod answered {line:?}")),
+        }
+    }
+
+    /// Why a lock that said this does not count.
+    fn why(self) -> String {
+        match self {
+            Self::Timeout => "its time was over before the snapshot was taken".into(),
+            Self::Unlocked => "the hook ended by itself".into(),
+            Self::Failed(status) => format!("the hook ended with status {status}"),
+            Self::Lost(why) => why,
+            Self::Locked | Self::Asked => "its pod answered in another order".into(),
+        }
+    }
+}
 
 /// A lock that holds.
 pub struct Session {
     /// Our end of its input.
-    input: Option<Box<dyn tokio::io::AsyncWrite + Send + Sync + Unpin>>,
-    lines: mpsc::UnboundedReceiver<String>,
+    input: Box<dyn tokio::io::AsyncWrite + Send + Sync + Unpin>,
+    said: mpsc::UnboundedReceiver<Said>,
+    /// What it said that nobody has heard the end of yet.
+    first: Option<Said>,
+    /// Holds the connection.
+    task: tokio::task::JoinHandle<()>,
+    errors: mpsc::UnboundedReceiver<String>,
+    /// When it was asked for: it holds no longer than its time after that.
+    since: Instant,
     limit: Duration,
 }
 
@@ -57,6 +84,37 @@ impl std::fmt::Debug for Session {
     }
 }
 
+/// The pod and the container are the very ones that the hook names.
+async fn is_same(api: &Api, hook: &Hook) -> Result<(), String> {
+    let key = Key::new(Kind::Pod, &hook.namespace, &hook.pod);
+    let found = api.get(&key).await.map_err(|why| Failure::from(why).to_string())?;
+    let found = found.ok_or_else(|| format!("{key} is gone"))?;
+    if Meta::of(&found).uid != hook.uid {
+        return Err(format!("{key} is another pod than before"));
+    }
+    let mut status = found["status"]["containerStatuses"].as_array().into_iter().flatten();
+    let id = status.find(|at| at["name"] == hook.container.as_str());
+    match id.and_then(|at| at["containerID"].as_str()) == Some(&hook.container_id) {
+        true => Ok(()),
+        false => Err(format!("container {} of {key} has begun anew", hook.container)),
+    }
+}
+
+async fn exec(
+    api: &Api,
+    hook: &Hook,
+    command: &[&str],
+    with_input: bool,
+) -> Result<AttachedProcess, kube::Error> {
+    let pods: kube::Api<Pod> = kube::Api::namespaced(api.client().clone(), &hook.namespace);
+    let parameters = AttachParams::default()
+        .container(&hook.container)
+        .stdin(with_input)
+        .stdout(true)
+        .stderr(true);
+    pods.exec(&hook.pod, command.iter().copied(), &parameters).await
+}
+
 /// Takes the lock, in the very container that the hook names.
 ///
 /// # Errors
@@ -64,148 +122,266 @@ impl std::fmt::Debug for Session {
 /// For people: the pod or its container is another one, or the command ended before it held.
 pub async fn begin(api: &Api, hook: &Hook) -> Result<Session, String> {
     let key = Key::new(Kind::Pod, &hook.namespace, &hook.pod);
-    let found = api.get(&key).await.map_err(|why| crate::engine::Failure::from(why).to_string())?;
-    let found = found.ok_or_else(|| format!("{key} is gone"))?;
-    if Meta::of(&found).uid != hook.uid {
-        return Err(format!("{key} is another pod than before"));
-    }
-    let status = found["status"]["containerStatuses"].as_array().into_iter().flatten();
-    let id = status.clone().find(|at| at["name"] == hook.container.as_str());
-    if id.and_then(|at| at["containerID"].as_str()) != Some(&hook.container_id) {
-        return Err(format!("container {} of {key} has begun anew", hook.container));
-    }
-    let pods: kube::Api<Pod> = kube::Api::namespaced(api.client().clone(), &hook.namespace);
+    is_same(api, hook).await?;
+    let since = Instant::now();
+    let limit = Duration::from_secs(hook.timeout_seconds);
     let seconds = hook.timeout_seconds.to_string();
-    let command = ["sh", "-c", SCRIPT, "mover", &hook.command, &seconds];
-    let parameters =
-        AttachParams::default().container(&hook.container).stdin(true).stdout(true).stderr(true);
-    let process = tokio::time::timeout(BEGIN, pods.exec(&hook.pod, command, &parameters)).await;
+    let command = ["sh", "-c", script::SESSION, "mover", &hook.command, &seconds];
+    let process = tokio::time::timeout(BEGIN, exec(api, hook, &command, true)).await;
     let mut process = process
         .map_err(|_| format!("{key} does not answer"))?
         .map_err(|why| format!("run the hook in {key}: {why}"))?;
     let input = process.stdin().ok_or("the hook has no input")?;
-    let (sender, lines) = mpsc::unbounded_channel();
-    tokio::spawn(read(process, sender));
-    let limit = Duration::from_secs(hook.timeout_seconds) + MARGIN;
-    let mut session = Session { input: Some(Box::new(input)), lines, limit };
-    match tokio::time::timeout(limit.min(BEGIN), session.lines.recv()).await {
-        Ok(Some(line)) if !is_last(&line) => Ok(session),
-        Ok(Some(line)) => Err(said(&line)),
-        Ok(None) => Err("the hook ended before it held the lock".into()),
-        Err(_) => Err(format!("the hook said nothing within {} s", limit.min(BEGIN).as_secs())),
+    let (sender, said) = mpsc::unbounded_channel();
+    let (errors_sender, errors) = mpsc::unbounded_channel();
+    let task = tokio::spawn(read(process, sender, errors_sender));
+    let input = Box::new(input);
+    let mut session = Session { input, said, first: None, task, errors, since, limit };
+    match tokio::time::timeout(limit.min(BEGIN), session.said.recv()).await {
+        Ok(Some(Said::Locked)) => {}
+        Ok(Some(Said::Unlocked)) => {
+            return Err(session.explain("the hook ended before it held the lock".into()).await);
+        }
+        Ok(Some(said)) => return Err(session.explain(said.why()).await),
+        Ok(None) => return Err(session.explain(LOST.into()).await),
+        Err(_) => {
+            let limit = limit.min(BEGIN).as_secs();
+            let why = format!("the hook wrote no line within {limit} s");
+            return Err(session.explain(why).await);
+        }
+    }
+    // A container that began anew since then has run the hook in the place of the one that is meant.
+    match is_same(api, hook).await {
+        Ok(()) => Ok(session),
+        Err(why) => {
+            let _ = session.end().await;
+            Err(why)
+        }
     }
 }
 
-const ENDED: &str = "mover: ended ";
+const LOST: &str = "the connection to its pod was lost";
 
-fn is_last(line: &str) -> bool {
-    ["mover: timeout", "mover: unlocked"].contains(&line) || line.starts_with(ENDED)
-}
-
-fn said(line: &str) -> String {
-    match line {
-        "mover: timeout" => "its time was over before the snapshot was taken".into(),
-        "mover: unlocked" => "the hook ended by itself".into(),
-        line => line.strip_prefix(ENDED).unwrap_or(line).to_owned(),
-    }
-}
-
-/// Each line of output, and last how it ended.
-async fn read(mut process: AttachedProcess, sender: mpsc::UnboundedSender<String>) {
-    let errors = process.stderr().map(|stream| {
-        tokio::spawn(async move {
-            let mut text = Vec::new();
-            let _ = stream.take(ERROR_CHARS).read_to_end(&mut text).await;
-            String::from_utf8_lossy(&text).trim().to_owned()
-        })
+/// What the script says, line by line, until it or its connection ends.
+async fn read(
+    mut process: AttachedProcess,
+    sender: mpsc::UnboundedSender<Said>,
+    errors: mpsc::UnboundedSender<String>,
+) {
+    let stderr = process.stderr();
+    tokio::spawn(async move {
+        let Some(mut stderr) = stderr else { return };
+        let _ = errors.send(first_bytes(&mut stderr).await);
+        // A stream that nobody reads would hold up the others.
+        let _ = tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await;
     });
-    if let Some(stream) = process.stdout() {
-        let lines = BufReader::new(stream).lines();
+    let stdout = process.stdout();
+    let sender_of_lines = sender.clone();
+    let lines = async move {
+        let Some(stdout) = stdout else { return };
+        let lines = BufReader::new(stdout).lines();
         let lines = futures::stream::unfold(lines, |mut lines| async move {
             Some((lines.next_line().await.ok().flatten()?, lines))
         });
         let mut lines = std::pin::pin!(lines);
         while let Some(line) = lines.next().await {
-            let _ = sender.send(line);
+            let _ = sender_of_lines.send(Said::parse(&line));
         }
-    }
-    let status = match process.take_status() {
-        Some(status) => status.await,
-        None => None,
+    };
+    // It comes when the process has ended, and as nothing when the connection has. The streams do not
+    // end by themselves then, and the process object has to live until then.
+    let status = process.take_status();
+    let mut status = std::pin::pin!(async {
+        match status {
+            Some(status) => status.await,
+            None => None,
+        }
+    });
+    let mut lines = std::pin::pin!(lines);
+    let status = tokio::select! {
+        () = &mut lines => tokio::time::timeout(DRAIN, &mut status).await.ok().flatten(),
+        status = &mut status => {
+            let _ = tokio::time::timeout(DRAIN, &mut lines).await;
+            status
+        }
     };
     let failed = status.filter(|status| status.status.as_deref() != Some("Success"));
     let why = failed.and_then(|status| status.message).unwrap_or_default();
-    let errors = match errors {
-        Some(errors) => errors.await.unwrap_or_default(),
-        None => String::new(),
-    };
-    let parts: Vec<&str> =
-        [why.as_str(), errors.as_str()].into_iter().filter(|text| !text.is_empty()).collect();
-    let _ = sender.send(format!("{ENDED}the hook ended: {}", parts.join(": ")));
+    let why = if why.is_empty() { LOST.to_owned() } else { format!("{LOST}: {why}") };
+    let _ = sender.send(Said::Lost(why));
+}
+
+async fn first_bytes(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> String {
+    let mut text = Vec::new();
+    let _ = stream.take(ERROR_BYTES).read_to_end(&mut text).await;
+    String::from_utf8_lossy(&text).trim().to_owned()
+}
+
+/// The connection ends with it, and so does the hook's input.
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 impl Session {
     /// Waits until the lock holds no longer, which nobody asked for; the reason.
     pub async fn broken(&mut self) -> String {
-        loop {
-            match self.lines.recv().await {
-                Some(line) if is_last(&line) => return said(&line),
-                Some(_) => {}
-                None => return "the connection to its pod was lost".into(),
-            }
+        // Whoever waits for it may turn to something else before the reason is explained.
+        if self.first.is_none() {
+            let said = self.said.recv().await;
+            self.first = Some(said.unwrap_or_else(|| Said::Lost(LOST.into())));
         }
+        let why = self.first.clone().map(Said::why).unwrap_or_default();
+        self.explain(why).await
     }
 
-    /// Lets go of the lock.
+    /// Has the lock let go of.
     ///
     /// # Errors
     ///
-    /// For people: it had not lived until now.
+    /// For people: it had not lived until now, or nobody knows whether it was let go of.
     pub async fn end(mut self) -> Result<(), String> {
-        let mut ended = None;
         // What was said until now was said while the lock should have held.
-        while let Ok(line) = self.lines.try_recv() {
-            if is_last(&line) {
-                ended = Some(said(&line));
+        let early = self.first.take().or_else(|| self.said.try_recv().ok()).map(Said::why);
+        // One that was stopped, or cut off, may be told so late.
+        let late = self.since.elapsed() >= self.limit;
+        let asked = async {
+            self.input.write_all(script::END).await?;
+            self.input.flush().await
+        };
+        if let Err(why) = asked.await {
+            return Err(early.unwrap_or_else(|| format!("{LOST}: {why}")));
+        }
+        if let Some(why) = early {
+            return Err(self.explain(why).await);
+        }
+        if late {
+            return Err(Said::Timeout.why());
+        }
+        let ended = async {
+            match self.said.recv().await {
+                Some(Said::Asked) => self.said.recv().await,
+                other => other,
             }
-        }
-        drop(self.input.take());
-        if let Some(why) = ended {
-            return Err(why);
-        }
-        match tokio::time::timeout(self.limit, self.last()).await {
-            Ok(line) if line == "mover: unlocked" => Ok(()),
-            Ok(line) => Err(said(&line)),
+        };
+        match tokio::time::timeout(LET_GO, ended).await {
+            Ok(Some(Said::Unlocked)) => Ok(()),
+            Ok(Some(said)) => Err(self.explain(said.why()).await),
+            Ok(None) => Err(LOST.into()),
             Err(_) => Err("nobody knows whether it was let go of: its own time ends it".into()),
         }
     }
 
-    async fn last(&mut self) -> String {
-        loop {
-            match self.lines.recv().await {
-                Some(line) if is_last(&line) => return line,
-                Some(_) => {}
-                None => return format!("{ENDED}the connection to its pod was lost"),
-            }
+    /// A reason, and what the hook has written of it.
+    async fn explain(&mut self, why: String) -> String {
+        // It comes when the hook has ended, and the hook may have been cut off.
+        let errors = tokio::time::timeout(Duration::from_secs(1), self.errors.recv()).await;
+        match errors {
+            Ok(Some(errors)) if !errors.is_empty() => format!("{why}: {errors}"),
+            _ => why,
         }
     }
 }
 
+/// Runs what lets go of a lock, by itself: where the hook's own processes are gone, nobody else
+/// does.
+///
+/// # Errors
+///
+/// For people: it could not run, or has failed.
+pub async fn let_go(api: &Api, hook: &Hook) -> Result<(), String> {
+    let Some(after) = &hook.after else { return Ok(()) };
+    // With another container the lock is gone, too.
+    is_same(api, hook).await?;
+    let command = ["sh", "-c", after, "mover"];
+    run(api, hook, &command).await.map(drop).map_err(|(_, why)| why)
+}
+
+/// Asks whether a hook can run there at all, before anything is made.
+///
+/// # Errors
+///
+/// No shell, or no right to run one.
+pub async fn probe(api: &Api, hook: &Hook) -> Result<(), Failure> {
+    let key = Key::new(Kind::Pod, &hook.namespace, &hook.pod);
+    let what = format!("no hook can run in container {} of {key}", hook.container);
+    match run(api, hook, &["sh", "-c", script::PROBE, "mover"]).await {
+        Ok(said) if said.trim() == "mover: here" => Ok(()),
+        Ok(said) => Err(Failure::new(exit::USAGE, format!("{what}: it answered {said:?}"))),
+        Err((exit::DENIED, why)) => Err(Failure::new(exit::DENIED, format!("{what}: {why}"))
+            .hint("a hook needs the right to create pods/exec in that namespace")),
+        Err((exit::RETRYABLE, why)) => Err(Failure::new(exit::RETRYABLE, format!("{what}: {why}"))
+            .hint("run the same command again")),
+        Err((_, why)) => Err(Failure::new(exit::USAGE, format!("{what}: {why}")).hint(
+            "it needs sh, cat, head and sleep: name a container that has them by --hook-container",
+        )),
+    }
+}
+
+/// Runs a short command to its end: its output, or an exit code and the reason.
+async fn run(api: &Api, hook: &Hook, command: &[&str]) -> Result<String, (u8, String)> {
+    let lost = |why: String| (exit::RETRYABLE, why);
+    let process = tokio::time::timeout(BEGIN, exec(api, hook, command, false)).await;
+    let process = process.map_err(|_| lost("its pod does not answer".into()))?;
+    let mut process = process.map_err(|why| {
+        let why = Failure::from(classify(why, "run a command there"));
+        (why.exit_code, why.message)
+    })?;
+    let (stdout, stderr) = (process.stdout(), process.stderr());
+    let status = process.take_status();
+    let ended = async {
+        let output = async {
+            match stdout {
+                Some(mut stream) => first_bytes(&mut stream).await,
+                None => String::new(),
+            }
+        };
+        let errors = async {
+            match stderr {
+                Some(mut stream) => first_bytes(&mut stream).await,
+                None => String::new(),
+            }
+        };
+        let status = async {
+            match status {
+                Some(status) => status.await,
+                None => None,
+            }
+        };
+        let mut streams = std::pin::pin!(async { futures::join!(output, errors) });
+        let mut status = std::pin::pin!(status);
+        tokio::select! {
+            texts = &mut streams => (texts, status.await),
+            status = &mut status => {
+                let texts = tokio::time::timeout(DRAIN, &mut streams).await;
+                (texts.unwrap_or_default(), status)
+            }
+        }
+    };
+    let ended = tokio::time::timeout(LET_GO, ended).await;
+    let ((output, errors), status) =
+        ended.map_err(|_| lost(format!("it did not end within {} s", LET_GO.as_secs())))?;
+    let status = status.ok_or_else(|| lost(LOST.into()))?;
+    if status.status.as_deref() == Some("Success") {
+        return Ok(output);
+    }
+    let why = [status.message.unwrap_or_default(), errors];
+    let why: Vec<&str> = why.iter().map(String::as_str).filter(|it| !it.is_empty()).collect();
+    Err((exit::USAGE, why.join(": ")))
+}
+
+/// What a hook is made of: its command, and what lets go of its lock by itself, if there is such a
+/// command.
+pub type Commands = (String, Option<String>);
+
 /// A hook out of two commands: what takes the lock, and what lets go of it.
-pub fn pair(before: &str, after: &str) -> String {
-    format!(
-        "sh -c {} >&2 || exit 1; echo locked; cat >/dev/null; sh -c {} >&2",
-        quoted(before),
-        quoted(after)
-    )
+pub fn pair(before: &str, after: &str) -> Commands {
+    (script::pair(before, after, script::Half::LetGo), Some(after.to_owned()))
 }
 
 /// Freezes a filesystem. The container has to be allowed to: `CAP_SYS_ADMIN`.
-pub fn fsfreeze(path: &str) -> String {
-    let path = quoted(path);
-    pair(&format!("fsfreeze --freeze {path}"), &format!("fsfreeze --unfreeze {path}"))
-}
-
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
+pub fn fsfreeze(path: &str) -> Commands {
+    let thaw = script::thaw(path);
+    (script::pair(&script::freeze(path), &thaw, script::Half::IsNone), Some(thaw))
 }

@@ -204,14 +204,15 @@ pub(super) struct Hook {
     /// Shell command that has the application hold still
     #[arg(long, value_name = "COMMAND", requires = "hook_after", conflicts_with = "fsfreeze")]
     pub(super) hook_before: Option<String>,
-    /// Shell command that lets it go on
+    /// Shell command that lets it go on; it may run twice, and after a first one that failed
     #[arg(long, value_name = "COMMAND", requires = "hook_before")]
     pub(super) hook_after: Option<String>,
     /// Freeze the filesystem at this path of the container, which needs CAP_SYS_ADMIN
     #[arg(long, value_name = "PATH")]
     pub(super) fsfreeze: Option<String>,
     /// Seconds after which the application goes on, whatever happens
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60,
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(super) hook_timeout: u64,
     /// When it went on before the snapshot was taken: fail, or take the snapshot as it is
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnTimeout::Fail)]

@@ -114,6 +114,9 @@ pub struct Hook {
     pub container_id: String,
     /// Shell command that holds the lock from its first line of output until its input ends.
     pub command: String,
+    /// Shell command that lets go of the lock by itself, if there is one: it may run twice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
     /// The lock is let go of after so long, whatever happens.
     pub timeout_seconds: u64,
     /// What follows where the lock was let go of before the snapshot was taken.

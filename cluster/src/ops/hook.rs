@@ -11,8 +11,8 @@ pub struct HookOptions {
     pub pod: Option<String>,
     /// Its container, where it has several.
     pub container: Option<String>,
-    /// Holds the lock from its first line of output until its input ends.
-    pub command: String,
+    /// See [`crate::hooks`].
+    pub commands: crate::hooks::Commands,
     /// Seconds after which the lock is let go of.
     pub timeout_seconds: u64,
     /// What follows then.
@@ -23,7 +23,7 @@ pub struct HookOptions {
 ///
 /// # Errors
 ///
-/// No pod, or no container, that can be meant.
+/// No pod, or no container, that can be meant; one that no hook can run in.
 pub async fn find(
     api: &Api,
     namespace: &str,
@@ -42,16 +42,20 @@ pub async fn find(
     let Meta { name, uid, .. } = Meta::of(&pod);
     let (container, container_id) = container_of(&pod, options.container.as_deref())
         .map_err(|why| Failure::new(exit::USAGE, format!("pod/{name}: {why}")))?;
-    Ok(Hook {
+    let (command, after) = options.commands.clone();
+    let hook = Hook {
         namespace: namespace.into(),
         pod: name,
         uid,
         container,
         container_id,
-        command: options.command.clone(),
+        command,
+        after,
         timeout_seconds: options.timeout_seconds,
         on_timeout: options.on_timeout,
-    })
+    };
+    crate::hooks::probe(api, &hook).await?;
+    Ok(hook)
 }
 
 async fn the_pod_of(api: &Api, namespace: &str, claim: &str) -> Result<Value, Failure> {

@@ -96,6 +96,7 @@ fn hooked(mut request: Request, on_timeout: OnTimeout) -> Request {
             container: "db".into(),
             container_id: "containerd://1".into(),
             command: "hold".into(),
+            after: None,
             timeout_seconds: 60,
             on_timeout,
         });

@@ -158,8 +158,8 @@ async fn back_up(
 
 fn hook(given: &args::Hook) -> Option<hook::HookOptions> {
     let pair = given.hook_before.as_ref().zip(given.hook_after.as_ref());
-    let command = match (&given.hook_session, pair, &given.fsfreeze) {
-        (Some(command), ..) => command.clone(),
+    let commands = match (&given.hook_session, pair, &given.fsfreeze) {
+        (Some(command), ..) => (command.clone(), None),
         (None, Some((before, after)), _) => hooks::pair(before, after),
         (None, None, Some(path)) => hooks::fsfreeze(path),
         (None, None, None) => return None,
@@ -167,7 +167,7 @@ fn hook(given: &args::Hook) -> Option<hook::HookOptions> {
     Some(hook::HookOptions {
         pod: given.hook_pod.clone(),
         container: given.hook_container.clone(),
-        command,
+        commands,
         timeout_seconds: given.hook_timeout,
         on_timeout: match given.hook_on_timeout {
             args::OnTimeout::Fail => OnTimeout::Fail,
