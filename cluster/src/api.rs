@@ -179,9 +179,18 @@ impl Api {
     ///
     /// See [`ApiError`].
     pub async fn delete(&self, key: &Key, uid: &str) -> Result<Option<Value>, ApiError> {
+        self.delete_version(key, uid, None).await
+    }
+
+    async fn delete_version(
+        &self,
+        key: &Key,
+        uid: &str,
+        version: Option<&str>,
+    ) -> Result<Option<Value>, ApiError> {
         let mut parameters = DeleteParams::default().preconditions(kube::api::Preconditions {
             uid: Some(uid.to_owned()),
-            resource_version: None,
+            resource_version: version.map(str::to_owned),
         });
         // Its pods first: what they use is removed next.
         if key.kind == Kind::Job {
@@ -209,6 +218,9 @@ impl Api {
                 (key.clone(), self.patch(key, (uid, Some(version)), patch).await.map(Some))
             }
             Step::Delete { key, uid } => (key.clone(), self.delete(key, uid).await),
+            Step::DeleteVersion { key, uid, version } => {
+                (key.clone(), self.delete_version(key, uid, Some(version)).await)
+            }
         };
         match answer {
             Ok(object) => seen.set_object(key, object),

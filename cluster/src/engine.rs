@@ -16,6 +16,7 @@ pub mod choice;
 mod doctor;
 mod fence;
 mod handover;
+mod in_place;
 mod job;
 mod names;
 mod object;
@@ -24,9 +25,12 @@ mod parts;
 mod place;
 mod plan;
 mod quiesce;
+mod rebind;
 mod request;
 mod restore;
 mod step;
+mod target;
+mod users;
 mod views;
 
 pub use doctor::{Finding, Level, Question, doctor};
@@ -38,7 +42,10 @@ pub use parts::{Finished, JOBS_MAX};
 pub use place::{DEFAULT_NAME, SHARED_NAMESPACE, parse_repository, repository, repository_key};
 pub use plan::{Mandate, anchor, outcome_of, plan, request_of};
 pub use request::{
-    Backup, ChangesService, ClaimRef, Hook, Limits, OnTimeout, Repository, Request, Restore, notes,
+    Backup, ChangesService, ClaimRef, Hook, InPlace, Limits, OnTimeout, Repository, Request,
+    Restore, notes,
 };
 pub use step::{Failure, Next, Outcome, Planned, Step, Stop, Wait, exit};
+pub use target::{Target, target};
+pub use users::without_pods;
 pub use views::*;

@@ -3,6 +3,7 @@
 
 pub mod backup;
 pub mod hook;
+pub mod in_place;
 pub mod look;
 pub mod lookup;
 pub mod operation;

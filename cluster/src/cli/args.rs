@@ -165,13 +165,16 @@ pub(super) struct Doctor {
 pub(super) struct Restore {
     /// PVC@latest, PVC@2026-11-22 or PVC@ID; CLUSTER/NAMESPACE/PVC@… for a volume of another place
     pub(super) backup: String,
-    /// The new claim: pvc/NAME
+    /// The new claim, or with --in-place one that exists: pvc/NAME
     #[arg(long, value_name = "CLAIM")]
     pub(super) to: String,
     /// Repository, as [NAMESPACE/]NAME; looked for in the namespace, then in mover-system
     /// [default: default]
     #[arg(long, short, value_name = "NAME")]
     pub(super) repository: Option<String>,
+    /// Write onto the volume of a claim that exists and that nobody uses
+    #[arg(long, conflicts_with_all = ["storage_class", "size"])]
+    pub(super) in_place: bool,
     /// Class of the new claim [default: the source's, or the cluster's default]
     #[arg(long, value_name = "NAME")]
     pub(super) storage_class: Option<String>,

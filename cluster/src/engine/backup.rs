@@ -1,5 +1,6 @@
 //! A backup: Lease, snapshot, volume of it, Job.
 
+use super::choice;
 use super::handover;
 use super::job::{Access, JobSpec, changes_arguments, job};
 use super::names::{self, Anchor, BASE_OF, MODE_CHANGE, OWNER, ROLE, SOURCE};
@@ -9,7 +10,7 @@ use super::parts::{Context, SummaryFor, with_reason};
 use super::quiesce;
 use super::request::Backup;
 use super::step::{Failure, Planned, Step, Stop, exit};
-use super::views::{Claim, Content, Job, Snapshot};
+use super::views::{Claim, Content, Job, Snapshot, Volume};
 use serde_json::{Value, json};
 
 const DEVICE: &str = "/dev/source";
@@ -34,6 +35,9 @@ pub(super) fn plan(context: &Context<'_>, backup: &Backup) -> Planned<Value> {
         return proved(anchor, finished.summary);
     }
     let has_volume = context.find_ours::<Claim>(&volume)?.is_some();
+    if !has_volume {
+        whole(context, backup)?;
+    }
     let snapshot = match &backup.hook {
         Some(hook) if !has_volume => quiesce::snapshot(context, backup, hook)?,
         _ => take(context, backup, quiesce::attempt(context, backup)?, has_volume)?,
@@ -63,6 +67,24 @@ pub(super) fn plan(context: &Context<'_>, backup: &Backup) -> Planned<Value> {
     let make = |key: &Key| job(anchor, key, "job", &spec(backup, anchor, &volume, &taken));
     let finished = context.run_job(namespace, Some(&volume), SummaryFor::Plan, |_| Ok(()), make)?;
     proved(anchor, finished.summary)
+}
+
+/// The claim is the one that was asked for, and no restore has left it half written. A restore in
+/// place takes the same Lease, so it stays so until the snapshot is taken.
+fn whole(context: &Context<'_>, backup: &Backup) -> Planned<()> {
+    let source = &backup.source;
+    let key = Key::new(Kind::PersistentVolumeClaim, &source.namespace, &source.name);
+    let claim = context.seen.find::<Claim>(&key)?.filter(|claim| claim.meta.uid == source.uid);
+    let name = claim.and_then(|claim| claim.body.spec.volume_name);
+    let Some(name) = name else {
+        let what = format!("{key} is another one than when this backup was asked for");
+        return Err(Failure::new(exit::RETRYABLE, what).hint("run the same command again").into());
+    };
+    let volume = Key::wide(Kind::PersistentVolume, &name);
+    match context.seen.find::<Volume>(&volume)? {
+        Some(found) => Ok(choice::whole(&key, &volume, &found.meta)?),
+        None => Ok(()),
+    }
 }
 
 /// The summary, if it is that of this backup.

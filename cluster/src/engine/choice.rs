@@ -86,6 +86,25 @@ pub fn csi(key: &Key, volume: &Key, raw: &Value) -> Result<CsiSource, Failure> {
     })
 }
 
+/// Whether all of the volume's data is of one state.
+///
+/// # Errors
+///
+/// A restore began to write it in place, and has not proved it.
+pub fn whole(claim: &Key, volume: &Key, meta: &Meta) -> Result<(), Failure> {
+    let Some(mark) = meta.annotations.get(names::HALF_WRITTEN) else { return Ok(()) };
+    let restore = mark.split(' ').next().unwrap_or_default();
+    let namespace = claim.namespace.as_deref().unwrap_or_default();
+    let what = format!(
+        "{claim} may be half written: restore {restore} began to write {volume} in place, and did \
+         not prove it"
+    );
+    Err(Failure::new(exit::INTEGRITY, what).hint(format!(
+        "restore it again: kubectl mover -n {namespace} restore BACKUP --to pvc/{} --in-place",
+        claim.name
+    )))
+}
+
 /// The class of the volume that is made of the snapshot: the named one, else the claim's.
 ///
 /// # Errors

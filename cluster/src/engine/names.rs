@@ -29,6 +29,16 @@ pub const DRIVER: &str = "mover.dev/driver";
 pub const QUIESCED: &str = "mover.dev/quiesced";
 /// On ConfigMaps that are Repositories.
 pub const REPOSITORY: &str = "mover.dev/repository";
+/// On a volume: the restore that began to write it in place, and has not proved it.
+pub const HALF_WRITTEN: &str = "mover.dev/half-written";
+/// On a volume that is restored in place: how its claim was, and which operation holds it.
+pub const HELD: &str = "mover.dev/in-place";
+/// On a volume: the uid of the operation that was restored in place last, and has ended.
+pub const ENDED: &str = "mover.dev/in-place-ended";
+/// On a claim that is about to be exchanged: the uid of the operation.
+pub const CLAIMED: &str = "mover.dev/in-place";
+/// On a volume: the backup that it came out of.
+pub const RESTORED: &str = "mover.dev/restored-from";
 /// Role of the Jobs' account: it may look at snapshots, for the service of changed blocks.
 pub const CHANGES_ROLE: &str = "mover-changed-blocks";
 /// Lets a block volume be made of a filesystem's snapshot.
@@ -75,9 +85,9 @@ impl Anchor {
         Key::new(Kind::Job, namespace, &format!("mover-{}-{number}", self.uid))
     }
 
-    /// The filesystem volume that takes the place of a restored block volume.
+    /// The volume object that is made for a volume of the storage which has one already.
     pub fn handed_volume(&self) -> Key {
-        Key::wide(Kind::PersistentVolume, &format!("mover-{}", self.uid))
+        handed_volume(&self.uid)
     }
 
     /// `metadata` of an object that the operation makes.
@@ -103,6 +113,11 @@ impl Anchor {
     pub fn reference(&self) -> Value {
         json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": self.key.name, "uid": self.uid })
     }
+}
+
+/// The volume object that an operation of this uid makes.
+pub(super) fn handed_volume(uid: &str) -> Key {
+    Key::wide(Kind::PersistentVolume, &format!("mover-{uid}"))
 }
 
 /// The Lease that serialises operations on one claim that exists.

@@ -84,6 +84,8 @@ struct Known {
     changed: Duration,
     /// When it was last told.
     told: Duration,
+    /// The number of that answer among all.
+    number: u64,
     /// It is to be read again before anything follows from it.
     stale: bool,
     /// Of a list.
@@ -95,6 +97,8 @@ struct Known {
 pub struct Observed {
     now: Duration,
     known: BTreeMap<Query, Known>,
+    /// Answers until now.
+    answers: u64,
     /// By uid.
     first_seen: BTreeMap<String, Duration>,
     /// When all was last forgotten.
@@ -220,12 +224,16 @@ impl Observed {
 
     fn set(&mut self, query: Query, answer: Answer) {
         let changed = self.now;
+        self.answers += 1;
+        let number = self.answers;
         match self.known.get_mut(&query) {
             Some(known) if known.answer == answer => {
                 (known.told, known.stale, known.version) = (changed, false, None);
+                known.number = number;
             }
             known => {
-                let new = Known { answer, changed, told: changed, stale: false, version: None };
+                let told = changed;
+                let new = Known { answer, changed, told, number, stale: false, version: None };
                 match known {
                     Some(known) => *known = new,
                     None => drop(self.known.insert(query, new)),
@@ -301,6 +309,20 @@ impl Observed {
         match self.known.get(query) {
             Some(known) if !known.stale && self.now.saturating_sub(known.told) <= FRESH => Ok(()),
             _ => Err(Stop::Next(Next::Read(query.clone()))),
+        }
+    }
+
+    /// Asks again, unless that was told after the other: what is seen of two may never have been
+    /// true at once, and of some one cannot be as it is seen once the other was.
+    ///
+    /// # Errors
+    ///
+    /// The read, which comes first.
+    pub(super) fn after(&self, query: &Query, other: &Query) -> Planned<()> {
+        let number = |query| self.known.get(query).map(|known| known.number);
+        match number(query) > number(other) {
+            true => Ok(()),
+            false => Err(Stop::Next(Next::Read(query.clone()))),
         }
     }
 

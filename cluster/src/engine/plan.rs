@@ -11,10 +11,10 @@ use super::names::{self, Anchor, CANCEL, STATE};
 use super::object::{Key, Kind};
 use super::observed::{LockState, Object, Observed};
 use super::parts::{Context, JOBS_MAX, save};
-use super::request::{Backup, Request, Restore};
+use super::request::{Backup, InPlace, Request, Restore};
 use super::step::{Failure, Next, Outcome, Planned, Step, Stop, exit};
 use super::views::{ConfigMap, Lease};
-use super::{backup, quiesce, restore};
+use super::{backup, in_place, quiesce, restore};
 use serde_json::{Value, json};
 
 /// The request that an anchor holds.
@@ -103,7 +103,7 @@ pub fn plan(anchor: &Anchor, mandate: Mandate<'_>, seen: &Observed) -> Planned<O
         Err(Stop::Failure(failure)) if failure.exit_code != exit::CANCELLED && !seen.is_fresh() => {
             return Err(Stop::Next(Next::Refresh));
         }
-        Err(Stop::Failure(failure)) => failure.into(),
+        Err(Stop::Failure(failure)) => explain(&request, &found, failure).into(),
         Err(next) => return Err(next),
     };
     Err(save(&found, &outcome).into())
@@ -137,6 +137,17 @@ fn allowed(
     }
 }
 
+/// A failure, with how it leaves what was there before.
+fn explain(request: &Request, found: &Object<ConfigMap>, failure: Failure) -> Failure {
+    match request {
+        Request::Restore(restore) => match &restore.in_place {
+            Some(place) => in_place::explain(restore, place, found, failure),
+            None => failure,
+        },
+        Request::Backup(_) => failure,
+    }
+}
+
 fn subject(request: &Request) -> String {
     match request {
         Request::Backup(backup) => format!("pvc/{}", backup.source.name),
@@ -160,7 +171,10 @@ fn finish(
             let good = outcome.exit_code == 0 && matches!(mandate, Mandate::Request(_));
             after_backup(context, backup, good)
         }
-        Request::Restore(restore) => after_restore(context, restore, found),
+        Request::Restore(restore) => match &restore.in_place {
+            Some(place) => after_in_place(context, restore, place, found, outcome.exit_code == 0),
+            None => after_restore(context, restore, found),
+        },
     };
     for step in steps {
         match step() {
@@ -223,6 +237,30 @@ fn after_restore<'a>(
             return Ok(());
         }
         context.remove_volume(&context.anchor.volume(namespace))
+    }));
+    steps.push(Box::new(move || {
+        let_go(context, &names::target_lease(&restore.namespace, &restore.claim))
+    }));
+    steps
+}
+
+fn after_in_place<'a>(
+    context: &'a Context<'_>,
+    restore: &'a Restore,
+    place: &'a InPlace,
+    found: &'a Object<ConfigMap>,
+    good: bool,
+) -> Steps<'a> {
+    let mut steps: Steps<'a> = vec![
+        Box::new(move || remove_jobs(context, &restore.repository.namespace)),
+        Box::new(move || in_place::remove_block(context, restore)),
+    ];
+    if !good {
+        steps.push(Box::new(move || in_place::give_back(context, restore, place, found)));
+    }
+    steps.push(Box::new(move || match in_place::backups_lease(context, restore, place)? {
+        Some(lease) => let_go(context, &lease),
+        None => Ok(()),
     }));
     steps.push(Box::new(move || {
         let_go(context, &names::target_lease(&restore.namespace, &restore.claim))

@@ -173,7 +173,17 @@ pub struct Backup {
     pub limits: Limits,
 }
 
-/// A restore to a claim that does not exist yet.
+/// The volume that is restored in place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct InPlace {
+    /// Its PersistentVolume.
+    pub volume: String,
+    /// The uid of that: it stays while claims come and go.
+    pub uid: String,
+}
+
+/// A restore to a claim that does not exist yet, or onto the volume of one that does.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Restore {
@@ -187,9 +197,9 @@ pub struct Restore {
     pub backup: String,
     /// Bytes of the backup.
     pub size_bytes: u64,
-    /// Namespace of the new claim.
+    /// Namespace of the claim.
     pub namespace: String,
-    /// Name of the new claim.
+    /// Name of the claim.
     pub claim: String,
     /// Its class.
     pub storage_class: String,
@@ -200,6 +210,9 @@ pub struct Restore {
     /// Of what type, if it is to be a filesystem; empty for that which the driver makes by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filesystem: Option<String>,
+    /// Whether the claim is there, and its volume is written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_place: Option<InPlace>,
     /// Bounds on each step.
     #[serde(default)]
     pub limits: Limits,

@@ -5,22 +5,22 @@
 //! volume.
 
 use super::fence;
+use super::in_place;
 use super::job::{Access, JobSpec, job};
-use super::names;
+use super::names::{self, RESTORED};
 use super::object::{Key, Kind, Query, Selection};
 use super::observed::Object;
 use super::parts::{Context, SummaryFor};
 use super::plan::remove_jobs;
 use super::request::Restore;
 use super::step::{Failure, Planned, Step, Wait, exit};
-use super::views::{Attachment, Claim, ConfigMap, Job, Volume};
+use super::users;
+use super::views::{Claim, ConfigMap, Job, Volume};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::time::Duration;
 
 const DEVICE: &str = "/dev/target";
-/// Says of a volume that it came out of a backup.
-const RESTORED: &str = "mover.dev/restored-from";
 /// A volume of a node that is gone stays attached for six minutes.
 const DETACH: Duration = Duration::from_secs(900);
 
@@ -49,6 +49,9 @@ pub(super) fn plan(
     restore: &Restore,
     anchor: &Object<ConfigMap>,
 ) -> Planned<Value> {
+    if let Some(place) = &restore.in_place {
+        return in_place::plan(context, restore, place, anchor);
+    }
     let target = target_of(restore);
     context.hold(&names::target_lease(&restore.namespace, &restore.claim), &target.to_string())?;
     let namespace = &restore.repository.namespace;
@@ -63,14 +66,8 @@ pub(super) fn plan(
     }
     let make = |key: &Key| fence::closed(job(context.anchor, key, "job", &spec(restore, &volume)));
     let open = |job: &Object<Job>| fence::open(anchor, job, || Ok(()));
-    let summary = context.run_job(namespace, Some(&volume), SummaryFor::Plan, open, make)?.summary;
-    if summary["verified"].is_null() || summary["backup_id"] != restore.backup.as_str() {
-        return Err(Failure::new(
-            exit::BUG,
-            format!("the Job ended well and did not prove backup {}: {summary}", restore.backup),
-        )
-        .into());
-    }
+    let finished = context.run_job(namespace, Some(&volume), SummaryFor::Plan, open, make)?;
+    let summary = proved(restore, finished.summary)?;
     let Some(claim) = context.find_ours::<Claim>(&volume)? else {
         return Err(Failure::new(
             exit::RETRYABLE,
@@ -82,13 +79,24 @@ pub(super) fn plan(
     begin(context, restore, anchor, &claim, summary)
 }
 
-fn target_of(restore: &Restore) -> Key {
+/// The summary, if it is a proof of this backup.
+pub(super) fn proved(restore: &Restore, summary: Value) -> Result<Value, Failure> {
+    if !summary["verified"].is_null() && summary["backup_id"] == restore.backup.as_str() {
+        return Ok(summary);
+    }
+    Err(Failure::new(
+        exit::BUG,
+        format!("the Job ended well and did not prove backup {}: {summary}", restore.backup),
+    ))
+}
+
+pub(super) fn target_of(restore: &Restore) -> Key {
     Key::new(Kind::PersistentVolumeClaim, &restore.namespace, &restore.claim)
 }
 
 fn taken(target: &Key) -> Failure {
     Failure::new(exit::USAGE, format!("{target} exists already"))
-        .hint("name another claim, or delete that one if nobody needs it")
+        .hint("name another claim, or restore onto that one by --in-place")
 }
 
 fn block_claim(context: &Context<'_>, restore: &Restore, key: &Key) -> Value {
@@ -101,7 +109,7 @@ fn block_claim(context: &Context<'_>, restore: &Restore, key: &Key) -> Value {
     names::object(key, context.anchor.meta(key, "volume"), json!({ "spec": spec }))
 }
 
-fn spec<'a>(restore: &'a Restore, volume: &'a Key) -> JobSpec<'a> {
+pub(super) fn spec<'a>(restore: &'a Restore, volume: &'a Key) -> JobSpec<'a> {
     JobSpec {
         repository: &restore.repository,
         arguments: vec![
@@ -109,6 +117,8 @@ fn spec<'a>(restore: &'a Restore, volume: &'a Key) -> JobSpec<'a> {
             format!("{}@id:{}", restore.volume, restore.backup),
             DEVICE.to_owned(),
             "--verify".to_owned(),
+            // It holds a part of this backup if it runs again, and what is restored in place.
+            "--force".to_owned(),
         ],
         device: Some((&volume.name, DEVICE, Access::Write)),
         changes: None,
@@ -138,16 +148,21 @@ fn begin(
     if context.seen.find::<Claim>(&target)?.is_some() {
         return Err(taken(&target).into());
     }
+    Err(record(anchor, &volume, summary).into())
+}
+
+/// Writes the hand-over into the anchor: from here on nothing writes to the volume.
+pub(super) fn record(anchor: &Object<ConfigMap>, volume: &Object<Volume>, summary: Value) -> Step {
     let policy = volume.body.spec.persistent_volume_reclaim_policy.clone();
     let hand_over = HandOver {
         summary,
-        old: name,
-        old_uid: volume.meta.uid,
+        old: volume.key.name.clone(),
+        old_uid: volume.meta.uid.clone(),
         policy: policy.unwrap_or_else(|| "Delete".to_owned()),
     };
     let text = serde_json::to_string(&hand_over).expect("its maps have texts as keys");
     let patch = json!({ "data": { "handover": text } });
-    Err(Step::change(&anchor.key, &anchor.meta, patch).into())
+    Step::change(&anchor.key, &anchor.meta, patch)
 }
 
 /// The same volume of the storage as a filesystem. Annotations of the provisioner come along: they
@@ -194,6 +209,9 @@ pub(super) fn hand_over(
     anchor: &Object<ConfigMap>,
 ) -> Planned<Value> {
     let hand_over = read(anchor)?;
+    if let Some(place) = &restore.in_place {
+        return in_place::hand_over(context, restore, place, &hand_over.summary);
+    }
     match steps(context, restore, &hand_over) {
         Err(super::step::Stop::Failure(why)) => {
             let new = context.seen.find::<Volume>(&context.anchor.handed_volume());
@@ -352,28 +370,27 @@ fn free(context: &Context<'_>, restore: &Restore, old: &Object<Volume>) -> Plann
     }
     let namespace = &restore.repository.namespace;
     remove_jobs(context, namespace)?;
-    let attachments = Selection::all(Kind::VolumeAttachment);
-    let all: Vec<Object<Attachment>> = context.seen.list(&attachments)?;
-    let is_of = |at: &&Object<Attachment>| {
-        at.body.spec.source.persistent_volume_name.as_deref() == Some(&old.key.name)
-    };
-    if let Some(attached) = all.iter().find(is_of) {
-        let node = &attached.body.spec.node_name;
-        let why = format!("{} is still attached to node {node}", old.key);
-        let waited = context.seen.age(&attached.meta.uid);
-        if waited >= DETACH {
-            context.seen.confirm(&attachments.clone().into())?;
-            return Err(Failure::new(exit::RETRYABLE, why)
-                .hint(format!(
-                    "look at {} and at the driver's log, and run the same command again",
-                    attached.key
-                ))
-                .into());
-        }
-        let time = DETACH - waited;
-        return Err(Wait { on: vec![attachments.into()], why, time, pod: None }.into());
-    }
+    detached(context, &old.key)?;
     context.remove(&context.anchor.volume(namespace))
+}
+
+/// Waits until no node has the volume.
+pub(super) fn detached(context: &Context<'_>, volume: &Key) -> Planned<()> {
+    let Some(attached) = users::attachment(context.seen, volume)? else { return Ok(()) };
+    let attachments = Selection::all(Kind::VolumeAttachment);
+    let why = format!("{volume} is still attached to node {}", attached.body.spec.node_name);
+    let waited = context.seen.age(&attached.meta.uid);
+    if waited >= DETACH {
+        context.seen.confirm(&attachments.into())?;
+        return Err(Failure::new(exit::RETRYABLE, why)
+            .hint(format!(
+                "look at {} and at the driver's log, and run the same command again",
+                attached.key
+            ))
+            .into());
+    }
+    let time = DETACH - waited;
+    Err(Wait { on: vec![attachments.into()], why, time, pod: None }.into())
 }
 
 fn claim_of(context: &Context<'_>, restore: &Restore, key: &Key, volume: &Key) -> Value {

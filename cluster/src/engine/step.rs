@@ -42,6 +42,15 @@ pub enum Step {
         /// A merge patch (RFC 7396).
         patch: Value,
     },
+    /// Deletes the object, if it is still of this version.
+    DeleteVersion {
+        /// Which object.
+        key: Key,
+        /// Its uid.
+        uid: String,
+        /// Its `resourceVersion`.
+        version: String,
+    },
     /// Deletes the object, if it is still the one of this uid. What it owns goes with it.
     Delete {
         /// Which object.

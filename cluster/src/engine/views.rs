@@ -48,6 +48,7 @@ views! {
         volume_mode: Option<String>,
         storage_class_name: Option<String>,
         persistent_volume_reclaim_policy: Option<String>,
+        access_modes: Vec<String>,
         capacity: BTreeMap<String, String>,
     }
     /// A volume of a CSI driver.
@@ -117,7 +118,11 @@ views! {
     }
 
     /// Pod.
-    Pod { spec: PodSpec, status: PodStatus }
+    Pod { metadata: PodMeta, spec: PodSpec, status: PodStatus }
+    /// Who made a pod.
+    PodMeta { owner_references: Vec<PodOwner> }
+    /// Such as a StatefulSet.
+    PodOwner { kind: String, name: String }
     /// What a pod is.
     PodSpec { node_name: Option<String>, volumes: Vec<PodVolume> }
     /// A volume of a pod.

@@ -62,7 +62,8 @@ pub async fn request(
     let key = Key::new(Kind::PersistentVolumeClaim, namespace, name);
     let (meta, claim): (Meta, Claim) = must(api, &key).await?;
     let volume_key = choice::bound(&key, &meta, &claim)?;
-    let (_, volume): (Meta, Value) = must(api, &volume_key).await?;
+    let (volume_meta, volume): (Meta, Value) = must(api, &volume_key).await?;
+    choice::whole(&key, &volume_key, &volume_meta)?;
     let csi = &choice::csi(&key, &volume_key, &volume)?;
     let snapshot_class = class(api, &csi.driver, options.snapshot_class.as_deref()).await?;
     let storage_class = choice::storage_class(&key, &claim, options.storage_class.as_deref())?;

@@ -2,9 +2,10 @@
 
 use crate::api::Api;
 use crate::engine::{
-    Failure, Key, Kind, Limits, Meta, ROLE, Repository, Restore, Selection, Wait, exit, notes,
+    self, Failure, Key, Kind, Limits, Meta, ROLE, Repository, Restore, Selection, Wait, exit, notes,
 };
-use crate::ops::lookup;
+use crate::ops::look::look;
+use crate::ops::{in_place, lookup};
 use serde_json::Value;
 
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
@@ -21,6 +22,8 @@ pub struct RestoreOptions {
     pub block: bool,
     /// As a filesystem of this type, whatever is written about the source.
     pub filesystem: Option<String>,
+    /// Onto the volume of a claim that exists.
+    pub in_place: bool,
     /// Bounds on each step.
     pub limits: Limits,
 }
@@ -57,7 +60,7 @@ pub fn source_of(claim: &str) -> String {
     format!("to-{hash:016x}")
 }
 
-/// The request for a restore of a backup to a new claim.
+/// The request for a restore of a backup to a new claim, or onto the volume of one that exists.
 ///
 /// # Errors
 ///
@@ -71,12 +74,13 @@ pub async fn request(
     tell: impl FnMut(&Wait),
 ) -> Result<Restore, Failure> {
     let key = Key::new(Kind::PersistentVolumeClaim, namespace, claim);
-    // One of ours is where a restore that was interrupted had come to.
-    let found = api.get(&key).await?.map(|found| Meta::of(&found));
-    if found.is_some_and(|found| found.labels.get(ROLE).map(String::as_str) != Some("target")) {
-        return Err(Failure::new(exit::USAGE, format!("{key} exists already"))
-            .hint("name another claim, or delete that one if nobody needs it"));
-    }
+    let place = match options.in_place {
+        true => Some(look(api, |seen| engine::target(seen, &key)).await?),
+        false => {
+            is_free(api, &key).await?;
+            None
+        }
+    };
     let name = full_name(backup, repository, namespace)?;
     let lines = lookup::ask(api, repository, &["show", &name], tell).await?;
     let record = lookup::of_type(&lines, "backup").next().ok_or_else(|| {
@@ -99,8 +103,20 @@ pub async fn request(
         .hint("restore it as a block volume by --block, or set allowModeChange in its ConfigMap: whoever has bucket and key can forge a filesystem that the kernel will parse"));
     }
     let size_bytes = lookup::bytes(record, "size_bytes")?;
-    let capacity = capacity(options.size.as_deref(), note(notes::CAPACITY), size_bytes)?;
-    let modes = note(notes::ACCESS_MODES).unwrap_or("ReadWriteOnce");
+    let (storage_class, capacity, access_modes) = match &place {
+        Some(place) => {
+            let room = bytes_of(&place.capacity);
+            in_place::fits(claim, place, filesystem.as_deref(), (size_bytes, room))?;
+            (place.storage_class.clone(), place.capacity.clone(), place.access_modes.clone())
+        }
+        None => {
+            let noted = note(notes::STORAGE_CLASS);
+            let class = class(api, options.storage_class.as_deref(), noted).await?;
+            let size = capacity(options.size.as_deref(), note(notes::CAPACITY), size_bytes)?;
+            let modes = note(notes::ACCESS_MODES).unwrap_or("ReadWriteOnce");
+            (class, size, modes.split(',').map(str::to_owned).collect())
+        }
+    };
     Ok(Restore {
         repository: repository.clone(),
         asked: backup.to_owned(),
@@ -109,13 +125,24 @@ pub async fn request(
         size_bytes,
         namespace: namespace.into(),
         claim: claim.into(),
-        storage_class: class(api, options.storage_class.as_deref(), note(notes::STORAGE_CLASS))
-            .await?,
+        storage_class,
         capacity,
-        access_modes: modes.split(',').map(str::to_owned).collect(),
+        access_modes,
         filesystem,
+        in_place: place.map(|place| place.place),
         limits: options.limits,
     })
+}
+
+/// Whether there is no claim of that name. One of ours is where a restore that was interrupted had
+/// come to.
+async fn is_free(api: &Api, key: &Key) -> Result<(), Failure> {
+    let found = api.get(key).await?.map(|found| Meta::of(&found));
+    if found.is_none_or(|found| found.labels.get(ROLE).map(String::as_str) == Some("target")) {
+        return Ok(());
+    }
+    Err(Failure::new(exit::USAGE, format!("{key} exists already"))
+        .hint("name another claim, or restore onto that one by --in-place"))
 }
 
 /// The size that was asked for, else that of the source, which may have grown since it was noted.

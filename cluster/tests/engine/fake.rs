@@ -7,6 +7,8 @@
 mod controllers;
 mod programs;
 
+pub(crate) use programs::HALF;
+
 use mover_cluster::engine::{
     Key, Kind, LockState, Meta, OWNER, Observed, Query, ROLE, Selection, Step,
 };
@@ -157,6 +159,14 @@ impl Fake {
                 (key.clone(), self.patch(key, uid, version, patch))
             }
             Step::Delete { key, uid } => (key.clone(), self.delete(key, uid)),
+            Step::DeleteVersion { key, uid, version } => {
+                let found = self.get(key).map(|found| Meta::of(found).resource_version);
+                let answer = match found.is_some_and(|found| found != *version) {
+                    true => Answer::Conflict,
+                    false => self.delete(key, uid),
+                };
+                (key.clone(), answer)
+            }
         };
         match answer {
             Answer::Object(object) => seen.set_object(key, object),

@@ -5,6 +5,7 @@ mod crashes;
 mod doctor;
 mod fake;
 mod fence;
+mod in_place;
 mod locks;
 mod orders;
 mod refusals;
@@ -117,6 +118,7 @@ fn restore_request(backup: &str, filesystem: bool, jobs_in: &str) -> Request {
         capacity: "1Gi".into(),
         access_modes: vec!["ReadWriteOnce".into()],
         filesystem: filesystem.then(|| "ext4".into()),
+        in_place: None,
         limits: Limits::default(),
     }))
 }

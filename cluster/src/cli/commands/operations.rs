@@ -72,6 +72,7 @@ async fn made(
     for kind in [
         Kind::Job,
         Kind::PersistentVolumeClaim,
+        Kind::PersistentVolume,
         Kind::VolumeSnapshot,
         Kind::VolumeSnapshotContent,
         Kind::Lease,
@@ -80,7 +81,7 @@ async fn made(
         let selection = Selection { namespace, labels: labels.clone(), ..Selection::all(kind) };
         match api.list(&selection).await {
             // Items of a list have no kind of their own.
-            Ok((found, _)) => all.extend(found.into_iter().map(|mut object| {
+            Ok((found, _)) => all.extend(found.into_iter().filter(is_made).map(|mut object| {
                 object["kind"] = kind.word().into();
                 object
             })),
@@ -89,6 +90,13 @@ async fn made(
         }
     }
     Ok(all)
+}
+
+/// Whether it goes with its operation. A volume object that restored data has does not: only one
+/// that stands beside another of the same volume of the storage does.
+fn is_made(object: &Value) -> bool {
+    let is_volume = object["spec"]["persistentVolumeReclaimPolicy"].is_string();
+    !is_volume || object["metadata"]["labels"][ROLE] == "in-place"
 }
 
 pub(super) async fn describe(
@@ -278,11 +286,21 @@ async fn remove(api: &Api, key: &Key, object: &Value) -> Result<(), Failure> {
         if let Some(found) = api.get(&volume).await?
             && found["spec"]["claimRef"]["uid"] == meta.uid.as_str()
             && found["spec"]["persistentVolumeReclaimPolicy"] != "Delete"
+            // One with our label is another object of a volume that is somebody's.
+            && found["metadata"]["labels"][OWNER].is_null()
             && !restored(api, &meta).await?
         {
             let patch = json!({ "spec": { "persistentVolumeReclaimPolicy": "Delete" } });
             api.patch(&volume, (&Meta::of(&found).uid, None), &patch).await?;
         }
+    }
+    if key.kind == Kind::PersistentVolume
+        && object["spec"]["persistentVolumeReclaimPolicy"] != "Retain"
+    {
+        let what = format!("{key} is not of reclaim policy Retain");
+        return Err(
+            Failure::new(exit::USAGE, what).hint("somebody changed it: look whose data it is")
+        );
     }
     api.delete(key, &meta.uid).await?;
     Ok(())

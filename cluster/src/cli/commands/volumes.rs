@@ -9,7 +9,9 @@ use crate::engine::{Failure, Key, Kind, Limits, Mandate, OnTimeout, Outcome, Req
 use crate::hooks;
 use crate::ops::look::look;
 use crate::ops::sources::{self, Source, Sources};
-use crate::ops::{backup as backups, hook, lookup, operation, repository, restore as restores};
+use crate::ops::{
+    backup as backups, hook, in_place, lookup, operation, repository, restore as restores,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -207,12 +209,16 @@ pub(super) async fn restore(
         size: given.size.clone(),
         block: given.block,
         filesystem: given.filesystem.clone(),
+        in_place: given.in_place,
         limits: limits(given.limits),
     };
     let source = restores::source_of(target);
     let tell = |wait: &_| output.waiting(wait);
     let to = (namespace, target);
     let request = restores::request(api, &given.backup, &place, to, &options, tell).await?;
+    if given.in_place {
+        in_place::allowed(api, &request).await?;
+    }
     let request = Request::Restore(Box::new(request));
     let outcome = run(api, namespace, target, &source, &request, output).await?;
     let summary = &outcome.summary;

@@ -7,7 +7,7 @@ use crate::engine::object::{Key, Kind, Selection};
 use crate::engine::observed::Object;
 use crate::engine::request::Repository;
 use crate::engine::step::Planned;
-use crate::engine::views::{Claim, CsiSource, Event, StorageClass};
+use crate::engine::views::{Claim, CsiSource, Event, StorageClass, Volume};
 
 pub(super) fn check(
     look: &mut Look<'_>,
@@ -62,6 +62,10 @@ fn volume(look: &mut Look<'_>, claim: &Object<Claim>) -> Planned<Option<CsiSourc
                 why.message = format!("{}: {said}", why.message);
             }
             look.fail(Level::Error, key, &why);
+            // One that waits for its volume, which a restore in place began to write.
+            if let Some(name) = &claim.body.spec.volume_name {
+                half_written(look, key, &Key::wide(Kind::PersistentVolume, name))?;
+            }
             return Ok(None);
         }
     };
@@ -74,13 +78,26 @@ fn volume(look: &mut Look<'_>, claim: &Object<Claim>) -> Planned<Option<CsiSourc
         look.say(Level::Error, &volume_key, &what, hint);
         return Ok(None);
     };
-    match choice::csi(key, &volume_key, raw) {
+    let csi = choice::csi(key, &volume_key, raw);
+    half_written(look, key, &volume_key)?;
+    match csi {
         Ok(csi) => Ok(Some(csi)),
         Err(why) => {
             look.fail(Level::Error, key, &why);
             Ok(None)
         }
     }
+}
+
+/// Whether a restore in place began to write it, and did not prove it.
+fn half_written(look: &mut Look<'_>, claim: &Key, volume: &Key) -> Planned<()> {
+    let read = look.known(Level::Error, volume, look.seen.find::<Volume>(volume))?;
+    if let Some(found) = read.flatten()
+        && let Err(why) = choice::whole(claim, volume, &found.meta)
+    {
+        look.fail(Level::Error, claim, &why);
+    }
+    Ok(())
 }
 
 /// Why a claim is not bound, as its newest event says.

@@ -335,7 +335,8 @@ impl Fake {
                     );
                     return true;
                 }
-                (Some("Running"), Some(volume), _) => {
+                // Others run until somebody ends them.
+                (Some("Running"), Some(volume), _) if pod["spec"]["args"].is_array() => {
                     let volume = volume.clone();
                     let Some((code, message)) = self.run(&pod, &volume) else { return true };
                     let phase = if code == 0 { "Succeeded" } else { "Failed" };

@@ -39,6 +39,10 @@ impl Fake {
                     let message = json!({ "state": "failed", "message": "no such backup" });
                     return Some((2, message.to_string()));
                 };
+                if self.storage[&handle] != "empty" && !args.contains(&"--force") {
+                    let message = json!({ "state": "failed", "message": "it holds a file system" });
+                    return Some((2, message.to_string()));
+                }
                 if self.storage[&handle] != HALF {
                     self.storage.insert(handle, HALF.into());
                     return None;

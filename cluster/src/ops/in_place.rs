@@ -1,0 +1,159 @@
+//! A restore onto the volume of a claim that exists: what has to fit, and which rights it needs.
+
+use crate::api::Api;
+use crate::engine::{Failure, Kind, Resource, Restore, Target, exit};
+use serde_json::{Value, json};
+
+/// Whether the backup may go there, of the size and the filesystem that it has.
+///
+/// # Errors
+///
+/// What does not fit, and what to do about it.
+pub(super) fn fits(
+    claim: &str,
+    target: &Target,
+    filesystem: Option<&str>,
+    (size, room): (u64, Option<u64>),
+) -> Result<(), Failure> {
+    let wrong = |what: String, hint: &str| Err(Failure::new(exit::USAGE, what).hint(hint));
+    match (target.is_filesystem, filesystem) {
+        (true, None) => {
+            return wrong(
+                format!("pvc/{claim} is of mode Filesystem, and the backup is one of a device"),
+                "name its filesystem by --filesystem TYPE if it holds one, or restore to a new claim",
+            );
+        }
+        (false, Some(_)) => {
+            return wrong(
+                format!("pvc/{claim} is of mode Block, and the backup is one of a filesystem"),
+                "--block writes it to the device as it is",
+            );
+        }
+        _ => {}
+    }
+    if let (Some(of), Some(wanted)) = (&target.fs_type, filesystem.filter(|name| !name.is_empty()))
+        && of != wanted
+    {
+        return wrong(
+            format!("the volume of pvc/{claim} is mounted as {of}, and the backup is of {wanted}"),
+            "restore to a new claim, without --in-place",
+        );
+    }
+    if room.is_none_or(|room| room < size) {
+        return wrong(
+            format!(
+                "the backup has {size} bytes, and the volume of pvc/{claim} has room for {}",
+                target.capacity
+            ),
+            "enlarge the claim, or restore to a new one without --in-place",
+        );
+    }
+    Ok(())
+}
+
+/// Whether whoever runs this may do all of it: nobody is to be left without a claim by a right that
+/// is missing. Where the API server does not tell, each step asks for itself.
+///
+/// # Errors
+///
+/// The rights that are missing.
+pub async fn allowed(api: &Api, restore: &Restore) -> Result<(), Failure> {
+    let (of, jobs) = (restore.namespace.as_str(), restore.repository.namespace.as_str());
+    let claims = Kind::PersistentVolumeClaim;
+    let mut needed = vec![
+        ("patch", Kind::PersistentVolume, None),
+        ("list", Kind::VolumeAttachment, None),
+        ("list", Kind::Pod, Some(of)),
+        ("list", Kind::Pod, Some(jobs)),
+        ("create", Kind::Job, Some(jobs)),
+        ("patch", Kind::Job, Some(jobs)),
+        ("delete", Kind::Job, Some(jobs)),
+    ];
+    if restore.filesystem.is_some() || of != jobs {
+        needed.extend([
+            ("create", claims, Some(of)),
+            ("patch", claims, Some(of)),
+            ("delete", claims, Some(of)),
+            ("create", claims, Some(jobs)),
+            ("delete", claims, Some(jobs)),
+            ("create", Kind::PersistentVolume, None),
+            ("delete", Kind::PersistentVolume, None),
+        ]);
+    }
+    needed.sort();
+    needed.dedup();
+    let mut missing = Vec::new();
+    for (verb, kind, namespace) in needed {
+        if !may(api, verb, kind, namespace).await {
+            let place = namespace.map_or(String::new(), |name| format!(" in namespace {name}"));
+            missing.push(format!("{verb} {}{place}", kind.resource().plural));
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let what = format!("a restore in place needs more rights: {}", missing.join(", "));
+    Err(Failure::new(exit::DENIED, what)
+        .hint("nothing was changed; ask for them, or restore to a new claim"))
+}
+
+/// Whether the server says that its user may do this.
+async fn may(api: &Api, verb: &str, kind: Kind, namespace: Option<&str>) -> bool {
+    let Resource { group, plural, .. } = kind.resource();
+    let asked = json!({
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": { "resourceAttributes": {
+            "verb": verb, "group": group, "resource": plural, "namespace": namespace,
+        } },
+    });
+    let request = http::Request::post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")
+        .header("content-type", "application/json")
+        .body(asked.to_string().into_bytes());
+    let Ok(request) = request else { return true };
+    match api.client().request::<Value>(request).await {
+        Ok(answer) => answer["status"]["allowed"] != false,
+        Err(why) => {
+            tracing::debug!("whether {verb} of {plural} is allowed: {why}");
+            true
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::InPlace;
+
+    fn volume(is_filesystem: bool, fs_type: Option<&str>) -> Target {
+        Target {
+            place: InPlace { volume: "pv".into(), uid: "1".into() },
+            is_filesystem,
+            fs_type: fs_type.map(str::to_owned),
+            storage_class: "fast".into(),
+            capacity: "1Gi".into(),
+            access_modes: vec!["ReadWriteOnce".into()],
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said_before_anything_is_touched() {
+        let room = (10, Some(10));
+        assert_eq!(fits("db", &volume(true, Some("ext4")), Some("ext4"), room), Ok(()));
+        assert_eq!(fits("db", &volume(true, None), Some("ext4"), room), Ok(()));
+        assert_eq!(fits("db", &volume(true, Some("ext4")), Some(""), room), Ok(()));
+        assert_eq!(fits("db", &volume(false, None), None, room), Ok(()));
+        for (target, filesystem, room, said) in [
+            (volume(true, Some("ext4")), None, room, "is of mode Filesystem"),
+            (volume(false, None), Some("ext4"), room, "is of mode Block"),
+            (volume(true, Some("ext4")), Some("xfs"), room, "is mounted as ext4"),
+            (volume(false, None), None, (11, Some(10)), "has room for 1Gi"),
+            (volume(false, None), None, (11, None), "has room for 1Gi"),
+        ] {
+            let why = fits("db", &target, filesystem, room).unwrap_err();
+            assert_eq!(why.exit_code, exit::USAGE);
+            assert!(why.message.contains(said), "{why:?}");
+            assert!(why.hint.is_some());
+        }
+    }
+}

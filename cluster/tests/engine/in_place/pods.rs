@@ -1,0 +1,182 @@
+//! Pods that use the claim, before a restore and in the middle of it; and claims that others make.
+
+use super::*;
+use mover_cluster::engine::{Failure, without_pods};
+
+fn pod(fake: &mut Fake, name: &str, owner: (&str, &str)) -> Key {
+    let volumes = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "db" } }]);
+    fake.create(&json!({
+        "kind": "Pod",
+        "metadata": {
+            "name": name, "namespace": NAMESPACE,
+            "labels": { "pod-template-hash": "7f9c" },
+            "ownerReferences": [{ "kind": owner.0, "name": owner.1 }],
+        },
+        "spec": { "claim": "db", "volumes": volumes },
+        "status": { "phase": "Pending" },
+    }));
+    Key::new(Kind::Pod, NAMESPACE, name)
+}
+
+fn why(owner: (&str, &str)) -> Failure {
+    let mut fake = cluster(FORMS[0]);
+    pod(&mut fake, "db-0", owner);
+    let mut seen = Observed::default();
+    loop {
+        match without_pods(&seen, &claim_key(), None) {
+            Ok(()) => panic!("a pod uses it"),
+            Err(Stop::Failure(why)) => return why,
+            Err(Stop::Next(Next::Read(query))) => fake.read(&query, &mut seen),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_owner_of_a_pod_is_named_with_the_next_step() {
+    for (owner, of, hint) in [
+        (("StatefulSet", "db"), "statefulset/db", "-n shop scale statefulset/db --replicas 0"),
+        (("ReplicaSet", "web-7f9c"), "deployment/web", "-n shop scale deployment/web --replicas 0"),
+        (("ReplicaSet", "web"), "replicaset/web", "-n shop scale replicaset/web --replicas 0"),
+        (("Job", "copy"), "job/copy", "have job/copy end its pods"),
+    ] {
+        let why = why(owner);
+        assert_eq!(why.exit_code, 2);
+        let said = format!("pod/db-0 of {of} uses pvc/db in namespace shop");
+        assert!(why.message.contains(&said), "{why:?}");
+        assert!(why.hint.as_ref().is_some_and(|text| text.contains(hint)), "{why:?}");
+    }
+}
+
+#[test]
+fn a_pod_that_uses_the_claim_is_a_refusal_and_nothing_is_changed() {
+    for form in FORMS {
+        let (mut fake, anchor) = start(form);
+        let key = pod(&mut fake, "db-0", ("StatefulSet", "db"));
+        settle(&mut fake, form);
+        let before = (fake.objects[&claim_key()].clone(), fake.objects[&volume_key()].clone());
+        let outcome = drive(&mut fake, &anchor, form);
+        assert_eq!(outcome.exit_code, 2, "{outcome:?}");
+        assert!(outcome.message.contains("pod/db-0 of statefulset/db uses pvc/db"), "{outcome:?}");
+        let after = (fake.objects[&claim_key()].clone(), fake.objects[&volume_key()].clone());
+        assert_eq!(before, after);
+        fake.objects.remove(&key);
+        assert_ended(&mut fake, &anchor, form, &outcome);
+    }
+}
+
+/// A volume that is attached is waited for, and then refused.
+#[test]
+fn a_volume_that_stays_attached_is_a_refusal() {
+    for form in FORMS {
+        let (mut fake, anchor) = start(form);
+        fake.faults.never_detached = true;
+        fake.create(&json!({
+            "kind": "VolumeAttachment", "metadata": { "name": "attachment-pv-db" },
+            "spec": { "nodeName": "node1", "source": { "persistentVolumeName": "pv-db" } },
+        }));
+        let outcome = drive(&mut fake, &anchor, form);
+        assert!(outcome.message.contains("pv/pv-db is attached to node node1"), "{outcome:?}");
+        fake.faults.never_detached = false;
+        assert_ended(&mut fake, &anchor, form, &outcome);
+    }
+}
+
+/// A pod appears after each write. It runs with the old data or with the restored, or it waits; and
+/// once it is gone, the next restore ends well.
+#[test]
+fn a_pod_that_appears_in_the_middle_has_no_half_of_it() {
+    for form in FORMS {
+        for writes in 0.. {
+            let (mut fake, anchor) = start(form);
+            let ended = drive_until(&mut fake, &anchor, form, writes, true);
+            let key = pod(&mut fake, "db-0", ("StatefulSet", "db"));
+            let outcome = drive(&mut fake, &anchor, form);
+            let about = format!("{form:?} {writes}: {outcome:?} {:#?}", fake.written);
+            let named = !fake.objects[&anchor.key]["data"]["jobs"].is_null();
+            settle(&mut fake, form);
+            let runs = fake.objects[&key]["status"]["phase"] == "Running";
+            let data = fake.storage["vol-db"].clone();
+            if outcome.exit_code == 0 {
+                assert_eq!(data, DATA, "{about}");
+            } else if !named {
+                assert_eq!(data, OLD, "{about}");
+            } else {
+                assert!(is_direct(form) || !runs, "{about}");
+                let volume = &fake.objects[&volume_key()];
+                assert!(volume["metadata"]["annotations"][HALF_WRITTEN].is_string(), "{about}");
+            }
+            fake.objects.remove(&key);
+            settle(&mut fake, form);
+            heals(&mut fake, form);
+            if ended {
+                break;
+            }
+        }
+    }
+}
+
+/// Somebody makes a claim of that name in the moment when there is none: it is not touched, and the
+/// volume is retained.
+#[test]
+fn a_claim_that_others_make_in_the_middle_stays_and_so_does_the_data() {
+    for form in FORMS.into_iter().filter(|form| !is_direct(*form)) {
+        let mut tried = 0;
+        for writes in 0.. {
+            let (mut fake, anchor) = start(form);
+            let ended = drive_until(&mut fake, &anchor, form, writes, true);
+            settle(&mut fake, form);
+            if ended {
+                break;
+            }
+            if fake.get(&claim_key()).is_some() {
+                continue;
+            }
+            tried += 1;
+            let mode = if form.0 { "Filesystem" } else { "Block" };
+            fake.create(&json!({
+                "kind": "PersistentVolumeClaim",
+                "metadata": { "name": "db", "namespace": NAMESPACE },
+                "spec": { "volumeMode": mode, "storageClassName": CLASS },
+            }));
+            settle(&mut fake, form);
+            let made = fake.objects[&claim_key()].clone();
+            let outcome = drive(&mut fake, &anchor, form);
+            assert_ne!(outcome.exit_code, 0, "{outcome:?}");
+            assert!(outcome.left.iter().any(|left| left.contains("is in pv/pv-db")), "{outcome:?}");
+            assert_eq!(fake.objects[&claim_key()], made);
+            assert_eq!(fake.storage["vol-db"], OLD);
+            // Nobody needs it: the next restore goes on from there.
+            fake.delete(&claim_key(), &Meta::of(&made).uid);
+            settle(&mut fake, form);
+            fake.storage.retain(|name, _| name == "vol-db");
+            fake.objects
+                .retain(|key, _| key.kind != Kind::PersistentVolume || *key == volume_key());
+            heals(&mut fake, form);
+        }
+        assert!(tried > 0, "there is a moment without a claim");
+    }
+}
+
+/// A volume that is another claim's is never taken, whatever the claim says.
+#[test]
+fn a_volume_of_another_claim_is_not_taken() {
+    for form in FORMS {
+        let mut fake = cluster(form);
+        let claim_ref = json!({ "spec": { "claimRef": { "uid": "another" } } });
+        fake.change(&volume_key(), &claim_ref);
+        let request = request(&fake, form);
+        let anchor = begin(&mut fake, "first", &request);
+        let before = fake.objects[&volume_key()].clone();
+        let mut seen = Observed::default();
+        let outcome = loop {
+            if let Some(outcome) = turn(&mut fake, &anchor, &mut seen).expect("an outcome") {
+                break outcome;
+            }
+        };
+        assert_eq!(outcome.exit_code, 4, "{outcome:?}");
+        assert!(outcome.message.contains("is not the volume of pvc/db"), "{outcome:?}");
+        assert_eq!(fake.objects[&volume_key()]["spec"], before["spec"]);
+        assert_eq!(fake.storage["vol-db"], OLD);
+    }
+}
