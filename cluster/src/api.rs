@@ -1,7 +1,8 @@
 //! The API server, as thin as it can be: reads, one write at a time, and watches, of objects as
 //! they stand in JSON. It decides nothing.
 
-use crate::engine::{Failure, Key, Kind, Meta, Observed, Query, Selection, Step, exit};
+pub use crate::engine::key_of;
+use crate::engine::{Failure, Key, Kind, Observed, Query, Selection, Step, exit};
 use futures::stream::{BoxStream, StreamExt as _};
 use kube::api::{
     DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams, PropagationPolicy,
@@ -55,6 +56,15 @@ impl From<ApiError> for Failure {
             ApiError::Refused(why) | ApiError::Unavailable(why) => why,
         }
     }
+}
+
+/// What became of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// It was made or refused: the plan goes on from what is known then.
+    Settled,
+    /// Somebody else came before: it is to be decided anew.
+    Contended,
 }
 
 /// A change that a watch tells.
@@ -211,15 +221,16 @@ impl Api {
     /// # Errors
     ///
     /// What may pass.
-    pub async fn execute(&self, step: &Step, seen: &mut Observed) -> Result<(), Failure> {
-        let (key, answer) = match step {
-            Step::Create(object) => (key_of(object), self.create(object).await.map(Some)),
+    pub async fn execute(&self, step: &Step, seen: &mut Observed) -> Result<Written, Failure> {
+        let key = step.key();
+        let answer = match step {
+            Step::Create(object) => self.create(object).await.map(Some),
             Step::Patch { key, uid, version, patch } => {
-                (key.clone(), self.patch(key, (uid, Some(version)), patch).await.map(Some))
+                self.patch(key, (uid, Some(version)), patch).await.map(Some)
             }
-            Step::Delete { key, uid } => (key.clone(), self.delete(key, uid).await),
+            Step::Delete { key, uid } => self.delete(key, uid).await,
             Step::DeleteVersion { key, uid, version } => {
-                (key.clone(), self.delete_version(key, uid, Some(version)).await)
+                self.delete_version(key, uid, Some(version)).await
             }
         };
         match answer {
@@ -227,15 +238,18 @@ impl Api {
             Err(ApiError::Absent) if !matches!(step, Step::Create(_)) => {
                 seen.set_object(key, None);
             }
-            Err(ApiError::Conflict) => seen.forget(&key.into()),
+            Err(ApiError::Conflict) => {
+                seen.forget(&key.into());
+                return Ok(Written::Contended);
+            }
             Err(ApiError::Absent) => {
                 let what = format!("create {key}: its namespace or its kind does not exist");
-                seen.set_refused(key.into(), Failure::new(exit::USAGE, what));
+                seen.refuse(step.clone(), Failure::new(exit::USAGE, what));
             }
-            Err(ApiError::Refused(why)) => seen.set_refused(key.into(), why),
+            Err(ApiError::Refused(why)) => seen.refuse(step.clone(), why),
             Err(ApiError::Unavailable(why)) => return Err(why),
         }
-        Ok(())
+        Ok(Written::Settled)
     }
 
     /// Reads what a plan asks for.
@@ -409,17 +423,6 @@ fn path(kind: Kind, namespace: Option<&str>) -> String {
         Some(namespace) => format!("{root}/{version}/namespaces/{namespace}/{}", resource.plural),
         None => format!("{root}/{version}/{}", resource.plural),
     }
-}
-
-/// Which object a text of the API is.
-///
-/// # Panics
-///
-/// For one of a kind that we do not make.
-pub fn key_of(object: &Value) -> Key {
-    let kind = Kind::ALL.into_iter().find(|kind| object["kind"] == kind.word().as_str());
-    let Meta { name, namespace, .. } = Meta::of(object);
-    Key { kind: kind.expect("an object of ours has a kind"), namespace, name }
 }
 
 /// What an error of the client means for a plan.

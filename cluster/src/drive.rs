@@ -3,14 +3,17 @@
 //! One task does one thing at a time, so there is nothing to lock. A watch that was begun stays for
 //! as long as the operation, and costs one request until it runs out.
 
-use crate::api::{Api, Change};
+use crate::api::{Api, Change, Written};
 use crate::engine::{
-    Failure, Hook, Key, Lock, LockState, Next, Observed, Planned, Query, Stop, Wait, exit,
+    Failure, Hook, Key, Lock, LockState, Next, Observed, Planned, Query, Step, Stop, Wait, exit,
 };
 use crate::hooks::{self, Session};
 use futures::stream::{BoxStream, SelectAll, StreamExt as _};
+use pace::Contention;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
+
+mod pace;
 
 /// A server that is away for longer ends the command; the operation goes on when it is run again.
 const AWAY_MAX: Duration = Duration::from_secs(120);
@@ -38,8 +41,10 @@ pub struct Driver<'a> {
     relist: BTreeSet<Query>,
     /// These cannot be watched now, since when: they are read instead, for a while.
     looked_at: BTreeMap<Query, Instant>,
-    /// When a watch told something last, or all was read instead.
-    heard: Instant,
+    /// When its watch told something last, or it was read instead.
+    heard: BTreeMap<Query, Instant>,
+    /// Writes that others came before.
+    contention: Contention,
     /// The lock in an application's pod, and whose it is; it ends with us.
     session: Option<(Hook, Session)>,
     /// The log of the pod that runs.
@@ -65,7 +70,8 @@ impl<'a> Driver<'a> {
             watched: BTreeMap::new(),
             relist: BTreeSet::new(),
             looked_at: BTreeMap::new(),
-            heard: Instant::now(),
+            heard: BTreeMap::new(),
+            contention: Contention::default(),
             session: None,
             log: None,
             away: None,
@@ -107,7 +113,7 @@ impl<'a> Driver<'a> {
                 Next::Read(query) => self.read(&query).await,
                 Next::Do(step) => {
                     tracing::debug!(?step, "do");
-                    self.api.execute(&step, &mut self.seen).await
+                    self.execute(*step).await
                 }
                 Next::Wait(mut wait) => {
                     tell(&wait);
@@ -120,6 +126,19 @@ impl<'a> Driver<'a> {
                 Err(why) => self.pause(why).await?,
             }
         }
+    }
+
+    /// Makes one write. One that others come before is decided anew, at a pace, and not for ever.
+    async fn execute(&mut self, step: Step) -> Result<(), Failure> {
+        if self.api.execute(&step, &mut self.seen).await? == Written::Settled {
+            self.contention.settled(&step.key());
+            return Ok(());
+        }
+        match self.contention.again(&step.key()) {
+            Ok(pause) => tokio::time::sleep(pause).await,
+            Err(why) => self.seen.refuse(step, why),
+        }
+        Ok(())
     }
 
     /// Begins to read the log of the pod that runs, for its progress: without it nothing is lost.
@@ -224,6 +243,7 @@ impl<'a> Driver<'a> {
                     let of = query.clone();
                     self.watches.push(changes.map(move |change| (of.clone(), change)).boxed());
                     self.watched.insert(query.clone(), Instant::now());
+                    self.heard.insert(query.clone(), Instant::now());
                 }
                 // A server that is away is noticed by the next read, which is paced.
                 Err(why) => {
@@ -238,12 +258,12 @@ impl<'a> Driver<'a> {
 
     /// Until something changes, or its time is over.
     async fn wait(&mut self, wait: Wait, tell: &mut impl FnMut(&Wait)) -> Result<(), Failure> {
-        if !self.watch(&wait.on).await? {
+        if !self.watch(&wait.on).await? || self.was_silent(&wait.on) {
             return Ok(());
         }
         let looked_at: Vec<&Query> =
             wait.on.iter().filter(|query| self.is_looked_at(query)).collect();
-        let time = if looked_at.is_empty() { wait.time } else { wait.time.min(LOOK) };
+        let time = if looked_at.is_empty() { wait.time } else { wait.time.min(LOOK) }.min(SILENCE);
         self.follow(&wait).await;
         let broken = async {
             match &mut self.session {
@@ -281,30 +301,40 @@ impl<'a> Driver<'a> {
             () = tokio::time::sleep(time) => None,
         };
         let Some(change) = change else {
-            let mut old = looked_at;
-            if self.heard.elapsed() >= SILENCE {
-                self.heard = Instant::now();
-                old = wait.on.iter().collect();
-            }
-            for query in old {
+            for query in looked_at {
                 self.seen.forget(query);
             }
             return Ok(());
         };
-        self.heard = Instant::now();
         self.seen.set_now(self.began.elapsed());
+        self.heard.insert(change.0.clone(), Instant::now());
         match change {
-            (Query::One(key), Change::Set(object)) => self.seen.set_object(key, Some(object)),
-            (Query::One(key), Change::Gone(_)) => self.seen.set_object(key, None),
+            (Query::One(key), Change::Set(object)) => self.seen.hear_object(key, object, false),
+            (Query::One(key), Change::Gone(object)) => self.seen.hear_object(key, object, true),
             (Query::Many(selection), Change::Set(object)) => {
-                self.seen.set_member(&selection, object, false);
+                self.seen.hear_member(&selection, object, false);
             }
             (Query::Many(selection), Change::Gone(object)) => {
-                self.seen.set_member(&selection, object, true);
+                self.seen.hear_member(&selection, object, true);
             }
             (query, Change::Over) => self.over(query),
         }
         Ok(())
+    }
+
+    /// Whether a watch among these has told nothing for so long that it may be dead: what it is
+    /// about is read instead.
+    fn was_silent(&mut self, on: &[Query]) -> bool {
+        let mut silent = false;
+        for query in on {
+            let Some(heard) = self.heard.get_mut(query) else { continue };
+            if heard.elapsed() >= SILENCE {
+                *heard = Instant::now();
+                self.seen.forget(query);
+                silent = true;
+            }
+        }
+        silent
     }
 }
 

@@ -37,7 +37,7 @@ pub use doctor::{Finding, Level, Question, doctor};
 pub use job::{Access, JobSpec, lookup};
 pub use names::*;
 pub use object::{Key, Kind, Query, Resource, Selection};
-pub use observed::{Lock, LockState, Meta, Object, Observed};
+pub use observed::{Lock, LockState, Meta, Object, Observed, key_of};
 pub use parts::{Finished, JOBS_MAX};
 pub use place::{DEFAULT_NAME, SHARED_NAMESPACE, parse_repository, repository, repository_key};
 pub use plan::{Mandate, anchor, outcome_of, plan, request_of};

@@ -63,7 +63,7 @@ pub fn lookup(
 ) -> Planned<Finished> {
     let context = Context { seen, anchor: owner, limits };
     let namespace = &spec.repository.namespace;
-    context.run_job(
+    seen.settle(context.run_job(
         namespace,
         None,
         SummaryFor::Nobody,
@@ -77,7 +77,7 @@ pub fn lookup(
             made["spec"]["activeDeadlineSeconds"] = json!(1800);
             made
         },
-    )
+    ))
 }
 
 fn body(spec: &JobSpec<'_>, owner: &str, role: &str) -> Value {

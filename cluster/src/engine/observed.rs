@@ -1,12 +1,12 @@
 //! All that is known of the cluster. Times are those of one process, never compared with a clock
 //! of the cluster: so a clock that is off ends no operation too early.
 
-use super::object::{Key, Query, Selection};
-use super::step::{Failure, Next, Planned, Stop, exit};
+use super::object::{Key, Kind, Query, Selection};
+use super::step::{Failure, Next, Planned, Step, Stop, exit};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// An answer is old after that.
@@ -26,6 +26,7 @@ pub struct Meta {
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
     pub deletion_timestamp: Option<String>,
+    pub finalizers: Vec<String>,
     pub creation_timestamp: Option<String>,
 }
 
@@ -101,6 +102,10 @@ pub struct Observed {
     answers: u64,
     /// By uid.
     first_seen: BTreeMap<String, Duration>,
+    /// Uids of objects that were there and are not: none of them comes back.
+    gone: BTreeSet<String>,
+    /// Writes that the API refuses, and would again.
+    refused: Vec<(Step, Failure)>,
     /// When all was last forgotten.
     refreshed: Option<Duration>,
     /// Names this process among the drivers of an operation.
@@ -136,6 +141,51 @@ impl Observed {
         self.now = now;
     }
 
+    /// A watch tells that an object is this one, or that this one is gone. It may be late: what a
+    /// read or a write told since then stays.
+    pub fn hear_object(&mut self, key: Key, object: Value, gone: bool) {
+        let query = Query::One(key.clone());
+        let known = self.known.get(&query);
+        let told = Meta::of(&object);
+        if self.is_late(known.and_then(|known| known.version.as_deref()), &told) {
+            return;
+        }
+        if let Some(Known { answer: Answer::Object(object), .. }) = known {
+            let meta = Meta::of(object);
+            let late = match gone {
+                // Of another object that had the name before.
+                true => meta.uid != told.uid,
+                false => is_late(&meta.resource_version, &told),
+            };
+            if late {
+                return;
+            }
+        }
+        self.set_object(key, (!gone).then_some(object));
+    }
+
+    /// The same of one object of a selection.
+    pub fn hear_member(&mut self, selection: &Selection, object: Value, gone: bool) {
+        let told = Meta::of(&object);
+        let Some(Known { answer: Answer::Many(many), version, .. }) =
+            self.known.get(&Query::Many(selection.clone()))
+        else {
+            return;
+        };
+        let known = many.iter().map(Meta::of).find(|known| known.uid == told.uid);
+        let late = |known: Meta| is_late(&known.resource_version, &told);
+        if self.is_late(version.as_deref(), &told) || !gone && known.is_some_and(late) {
+            return;
+        }
+        self.set_member(selection, object, gone);
+    }
+
+    /// Whether what was told was known already by a list of that version, or is of an object that
+    /// is gone.
+    fn is_late(&self, version: Option<&str>, told: &Meta) -> bool {
+        self.gone.contains(&told.uid) || version.is_some_and(|version| is_late(version, told))
+    }
+
     /// An object is this one now, or there is none.
     pub fn set_object(&mut self, key: Key, object: Option<Value>) {
         if let Some(object) = &object {
@@ -156,7 +206,14 @@ impl Observed {
                 known.changed = self.now;
             }
         }
-        self.set(key.into(), object.map_or(Answer::Absent, Answer::Object));
+        let query = Query::from(key);
+        if let Some(Known { answer: Answer::Object(before), .. }) = self.known.get(&query) {
+            let before = Meta::of(before).uid;
+            if object.as_ref().is_none_or(|object| Meta::of(object).uid != before) {
+                self.gone.insert(before);
+            }
+        }
+        self.set(query, object.map_or(Answer::Absent, Answer::Object));
     }
 
     /// The same, as of the version of a list.
@@ -181,7 +238,7 @@ impl Observed {
     }
 
     /// One object of a selection is this one now, or is gone.
-    pub fn set_member(&mut self, selection: &Selection, object: Value, gone: bool) {
+    fn set_member(&mut self, selection: &Selection, object: Value, gone: bool) {
         let uid = Meta::of(&object).uid;
         let Some(Known { answer: Answer::Many(many), version, .. }) =
             self.known.get(&Query::Many(selection.clone()))
@@ -199,9 +256,40 @@ impl Observed {
         self.set_list(selection.clone(), many, version);
     }
 
-    /// The API refuses this, and would again.
+    /// The API refuses to have this read, and would again.
     pub fn set_refused(&mut self, query: Query, why: Failure) {
         self.set(query, Answer::Refused(why));
+    }
+
+    /// The API refuses this write, and would again. What is known of the object stays: it is still
+    /// to be removed.
+    pub fn refuse(&mut self, step: Step, why: Failure) {
+        self.refused.retain(|(other, _)| !other.is_like(&step));
+        self.refused.push((step, why));
+    }
+
+    /// Why the API refuses such a write, if it did.
+    pub(super) fn refusal(&self, step: &Step) -> Option<&Failure> {
+        self.refused.iter().find(|(other, _)| other.is_like(step)).map(|(_, why)| why)
+    }
+
+    /// Changes of an object that the API refuses.
+    pub(super) fn refused_changes(&self, key: &Key) -> impl Iterator<Item = &Value> {
+        self.refused.iter().filter_map(move |(step, _)| match step {
+            Step::Patch { key: of, patch, .. } if of == key => Some(patch),
+            _ => None,
+        })
+    }
+
+    /// A plan's part, which has failed where it asks for a write that was refused.
+    pub(super) fn settle<T>(&self, planned: Planned<T>) -> Planned<T> {
+        match planned {
+            Err(Stop::Next(Next::Do(step))) => match self.refusal(&step) {
+                Some(why) => Err(why.clone().into()),
+                None => Err(Stop::Next(Next::Do(step))),
+            },
+            other => other,
+        }
     }
 
     /// What was known of it may be old.
@@ -214,6 +302,7 @@ impl Observed {
     /// The same of all that is known.
     pub fn forget_all(&mut self) {
         self.known.values_mut().for_each(|known| known.stale = true);
+        self.refused.clear();
         self.refreshed = Some(self.now);
     }
 
@@ -329,6 +418,27 @@ impl Observed {
     /// For how long the answer has been the same.
     pub fn unchanged(&self, query: &Query) -> Duration {
         self.known.get(query).map_or(Duration::ZERO, |known| self.now.saturating_sub(known.changed))
+    }
+}
+
+/// Which object a text of the API is.
+///
+/// # Panics
+///
+/// For one of a kind that we do not make.
+pub fn key_of(object: &Value) -> Key {
+    let kind = Kind::ALL.into_iter().find(|kind| object["kind"] == kind.word().as_str());
+    let Meta { name, namespace, .. } = Meta::of(object);
+    Key { kind: kind.expect("an object of ours has a kind"), namespace, name }
+}
+
+/// Whether it was told of a version that is no newer. Versions of one resource may be compared as
+/// numbers; of others nothing is known, and the newer telling counts
+/// (<https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions>).
+fn is_late(known: &str, told: &Meta) -> bool {
+    match (known.parse::<u128>(), told.resource_version.parse::<u128>()) {
+        (Ok(known), Ok(told)) => told <= known,
+        _ => false,
     }
 }
 

@@ -18,7 +18,7 @@ const POD_LAG: Duration = Duration::from_secs(5);
 /// An event says more than "pending" after so long.
 const EXPLAIN_AFTER: Duration = Duration::from_secs(10);
 /// Looks again at what no watch tells.
-const LOOK_AGAIN: Duration = Duration::from_secs(300);
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// A Job that ended well.
 #[derive(Debug, Clone, PartialEq)]
@@ -288,7 +288,7 @@ impl Context<'_> {
         if object.meta.deletion_timestamp.is_none() {
             return Err(Step::Delete { key: key.clone(), uid: object.meta.uid }.into());
         }
-        self.gone(key, &object.meta.uid)
+        self.gone(key, &object.meta)
     }
 
     /// Removes a block volume of ours. With a class that retains, the storage would keep it for good.
@@ -315,15 +315,21 @@ impl Context<'_> {
     }
 
     /// Waits until what is being deleted is gone.
-    pub(super) fn gone<T>(&self, key: &Key, uid: &str) -> Planned<T> {
+    pub(super) fn gone<T>(&self, key: &Key, meta: &Meta) -> Planned<T> {
         let query = Query::One(key.clone());
         let waited = self.seen.unchanged(&query);
         let limit = Duration::from_secs(self.limits.removal_seconds);
         if waited >= limit {
             self.seen.confirm(&query)?;
-            let said = self.warning(key, uid)?;
-            let why = with_reason(format!("{key} is deleted and does not go away"), said);
-            return Err(Failure::new(exit::RETRYABLE, why).into());
+            let said = self.warning(key, &meta.uid)?;
+            let held = match meta.finalizers.as_slice() {
+                [] => String::new(),
+                held => format!("; finalizers hold it: {}", held.join(", ")),
+            };
+            let why = with_reason(format!("{key} is deleted and does not go away{held}"), said);
+            return Err(Failure::new(exit::RETRYABLE, why)
+                .hint("look at who is to take the finalizers away, then: kubectl mover sweep")
+                .into());
         }
         let why = format!("{key} goes away");
         Err(Stop::from(Wait { on: vec![query], why, time: limit - waited, pod: None }))

@@ -70,7 +70,7 @@ pub fn plan(anchor: &Anchor, mandate: Mandate<'_>, seen: &Observed) -> Planned<O
     let request = request_of(&found)?;
     allowed(anchor, mandate, &request, restore::is_handing_over(&found))?;
     let context = Context { seen, anchor, limits: request.limits() };
-    if let Some(outcome) = outcome_of(&found) {
+    if let Some(outcome) = outcome_of(&found).or_else(|| refused_outcome(anchor, seen)) {
         if seen.lock().is_some_and(|lock| lock.state == LockState::Held) {
             return Err(Stop::Next(Next::Resume(None)));
         }
@@ -79,14 +79,14 @@ pub fn plan(anchor: &Anchor, mandate: Mandate<'_>, seen: &Observed) -> Planned<O
     // Whoever may only remove begins no work, whatever stands there.
     let cancelled =
         found.meta.annotations.contains_key(CANCEL) || matches!(mandate, Mandate::Removal);
-    let worked = match (&request, cancelled) {
+    let worked = seen.settle(match (&request, cancelled) {
         (Request::Restore(restore), _) if restore::is_handing_over(&found) => {
             restore::hand_over(&context, restore, &found)
         }
         (_, true) => Err(Failure::new(exit::CANCELLED, "cancelled").into()),
         (Request::Backup(backup), _) => backup::plan(&context, backup),
         (Request::Restore(restore), _) => restore::plan(&context, restore, &found),
-    };
+    });
     let ends = !matches!(worked, Err(Stop::Next(_)));
     if ends && seen.lock().is_some_and(|lock| lock.state == LockState::Held) {
         return Err(Stop::Next(Next::Resume(None)));
@@ -107,6 +107,13 @@ pub fn plan(anchor: &Anchor, mandate: Mandate<'_>, seen: &Observed) -> Planned<O
         Err(next) => return Err(next),
     };
     Err(save(&found, &outcome).into())
+}
+
+/// How the operation ends where its anchor cannot say so, as the API refuses that: what was made is
+/// removed all the same.
+fn refused_outcome(anchor: &Anchor, seen: &Observed) -> Option<Outcome> {
+    let mut patches = seen.refused_changes(&anchor.key);
+    patches.find_map(|patch| serde_json::from_str(patch["data"]["outcome"].as_str()?).ok())
 }
 
 fn allowed(
@@ -163,6 +170,8 @@ fn finish(
     found: &Object<ConfigMap>,
     mut outcome: Outcome,
 ) -> Planned<Outcome> {
+    // What could not be removed then may be gone by now, and is looked at again.
+    outcome.left.clear();
     // Another driver may have ended it before this one knew, and this one have made something anew:
     // so the end is looked at again.
     let ended = found.meta.labels.get(STATE).map(String::as_str) == Some("ended");
@@ -177,7 +186,7 @@ fn finish(
         },
     };
     for step in steps {
-        match step() {
+        match context.seen.settle(step()) {
             Ok(()) => {}
             Err(Stop::Failure(why)) => outcome.left.push(why.message),
             Err(next) => return Err(next),
@@ -189,7 +198,14 @@ fn finish(
     let text = serde_json::to_string(&outcome).expect("an outcome has texts as keys");
     let patch =
         json!({ "metadata": { "labels": { STATE: "ended" } }, "data": { "outcome": text } });
-    Err(Step::change(&found.key, &found.meta, patch).into())
+    let step = Step::change(&found.key, &found.meta, patch);
+    if let Some(why) = context.seen.refusal(&step) {
+        let exit_code = if outcome.exit_code == 0 { why.exit_code } else { outcome.exit_code };
+        let message =
+            format!("{}; and its record does not say so: {}", outcome.message, why.message);
+        return Err(Failure { exit_code, message, hint: why.hint.clone() }.into());
+    }
+    Err(step.into())
 }
 
 type Steps<'a> = Vec<Box<dyn Fn() -> Planned<()> + 'a>>;

@@ -274,7 +274,7 @@ pub(super) fn unused(context: &Context<'_>, claim: &Key, volume: &Key) -> Planne
 
 /// A claim that is deleted goes once no pod uses it.
 fn going<T>(context: &Context<'_>, claim: &Object<Claim>) -> Planned<T> {
-    match context.gone(&claim.key, &claim.meta.uid) {
+    match context.gone(&claim.key, &claim.meta) {
         Err(super::step::Stop::Failure(why)) => {
             // The pod says it better than the claim.
             users::without_pods(context.seen, &claim.key, Some(&context.anchor.uid))?;

@@ -212,7 +212,7 @@ pub(super) fn hand_over(
     if let Some(place) = &restore.in_place {
         return in_place::hand_over(context, restore, place, &hand_over.summary);
     }
-    match steps(context, restore, &hand_over) {
+    match context.seen.settle(steps(context, restore, &hand_over)) {
         Err(super::step::Stop::Failure(why)) => {
             let new = context.seen.find::<Volume>(&context.anchor.handed_volume());
             let old = Key::wide(Kind::PersistentVolume, &hand_over.old);
@@ -220,7 +220,7 @@ pub(super) fn hand_over(
                 (Ok(Some(kept)), _) | (_, Ok(Some(kept))) => Some(kept),
                 _ => None,
             };
-            let said = kept.map_or(String::new(), |kept| {
+            let said = kept.filter(is_retained).map_or(String::new(), |kept| {
                 let policy = kept.body.spec.persistent_volume_reclaim_policy.unwrap_or_default();
                 format!("; the restored volume is {}, of reclaim policy {policy}", kept.key)
             });
@@ -249,7 +249,16 @@ pub(super) fn holds_restored_data(
     }
     let claim = context.seen.find::<Claim>(&context.anchor.volume(namespace))?;
     let old = read(anchor)?.old;
-    Ok(claim.is_some_and(|claim| claim.body.spec.volume_name == Some(old)))
+    if claim.is_none_or(|claim| claim.body.spec.volume_name.as_ref() != Some(&old)) {
+        return Ok(false);
+    }
+    // Until it is retained it is a volume like any other that a failed restore leaves.
+    let volume = context.seen.find::<Volume>(&Key::wide(Kind::PersistentVolume, &old))?;
+    Ok(volume.as_ref().is_some_and(is_retained))
+}
+
+fn is_retained(volume: &Object<Volume>) -> bool {
+    volume.body.spec.persistent_volume_reclaim_policy.as_deref() == Some("Retain")
 }
 
 fn steps(context: &Context<'_>, restore: &Restore, hand_over: &HandOver) -> Planned<Value> {
@@ -364,7 +373,7 @@ fn is_bound_to(volume: &Object<Volume>, restore: &Restore) -> bool {
 /// Retained, without a pod, detached, without its claim: two objects of one volume that are
 /// attached at once would confuse its driver.
 fn free(context: &Context<'_>, restore: &Restore, old: &Object<Volume>) -> Planned<()> {
-    if old.body.spec.persistent_volume_reclaim_policy.as_deref() != Some("Retain") {
+    if !is_retained(old) {
         let patch = json!({ "spec": { "persistentVolumeReclaimPolicy": "Retain" } });
         return Err(Step::change(&old.key, &old.meta, patch).into());
     }

@@ -1,7 +1,7 @@
 //! What an operation does next: a read, a write, or a wait.
 
 use super::object::{Key, Query};
-use super::observed::Meta;
+use super::observed::{Meta, key_of};
 use super::request::Hook;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -61,6 +61,31 @@ pub enum Step {
 }
 
 impl Step {
+    /// Whether it is the same write, be it upon another version of the object.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (
+                Self::Patch { key, uid, patch, .. },
+                Self::Patch { key: other_key, uid: other_uid, patch: other_patch, .. },
+            ) => (key, uid, patch) == (other_key, other_uid, other_patch),
+            (
+                Self::DeleteVersion { key, uid, .. },
+                Self::DeleteVersion { key: other_key, uid: other_uid, .. },
+            ) => (key, uid) == (other_key, other_uid),
+            _ => self == other,
+        }
+    }
+
+    /// Which object it writes.
+    pub fn key(&self) -> Key {
+        match self {
+            Self::Create(object) => key_of(object),
+            Self::Patch { key, .. }
+            | Self::Delete { key, .. }
+            | Self::DeleteVersion { key, .. } => key.clone(),
+        }
+    }
+
     /// A change of an object as it was observed.
     pub fn change(key: &Key, meta: &Meta, patch: Value) -> Self {
         let Meta { uid, resource_version: version, .. } = meta.clone();

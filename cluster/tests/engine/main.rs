@@ -1,6 +1,7 @@
 //! The engine alone, on a cluster in memory: each order of events, a crash at each request, two
 //! drivers at once.
 
+mod answers;
 mod crashes;
 mod doctor;
 mod fake;

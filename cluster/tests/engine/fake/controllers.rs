@@ -150,7 +150,10 @@ impl Fake {
     pub(super) fn claims(&mut self) -> bool {
         for (key, claim) in self.of_kind(Kind::PersistentVolumeClaim) {
             if Self::is_deleted(&claim) {
-                if self.pods_of(&key) {
+                // That of Kubernetes itself goes with the last pod.
+                let finalizers = Meta::of(&claim).finalizers;
+                let held = finalizers.iter().any(|name| !name.starts_with("kubernetes.io/"));
+                if self.pods_of(&key) || held {
                     continue;
                 }
                 self.objects.remove(&key);
