@@ -1,6 +1,13 @@
 //! The API server, as thin as it can be: reads, one write at a time, and watches, of objects as
 //! they stand in JSON. It decides nothing.
 
+mod errors;
+mod log;
+
+pub use errors::ApiError;
+pub(crate) use errors::{Asked, classify};
+pub use log::Log;
+
 pub use crate::engine::key_of;
 use crate::engine::{Failure, Key, Kind, Observed, Query, Selection, Step, exit};
 use futures::stream::{BoxStream, StreamExt as _};
@@ -8,6 +15,7 @@ use kube::api::{
     DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams, PropagationPolicy,
     Request, WatchEvent, WatchParams,
 };
+use kube::client::Body;
 use kube::core::Status;
 use kube::{Client, Error};
 use serde_json::Value;
@@ -19,6 +27,13 @@ const FIELD_MANAGER: &str = "kubectl-mover";
 const PAGE: u32 = 500;
 /// A connection that nobody answers on any more is given up after so long.
 const ANSWER: Duration = Duration::from_secs(60);
+/// A server that asks for patience is given so much, for one request.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// It is not asked again sooner.
+const PATIENCE_LEAST: Duration = Duration::from_millis(250);
+/// How much of a pod's log is read: the longest answers are lists of backups, of which each has about a kilobyte.
+const LOG: log::Bounds =
+    log::Bounds { line_bytes: 1 << 20, bytes: 64 << 20, silence: Some(ANSWER) };
 /// A watch ends by itself after so long, and is begun again.
 const WATCH: Duration = Duration::from_secs(280);
 
@@ -31,30 +46,6 @@ pub struct Api {
 impl std::fmt::Debug for Api {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Api")
-    }
-}
-
-/// How a request ended that was not answered with objects.
-#[derive(Debug)]
-pub enum ApiError {
-    /// There is none, also where the whole kind is unknown.
-    Absent,
-    /// Something else changed first, or has the name.
-    Conflict,
-    /// The same would be refused again.
-    Refused(Failure),
-    /// It may pass.
-    Unavailable(Failure),
-}
-
-impl From<ApiError> for Failure {
-    fn from(error: ApiError) -> Self {
-        match error {
-            ApiError::Absent => Self::new(exit::USAGE, "no such object"),
-            ApiError::Conflict => Self::new(exit::RETRYABLE, "somebody else changed the object")
-                .hint("run the same command again"),
-            ApiError::Refused(why) | ApiError::Unavailable(why) => why,
-        }
     }
 }
 
@@ -97,9 +88,9 @@ impl Api {
     pub async fn get(&self, key: &Key) -> Result<Option<Value>, ApiError> {
         let request = Request::new(path(key.kind, key.namespace.as_deref()))
             .get(&key.name, &kube::api::GetParams::default());
-        match self.send(request, &format!("read {key}")).await {
+        match self.send(request, Asked::one("read", "get", key)).await {
             Ok(object) => Ok(Some(object)),
-            Err(ApiError::Absent) => Ok(None),
+            Err(ApiError::Absent(_)) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -124,10 +115,10 @@ impl Api {
         let mut all = Vec::new();
         loop {
             let request = Request::new(path(*kind, namespace.as_deref())).list(&parameters);
-            let what = format!("list {}", kind.resource().plural);
-            let mut page = match self.send(request, &what).await {
+            let asked = Asked::many("list", *kind, namespace.as_deref());
+            let mut page = match self.send(request, asked).await {
                 Ok(page) => page,
-                Err(ApiError::Absent) => return Ok((Vec::new(), None)),
+                Err(ApiError::Absent(_)) => return Ok((Vec::new(), None)),
                 Err(error) => return Err(error),
             };
             if let Value::Array(items) = page["items"].take() {
@@ -154,7 +145,7 @@ impl Api {
         let body = serde_json::to_vec(object).expect("JSON");
         let request =
             Request::new(path(key.kind, key.namespace.as_deref())).create(&parameters, body);
-        self.send(request, &format!("create {key}")).await
+        self.send(request, Asked::one("create", "create", &key)).await
     }
 
     /// Changes an object by a merge patch, if it has this uid and, if one is given, this version.
@@ -180,7 +171,7 @@ impl Api {
             &parameters,
             &Patch::Merge(patch),
         );
-        self.send(request, &format!("change {key}")).await
+        self.send(request, Asked::one("change", "patch", key)).await
     }
 
     /// Deletes an object; what is left of it, if it does not go at once.
@@ -208,10 +199,10 @@ impl Api {
         }
         let request =
             Request::new(path(key.kind, key.namespace.as_deref())).delete(&key.name, &parameters);
-        match self.send(request, &format!("delete {key}")).await {
+        match self.send(request, Asked::one("delete", "delete", key)).await {
             Ok(answer) if answer["kind"] == "Status" => Ok(None),
             Ok(object) => Ok(Some(object)),
-            Err(ApiError::Absent) => Ok(None),
+            Err(ApiError::Absent(_)) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -235,14 +226,14 @@ impl Api {
         };
         match answer {
             Ok(object) => seen.set_object(key, object),
-            Err(ApiError::Absent) if !matches!(step, Step::Create(_)) => {
+            Err(ApiError::Absent(_)) if !matches!(step, Step::Create(_)) => {
                 seen.set_object(key, None);
             }
-            Err(ApiError::Conflict) => {
+            Err(ApiError::Conflict(_)) => {
                 seen.forget(&key.into());
                 return Ok(Written::Contended);
             }
-            Err(ApiError::Absent) => {
+            Err(ApiError::Absent(_)) => {
                 let what = format!("create {key}: its namespace or its kind does not exist");
                 seen.refuse(step.clone(), Failure::new(exit::USAGE, what));
             }
@@ -336,18 +327,15 @@ impl Api {
         if !fields.is_empty() {
             parameters = parameters.fields(&fields);
         }
+        let asked = Asked::many("watch", kind, namespace.as_deref());
         let request = Request::new(path(kind, namespace.as_deref()))
             .watch(&parameters, version.unwrap_or(""))
-            .map_err(|why| ApiError::Refused(Failure::new(exit::BUG, why.to_string())))?;
-        let what = format!("watch {}", kind.resource().plural);
+            .map_err(|why| asked.unwritten(&why))?;
         let begun =
             tokio::time::timeout(ANSWER, self.client.request_events::<Value>(request)).await;
         let events = match begun {
-            Ok(events) => events.map_err(|why| classify(why, &what))?,
-            Err(_) => {
-                let what = format!("{what}: no answer within {} s", ANSWER.as_secs());
-                return Err(ApiError::Unavailable(Failure::new(exit::RETRYABLE, what)));
-            }
+            Ok(events) => events.map_err(|why| classify(why, &asked))?,
+            Err(_) => return Err(asked.unanswered(ANSWER.as_secs())),
         };
         let changes = events.map(|event| match event {
             Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => Change::Set(object),
@@ -362,13 +350,10 @@ impl Api {
     /// # Errors
     ///
     /// See [`ApiError`].
-    pub async fn log(&self, pod: &Key) -> Result<String, ApiError> {
+    pub async fn log(&self, pod: &Key) -> Result<Log, ApiError> {
         let parameters = LogParams { container: Some("mover".to_owned()), ..LogParams::default() };
-        let request = Request::new(path(Kind::Pod, pod.namespace.as_deref()))
-            .logs(&pod.name, &parameters)
-            .map_err(|why| ApiError::Refused(Failure::new(exit::BUG, why.to_string())))?;
-        let what = format!("read the log of {pod}");
-        self.client.request_text(request).await.map_err(|why| classify(why, &what))
+        let asked = Asked::part("read the log of", "get", pod, "/log");
+        Ok(self.lines(pod, &parameters, &asked, LOG).await?.all().await)
     }
 
     /// Lines of the log of a pod's container, as they come.
@@ -383,34 +368,80 @@ impl Api {
             tail_lines: Some(1),
             ..LogParams::default()
         };
-        let request = Request::new(path(Kind::Pod, pod.namespace.as_deref()))
-            .logs(&pod.name, &parameters)
-            .map_err(|why| ApiError::Refused(Failure::new(exit::BUG, why.to_string())))?;
-        let what = format!("follow the log of {pod}");
-        let log = self.client.request_stream(request).await.map_err(|why| classify(why, &what))?;
-        let lines = futures::AsyncBufReadExt::lines(log);
-        Ok(lines
-            .take_while(|line| std::future::ready(line.is_ok()))
-            .filter_map(|line| async { line.ok() })
-            .boxed())
+        let asked = Asked::part("follow the log of", "get", pod, "/log");
+        // It says how far the pod is, and that may be long in coming.
+        let bounds = log::Bounds { bytes: usize::MAX, silence: None, ..LOG };
+        let lines = self.lines(pod, &parameters, &asked, bounds).await?;
+        let next = async |mut lines: log::Lines<_>| {
+            let line = lines.next().await.ok().flatten()?;
+            Some((line, lines))
+        };
+        Ok(futures::stream::unfold(lines, next).boxed())
     }
 
+    async fn lines(
+        &self,
+        pod: &Key,
+        parameters: &LogParams,
+        asked: &Asked,
+        bounds: log::Bounds,
+    ) -> Result<log::Lines<impl futures::AsyncBufRead + Unpin + use<>>, ApiError> {
+        let request = Request::new(path(Kind::Pod, pod.namespace.as_deref()))
+            .logs(&pod.name, parameters)
+            .map_err(|why| asked.unwritten(&why))?;
+        let begun = tokio::time::timeout(ANSWER, self.client.request_stream(request)).await;
+        let log = begun.map_err(|_| asked.unanswered(ANSWER.as_secs()))?;
+        Ok(log::Lines::new(Box::pin(log.map_err(|why| classify(why, asked))?), bounds))
+    }
+
+    /// One request, and again where the server asks for patience.
     async fn send(
         &self,
         request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
-        what: &str,
+        asked: Asked,
     ) -> Result<Value, ApiError> {
-        let request = request.map_err(|why| {
-            ApiError::Refused(Failure::new(exit::USAGE, format!("{what}: {why}")))
-        })?;
-        let answer = tokio::time::timeout(ANSWER, self.client.request::<Value>(request)).await;
-        match answer {
-            Ok(answer) => answer.map_err(|why| classify(why, what)),
-            Err(_) => {
-                let what = format!("{what}: no answer within {} s", ANSWER.as_secs());
-                Err(ApiError::Unavailable(Failure::new(exit::RETRYABLE, what)))
+        let request = request.map_err(|why| asked.unwritten(&why))?;
+        let mut waited = Duration::ZERO;
+        loop {
+            let answer = tokio::time::timeout(ANSWER, self.answer(request.clone())).await;
+            let Ok(answer) = answer else { return Err(asked.unanswered(ANSWER.as_secs())) };
+            let (why, after) = match answer {
+                Ok(value) => return Ok(value),
+                Err((why, after)) => (classify(why, &asked), after),
+            };
+            let Some(after) = after.map(|after| after.max(PATIENCE_LEAST)) else { return Err(why) };
+            waited = waited.saturating_add(after);
+            match &why {
+                ApiError::Unavailable(why) if waited <= PATIENCE => {
+                    asked.waits(why, after.as_secs_f64());
+                }
+                _ => return Err(why),
             }
+            tokio::time::sleep(after).await;
         }
+    }
+
+    /// One answer, or how long the server asks to wait.
+    async fn answer(
+        &self,
+        request: http::Request<Vec<u8>>,
+    ) -> Result<Value, (Error, Option<Duration>)> {
+        let response =
+            self.client.send(request.map(Body::from)).await.map_err(|why| (why, None))?;
+        let code = response.status();
+        let after = response.headers().get("Retry-After");
+        let after = after.and_then(|text| text.to_str().ok()?.parse().ok());
+        let bytes = response.into_body().collect_bytes().await.map_err(|why| (why, None))?;
+        if code.is_success() {
+            return serde_json::from_slice(&bytes).map_err(|why| (Error::SerdeError(why), None));
+        }
+        let status = serde_json::from_slice::<Status>(&bytes).unwrap_or_else(|_| {
+            // Of a part of the server, or of something before it, that knows no objects.
+            let text: String = String::from_utf8_lossy(&bytes).trim().chars().take(200).collect();
+            Status::failure(&text, code.canonical_reason().unwrap_or_default())
+        });
+        let status = status.with_code(code.as_u16()).boxed();
+        Err((Error::Api(status), after.map(Duration::from_secs)))
     }
 }
 
@@ -422,41 +453,5 @@ fn path(kind: Kind, namespace: Option<&str>) -> String {
     match namespace {
         Some(namespace) => format!("{root}/{version}/namespaces/{namespace}/{}", resource.plural),
         None => format!("{root}/{version}/{}", resource.plural),
-    }
-}
-
-/// What an error of the client means for a plan.
-pub(crate) fn classify(error: Error, what: &str) -> ApiError {
-    let said = |code, text: &str| Failure::new(code, format!("{what}: {text}"));
-    let status: Box<Status> = match error {
-        Error::Api(status) => status,
-        Error::Auth(why) => {
-            let why = said(exit::DENIED, &why.to_string());
-            return ApiError::Refused(why.hint("log in to the cluster again"));
-        }
-        other => {
-            let mut text = other.to_string();
-            let mut source = std::error::Error::source(&other);
-            while let Some(cause) = source {
-                let cause_text = cause.to_string();
-                if !text.contains(&cause_text) {
-                    text = format!("{text}: {cause_text}");
-                }
-                source = cause.source();
-            }
-            let why = said(exit::RETRYABLE, &text);
-            return ApiError::Unavailable(
-                why.hint("the API server cannot be reached, or ends connections"),
-            );
-        }
-    };
-    let text = status.message.as_str();
-    match status.code {
-        404 => ApiError::Absent,
-        409 => ApiError::Conflict,
-        401 => ApiError::Refused(said(exit::DENIED, text).hint("log in to the cluster again")),
-        403 => ApiError::Refused(said(exit::DENIED, text)),
-        400 | 405 | 413 | 415 | 422 => ApiError::Refused(said(exit::USAGE, text)),
-        _ => ApiError::Unavailable(said(exit::RETRYABLE, text)),
     }
 }

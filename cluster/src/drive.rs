@@ -193,7 +193,10 @@ impl<'a> Driver<'a> {
     async fn pause(&mut self, why: Failure) -> Result<(), Failure> {
         let (since, pause) = self.away.unwrap_or((Instant::now(), RETRY_FIRST));
         if since.elapsed() > AWAY_MAX {
-            return Err(Failure::new(exit::RETRYABLE, why.message)
+            let seconds = AWAY_MAX.as_secs();
+            let what =
+                format!("for {seconds} s no request was answered; the last one: {}", why.message);
+            return Err(Failure::new(exit::RETRYABLE, what)
                 .hint("the operation has not ended: the same command goes on with it"));
         }
         tracing::warn!("{why}; it is tried again");

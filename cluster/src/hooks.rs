@@ -7,7 +7,7 @@
 
 mod script;
 
-use crate::api::{Api, classify};
+use crate::api::{Api, Asked, classify};
 use crate::engine::{Failure, Hook, Key, Kind, Meta, exit};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
@@ -325,7 +325,8 @@ async fn run(api: &Api, hook: &Hook, command: &[&str]) -> Result<String, (u8, St
     let process = tokio::time::timeout(BEGIN, exec(api, hook, command, false)).await;
     let process = process.map_err(|_| lost("its pod does not answer".into()))?;
     let mut process = process.map_err(|why| {
-        let why = Failure::from(classify(why, "run a command there"));
+        let why =
+            Failure::from(classify(why, &Asked::other("run a command there", "create pods/exec")));
         (why.exit_code, why.message)
     })?;
     let (stdout, stderr) = (process.stdout(), process.stderr());

@@ -36,6 +36,8 @@ pub(super) async fn connect(args: &Cluster) -> Result<(Api, String), Failure> {
         let groups = args.impersonate_groups.clone();
         config.auth_info.impersonate_groups = (!groups.is_empty()).then_some(groups);
     }
+    // Requests are repeated where it is known how often, and for how long.
+    config.default_retry = false;
     let namespace = args.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
     let client = Client::try_from(config).map_err(|why| wrong(why.to_string()))?;
     Ok((Api::new(client), namespace))

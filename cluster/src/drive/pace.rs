@@ -35,9 +35,11 @@ impl Contention {
             2..=TRIES_MAX => Ok((RETRY_FIRST * (1 << (*tries - 2))).min(RETRY_MOST)),
             _ => Err(Failure::new(
                 exit::RETRYABLE,
-                format!("{key} is changed by somebody else each time that it is about to be written"),
+                format!(
+                    "{key} is changed by somebody else each time that it is about to be written"
+                ),
             )
-            .hint("find out who writes it: kubectl get … --show-managed-fields -o yaml; then run the same command again")),
+            .hint(format!("{} --show-managed-fields says who writes it", key.shown_by()))),
         }
     }
 }

@@ -158,6 +158,14 @@ impl Key {
     }
 }
 
+impl Key {
+    /// The command that shows it.
+    pub fn shown_by(&self) -> String {
+        let place = self.namespace.as_ref().map_or(String::new(), |name| format!(" -n {name}"));
+        format!("kubectl get {}/{}{place} -o yaml", self.kind.resource().short, self.name)
+    }
+}
+
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.kind.resource().short, self.name)?;

@@ -68,7 +68,10 @@ impl Context<'_> {
                 exit::USAGE,
                 format!("{key} exists and does not belong to this operation"),
             )
-            .hint("look where it comes from, delete it, and run the same command again")
+            .hint(format!(
+                "{} shows where it comes from; delete it if nobody needs it",
+                key.shown_by()
+            ))
             .into());
         }
         if object.meta.deletion_timestamp.is_some() {

@@ -25,7 +25,8 @@ use serde_json::{Value, json};
 pub fn request_of(anchor: &Object<ConfigMap>) -> Result<Request, Failure> {
     let unreadable = |why: String| {
         Failure::new(exit::USAGE, format!("{} holds no request: {why}", anchor.key)).hint(format!(
-            "it may be of another version of kubectl-mover, or changed by hand; remove what it made: kubectl mover sweep -n {}",
+            "it may be of another version of kubectl-mover, or changed by hand: look at it by {}; delete it, then kubectl mover sweep -n {} removes what it made",
+            anchor.key.shown_by(),
             anchor.key.namespace.as_deref().unwrap_or_default()
         ))
     };
@@ -130,11 +131,18 @@ fn allowed(
     match mandate {
         Mandate::Request(wanted) if wanted != request => wrong(
             format!("{} was changed by somebody: it asks for something else now", anchor.key),
-            "find out who may change ConfigMaps there",
+            &format!(
+                "find out who may change ConfigMaps there; kubectl mover cancel {} -n {} ends it",
+                anchor.key.name,
+                anchor.namespace()
+            ),
         ),
         _ if place != anchor.namespace() => wrong(
             format!("{} is about another namespace than its own", anchor.key),
-            "mover makes no such operation: find out who made it, and delete it",
+            &format!(
+                "mover makes no such operation: {} shows who made it; delete it",
+                anchor.key.shown_by()
+            ),
         ),
         Mandate::Removal if handing_over => wrong(
             format!("{} hands its volume over, which only its own command ends", anchor.key),

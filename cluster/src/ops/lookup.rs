@@ -52,7 +52,12 @@ pub async fn ask(
     }
     finished?;
     let log = log.expect("it has ended well")?;
-    let lines = log.lines().filter_map(|line| serde_json::from_str(line).ok());
+    if let Some(why) = log.cut {
+        // Part of an answer may say that there is no backup.
+        let what = format!("read the answer of the repository: {why}");
+        return Err(Failure::new(exit::RETRYABLE, what).hint("run the same command again"));
+    }
+    let lines = log.text.lines().filter_map(|line| serde_json::from_str(line).ok());
     Ok(lines.collect())
 }
 

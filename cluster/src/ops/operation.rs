@@ -142,7 +142,7 @@ pub async fn begin(
     }
     let name = format!("mover-{}-{subject}-{}", request.word(), random_text(RANDOM_CHARS)?);
     let made = match api.create(&engine::anchor(&name, namespace, source_uid, request)).await {
-        Err(ApiError::Absent) => {
+        Err(ApiError::Absent(_)) => {
             return Err(Failure::new(exit::USAGE, format!("there is no namespace {namespace}")));
         }
         made => made?,

@@ -190,7 +190,7 @@ async fn make_key(
     let data = json!({ "key": base64::engine::general_purpose::STANDARD.encode(bytes) });
     let object = engine::object(secret, metadata, json!({ "type": "Opaque", "data": data }));
     api.create(&object).await.map_err(|why| match why {
-        ApiError::Absent => {
+        ApiError::Absent(_) => {
             Failure::new(exit::USAGE, format!("there is no namespace {}", repository.namespace))
         }
         why => why.into(),
@@ -204,7 +204,7 @@ async fn save(api: &Api, repository: &Repository) -> Result<(), Failure> {
     let metadata = json!({ "name": key.name, "namespace": key.namespace, "labels": labels });
     let object = engine::object(&key, metadata, json!({ "data": fields(repository) }));
     match api.create(&object).await {
-        Err(ApiError::Conflict) => {
+        Err(ApiError::Conflict(_)) => {
             let found = api.get(&key).await?.unwrap_or_default();
             let patch = json!({ "metadata": { "labels": labels }, "data": fields(repository) });
             api.patch(&key, (&Meta::of(&found).uid, None), &patch).await?;
@@ -235,8 +235,8 @@ async fn account(api: &Api, repository: &Repository) -> Result<(), Failure> {
     ] {
         let key = Key::new(kind, namespace, name);
         match api.create(&engine::object(&key, meta(name), body)).await {
-            Ok(_) | Err(ApiError::Conflict) => {}
-            Err(ApiError::Absent) => {
+            Ok(_) | Err(ApiError::Conflict(_)) => {}
+            Err(ApiError::Absent(_)) => {
                 let what = format!("there is no namespace {namespace}");
                 return Err(Failure::new(exit::USAGE, what));
             }

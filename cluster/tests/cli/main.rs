@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use server::{Answer, Server};
 use std::collections::BTreeMap;
 use std::process::Output;
+use std::sync::atomic::AtomicU32;
 
 const SHOP: &str = "/api/v1/namespaces/shop";
 const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
@@ -158,4 +159,50 @@ fn a_backup_of_nothing_is_an_error() {
         let err = text(&output.stderr);
         assert!(err.contains(said), "{said} is not in {err}");
     }
+}
+
+/// A server that asks for patience gets it; one that refuses is quoted, with the next step.
+#[test]
+fn what_the_server_refuses_has_a_next_step() {
+    let mut answers = healthy();
+    let Some(Answer::Object(claims)) = answers.remove(&format!("{SHOP}/persistentvolumeclaims"))
+    else {
+        panic!("claims")
+    };
+    let busy = Answer::Busy(AtomicU32::new(3), claims);
+    answers.insert(format!("{SHOP}/persistentvolumeclaims"), busy);
+    let server = Server::start("busy", answers);
+    let output = server.run(&["backup", "ns/shop", "--snapshot-class", "none"]);
+    ends(&output, 2, &["there is no VolumeSnapshotClass none"]);
+    assert!(text(&output.stderr).contains("too many requests"), "{}", text(&output.stderr));
+    let claim = format!("{SHOP}/persistentvolumeclaims/db");
+    let cannot = "User \"u\" cannot get resource";
+    for (code, said, code_of_exit, hint) in [
+        (403, cannot, 4, "the right to get persistentvolumeclaims in namespace shop is missing"),
+        (500, "broken", 1, "kubectl get --raw '/readyz?verbose'"),
+    ] {
+        let mut answers = healthy();
+        answers.insert(claim.clone(), Answer::Refused(code, said));
+        let server = Server::start(&format!("refused-{code}"), answers);
+        let output = server.run(&["backup", "pvc/db"]);
+        ends(&output, code_of_exit, &[]);
+        let err = text(&output.stderr);
+        assert!(err.contains("read pvc/db in namespace shop: "), "{err}");
+        assert!(err.contains(said) && err.contains(hint), "{err}");
+    }
+}
+
+/// Nothing names a step that leads back to where it was named.
+#[test]
+fn an_operation_that_cannot_be_read_is_to_be_deleted() {
+    let mut answers = healthy();
+    let labels = json!({ "mover.dev/state": "running", "mover.dev/role": "backup" });
+    let meta = json!({ "name": "bad", "namespace": "shop", "uid": "u", "labels": labels });
+    let bad = json!({ "metadata": meta, "data": { "request": "{}" } });
+    answers.insert(format!("{SHOP}/configmaps/bad"), Answer::Object(bad));
+    let server = Server::start("bad", answers);
+    let output = server.run(&["cancel", "bad"]);
+    ends(&output, 2, &[]);
+    let err = text(&output.stderr);
+    assert!(err.contains("kubectl get configmap/bad -n shop -o yaml; delete it"), "{err}");
 }

@@ -7,11 +7,14 @@ use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What is answered to a path: an object, or a code and a message. All else is 404.
 pub(crate) enum Answer {
     Object(Value),
     Refused(u16, &'static str),
+    /// So often that it is too busy, which passes, and then this.
+    Busy(AtomicU32, Value),
 }
 
 pub(crate) struct Server {
@@ -89,10 +92,18 @@ fn serve(stream: TcpStream, answers: &BTreeMap<String, Answer>) -> std::io::Resu
         let (code, body) = match answers.get(&path) {
             Some(Answer::Object(object)) => (200, object.to_string()),
             Some(Answer::Refused(code, message)) => refused(*code, message),
+            Some(Answer::Busy(times, object)) => {
+                let less = |left: u32| left.checked_sub(1);
+                match times.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
+                    Ok(_) => refused(429, "too many requests"),
+                    Err(_) => (200, object.to_string()),
+                }
+            }
             None => refused(404, "not found"),
         };
         let head = format!(
-            "HTTP/1.1 {code} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            "HTTP/1.1 {code} X\r\nContent-Type: application/json\r\n{}Content-Length: {}\r\n\r\n",
+            if code == 429 { "Retry-After: 0\r\n" } else { "" },
             body.len()
         );
         stream.write_all(&[head.as_bytes(), body.as_bytes()].concat())?;

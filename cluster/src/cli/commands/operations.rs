@@ -159,7 +159,11 @@ pub(super) async fn logs(api: &Api, namespace: &str, name: &str) -> Result<u8, F
         ));
     };
     let log = api.log(&Key::new(Kind::Pod, &jobs, &Meta::of(pod).name)).await?;
-    let _ = std::io::stdout().write_all(log.as_bytes());
+    let _ = std::io::stdout().write_all(log.text.as_bytes());
+    if let Some(why) = log.cut {
+        return Err(Failure::new(exit::RETRYABLE, format!("that is not the whole log: {why}"))
+            .hint("kubectl logs reads all of it, while the pod is there"));
+    }
     Ok(0)
 }
 
