@@ -149,6 +149,12 @@ impl Output {
         if self.settings.quiet { Ok(()) } else { self.to_main(text.as_bytes()) }
     }
 
+    /// How many records were printed: whoever reads them out of a log can tell whether all are there.
+    pub(crate) fn records(&self, count: usize) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.summary = Some(serde_json::json!({ "records": count }));
+    }
+
     /// A progress line; nobody has to be there to read it.
     pub(crate) fn progress_json(&self, body: &impl Serialize) {
         if let Ok(line) = json_line(&Line { kind: "progress", body }) {

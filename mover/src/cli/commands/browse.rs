@@ -22,6 +22,7 @@ pub(crate) fn list(ctx: &Context, args: &ListArgs) -> Result<()> {
         for (manifest, short_id) in backups.iter().zip(short_ids(&backups)) {
             ctx.output.result_json(&BackupView::of(manifest).with_short_id(short_id))?;
         }
+        ctx.output.records(backups.len());
     } else if backups.is_empty() && problems.is_empty() {
         if volume.is_none() || !entries.is_empty() {
             ctx.output.notice("no backups");
