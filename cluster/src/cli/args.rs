@@ -117,6 +117,10 @@ pub(super) struct Backup {
     /// Note on the backup, NAME=VALUE; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub(super) label: Vec<String>,
+    /// Wait for the end; always so as long as nothing in the cluster goes on with it
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+        default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub(super) wait: bool,
     #[command(flatten)]
     pub(super) hook: Hook,
     #[command(flatten)]
@@ -159,6 +163,8 @@ pub(super) struct Doctor {
     /// Run a Job that lists the repository, where nothing else is wrong: bucket, credentials, key
     #[arg(long)]
     pub(super) connect: bool,
+    #[command(flatten)]
+    pub(super) hook: Hook,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -187,6 +193,10 @@ pub(super) struct Restore {
     /// As a filesystem volume of this type, whatever the source was
     #[arg(long, value_name = "TYPE")]
     pub(super) filesystem: Option<String>,
+    /// Wait for the end; always so as long as nothing in the cluster goes on with it
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+        default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub(super) wait: bool,
     #[command(flatten)]
     pub(super) limits: Limits,
 }
@@ -277,6 +287,9 @@ pub(super) struct Sweep {
     /// Of all namespaces
     #[arg(long, short = 'A')]
     pub(super) all_namespaces: bool,
+    /// Remove bases, too, whose claim is gone: snapshots that no backup will ask for again
+    #[arg(long)]
+    pub(super) bases: bool,
     /// Only say what would be removed
     #[arg(long)]
     pub(super) dry_run: bool,

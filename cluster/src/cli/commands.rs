@@ -39,7 +39,7 @@ pub(super) async fn run(args: Args, output: &Output) -> Result<u8, Failure> {
         }
         Command::Sweep(given) => {
             let of = (!given.all_namespaces).then_some(namespace);
-            Box::pin(operations::sweep(api, of, given.dry_run, output)).await
+            Box::pin(operations::sweep(api, of, &given, output)).await
         }
         Command::Repository { command } => match command {
             Repository::Add { name, settings } => {

@@ -7,7 +7,7 @@ use crate::drive::Driver;
 use crate::engine::{self, Failure, Finding, Level, Observed, Question, exit};
 use crate::ops::look::{issuer, look};
 use crate::ops::sources::{self, Source};
-use crate::ops::{lookup, repository};
+use crate::ops::{hook, lookup, repository};
 use serde_json::json;
 use std::collections::BTreeSet;
 
@@ -38,6 +38,19 @@ pub(super) async fn run(
         .run(|seen| engine::doctor(seen, &question), None, |_| ())
         .await?;
     found.extend(before);
+    if let Some(options) = super::volumes::hook(&given.hook) {
+        for (namespace, name) in &question.claims {
+            output.progress(&format!("looking whether a hook can run for pvc/{name}"));
+            if let Err(why) = hook::find(api, namespace, name, &options).await {
+                found.push(Finding {
+                    level: Level::Error,
+                    object: format!("pvc/{name} in namespace {namespace}"),
+                    message: format!("its hook cannot run: {}", why.message),
+                    hint: why.hint,
+                });
+            }
+        }
+    }
     if given.connect {
         // A Job without its Secret would wait for it until its deadline.
         match found.iter().any(|finding| finding.level == Level::Error) {

@@ -1,10 +1,11 @@
 //! `kubectl mover operations`, `describe`, `logs`, `cancel` and `sweep`.
 
+use super::super::args;
 use super::super::output::Output;
 use crate::api::Api;
 use crate::engine::{
-    self, Failure, Key, Kind, MANAGER, Mandate, Meta, OWNER, Pod, ROLE, Request, STATE, Selection,
-    exit,
+    self, Failure, Key, Kind, MANAGER, Mandate, Meta, OWNER, Pod, ROLE, Request, SOURCE, STATE,
+    Selection, exit,
 };
 use crate::ops::operation::{self, Operation};
 use serde_json::{Value, json};
@@ -196,9 +197,11 @@ pub(super) async fn cancel(
 pub(super) async fn sweep(
     api: &Api,
     namespace: Option<&str>,
-    dry_run: bool,
+    given: &args::Sweep,
     output: &Output,
 ) -> Result<u8, Failure> {
+    let dry_run = given.dry_run;
+    let mut idle = 0;
     let operations = operation::list(api, None, "").await?;
     let (running, ended): (Vec<&Operation>, Vec<&Operation>) =
         operations.iter().partition(|operation| operation.is_running());
@@ -214,12 +217,20 @@ pub(super) async fn sweep(
     let mut rows = Vec::new();
     let mut code = 0;
     // The claim first, which uses the snapshot; and a Job first of all, whose pod uses the claim.
-    for object in made(api, namespace, None).await? {
+    let all = made(api, namespace, None).await?;
+    // After the bases: a base has its claim before it is there itself.
+    let claims = claims(api, namespace).await?;
+    for object in all {
         let meta = Meta::of(&object);
         let role = meta.labels.get(ROLE).map(String::as_str).unwrap_or_default();
         let owner = meta.labels.get(OWNER).map(String::as_str).unwrap_or_default();
-        // A base belongs to the next backup, a restored claim to its user, a lookup removes itself.
-        if alive.contains(owner) || ["base", "target", "lookup"].contains(&role) {
+        // A base belongs to the next backup of its claim.
+        let of = meta.labels.get(SOURCE).map(String::as_str).unwrap_or_default();
+        let is_idle = role == "base" && !claims.contains(of);
+        idle += usize::from(is_idle && !given.bases);
+        let may_go = role != "base" || is_idle && given.bases;
+        // A restored claim belongs to its user, and a lookup removes itself.
+        if !may_go || alive.contains(owner) || ["target", "lookup"].contains(&role) {
             continue;
         }
         // It may have begun since they were listed.
@@ -253,7 +264,20 @@ pub(super) async fn sweep(
         rows.push((vec![name.clone(), done.to_owned()], json!({ "object": name, "done": done })));
     }
     output.table(&["OBJECT", "DONE"], 0, &rows);
+    if idle > 0 {
+        output.say(&format!(
+            "{idle} snapshots are bases of claims that are gone: sweep --bases removes them"
+        ));
+    }
     Ok(code)
+}
+
+/// The uids of all claims.
+async fn claims(api: &Api, namespace: Option<&str>) -> Result<BTreeSet<String>, Failure> {
+    let namespace = namespace.map(str::to_owned);
+    let selection = Selection { namespace, ..Selection::all(Kind::PersistentVolumeClaim) };
+    let (found, _) = api.list(&selection).await?;
+    Ok(found.iter().map(|claim| Meta::of(claim).uid).collect())
 }
 
 /// Whether the operation that made an object runs now.

@@ -15,6 +15,18 @@ use crate::ops::{
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
+/// An operation lives as long as its command.
+fn waits(wait: bool) -> Result<(), Failure> {
+    match wait {
+        true => Ok(()),
+        false => Err(Failure::new(
+            exit::USAGE,
+            "--wait=false: nothing in the cluster would go on with it when this command has ended",
+        )
+        .hint("leave it away, and run the command in the background or in a Job of its own")),
+    }
+}
+
 fn limits(given: args::Limits) -> Limits {
     Limits {
         snapshot_seconds: given.snapshot_timeout,
@@ -30,6 +42,7 @@ pub(super) async fn backup(
     given: &args::Backup,
     output: &Output,
 ) -> Result<u8, Failure> {
+    waits(given.wait)?;
     let args::Sources { words, selector } = &given.sources;
     if sources::is_one_claim(words, selector.as_deref()) {
         let (outcome, text) = back_up(api, (namespace, claim(&words[0])?), given, output).await?;
@@ -148,8 +161,9 @@ async fn back_up(
     let outcome = run(api, namespace, name, &source, &request, output).await?;
     let summary = &outcome.summary;
     let text = format!(
-        "backup {} of {volume}\n{}, {} read, {} stored{}",
+        "backup {} of {volume} in {}\n{}, {} read, {} stored{}",
         summary["backup_id"].as_str().unwrap_or_default(),
+        place.url,
         how(summary),
         size(&summary["read_bytes"]),
         size(&summary["stored_bytes"]),
@@ -158,7 +172,7 @@ async fn back_up(
     Ok((outcome, text))
 }
 
-fn hook(given: &args::Hook) -> Option<hook::HookOptions> {
+pub(super) fn hook(given: &args::Hook) -> Option<hook::HookOptions> {
     let pair = given.hook_before.as_ref().zip(given.hook_after.as_ref());
     let commands = match (&given.hook_session, pair, &given.fsfreeze) {
         (Some(command), ..) => (command.clone(), None),
@@ -202,6 +216,7 @@ pub(super) async fn restore(
     given: &args::Restore,
     output: &Output,
 ) -> Result<u8, Failure> {
+    waits(given.wait)?;
     let target = claim(&given.to)?;
     let place = repository::find(api, given.repository.as_deref(), namespace).await?;
     let options = restores::RestoreOptions {
