@@ -376,7 +376,8 @@ impl Api {
             let line = lines.next().await.ok().flatten()?;
             Some((line, lines))
         };
-        Ok(futures::stream::unfold(lines, next).boxed())
+        // Whoever waits asks it again after its end.
+        Ok(futures::stream::unfold(lines, next).fuse().boxed())
     }
 
     async fn lines(
