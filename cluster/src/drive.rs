@@ -49,8 +49,19 @@ pub struct Driver<'a> {
     session: Option<(Hook, Session)>,
     /// The log of the pod that runs.
     log: Option<(Key, BoxStream<'static, String>)>,
+    /// How long there was nothing to do.
+    waited: Duration,
     /// Since when no request has been answered, and how long the next pause is.
     away: Option<(Instant, Duration)>,
+}
+
+/// How long an operation took its driver.
+#[derive(Debug, Clone, Copy)]
+pub struct Times {
+    /// From its begin.
+    pub total: Duration,
+    /// Of that, until something that was waited for came: the rest is the driver's own.
+    pub waited: Duration,
 }
 
 impl std::fmt::Debug for Driver<'_> {
@@ -74,8 +85,15 @@ impl<'a> Driver<'a> {
             contention: Contention::default(),
             session: None,
             log: None,
+            waited: Duration::ZERO,
             away: None,
         }
+    }
+
+    /// How long it took until now.
+    #[must_use]
+    pub fn times(&self) -> Times {
+        Times { total: self.began.elapsed(), waited: self.waited }
     }
 
     /// Drives a plan to its end. `always` is watched during each wait, and `tell` hears of it.
@@ -289,10 +307,12 @@ impl<'a> Driver<'a> {
             }
             std::future::pending().await
         };
+        let since = Instant::now();
         let change = tokio::select! {
             never = said => never,
             change = changed => change,
             why = broken => {
+                self.waited += since.elapsed();
                 if let Some((hook, _)) = self.session.take()
                     && let Some(lock) = self.seen.lock().cloned()
                 {
@@ -303,6 +323,7 @@ impl<'a> Driver<'a> {
             }
             () = tokio::time::sleep(time) => None,
         };
+        self.waited += since.elapsed();
         let Some(change) = change else {
             for query in looked_at {
                 self.seen.forget(query);

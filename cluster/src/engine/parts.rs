@@ -350,11 +350,12 @@ pub(super) fn with_reason(text: String, said: Option<String>) -> String {
 /// What the program said at its end, if the pod ended well and said so.
 fn summary_of(pod: &Pod, wanted: SummaryFor) -> Option<Value> {
     let end = pod.terminated().filter(|end| end.exit_code == 0)?;
-    if wanted == SummaryFor::Nobody {
-        return Some(Value::Null);
+    let said = end.message.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let summary = said.filter(|said| said["state"] == "ok").map(|said| said["summary"].clone());
+    match wanted {
+        SummaryFor::Plan => summary,
+        SummaryFor::Nobody => Some(summary.unwrap_or_default()),
     }
-    let said: Value = serde_json::from_str(end.message.as_deref()?).ok()?;
-    (said["state"] == "ok").then(|| said["summary"].clone())
 }
 
 /// Why a Job failed: the words of its last pod, else those of its condition.

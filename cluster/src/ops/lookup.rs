@@ -50,7 +50,7 @@ pub async fn ask(
             _ => break,
         }
     }
-    finished?;
+    let finished = finished?;
     let log = log.expect("it has ended well")?;
     if let Some(why) = log.cut {
         // Part of an answer may say that there is no backup.
@@ -58,7 +58,24 @@ pub async fn ask(
         return Err(Failure::new(exit::RETRYABLE, what).hint("run the same command again"));
     }
     let lines = log.text.lines().filter_map(|line| serde_json::from_str(line).ok());
-    Ok(lines.collect())
+    let lines: Vec<Value> = lines.collect();
+    complete(&lines, &finished.summary)?;
+    Ok(lines)
+}
+
+/// All records are there: a node begins a new file of a log that has become long, and answers with
+/// that one alone. An older `mover` does not say how many it has printed.
+fn complete(lines: &[Value], summary: &Value) -> Result<(), Failure> {
+    let Some(records) = summary["records"].as_u64() else { return Ok(()) };
+    let found = lines.iter().filter(|line| line["type"] == "backup").count();
+    if u64::try_from(found).is_ok_and(|found| found == records) {
+        return Ok(());
+    }
+    let what = format!(
+        "the repository has listed {records} backups, and the log of the pod that asked it has {found} of them"
+    );
+    Err(Failure::new(exit::RETRYABLE, what)
+        .hint("ask for one volume: list pvc/NAME. The node keeps too little of a log (containerLogMaxSize)"))
 }
 
 /// Records of one type among what was printed.
@@ -75,4 +92,19 @@ pub fn bytes(record: &Value, name: &str) -> Result<u64, Failure> {
     record[name].as_u64().ok_or_else(|| {
         Failure::new(exit::BUG, format!("the record of a backup has no number {name}: {record}"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn part_of_an_answer_is_none() {
+        let lines = [json!({ "type": "log" }), json!({ "type": "backup" })];
+        complete(&lines, &json!({ "records": 1 })).expect("all");
+        complete(&lines, &Value::Null).expect("an older program");
+        let why = complete(&lines, &json!({ "records": 2 })).expect_err("one is missing");
+        assert!(why.message.contains("has 1 of them"), "{why}");
+    }
 }

@@ -1,7 +1,7 @@
 //! Operations by their anchors: begun, gone on with, and ended.
 
 use crate::api::{Api, ApiError};
-use crate::drive::Driver;
+use crate::drive::{Driver, Times};
 use crate::engine::{
     self, Anchor, ConfigMap, Failure, Key, Kind, MANAGER, Mandate, Meta, Object, Observed, Outcome,
     ROLE, Request, SOURCE, STATE, Selection, Wait, exit,
@@ -175,10 +175,11 @@ pub async fn drive(
     mandate: Mandate<'_>,
     seen: Observed,
     tell: impl FnMut(&Wait),
-) -> Result<Outcome, Failure> {
+) -> Result<(Outcome, Times), Failure> {
     let always = Some(anchor.key.clone().into());
-    let seen = seen.named(random_text(DRIVER_CHARS)?);
-    Driver::new(api, seen).run(|seen| engine::plan(anchor, mandate, seen), always, tell).await
+    let mut driver = Driver::new(api, seen.named(random_text(DRIVER_CHARS)?));
+    let outcome = driver.run(|seen| engine::plan(anchor, mandate, seen), always, tell).await?;
+    Ok((outcome, driver.times()))
 }
 
 /// Asks an operation to stop. Whoever drives it removes what it made.

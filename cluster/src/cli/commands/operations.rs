@@ -180,7 +180,7 @@ pub(super) async fn cancel(
         // Whoever began it may be gone: this command removes what it made, and two of us do no harm.
         let seen = engine::Observed::default();
         let tell = |wait: &_| output.waiting(wait);
-        let outcome =
+        let (outcome, _) =
             operation::drive(api, &operation.anchor, Mandate::Removal, seen, tell).await?;
         for left in &outcome.left {
             output.say(&format!("warning: {left}"));

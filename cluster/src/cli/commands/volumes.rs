@@ -14,6 +14,7 @@ use crate::ops::{
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 /// An operation lives as long as its command.
 fn waits(wait: bool) -> Result<(), Failure> {
@@ -45,8 +46,8 @@ pub(super) async fn backup(
     waits(given.wait)?;
     let args::Sources { words, selector } = &given.sources;
     if sources::is_one_claim(words, selector.as_deref()) {
-        let (outcome, text) = back_up(api, (namespace, claim(&words[0])?), given, output).await?;
-        return report(&outcome, &text, output);
+        let done = back_up(api, (namespace, claim(&words[0])?), given, output).await?;
+        return report(&done, output);
     }
     if words.is_empty() && selector.is_none() {
         return Err(Failure::new(exit::USAGE, "name a claim or what uses it").hint(
@@ -72,7 +73,7 @@ async fn back_up_all(
         output.say(&format!("{key}, {} of {}", number + 1, all.claims.len()));
         let done = back_up(api, (namespace, name), given, output).await;
         let outcome = match done {
-            Ok((outcome, _)) => outcome,
+            Ok(done) => done.outcome,
             Err(why) => why.into(),
         };
         let left = outcome.left.iter().map(String::as_str);
@@ -116,13 +117,23 @@ fn row(claim: &str, outcome: &Outcome) -> (Vec<String>, Value) {
     (cells, json!({ "claim": claim, "result": word, "outcome": outcome }))
 }
 
-/// One claim; how it ended, and what is said of it if that was well.
+/// How an operation ended.
+struct Done {
+    outcome: Outcome,
+    /// What is said of it if that was well.
+    text: String,
+    /// How long it took, and how much of that it waited for the cluster.
+    seconds: Value,
+}
+
+/// One claim.
 async fn back_up(
     api: &Api,
     (namespace, name): (&str, &str),
     given: &args::Backup,
     output: &Output,
-) -> Result<(Outcome, String), Failure> {
+) -> Result<Done, Failure> {
+    let begun = Instant::now();
     let mut labels = BTreeMap::new();
     for text in &given.label {
         let (name, value) = pair(text, "--label")?;
@@ -158,7 +169,7 @@ async fn back_up(
     let source = request.source.uid.clone();
     let volume = request.volume.clone();
     let request = Request::Backup(Box::new(request));
-    let outcome = run(api, namespace, name, &source, &request, output).await?;
+    let (outcome, waited) = run(api, namespace, name, &source, &request, output).await?;
     let summary = &outcome.summary;
     let text = format!(
         "backup {} of {volume} in {}\n{}, {} read, {} stored{}",
@@ -169,7 +180,11 @@ async fn back_up(
         size(&summary["stored_bytes"]),
         warnings(summary),
     );
-    Ok((outcome, text))
+    Ok(Done { text, outcome, seconds: seconds(begun, waited) })
+}
+
+fn seconds(begun: Instant, waited: Duration) -> Value {
+    json!({ "total": begun.elapsed().as_secs_f64(), "waited": waited.as_secs_f64() })
 }
 
 pub(super) fn hook(given: &args::Hook) -> Option<hook::HookOptions> {
@@ -235,7 +250,8 @@ pub(super) async fn restore(
         in_place::allowed(api, &request).await?;
     }
     let request = Request::Restore(Box::new(request));
-    let outcome = run(api, namespace, target, &source, &request, output).await?;
+    let begun = Instant::now();
+    let (outcome, waited) = run(api, namespace, target, &source, &request, output).await?;
     let summary = &outcome.summary;
     let text = format!(
         "pvc/{target} in namespace {namespace} is restored and proved\nbackup {} of {}, {} of data, all read back",
@@ -243,7 +259,7 @@ pub(super) async fn restore(
         summary["volume"].as_str().unwrap_or_default(),
         size(&summary["data_bytes"]),
     );
-    report(&outcome, &text, output)
+    report(&Done { text, outcome, seconds: seconds(begun, waited) }, output)
 }
 
 async fn run(
@@ -253,16 +269,19 @@ async fn run(
     source: &str,
     request: &Request,
     output: &Output,
-) -> Result<Outcome, Failure> {
+) -> Result<(Outcome, Duration), Failure> {
     let (anchor, seen, again) = operation::begin(api, namespace, subject, source, request).await?;
     if again {
         output.say(&format!("going on with {}", anchor.key));
     }
     let mandate = Mandate::Request(request);
-    operation::drive(api, &anchor, mandate, seen, |wait| output.waiting(wait)).await
+    let tell = |wait: &_| output.waiting(wait);
+    let (outcome, times) = operation::drive(api, &anchor, mandate, seen, tell).await?;
+    Ok((outcome, times.waited))
 }
 
-fn report(outcome: &Outcome, text: &str, output: &Output) -> Result<u8, Failure> {
+fn report(done: &Done, output: &Output) -> Result<u8, Failure> {
+    let Done { outcome, text, seconds } = done;
     for left in &outcome.left {
         output.say(&format!("warning: {left}"));
     }
@@ -273,7 +292,9 @@ fn report(outcome: &Outcome, text: &str, output: &Output) -> Result<u8, Failure>
             hint: outcome.hint.clone(),
         });
     }
-    output.result(&json!(outcome), text);
+    let mut record = json!(outcome);
+    record["seconds"] = seconds.clone();
+    output.result(&record, text);
     Ok(0)
 }
 
