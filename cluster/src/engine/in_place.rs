@@ -153,7 +153,14 @@ fn same_mode(restore: &Restore, volume: &Object<Volume>) -> Result<(), Failure> 
 
 /// Before a Job is named: nobody uses the claim, and the volume has its mark.
 fn ready(context: &Context<'_>, restore: &Restore, place: &InPlace, first: bool) -> Planned<()> {
+    // A driver whose view is old names no Job for a volume that was given back.
+    let key = Key::wide(Kind::PersistentVolume, &place.volume);
+    context.seen.confirm(&key.into())?;
     let volume = must(context, place)?;
+    if has_ended(context, &volume) {
+        let what = format!("{} has ended on {}", context.anchor.key, volume.key);
+        return Err(Failure::new(exit::RETRYABLE, what).into());
+    }
     if first {
         rebind::unused(context, &target_of(restore), &volume.key)?;
     }
@@ -237,6 +244,11 @@ pub(super) fn give_back(
     }
     let Some(volume) = find(context, place)? else { return Ok(()) };
     let target = target_of(restore);
+    if !anchor.body.data.contains_key("outcome") {
+        // Another driver may still name a Job.
+        let what = format!("{} does not say that its operation is over", anchor.key);
+        return Err(kept(&volume, Failure::new(exit::RETRYABLE, what)).into());
+    }
     if has_ended(context, &volume) {
         return rebind::unclaim(context, &target);
     }
@@ -254,7 +266,8 @@ pub(super) fn give_back(
     match record {
         // With a mark of an operation before, it is that one's data.
         Some(record) if !is_written && mark.is_none() => {
-            rebind::give(context, restore, &volume, &record, false).map_err(|stop| match stop {
+            let given = rebind::give(context, restore, &volume, &record, false);
+            context.seen.settle(given).map_err(|stop| match stop {
                 Stop::Failure(why) => kept(&volume, why).into(),
                 next => next,
             })

@@ -106,6 +106,8 @@ pub struct Observed {
     gone: BTreeSet<String>,
     /// Writes that the API refuses, and would again.
     refused: Vec<(Step, Failure)>,
+    /// Objects whose creation was refused and not granted since: since when, and when last.
+    unmade: BTreeMap<Key, (Duration, Duration)>,
     /// When all was last forgotten.
     refreshed: Option<Duration>,
     /// Names this process among the drivers of an operation.
@@ -190,6 +192,7 @@ impl Observed {
     pub fn set_object(&mut self, key: Key, object: Option<Value>) {
         if let Some(object) = &object {
             self.first_seen.entry(Meta::of(object).uid).or_insert(self.now);
+            self.unmade.remove(&key);
         }
         for (query, known) in &mut self.known {
             let Query::Many(selection) = query else { continue };
@@ -264,6 +267,9 @@ impl Observed {
     /// The API refuses this write, and would again. What is known of the object stays: it is still
     /// to be removed.
     pub fn refuse(&mut self, step: Step, why: Failure) {
+        if let Step::Create(_) = &step {
+            self.unmade.entry(step.key()).or_insert((self.now, self.now)).1 = self.now;
+        }
         self.refused.retain(|(other, _)| !other.is_like(&step));
         self.refused.push((step, why));
     }
@@ -271,6 +277,12 @@ impl Observed {
     /// Why the API refuses such a write, if it did.
     pub(super) fn refusal(&self, step: &Step) -> Option<&Failure> {
         self.refused.iter().find(|(other, _)| other.is_like(step)).map(|(_, why)| why)
+    }
+
+    /// For how long its creation has been refused, and how long ago that was last told.
+    pub(super) fn unmade(&self, key: &Key) -> Option<(Duration, Duration)> {
+        let (since, told) = self.unmade.get(key)?;
+        Some((self.now.saturating_sub(*since), self.now.saturating_sub(*told)))
     }
 
     /// Changes of an object that the API refuses.

@@ -12,14 +12,17 @@ use super::observed::{Meta, Object};
 use super::parts::Context;
 use super::request::{InPlace, Restore};
 use super::restore::{detached, target_of};
-use super::step::{Failure, Planned, Step, exit};
+use super::step::{Failure, Next, Planned, Step, Stop, Wait, exit};
 use super::users;
 use super::views::{Claim, Volume};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// Kubernetes puts it onto each claim; others have a finalizer for a reason that we do not know.
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
+/// What was refused is tried again after so long.
+const AGAIN: Duration = Duration::from_secs(3);
 /// Annotations of the binding, which is made anew.
 const BINDING: &str = "pv.kubernetes.io/";
 
@@ -155,9 +158,7 @@ pub(super) fn take(
     let claim = context.seen.find::<Claim>(&target)?;
     let record = hold(context, place, volume, &target, claim.as_ref())?;
     block(context, restore, volume)?;
-    let Some(claim) = claim else {
-        return Err(Step::Create(record.claim(&target)).into());
-    };
+    let Some(claim) = claim else { return Err(made_again(context, &record, &target)) };
     if waits(&claim, volume) {
         return Ok(());
     }
@@ -175,6 +176,26 @@ pub(super) fn take(
     // By its version: a driver that was paused here deletes no claim that was given back.
     let Meta { uid, resource_version: version, .. } = claim.meta;
     Err(Step::DeleteVersion { key: target, uid, version }.into())
+}
+
+/// The claim as it was. If that is refused, it is tried again for a while: a quota counts a claim
+/// that is gone for some seconds more.
+fn made_again(context: &Context<'_>, record: &Record, target: &Key) -> Stop {
+    let step = Step::Create(record.claim(target));
+    let limit = Duration::from_secs(context.limits.removal_seconds);
+    let (Some(why), Some((since, told))) =
+        (context.seen.refusal(&step), context.seen.unmade(target))
+    else {
+        return step.into();
+    };
+    if since >= limit {
+        return why.clone().into();
+    }
+    if told >= AGAIN {
+        return Stop::Next(Next::Refresh);
+    }
+    let why = format!("{target} cannot be made again yet: {}", why.message);
+    Wait { on: Vec::new(), why, time: AGAIN - told, pod: None }.into()
 }
 
 /// The record stands on the volume, and the volume is retained.
@@ -275,7 +296,7 @@ pub(super) fn unused(context: &Context<'_>, claim: &Key, volume: &Key) -> Planne
 /// A claim that is deleted goes once no pod uses it.
 fn going<T>(context: &Context<'_>, claim: &Object<Claim>) -> Planned<T> {
     match context.gone(&claim.key, &claim.meta) {
-        Err(super::step::Stop::Failure(why)) => {
+        Err(Stop::Failure(why)) => {
             // The pod says it better than the claim.
             users::without_pods(context.seen, &claim.key, Some(&context.anchor.uid))?;
             Err(why.into())
@@ -348,7 +369,7 @@ pub(super) fn give(
     remove_block(context, restore)?;
     let target = target_of(restore);
     let Some(claim) = context.seen.find::<Claim>(&target)? else {
-        return Err(Step::Create(record.claim(&target)).into());
+        return Err(made_again(context, record, &target));
     };
     if claim.meta.deletion_timestamp.is_some() {
         return going(context, &claim);

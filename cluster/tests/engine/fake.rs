@@ -10,7 +10,7 @@ mod programs;
 pub(crate) use programs::HALF;
 
 use mover_cluster::engine::{
-    Key, Kind, LockState, Meta, OWNER, Observed, Query, ROLE, Selection, Step,
+    Failure, Key, Kind, LockState, Meta, OWNER, Observed, Query, ROLE, Selection, Step, exit,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -33,6 +33,8 @@ pub(crate) struct Faults {
     /// The content names another snapshot.
     pub(crate) foreign_content: bool,
     pub(crate) never_detached: bool,
+    /// So often is a claim of the user refused when it is made.
+    pub(crate) claims_refused: u32,
     /// The class retains its volumes.
     pub(crate) retains: bool,
 }
@@ -61,6 +63,7 @@ pub(crate) enum Answer {
     Object(Option<Value>),
     Absent,
     Conflict,
+    Refused,
 }
 
 impl Fake {
@@ -154,7 +157,17 @@ impl Fake {
 
     pub(crate) fn execute(&mut self, step: &Step, seen: &mut Observed) {
         let (key, answer) = match step {
-            Step::Create(object) => (mover_cluster::api::key_of(object), self.create(object)),
+            Step::Create(object) => {
+                let key = mover_cluster::api::key_of(object);
+                let answer = match key.name == "db" && self.faults.claims_refused > 0 {
+                    true => {
+                        self.faults.claims_refused -= 1;
+                        Answer::Refused
+                    }
+                    false => self.create(object),
+                };
+                (key, answer)
+            }
             Step::Patch { key, uid, version, patch } => {
                 (key.clone(), self.patch(key, uid, version, patch))
             }
@@ -172,6 +185,10 @@ impl Fake {
             Answer::Object(object) => seen.set_object(key, object),
             Answer::Absent => seen.set_object(key, None),
             Answer::Conflict => seen.forget(&key.into()),
+            Answer::Refused => {
+                let why = Failure::new(exit::DENIED, format!("create {key}: exceeded quota"));
+                seen.refuse(step.clone(), why);
+            }
         }
     }
 

@@ -180,3 +180,27 @@ fn a_volume_of_another_claim_is_not_taken() {
         assert_eq!(fake.storage["vol-db"], OLD);
     }
 }
+
+/// A quota still counts the claim that was deleted: its creation is tried again. If that does not
+/// help, the message says where the data is, and the next restore goes on from there.
+#[test]
+fn a_claim_whose_creation_is_refused_is_tried_again() {
+    for form in FORMS.into_iter().filter(|form| !is_direct(*form)) {
+        for (refused, good) in [(1, true), (20, true), (1000, false)] {
+            let (mut fake, anchor) = start(form);
+            fake.faults.claims_refused = refused;
+            let outcome = drive(&mut fake, &anchor, form);
+            assert_eq!(outcome.exit_code == 0, good, "{refused}: {outcome:?}");
+            if good {
+                assert_as_before(&mut fake, &anchor, form, DATA);
+                continue;
+            }
+            assert!(outcome.message.contains("exceeded quota"), "{outcome:?}");
+            assert!(outcome.left.iter().any(|left| left.contains("is in pv/pv-db")), "{outcome:?}");
+            settle(&mut fake, form);
+            assert_eq!(fake.storage["vol-db"], OLD);
+            fake.faults.claims_refused = 0;
+            heals(&mut fake, form);
+        }
+    }
+}
