@@ -306,9 +306,7 @@ impl Context<'_> {
                 let holder = volume.body.spec.claim_ref.as_ref();
                 let holds = holder.is_some_and(|at| at.uid.as_deref() == Some(&claim.meta.uid));
                 let policy = volume.body.spec.persistent_volume_reclaim_policy.as_deref();
-                // One with our label is another object of a volume that is somebody's.
-                let is_made = volume.meta.labels.contains_key(OWNER);
-                if holds && !is_made && policy != Some("Delete") {
+                if holds && policy != Some("Delete") {
                     let patch = json!({ "spec": { "persistentVolumeReclaimPolicy": "Delete" } });
                     return Err(Step::change(&volume_key, &volume.meta, patch).into());
                 }

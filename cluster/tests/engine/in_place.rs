@@ -396,6 +396,57 @@ fn without_note(claim: &Value) -> Value {
     claim
 }
 
+/// A driver whose watch of the anchor is dead, and that sees all else as it is: at each moment of
+/// another driver it does nothing that this one cannot bring to its end.
+#[test]
+fn a_driver_with_an_old_anchor_does_no_harm() {
+    for form in FORMS {
+        for (writes, cancelled) in [(1, false), (2, false), (4, false), (8, false), (8, true)] {
+            let (mut fake, anchor) = start(form);
+            drive_until(&mut fake, &anchor, form, writes, true);
+            let old = fake.objects[&anchor.key].clone();
+            if cancelled {
+                let note = json!({ "metadata": { "annotations": { "mover.dev/cancel": "1" } } });
+                fake.change(&anchor.key, &note);
+            }
+            let mut seen = Observed::default();
+            loop {
+                let mut other = fake.clone();
+                by_an_old_anchor(&mut other, &anchor, &old, form);
+                let outcome = drive(&mut other, &anchor, form);
+                assert!(outcome.exit_code == 0 || cancelled, "{form:?} {writes}: {outcome:?}");
+                assert_ended(&mut other, &anchor, form, &outcome);
+                if step(&mut fake, &anchor, &mut seen, form).is_some() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+fn by_an_old_anchor(fake: &mut Fake, anchor: &Anchor, old: &Value, form: Form) {
+    let mut seen = Observed::default();
+    seen.set_object(anchor.key.clone(), Some(old.clone()));
+    for _ in 0..40 {
+        match plan(anchor, &seen) {
+            Err(Stop::Next(Next::Read(query))) if query != anchor.key.clone().into() => {
+                fake.read(&query, &mut seen);
+            }
+            Err(Stop::Next(Next::Do(write))) => {
+                fake.execute(&write, &mut seen);
+                settle(fake, form);
+            }
+            Err(Stop::Next(Next::Wait(wait))) => {
+                for query in wait.on.iter().filter(|query| **query != anchor.key.clone().into()) {
+                    fake.read(query, &mut seen);
+                }
+            }
+            // It looks at the anchor again.
+            _ => return,
+        }
+    }
+}
+
 /// The program fails after it has begun to write.
 #[test]
 fn a_job_that_fails_leaves_a_mark_and_the_next_restore_heals() {

@@ -90,10 +90,18 @@ fn a_pod_that_appears_in_the_middle_has_no_half_of_it() {
         for writes in 0.. {
             let (mut fake, anchor) = start(form);
             let ended = drive_until(&mut fake, &anchor, form, writes, true);
+            let is_named = |fake: &Fake| !fake.objects[&anchor.key]["data"]["jobs"].is_null();
+            let was_named = is_named(&fake);
+            let has_ended = Meta::of(&fake.objects[&volume_key()]).annotations.contains_key(ENDED);
+            let was_there = claim_that_stays(&fake);
             let key = pod(&mut fake, "db-0", ("StatefulSet", "db"));
             let outcome = drive(&mut fake, &anchor, form);
             let about = format!("{form:?} {writes}: {outcome:?} {:#?}", fake.written);
-            let named = !fake.objects[&anchor.key]["data"]["jobs"].is_null();
+            let named = is_named(&fake);
+            assert!(was_named || !named || !is_direct(form), "it was there before: {about}");
+            assert!(was_there.is_none() || was_there == claim_that_stays(&fake), "{about}");
+            let mixed = is_direct(form) && was_named && !has_ended;
+            assert!(!mixed || outcome.exit_code != 0, "it wrote as well: {about}");
             settle(&mut fake, form);
             let runs = fake.objects[&key]["status"]["phase"] == "Running";
             let data = fake.storage["vol-db"].clone();
@@ -114,6 +122,30 @@ fn a_pod_that_appears_in_the_middle_has_no_half_of_it() {
             }
         }
     }
+}
+
+/// The uid of the claim, if that is the first one and is not being deleted.
+fn claim_that_stays(fake: &Fake) -> Option<String> {
+    let first = Meta::of(&cluster(FORMS[0]).objects[&claim_key()]).uid;
+    let meta = Meta::of(fake.get(&claim_key())?);
+    (meta.uid == first && meta.deletion_timestamp.is_none()).then_some(meta.uid)
+}
+
+/// A pod of ours that outlives its Job may still write: the claim is not given back before it ends.
+#[test]
+fn a_pod_of_a_job_that_somebody_deleted_is_waited_for() {
+    let form = (false, NAMESPACE);
+    let (mut fake, anchor) = start(form);
+    let key = pod(&mut fake, "orphan", ("Job", "gone"));
+    let labels = json!({ "metadata": { "labels": { "mover.dev/owner": anchor.uid } } });
+    fake.change(&key, &labels);
+    fake.change(&key, &json!({ "status": { "phase": "Running" } }));
+    let outcome = drive(&mut fake, &anchor, form);
+    assert_eq!(outcome.exit_code, 1, "{outcome:?}");
+    assert!(outcome.message.contains("the Job's pod goes away from pvc/db"), "{outcome:?}");
+    fake.objects.remove(&key);
+    settle(&mut fake, form);
+    assert_ended(&mut fake, &anchor, form, &outcome);
 }
 
 /// Somebody makes a claim of that name in the moment when there is none: it is not touched, and the
