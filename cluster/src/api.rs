@@ -371,13 +371,7 @@ impl Api {
         let asked = Asked::part("follow the log of", "get", pod, "/log");
         // It says how far the pod is, and that may be long in coming.
         let bounds = log::Bounds { bytes: usize::MAX, silence: None, ..LOG };
-        let lines = self.lines(pod, &parameters, &asked, bounds).await?;
-        let next = async |mut lines: log::Lines<_>| {
-            let line = lines.next().await.ok().flatten()?;
-            Some((line, lines))
-        };
-        // Whoever waits asks it again after its end.
-        Ok(futures::stream::unfold(lines, next).fuse().boxed())
+        Ok(self.lines(pod, &parameters, &asked, bounds).await?.stream().boxed())
     }
 
     async fn lines(
@@ -386,7 +380,7 @@ impl Api {
         parameters: &LogParams,
         asked: &Asked,
         bounds: log::Bounds,
-    ) -> Result<log::Lines<impl futures::AsyncBufRead + Unpin + use<>>, ApiError> {
+    ) -> Result<log::Lines<impl futures::AsyncBufRead + Send + Unpin + use<>>, ApiError> {
         let request = Request::new(path(Kind::Pod, pod.namespace.as_deref()))
             .logs(&pod.name, parameters)
             .map_err(|why| asked.unwritten(&why))?;
@@ -414,7 +408,7 @@ impl Api {
             waited = waited.saturating_add(after);
             match &why {
                 ApiError::Unavailable(why) if waited <= PATIENCE => {
-                    asked.waits(why, after.as_secs_f64());
+                    Asked::waits(why, after.as_secs_f64());
                 }
                 _ => return Err(why),
             }

@@ -87,8 +87,8 @@ impl Asked {
     }
 
     /// How many seconds the server asked to wait, in words.
-    pub(super) fn waits(&self, why: &Failure, seconds: f64) {
-        tracing::warn!("{}; it is tried again in {seconds} s: {}", why.message, self.right);
+    pub(super) fn waits(why: &Failure, seconds: f64) {
+        tracing::warn!("{}; it is tried again in {seconds} s", why.message);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Logs of pods, within bounds: a pod may print whatever it likes, for as long as it likes.
 
+use futures::StreamExt as _;
 use futures::io::{AsyncBufRead, AsyncBufReadExt as _};
 use std::time::Duration;
 
@@ -74,6 +75,15 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
         }
     }
 
+    /// All of them as they come; once there are no more it may be asked on.
+    pub(super) fn stream(self) -> impl futures::Stream<Item = String> {
+        let next = async |mut lines: Self| {
+            let line = lines.next().await.ok().flatten()?;
+            Some((line, lines))
+        };
+        futures::stream::unfold(self, next).fuse()
+    }
+
     /// All of them, as far as they may be read.
     pub(super) async fn all(mut self) -> Log {
         let mut text = String::new();
@@ -102,7 +112,6 @@ fn text(line: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures::StreamExt as _;
     use futures::TryStreamExt as _;
 
     const BOUNDS: Bounds = Bounds { line_bytes: 8, bytes: 40, silence: None };
@@ -129,6 +138,15 @@ mod tests {
         assert!(long.cut.is_some_and(|why| why.contains("longer than 40 bytes")));
         // A line without an end is no reason to read for ever.
         assert!(read(&"x".repeat(1000), BOUNDS).cut.is_some());
+    }
+
+    #[test]
+    fn whoever_follows_a_log_that_has_ended_may_ask_again() {
+        let cursor = futures::io::Cursor::new("one\n".to_owned());
+        let mut lines = Box::pin(Lines::new(cursor, BOUNDS).stream());
+        assert_eq!(block_on(lines.next()).as_deref(), Some("one"));
+        assert_eq!(block_on(lines.next()), None);
+        assert_eq!(block_on(lines.next()), None);
     }
 
     #[test]
