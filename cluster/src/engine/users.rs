@@ -4,7 +4,7 @@ use super::names::OWNER;
 use super::object::{Key, Kind, Selection};
 use super::observed::{Object, Observed};
 use super::step::{Failure, Planned, exit};
-use super::views::{Attachment, Pod};
+use super::views::{Attachment, Pod, PodVolume};
 
 /// Pods of a namespace.
 pub(super) fn pods(namespace: &str) -> Selection {
@@ -47,12 +47,16 @@ pub(super) fn attachment(seen: &Observed, volume: &Key) -> Planned<Option<Object
     Ok(all.into_iter().find(is_of))
 }
 
-/// It names the claim, and has not ended.
+/// It names the claim, or has it as a volume of its own, and has not ended.
 fn names(pod: &Object<Pod>, claim: &Key) -> bool {
     let has_ended = matches!(pod.body.status.phase.as_deref(), Some("Succeeded" | "Failed"));
-    let mut claims =
-        pod.body.spec.volumes.iter().filter_map(|at| at.persistent_volume_claim.as_ref());
-    !has_ended && claims.any(|at| at.claim_name == claim.name)
+    let is_it = |volume: &PodVolume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(at), _) => at.claim_name == claim.name,
+        // Kubernetes names the claim of an ephemeral volume so.
+        (None, Some(_)) => format!("{}-{}", pod.key.name, volume.name) == claim.name,
+        (None, None) => false,
+    };
+    !has_ended && pod.body.spec.volumes.iter().any(is_it)
 }
 
 fn used(claim: &Key, pod: &Object<Pod>) -> Failure {

@@ -126,7 +126,11 @@ views! {
     /// What a pod is.
     PodSpec { node_name: Option<String>, volumes: Vec<PodVolume> }
     /// A volume of a pod.
-    PodVolume { persistent_volume_claim: Option<PodClaim> }
+    PodVolume {
+        name: String,
+        persistent_volume_claim: Option<PodClaim>,
+        ephemeral: Option<Value>,
+    }
     /// It, by its claim.
     PodClaim { claim_name: String }
     /// How far a pod is.

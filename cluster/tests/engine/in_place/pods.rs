@@ -48,6 +48,23 @@ fn the_owner_of_a_pod_is_named_with_the_next_step() {
     }
 }
 
+/// A pod's own volume has a claim that it does not name.
+#[test]
+fn an_ephemeral_volume_is_used_by_its_pod() {
+    let mut fake = cluster(FORMS[0]);
+    fake.create(&json!({
+        "kind": "Pod",
+        "metadata": { "name": "d", "namespace": NAMESPACE },
+        "spec": { "volumes": [{ "name": "b", "ephemeral": { "volumeClaimTemplate": {} } }] },
+    }));
+    let mut seen = Observed::default();
+    let pods = mover_cluster::engine::Selection::labelled(Kind::Pod, NAMESPACE, "");
+    fake.read(&pods.into(), &mut seen);
+    let of = |name: &str| Key::new(Kind::PersistentVolumeClaim, NAMESPACE, name);
+    assert!(without_pods(&seen, &of("d-b"), None).is_err());
+    assert_eq!(without_pods(&seen, &of("db"), None), Ok(()));
+}
+
 #[test]
 fn a_pod_that_uses_the_claim_is_a_refusal_and_nothing_is_changed() {
     for form in FORMS {
