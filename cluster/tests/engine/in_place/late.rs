@@ -11,19 +11,7 @@ fn a_late_write_undoes_nothing() {
         for cancelled in [false, true] {
             for writes in 0.. {
                 let (mut fake, anchor) = start(form);
-                let mut late = Observed::default();
-                let mut made = 0;
-                let write = loop {
-                    late.set_now(fake.now);
-                    match plan(&anchor, &late) {
-                        Ok(_) => break None,
-                        Err(Stop::Next(Next::Do(write))) if made == writes => break Some(write),
-                        Err(Stop::Next(Next::Do(_))) => made += 1,
-                        Err(_) => {}
-                    }
-                    step(&mut fake, &anchor, &mut late, form);
-                };
-                let Some(write) = write else { break };
+                let Some((late, write)) = pause(&mut fake, &anchor, form, writes) else { break };
                 if cancelled {
                     let note =
                         json!({ "metadata": { "annotations": { "mover.dev/cancel": "1" } } });
@@ -38,6 +26,80 @@ fn a_late_write_undoes_nothing() {
             }
         }
     }
+}
+
+/// Drives until it is about to make its write of this number; that write, and what is known by then.
+fn pause(
+    fake: &mut Fake,
+    anchor: &Anchor,
+    form: Form,
+    writes: usize,
+) -> Option<(Observed, Box<Step>)> {
+    let mut late = Observed::default();
+    let mut made = 0;
+    loop {
+        late.set_now(fake.now);
+        match plan(anchor, &late) {
+            Ok(_) => return None,
+            Err(Stop::Next(Next::Do(write))) if made == writes => return Some((late, write)),
+            Err(Stop::Next(Next::Do(_))) => made += 1,
+            Err(_) => {}
+        }
+        step(fake, anchor, &mut late, form);
+    }
+}
+
+/// A driver that may not write the record cannot end the time of writing: it gives nothing back
+/// that another one, which was paused, may still write to.
+#[test]
+fn a_driver_that_may_not_write_its_record_gives_nothing_back() {
+    for form in FORMS {
+        for writes in 0.. {
+            let (mut fake, anchor) = start(form);
+            let Some((mut late, write)) = pause(&mut fake, &anchor, form, writes) else { break };
+            remove_without_record(&mut fake, &anchor, form);
+            fake.execute(&write, &mut late);
+            settle(&mut fake, form);
+            for _ in 0..40 {
+                match plan(&anchor, &late) {
+                    Err(Stop::Next(Next::Do(write))) => fake.execute(&write, &mut late),
+                    Err(Stop::Next(Next::Read(query))) if query != anchor.key.clone().into() => {
+                        fake.read(&query, &mut late);
+                    }
+                    _ => break,
+                }
+                settle(&mut fake, form);
+            }
+            let outcome = drive(&mut fake, &anchor, form);
+            assert_ended(&mut fake, &anchor, form, &outcome);
+        }
+    }
+}
+
+/// Somebody removes the operation, and may not change its anchor.
+fn remove_without_record(fake: &mut Fake, anchor: &Anchor, form: Form) {
+    let mut seen = Observed::default();
+    for _ in 0..3000 {
+        seen.set_now(fake.now);
+        match engine::plan(anchor, Mandate::Removal, &seen) {
+            Err(Stop::Next(Next::Do(write))) if write.key() == anchor.key => {
+                seen.refuse(*write, engine::Failure::new(4, "no right"));
+            }
+            Err(Stop::Next(Next::Do(write))) => fake.execute(&write, &mut seen),
+            Err(Stop::Next(Next::Read(query))) => fake.read(&query, &mut seen),
+            Err(Stop::Next(Next::Refresh)) => seen.forget_all(),
+            Err(Stop::Next(Next::Wait(wait))) => {
+                if !fake.tick() {
+                    fake.now += wait.time;
+                }
+                seen.set_now(fake.now);
+                wait.on.iter().for_each(|query| fake.read(query, &mut seen));
+            }
+            _ => return,
+        }
+        check(fake, form);
+    }
+    panic!("it does not end");
 }
 
 fn late_write(fake: &mut Fake, anchor: &Anchor, form: Form, mut late: Observed, write: &Step) {
