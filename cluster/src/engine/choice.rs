@@ -233,7 +233,10 @@ pub fn holder(seen: &Observed, lease: &Object<Lease>) -> Planned<Option<(String,
         (holder, lease.meta.labels.get("app.kubernetes.io/managed-by").map(String::as_str))
     else {
         return Err(Failure::new(exit::USAGE, format!("{key} exists and was not made by mover"))
-            .hint("look where it comes from, delete it, and run the same command again")
+            .hint(format!(
+                "{} shows where it comes from; delete it if nobody needs it",
+                key.shown_by()
+            ))
             .into());
     };
     let anchor = seen.find::<ConfigMap>(&Key::new(Kind::ConfigMap, namespace, name))?;
