@@ -183,7 +183,12 @@ impl Api {
         self.delete_version(key, uid, None).await
     }
 
-    async fn delete_version(
+    /// The same for one version of it, if one is given.
+    ///
+    /// # Errors
+    ///
+    /// See [`ApiError`]; [`ApiError::Conflict`] where it has changed since.
+    pub async fn delete_version(
         &self,
         key: &Key,
         uid: &str,

@@ -134,6 +134,7 @@ impl<'a> Driver<'a> {
                     self.execute(*step).await
                 }
                 Next::Wait(mut wait) => {
+                    self.seen.wait();
                     tell(&wait);
                     wait.on.extend(always.clone());
                     self.wait(*wait, &mut tell).await

@@ -45,6 +45,7 @@ pub use request::{
     Backup, ChangesService, ClaimRef, Hook, InPlace, Limits, OnTimeout, Repository, Request,
     Restore, notes,
 };
+pub use restore::is_handing_over;
 pub use step::{Failure, Next, Outcome, Planned, Step, Stop, Wait, exit};
 pub use target::{Target, target};
 pub use users::without_pods;

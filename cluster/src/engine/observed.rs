@@ -110,6 +110,8 @@ pub struct Observed {
     unmade: BTreeMap<Key, (Duration, Duration)>,
     /// When all was last forgotten.
     refreshed: Option<Duration>,
+    /// Something was waited for since then.
+    waited: bool,
     /// Names this process among the drivers of an operation.
     driver: String,
     lock: Option<Lock>,
@@ -316,11 +318,19 @@ impl Observed {
         self.known.values_mut().for_each(|known| known.stale = true);
         self.refused.clear();
         self.refreshed = Some(self.now);
+        self.waited = false;
+    }
+
+    /// Something is waited for: what was read before is not of one moment with what comes.
+    pub fn wait(&mut self) {
+        self.waited = true;
     }
 
     /// Whether all that is known was read not long ago.
     pub(super) fn is_fresh(&self) -> bool {
-        self.refreshed.is_some_and(|then| self.now.saturating_sub(then) <= REFRESHED)
+        // However long the server took for that.
+        let soon = |then| !self.waited || self.now.saturating_sub(then) <= REFRESHED;
+        self.refreshed.is_some_and(soon)
     }
 
     fn set(&mut self, query: Query, answer: Answer) {

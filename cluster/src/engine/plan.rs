@@ -306,7 +306,9 @@ fn let_go(context: &Context<'_>, key: &Key) -> Planned<()> {
     if lease.body.spec.holder_identity.as_deref() != Some(&context.anchor.uid) {
         return Ok(());
     }
-    Err(Step::Delete { key: key.clone(), uid: lease.meta.uid }.into())
+    // Whoever takes it over keeps its uid.
+    let (uid, version) = (lease.meta.uid, lease.meta.resource_version);
+    Err(Step::DeleteVersion { key: key.clone(), uid, version }.into())
 }
 
 /// A new anchor: a ConfigMap whose uid the API gives.

@@ -39,7 +39,8 @@ struct HandOver {
     policy: String,
 }
 
-pub(super) fn is_handing_over(anchor: &Object<ConfigMap>) -> bool {
+/// Whether the data is proved, and only its hand-over is left.
+pub fn is_handing_over(anchor: &Object<ConfigMap>) -> bool {
     anchor.body.data.contains_key("handover")
 }
 

@@ -4,7 +4,7 @@ use crate::api::{Api, ApiError};
 use crate::drive::{Driver, Times};
 use crate::engine::{
     self, Anchor, ConfigMap, Failure, Key, Kind, MANAGER, Mandate, Meta, Object, Observed, Outcome,
-    ROLE, Request, SOURCE, STATE, Selection, Wait, exit,
+    ROLE, Request, Restore, SOURCE, STATE, Selection, Wait, exit,
 };
 use serde_json::{Value, json};
 
@@ -101,6 +101,29 @@ pub async fn find(api: &Api, namespace: &str, name: &str) -> Result<Operation, F
         Failure::new(exit::USAGE, format!("no operation {name} in namespace {namespace}"))
             .hint(format!("kubectl mover operations -n {namespace} lists them"))
     })
+}
+
+/// The restore to a claim that hands its volume over, if there is one: only its own command ends it,
+/// so it is gone on with before anything is looked up, which may be another backup by now.
+///
+/// # Errors
+///
+/// Its record cannot be read.
+pub async fn handing_over(
+    api: &Api,
+    namespace: &str,
+    source: &str,
+) -> Result<Option<(Anchor, Restore)>, Failure> {
+    let labels = format!("{SOURCE}={source},{ROLE}=restore");
+    for operation in list(api, Some(namespace), &labels).await? {
+        if operation.is_running()
+            && engine::is_handing_over(&operation.found)
+            && let Request::Restore(restore) = engine::request_of(&operation.found)?
+        {
+            return Ok(Some((operation.anchor, *restore)));
+        }
+    }
+    Ok(None)
 }
 
 /// Begins an operation, or goes on with the same one that has not ended. `subject` is the claim's

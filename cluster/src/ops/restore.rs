@@ -134,6 +134,40 @@ pub async fn request(
     })
 }
 
+/// Whether a restore that hands its volume over is the one that is asked for. Its record lies where
+/// others may write, so it is followed only as far as the Repository and the command allow it now.
+///
+/// # Errors
+///
+/// It is another one.
+pub fn goes_on(
+    stored: &Restore,
+    name: &str,
+    (backup, in_place): (&str, bool),
+    repository: &Repository,
+    (namespace, claim): (&str, &str),
+) -> Result<(), Failure> {
+    let asked = full_name(backup, repository, namespace)?;
+    let volume = asked.rsplit_once('@').map_or(asked.as_str(), |(volume, _)| volume);
+    let at = |of: &Repository| (of.namespace.clone(), of.name.clone(), of.url.clone());
+    let same = stored.volume == volume
+        && (stored.namespace.as_str(), stored.claim.as_str()) == (namespace, claim)
+        && stored.in_place.is_some() == in_place
+        && at(&stored.repository) == at(repository)
+        && (stored.filesystem.is_none() || repository.allow_mode_change);
+    if same {
+        return Ok(());
+    }
+    let Restore { volume, backup, .. } = stored;
+    Err(Failure::new(
+        exit::RETRYABLE,
+        format!(
+            "{name} in namespace {namespace} hands backup {backup} of {volume} over to pvc/{claim}, and something else is asked for now"
+        ),
+    )
+    .hint("go on with it first, by the command that began it"))
+}
+
 /// Whether there is no claim of that name. One of ours is where a restore that was interrupted had
 /// come to.
 async fn is_free(api: &Api, key: &Key) -> Result<(), Failure> {

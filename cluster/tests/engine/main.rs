@@ -170,6 +170,7 @@ fn turn(fake: &mut Fake, anchor: &Anchor, seen: &mut Observed) -> Result<Option<
         Next::Read(query) => fake.read(&query, seen),
         Next::Do(step) => fake.execute(&step, seen),
         Next::Wait(wait) => {
+            seen.wait();
             if !fake.tick() {
                 fake.now += wait.time;
             }

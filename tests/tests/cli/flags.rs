@@ -17,7 +17,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("deploy/image/build", "program size-max"),
     ("fsfreeze", "freeze unfreeze"),
     ("kubectl label", "overwrite"),
-    ("kubectl", "for from-file from-literal timeout"),
+    ("kubectl", "for from-file from-literal raw show-managed-fields timeout"),
     ("kubectl mover", "all-namespaces allow-mode-change allow-namespace ca cluster-name connect"),
     ("kubectl mover", "block cpu credentials env filesystem fsfreeze hook-after hook-before"),
     ("kubectl mover", "hook-container hook-on-timeout hook-pod hook-session hook-timeout image"),

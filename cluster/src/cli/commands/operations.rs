@@ -330,7 +330,9 @@ async fn remove(api: &Api, key: &Key, object: &Value) -> Result<(), Failure> {
             Failure::new(exit::USAGE, what).hint("somebody changed it: look whose data it is")
         );
     }
-    api.delete(key, &meta.uid).await?;
+    // Another operation may have taken over a Lease since, which keeps its uid.
+    let version = Some(meta.resource_version.as_str()).filter(|_| key.kind == Kind::Lease);
+    api.delete_version(key, &meta.uid, version).await?;
     Ok(())
 }
 

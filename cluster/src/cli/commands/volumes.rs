@@ -4,8 +4,10 @@ use super::super::args;
 use super::super::output::Output;
 use super::{claim, pair, repositories};
 use crate::api::Api;
-use crate::drive::show_bytes;
-use crate::engine::{Failure, Key, Kind, Limits, Mandate, OnTimeout, Outcome, Request, exit};
+use crate::drive::{Times, show_bytes};
+use crate::engine::{
+    Failure, Key, Kind, Limits, Mandate, Observed, OnTimeout, Outcome, Request, exit,
+};
 use crate::hooks;
 use crate::ops::look::look;
 use crate::ops::sources::{self, Source, Sources};
@@ -14,7 +16,7 @@ use crate::ops::{
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// An operation lives as long as its command.
 fn waits(wait: bool) -> Result<(), Failure> {
@@ -169,7 +171,7 @@ async fn back_up(
     let source = request.source.uid.clone();
     let volume = request.volume.clone();
     let request = Request::Backup(Box::new(request));
-    let (outcome, waited) = run(api, namespace, name, &source, &request, output).await?;
+    let (outcome, times) = run(api, namespace, name, &source, &request, output).await?;
     let summary = &outcome.summary;
     let text = format!(
         "backup {} of {volume} in {}\n{}, {} read, {} stored{}",
@@ -180,11 +182,11 @@ async fn back_up(
         size(&summary["stored_bytes"]),
         warnings(summary),
     );
-    Ok(Done { text, outcome, seconds: seconds(begun, waited) })
+    Ok(Done { text, outcome, seconds: seconds(begun, times) })
 }
 
-fn seconds(begun: Instant, waited: Duration) -> Value {
-    json!({ "total": begun.elapsed().as_secs_f64(), "waited": waited.as_secs_f64() })
+fn seconds(begun: Instant, times: Times) -> Value {
+    json!({ "total": begun.elapsed().as_secs_f64(), "waited": times.waited.as_secs_f64() })
 }
 
 pub(super) fn hook(given: &args::Hook) -> Option<hook::HookOptions> {
@@ -245,13 +247,32 @@ pub(super) async fn restore(
     let source = restores::source_of(target);
     let tell = |wait: &_| output.waiting(wait);
     let to = (namespace, target);
+    if let Some((anchor, stored)) = operation::handing_over(api, namespace, &source).await? {
+        let asked = (given.backup.as_str(), given.in_place);
+        restores::goes_on(&stored, &anchor.key.name, asked, &place, to)?;
+        output.say(&format!("going on with {}: its data is proved", anchor.key));
+        let begun = Instant::now();
+        let request = Request::Restore(Box::new(stored));
+        let mandate = Mandate::Request(&request);
+        let done = operation::drive(api, &anchor, mandate, Observed::default(), tell).await?;
+        return restored(to, done, begun, output);
+    }
     let request = restores::request(api, &given.backup, &place, to, &options, tell).await?;
     if given.in_place {
         in_place::allowed(api, &request).await?;
     }
     let request = Request::Restore(Box::new(request));
     let begun = Instant::now();
-    let (outcome, waited) = run(api, namespace, target, &source, &request, output).await?;
+    let done = run(api, namespace, target, &source, &request, output).await?;
+    restored(to, done, begun, output)
+}
+
+fn restored(
+    (namespace, target): (&str, &str),
+    (outcome, times): (Outcome, Times),
+    begun: Instant,
+    output: &Output,
+) -> Result<u8, Failure> {
     let summary = &outcome.summary;
     let text = format!(
         "pvc/{target} in namespace {namespace} is restored and proved\nbackup {} of {}, {} of data, all read back",
@@ -259,7 +280,7 @@ pub(super) async fn restore(
         summary["volume"].as_str().unwrap_or_default(),
         size(&summary["data_bytes"]),
     );
-    report(&Done { text, outcome, seconds: seconds(begun, waited) }, output)
+    report(&Done { text, outcome, seconds: seconds(begun, times) }, output)
 }
 
 async fn run(
@@ -269,15 +290,14 @@ async fn run(
     source: &str,
     request: &Request,
     output: &Output,
-) -> Result<(Outcome, Duration), Failure> {
+) -> Result<(Outcome, Times), Failure> {
     let (anchor, seen, again) = operation::begin(api, namespace, subject, source, request).await?;
     if again {
         output.say(&format!("going on with {}", anchor.key));
     }
     let mandate = Mandate::Request(request);
     let tell = |wait: &_| output.waiting(wait);
-    let (outcome, times) = operation::drive(api, &anchor, mandate, seen, tell).await?;
-    Ok((outcome, times.waited))
+    operation::drive(api, &anchor, mandate, seen, tell).await
 }
 
 fn report(done: &Done, output: &Output) -> Result<u8, Failure> {
