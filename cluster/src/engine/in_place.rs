@@ -15,7 +15,7 @@
 
 use super::fence;
 use super::job::job;
-use super::names::{self, ENDED, HALF_WRITTEN};
+use super::names::{self, COMPLETED, ENDED, HALF_WRITTEN, RESTORED};
 use super::object::{Key, Kind, Query};
 use super::observed::Object;
 use super::parts::{Context, SummaryFor};
@@ -77,8 +77,17 @@ pub(super) fn plan(
     context.hold(&names::target_lease(&restore.namespace, &restore.claim), &target.to_string())?;
     let volume = must(context, place)?;
     if has_ended(context, &volume) {
-        let what = format!("{} has ended on {}", context.anchor.key, volume.key);
-        return Err(Failure::new(exit::RETRYABLE, what).into());
+        return match anchor.body.data.contains_key(PLACE) {
+            false => finished(restore, &volume),
+            true => {
+                let what = format!("{} has ended on {}", context.anchor.key, volume.key);
+                Err(Failure::new(exit::RETRYABLE, what).into())
+            }
+        };
+    }
+    let before = restored_before(context, restore, &volume)?;
+    if let Some(before) = before.filter(|_| !anchor.body.data.contains_key(PLACE)) {
+        rebind::give(context, restore, &volume, &before, true)?;
     }
     if is_direct(restore) {
         same_mode(restore, &volume)?;
@@ -102,6 +111,35 @@ pub(super) fn plan(
     let finished = context.run_job(namespace, Some(&device), SummaryFor::Plan, open, make)?;
     let summary = restore::proved(restore, finished.summary)?;
     Err(restore::record(anchor, &volume, summary).into())
+}
+
+/// The record of an operation that is over, as its Lease is ours, and that gave the claim its data.
+/// Policy and record are all that is left to do; the volume is in use by now.
+fn restored_before(
+    context: &Context<'_>,
+    restore: &Restore,
+    volume: &Object<Volume>,
+) -> Result<Option<Record>, Failure> {
+    Ok(Record::of(&volume.key, &volume.meta)?.filter(|record| {
+        record.is_restored()
+            && record.operation != context.anchor.uid
+            && record.is_of(&target_of(restore))
+    }))
+}
+
+/// How one ends that found such a record and completed it.
+fn finished(restore: &Restore, volume: &Object<Volume>) -> Planned<Value> {
+    let target = target_of(restore);
+    let has = volume.meta.annotations.get(RESTORED).map_or("", String::as_str);
+    if has == format!("{}@{}", restore.volume, restore.backup) {
+        return Ok(
+            json!({ "backup_id": restore.backup, "volume": restore.volume, COMPLETED: has }),
+        );
+    }
+    let what = format!("an earlier restore gave {target} the data of {has}, and was not complete");
+    Err(Failure::new(exit::RETRYABLE, format!("{what}: now it is"))
+        .hint("to overwrite that data by a new restore, run the same command again")
+        .into())
 }
 
 fn source_lease(restore: &Restore, volume: &Object<Volume>) -> Option<Key> {
@@ -255,15 +293,15 @@ pub(super) fn give_back(
     let record = Record::of(&volume.key, &volume.meta)?
         .filter(|record| record.operation == context.anchor.uid && record.is_of(&target));
     let mark = volume.meta.annotations.get(HALF_WRITTEN);
-    let is_mine = mark
-        .and_then(|text| text.split_once(' '))
-        .is_some_and(|(_, uid)| uid == context.anchor.uid);
+    let is_mine = mark.is_some_and(|mark| is_of(mark, &context.anchor.uid));
     let is_written = fence::named(anchor).next().is_some();
     if is_mine && !is_written {
         let patch = json!({ "metadata": { "annotations": { HALF_WRITTEN: null } } });
         return Err(Step::change(&volume.key, &volume.meta, patch).into());
     }
     match record {
+        // The claim has its data. The next run finds the record, completes it and writes nothing.
+        Some(record) if record.is_restored() => rebind::unclaim(context, &target),
         // With a mark of an operation before, it is that one's data.
         Some(record) if !is_written && mark.is_none() => {
             let given = rebind::give(context, restore, &volume, &record, false);
@@ -317,34 +355,75 @@ pub(super) fn backups_lease(
 }
 
 /// A failure, with how it leaves the claim.
+///
+/// # Errors
+///
+/// The read of the volume, which comes first.
 pub(super) fn explain(
+    context: &Context<'_>,
     restore: &Restore,
     place: &InPlace,
     anchor: &Object<ConfigMap>,
     why: Failure,
-) -> Failure {
-    let claim = target_of(restore);
-    let volume = &place.volume;
-    let again =
-        "run the same command again: it writes the volume anew, and nothing else makes it whole";
-    let (state, next) = if fence::named(anchor).next().is_none() {
-        (format!("nothing was written to {claim}"), "")
-    } else if is_direct(restore) {
-        (format!("{claim} may be half written, and pv/{volume} has a mark that says so"), again)
-    } else if restore::is_handing_over(anchor) {
-        let state = format!("the data in pv/{volume} is whole, and {claim} does not have it yet");
-        (state, "run the same command again")
-    } else {
-        let state = format!(
-            "pv/{volume} may be half written: it is retained, and {claim} stays Pending so that \
-             nobody uses it"
-        );
-        (state, again)
+) -> Planned<Failure> {
+    let volume = match find(context, place) {
+        Err(Stop::Failure(_)) => None,
+        found => found?,
     };
+    let (state, next) = state(context, restore, place, anchor, volume.as_ref());
     let hint = match (why.hint, next) {
         (hint, "") => hint,
         (Some(hint), next) => Some(format!("{hint}; {next}")),
         (None, next) => Some(next.to_owned()),
     };
-    Failure { message: format!("{}; {state}", why.message), hint, ..why }
+    Ok(Failure { message: format!("{}; {state}", why.message), hint, ..why })
+}
+
+/// How the claim is, and what to do about it.
+fn state(
+    context: &Context<'_>,
+    restore: &Restore,
+    place: &InPlace,
+    anchor: &Object<ConfigMap>,
+    volume: Option<&Object<Volume>>,
+) -> (String, &'static str) {
+    let (claim, name) = (target_of(restore), &place.volume);
+    let record = volume.and_then(|volume| Record::of(&volume.key, &volume.meta).ok().flatten());
+    if record.is_some_and(|record| record.is_restored() && record.is_of(&claim)) {
+        let found = context.seen.find::<Claim>(&claim).ok().flatten();
+        let has = found.zip(volume).is_some_and(|(claim, volume)| holds(volume, &claim.meta.uid));
+        let state = match has {
+            true => format!(
+                "{claim} has the restored data: only the reclaim policy of pv/{name} and the \
+                 record on it remain"
+            ),
+            false => format!("the restored data is in pv/{name}, which is retained"),
+        };
+        return (state, "run the same command again: it completes this and writes nothing");
+    }
+    let is_named = fence::named(anchor).next().is_some();
+    // The mark of this operation goes where none of its Jobs was named.
+    let mark = volume.and_then(|volume| volume.meta.annotations.get(HALF_WRITTEN));
+    let is_half = mark.is_some_and(|mark| !is_of(mark, &context.anchor.uid));
+    let again =
+        "run the same command again: it writes the volume anew, and nothing else makes it whole";
+    if !is_named && !is_half {
+        (format!("nothing was written to {claim}"), "")
+    } else if is_direct(restore) {
+        (format!("{claim} may be half written, and pv/{name} has a mark that says so"), again)
+    } else if is_named && restore::is_handing_over(anchor) {
+        let state = format!("the data in pv/{name} is whole, and {claim} does not have it yet");
+        (state, "run the same command again")
+    } else {
+        let state = format!(
+            "pv/{name} may be half written: it is retained, and {claim} stays Pending so that \
+             nobody uses it"
+        );
+        (state, again)
+    }
+}
+
+/// Whether the mark is that of an operation.
+fn is_of(mark: &str, uid: &str) -> bool {
+    mark.split_once(' ').is_some_and(|(_, of)| of == uid)
 }

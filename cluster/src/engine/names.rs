@@ -39,6 +39,8 @@ pub const ENDED: &str = "mover.dev/in-place-ended";
 pub const CLAIMED: &str = "mover.dev/in-place";
 /// On a volume: the backup that it came out of.
 pub const RESTORED: &str = "mover.dev/restored-from";
+/// Member of a summary: the backup that an earlier restore gave to the claim, and that was all.
+pub const COMPLETED: &str = "completed_earlier";
 /// Role of the Jobs' account: it may look at snapshots, for the service of changed blocks.
 pub const CHANGES_ROLE: &str = "mover-changed-blocks";
 /// Lets a block volume be made of a filesystem's snapshot.

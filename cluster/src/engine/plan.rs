@@ -104,7 +104,7 @@ pub fn plan(anchor: &Anchor, mandate: Mandate<'_>, seen: &Observed) -> Planned<O
         Err(Stop::Failure(failure)) if failure.exit_code != exit::CANCELLED && !seen.is_fresh() => {
             return Err(Stop::Next(Next::Refresh));
         }
-        Err(Stop::Failure(failure)) => explain(&request, &found, failure).into(),
+        Err(Stop::Failure(failure)) => explain(&context, &request, &found, failure)?.into(),
         Err(next) => return Err(next),
     };
     Err(save(&found, &outcome).into())
@@ -153,13 +153,18 @@ fn allowed(
 }
 
 /// A failure, with how it leaves what was there before.
-fn explain(request: &Request, found: &Object<ConfigMap>, failure: Failure) -> Failure {
+fn explain(
+    context: &Context<'_>,
+    request: &Request,
+    found: &Object<ConfigMap>,
+    failure: Failure,
+) -> Planned<Failure> {
     match request {
         Request::Restore(restore) => match &restore.in_place {
-            Some(place) => in_place::explain(restore, place, found, failure),
-            None => failure,
+            Some(place) => in_place::explain(context, restore, place, found, failure),
+            None => Ok(failure),
         },
-        Request::Backup(_) => failure,
+        Request::Backup(_) => Ok(failure),
     }
 }
 

@@ -46,6 +46,10 @@ pub(super) struct Record {
     metadata: Value,
     /// The claim's own.
     spec: Value,
+    /// Whether the claim was given the restored data: from then on nobody writes the volume for this
+    /// record.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    restored: bool,
 }
 
 impl Record {
@@ -88,7 +92,13 @@ impl Record {
                 "ownerReferences": raw["metadata"]["ownerReferences"],
             }),
             spec: raw["spec"].clone(),
+            restored: false,
         })
+    }
+
+    /// Whether the volume has had its proved data since, so that only policy and record remain.
+    pub(super) fn is_restored(&self) -> bool {
+        self.restored
     }
 
     /// Whether it is about this claim.
@@ -381,8 +391,11 @@ pub(super) fn give(
             "uid": claim.meta.uid,
             "resourceVersion": null,
         } } });
-        if is_restored {
+        // With a record of one before, the data is that one's, and the volume says so.
+        if is_restored && !record.restored {
+            let restored = Record { restored: true, ..record.clone() };
             patch["metadata"]["annotations"] = proved(restore);
+            patch["metadata"]["annotations"][HELD] = restored.text().into();
         }
         return Err(Step::change(&volume.key, &volume.meta, patch).into());
     }
@@ -395,6 +408,8 @@ pub(super) fn give(
         let on: Vec<Query> = vec![target.into(), volume.key.clone().into()];
         return context.wait(on, &claim.meta.uid, context.limits.volume_seconds, why);
     }
+    // A claim that is about to go would take the volume with it.
+    context.seen.confirm(&target.into())?;
     let patch = json!({
         "metadata": { "annotations": { HELD: null, ENDED: context.anchor.uid } },
         "spec": { "persistentVolumeReclaimPolicy": record.policy },

@@ -41,7 +41,10 @@ pub fn target(seen: &Observed, claim: &Key) -> Planned<Target> {
     };
     let raw = seen.raw(&volume.key)?.cloned().unwrap_or_default();
     let csi = choice::csi(claim, &volume.key, &raw)?;
-    users::without_pods(seen, claim, None)?;
+    // One that has its restored data may be in use: nothing is written to it.
+    if !Record::of(&volume.key, &volume.meta)?.is_some_and(|record| record.is_restored()) {
+        users::without_pods(seen, claim, None)?;
+    }
     let spec = volume.body.spec;
     Ok(Target {
         place: InPlace { volume: volume.key.name, uid: volume.meta.uid },

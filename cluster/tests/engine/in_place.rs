@@ -2,6 +2,7 @@
 //! drivers at once, and a pod that appears in the middle. At no moment has the claim a volume that
 //! is half written without a mark, and nobody's data goes.
 
+mod given;
 mod late;
 mod pods;
 mod refused;
@@ -194,8 +195,12 @@ fn assert_ended(fake: &mut Fake, anchor: &Anchor, form: Form, outcome: &Outcome)
 
 /// Another restore of the same makes it whole.
 fn heals(fake: &mut Fake, form: Form) {
+    heals_as(fake, form, "next");
+}
+
+fn heals_as(fake: &mut Fake, form: Form, name: &str) {
     let request = request(fake, form);
-    let next = begin(fake, "next", &request);
+    let next = begin(fake, name, &request);
     let outcome = drive(fake, &next, form);
     assert_eq!(outcome.exit_code, 0, "{outcome:?} {:#?}", fake.written);
     assert_as_before(fake, &next, form, DATA);

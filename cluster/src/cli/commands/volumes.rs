@@ -6,7 +6,7 @@ use super::{claim, pair, repositories};
 use crate::api::Api;
 use crate::drive::{Times, show_bytes};
 use crate::engine::{
-    Failure, Key, Kind, Limits, Mandate, Observed, OnTimeout, Outcome, Request, exit,
+    COMPLETED, Failure, Key, Kind, Limits, Mandate, Observed, OnTimeout, Outcome, Request, exit,
 };
 use crate::hooks;
 use crate::ops::look::look;
@@ -273,14 +273,25 @@ fn restored(
     begun: Instant,
     output: &Output,
 ) -> Result<u8, Failure> {
-    let summary = &outcome.summary;
-    let text = format!(
-        "pvc/{target} in namespace {namespace} is restored and proved\nbackup {} of {}, {} of data, all read back",
-        summary["backup_id"].as_str().unwrap_or_default(),
-        summary["volume"].as_str().unwrap_or_default(),
-        size(&summary["data_bytes"]),
-    );
+    let text = said(target, namespace, &outcome.summary);
     report(&Done { text, outcome, seconds: seconds(begun, times) }, output)
+}
+
+/// What is said of a restore that ended well.
+fn said(target: &str, namespace: &str, summary: &Value) -> String {
+    let claim = format!("pvc/{target} in namespace {namespace}");
+    let name = |member: &str| summary[member].as_str().unwrap_or_default().to_owned();
+    let (backup, volume) = (name("backup_id"), name("volume"));
+    match summary[COMPLETED].is_null() {
+        true => format!(
+            "{claim} is restored and proved\nbackup {backup} of {volume}, {} of data, all read back",
+            size(&summary["data_bytes"])
+        ),
+        false => format!(
+            "{claim} has the data of an earlier restore, which is complete now: nothing was \
+             written\nbackup {backup} of {volume}; to restore it once more, run the same command again"
+        ),
+    }
 }
 
 async fn run(

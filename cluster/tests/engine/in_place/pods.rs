@@ -3,7 +3,7 @@
 use super::*;
 use mover_cluster::engine::{Failure, without_pods};
 
-fn pod(fake: &mut Fake, name: &str, owner: (&str, &str)) -> Key {
+pub(super) fn pod(fake: &mut Fake, name: &str, owner: (&str, &str)) -> Key {
     let volumes = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "db" } }]);
     fake.create(&json!({
         "kind": "Pod",

@@ -4,7 +4,7 @@
 use super::*;
 use mover_cluster::engine::{Failure, Level, Target, target};
 
-fn ask(fake: &Fake) -> Result<Target, Failure> {
+pub(super) fn ask(fake: &Fake) -> Result<Target, Failure> {
     let mut seen = Observed::default();
     loop {
         match target(&seen, &claim_key()) {
