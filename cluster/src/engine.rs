@@ -47,6 +47,6 @@ pub use request::{
 };
 pub use restore::is_handing_over;
 pub use step::{Failure, Next, Outcome, Planned, Step, Stop, Wait, exit};
-pub use target::{Target, target};
+pub use target::{Detached, Target, target};
 pub use users::without_pods;
 pub use views::*;

@@ -181,6 +181,9 @@ pub(super) struct Restore {
     /// Write onto the volume of a claim that exists and that nobody uses
     #[arg(long, conflicts_with_all = ["storage_class", "size"])]
     pub(super) in_place: bool,
+    /// No node has its volume, of a driver that does not tell
+    #[arg(long, requires = "in_place")]
+    pub(super) assume_detached: bool,
     /// Class of the new claim [default: the source's, or the cluster's default]
     #[arg(long, value_name = "NAME")]
     pub(super) storage_class: Option<String>,

@@ -85,9 +85,20 @@ pub(super) fn plan(
             }
         };
     }
-    let before = restored_before(context, restore, &volume)?;
-    if let Some(before) = before.filter(|_| !anchor.body.data.contains_key(PLACE)) {
-        rebind::give(context, restore, &volume, &before, true)?;
+    let restored = Record::of(&volume.key, &volume.meta)?
+        .filter(|record| record.is_restored() && record.is_of(&target));
+    match restored {
+        // This driver has an old view of the anchor, which has the proof.
+        Some(record) if record.operation == context.anchor.uid => {
+            let what = format!("{} has given {target} its data", context.anchor.key);
+            return Err(Failure::new(exit::RETRYABLE, what).into());
+        }
+        // Of an operation that is over, as its Lease is ours. Policy and record are all that is
+        // left to do; the volume is in use by now.
+        Some(record) if !anchor.body.data.contains_key(PLACE) => {
+            rebind::give(context, restore, &volume, &record, true)?;
+        }
+        _ => {}
     }
     if is_direct(restore) {
         same_mode(restore, &volume)?;
@@ -111,20 +122,6 @@ pub(super) fn plan(
     let finished = context.run_job(namespace, Some(&device), SummaryFor::Plan, open, make)?;
     let summary = restore::proved(restore, finished.summary)?;
     Err(restore::record(anchor, &volume, summary).into())
-}
-
-/// The record of an operation that is over, as its Lease is ours, and that gave the claim its data.
-/// Policy and record are all that is left to do; the volume is in use by now.
-fn restored_before(
-    context: &Context<'_>,
-    restore: &Restore,
-    volume: &Object<Volume>,
-) -> Result<Option<Record>, Failure> {
-    Ok(Record::of(&volume.key, &volume.meta)?.filter(|record| {
-        record.is_restored()
-            && record.operation != context.anchor.uid
-            && record.is_of(&target_of(restore))
-    }))
 }
 
 /// How one ends that found such a record and completed it.

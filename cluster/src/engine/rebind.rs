@@ -361,6 +361,7 @@ pub(super) fn remove_block(context: &Context<'_>, restore: &Restore) -> Planned<
     let claim = context.anchor.volume(&restore.repository.namespace);
     let is_there = context.seen.find::<Volume>(&volume)?.is_some();
     if is_there {
+        users::own_pods_gone(context, &restore.repository.namespace)?;
         detached(context, &volume)?;
     }
     context.remove(&claim)?;

@@ -380,6 +380,7 @@ fn free(context: &Context<'_>, restore: &Restore, old: &Object<Volume>) -> Plann
     }
     let namespace = &restore.repository.namespace;
     remove_jobs(context, namespace)?;
+    users::own_pods_gone(context, namespace)?;
     detached(context, &old.key)?;
     context.remove(&context.anchor.volume(namespace))
 }

@@ -8,7 +8,17 @@ use super::rebind::Record;
 use super::request::InPlace;
 use super::step::{Failure, Planned, exit};
 use super::users;
-use super::views::{Claim, Volume};
+use super::views::{Claim, CsiDriver, CsiSource, Volume};
+
+/// How it is known that no node has the volume.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Detached {
+    /// By VolumeAttachments.
+    #[default]
+    Seen,
+    /// Whoever asks has looked, or knows: not every driver has those.
+    Assumed,
+}
 
 /// What is written in place.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,7 +43,7 @@ pub struct Target {
 /// # Errors
 ///
 /// A read, which comes first; or why it cannot be restored in place.
-pub fn target(seen: &Observed, claim: &Key) -> Planned<Target> {
+pub fn target(seen: &Observed, claim: &Key, detached: Detached) -> Planned<Target> {
     let found = seen.find::<Claim>(claim)?;
     let volume = match &found {
         Some(found) => of_claim(seen, found)?,
@@ -44,6 +54,9 @@ pub fn target(seen: &Observed, claim: &Key) -> Planned<Target> {
     // One that has its restored data may be in use: nothing is written to it.
     if !Record::of(&volume.key, &volume.meta)?.is_some_and(|record| record.is_restored()) {
         users::without_pods(seen, claim, None)?;
+        if detached == Detached::Seen {
+            shows_attachments(seen, &volume.key, &csi)?;
+        }
     }
     let spec = volume.body.spec;
     Ok(Target {
@@ -54,6 +67,25 @@ pub fn target(seen: &Observed, claim: &Key) -> Planned<Target> {
         capacity: spec.capacity.get("storage").cloned().unwrap_or_default(),
         access_modes: spec.access_modes,
     })
+}
+
+/// A driver without attachments leaves no trace in the API of a node that has the volume mounted,
+/// such as one that is cut off, or whose pod was deleted by force.
+fn shows_attachments(seen: &Observed, volume: &Key, csi: &CsiSource) -> Planned<()> {
+    let key = Key::wide(Kind::CSIDriver, &csi.driver);
+    let found = seen.find::<CsiDriver>(&key)?;
+    if found.is_none_or(|found| found.body.spec.attach_required != Some(false)) {
+        return Ok(());
+    }
+    let (name, handle) = (&volume.name, &csi.volume_handle);
+    let what = format!("{key} has no attachments: nothing tells whether a node still has {volume}");
+    Err(Failure::new(exit::USAGE, what)
+        .hint(format!(
+            "on each node that may have run its pods, `grep {name} /proc/mounts` and `grep -l \
+             {handle} /var/lib/kubelet/plugins/kubernetes.io/csi/*/*/vol_data.json` have to find \
+             nothing, or the node has to be off; then add --assume-detached"
+        ))
+        .into())
 }
 
 fn of_claim(seen: &Observed, claim: &Object<Claim>) -> Planned<Object<Volume>> {

@@ -1,10 +1,12 @@
 //! Who uses a claim: pods that name it, and nodes that its volume is attached to.
 
 use super::names::OWNER;
-use super::object::{Key, Kind, Selection};
+use super::object::{Key, Kind, Query, Selection};
 use super::observed::{Object, Observed};
-use super::step::{Failure, Planned, exit};
+use super::parts::Context;
+use super::step::{Failure, Planned, Wait, exit};
 use super::views::{Attachment, Pod, PodVolume};
+use std::time::Duration;
 
 /// Pods of a namespace.
 pub(super) fn pods(namespace: &str) -> Selection {
@@ -36,6 +38,26 @@ pub(super) fn has_own_pods(seen: &Observed, claim: &Key, ours: &str) -> Planned<
     Ok(all
         .iter()
         .any(|pod| names(pod, claim) && pod.meta.labels.get(OWNER).is_some_and(|of| of == ours)))
+}
+
+/// Waits until no pod of the operation is left in a namespace, ended or not: a pod stays until its
+/// node has unmounted its volumes. Not every driver has attachments that tell the same.
+pub(super) fn own_pods_gone(context: &Context<'_>, namespace: &str) -> Planned<()> {
+    let labels = format!("{OWNER}={}", context.anchor.uid);
+    let pods = Selection::labelled(Kind::Pod, namespace, labels);
+    let query: Query = pods.clone().into();
+    context.seen.confirm(&query)?;
+    let all: Vec<Object<Pod>> = context.seen.list(&pods)?;
+    let Some(pod) = all.first() else { return Ok(()) };
+    let why = format!("{} goes away", pod.key);
+    let waited = context.seen.unchanged(&query);
+    let limit = Duration::from_secs(context.limits.removal_seconds);
+    if waited >= limit {
+        return Err(Failure::new(exit::RETRYABLE, format!("{why}, and is still there"))
+            .hint("look at its node; delete it, but not by force, and run the same command again")
+            .into());
+    }
+    Err(Wait { on: vec![query], why, time: limit - waited, pod: None }.into())
 }
 
 /// An attachment of a volume to a node, if there is one.

@@ -96,6 +96,11 @@ views! {
     /// Where it is.
     MetadataServiceSpec { address: String, audience: String, ca_cert: String }
 
+    /// CSIDriver.
+    CsiDriver { spec: CsiDriverSpec }
+    /// Whether volumes are attached to nodes by VolumeAttachments; it is so where nothing is said.
+    CsiDriverSpec { attach_required: Option<bool> }
+
     /// VolumeAttachment.
     Attachment { spec: AttachmentSpec }
     /// Which volume is attached.

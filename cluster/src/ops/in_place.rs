@@ -58,13 +58,39 @@ pub(super) fn fits(
 ///
 /// The rights that are missing.
 pub async fn allowed(api: &Api, restore: &Restore) -> Result<(), Failure> {
+    let mut missing = Vec::new();
+    for (verb, kind, namespace) in needed(restore) {
+        if !may(api, verb, kind, namespace).await {
+            let place = namespace.map_or(String::new(), |name| format!(" in namespace {name}"));
+            missing.push(format!("{verb} {}{place}", kind.resource().plural));
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let what = format!("a restore in place needs more rights: {}", missing.join(", "));
+    Err(Failure::new(exit::DENIED, what)
+        .hint("nothing was changed; ask for them, or restore to a new claim"))
+}
+
+/// A verb, what of, and in which namespace.
+type Right<'a> = (&'static str, Kind, Option<&'a str>);
+
+/// All rights of a restore in place, and of the next one that goes on where this one was cut off.
+fn needed(restore: &Restore) -> Vec<Right<'_>> {
     let (of, jobs) = (restore.namespace.as_str(), restore.repository.namespace.as_str());
     let claims = Kind::PersistentVolumeClaim;
     let mut needed = vec![
+        ("get", claims, Some(of)),
+        ("get", claims, Some(jobs)),
+        ("get", Kind::CSIDriver, None),
+        ("get", Kind::PersistentVolume, None),
+        ("list", Kind::PersistentVolume, None),
         ("patch", Kind::PersistentVolume, None),
         ("list", Kind::VolumeAttachment, None),
         ("list", Kind::Pod, Some(of)),
         ("list", Kind::Pod, Some(jobs)),
+        ("get", Kind::Job, Some(jobs)),
         ("create", Kind::Job, Some(jobs)),
         ("patch", Kind::Job, Some(jobs)),
         ("delete", Kind::Job, Some(jobs)),
@@ -82,19 +108,7 @@ pub async fn allowed(api: &Api, restore: &Restore) -> Result<(), Failure> {
     }
     needed.sort();
     needed.dedup();
-    let mut missing = Vec::new();
-    for (verb, kind, namespace) in needed {
-        if !may(api, verb, kind, namespace).await {
-            let place = namespace.map_or(String::new(), |name| format!(" in namespace {name}"));
-            missing.push(format!("{verb} {}{place}", kind.resource().plural));
-        }
-    }
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let what = format!("a restore in place needs more rights: {}", missing.join(", "));
-    Err(Failure::new(exit::DENIED, what)
-        .hint("nothing was changed; ask for them, or restore to a new claim"))
+    needed
 }
 
 /// Whether the server says that its user may do this.
@@ -133,6 +147,33 @@ mod tests {
             storage_class: "fast".into(),
             capacity: "1Gi".into(),
             access_modes: vec!["ReadWriteOnce".into()],
+        }
+    }
+
+    #[test]
+    fn rights_of_whoever_goes_on_are_asked_for_as_well() {
+        let restore: Restore = serde_json::from_value(json!({
+            "repository": {
+                "namespace": "vault", "url": "s3://b", "cluster": "c", "keySecret": "k",
+                "serviceAccount": "mover", "image": "i", "imagePullPolicy": "Never",
+                "memory": "1Gi", "cpu": "1",
+            },
+            "volume": "c/shop/db", "asked": "db@latest", "backup": "b1", "sizeBytes": 1,
+            "namespace": "shop", "claim": "db", "storageClass": "fast", "capacity": "1Gi",
+            "accessModes": [], "filesystem": "ext4",
+        }))
+        .expect("a restore");
+        let all = needed(&restore);
+        for right in [
+            // A claim that is not there is found by its volume's record.
+            ("list", Kind::PersistentVolume, None),
+            ("get", Kind::PersistentVolume, None),
+            ("get", Kind::CSIDriver, None),
+            ("get", Kind::PersistentVolumeClaim, Some("shop")),
+            ("create", Kind::PersistentVolumeClaim, Some("shop")),
+            ("create", Kind::PersistentVolumeClaim, Some("vault")),
+        ] {
+            assert!(all.contains(&right), "{right:?}: {all:?}");
         }
     }
 

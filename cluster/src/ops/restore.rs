@@ -2,7 +2,8 @@
 
 use crate::api::Api;
 use crate::engine::{
-    self, Failure, Key, Kind, Limits, Meta, ROLE, Repository, Restore, Selection, Wait, exit, notes,
+    self, Detached, Failure, Key, Kind, Limits, Meta, ROLE, Repository, Restore, Selection, Wait,
+    exit, notes,
 };
 use crate::ops::look::look;
 use crate::ops::{in_place, lookup};
@@ -24,6 +25,8 @@ pub struct RestoreOptions {
     pub filesystem: Option<String>,
     /// Onto the volume of a claim that exists.
     pub in_place: bool,
+    /// Whether that volume is known to be on no node.
+    pub detached: Detached,
     /// Bounds on each step.
     pub limits: Limits,
 }
@@ -75,7 +78,7 @@ pub async fn request(
 ) -> Result<Restore, Failure> {
     let key = Key::new(Kind::PersistentVolumeClaim, namespace, claim);
     let place = match options.in_place {
-        true => Some(look(api, |seen| engine::target(seen, &key)).await?),
+        true => Some(look(api, |seen| engine::target(seen, &key, options.detached)).await?),
         false => {
             is_free(api, &key).await?;
             None

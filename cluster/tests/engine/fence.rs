@@ -118,3 +118,28 @@ fn a_job_that_runs_again_is_named_too() {
         assert_restored(&fake, true);
     }
 }
+
+/// A pod of ours that its Job does not take along may still have the volume mounted, and not every
+/// driver has attachments: the volume is not handed over before it is gone.
+#[test]
+fn a_volume_is_not_handed_over_while_a_pod_of_ours_is_there() {
+    for (filesystem, jobs_in) in [(true, NAMESPACE), (true, "mover-system"), (false, NAMESPACE)] {
+        let mut fake = shop(filesystem);
+        fake.repository.insert("old".into(), DATA.into());
+        let request = restore_request("old", filesystem, jobs_in);
+        let anchor = begin(&mut fake, "first", &request);
+        let labels = json!({ "mover.dev/owner": anchor.uid });
+        fake.create(&json!({
+            "kind": "Pod",
+            "metadata": { "name": "orphan", "namespace": jobs_in, "labels": labels },
+            "spec": {},
+            "status": { "phase": "Succeeded" },
+        }));
+        let outcome = drive(&mut fake, &anchor);
+        assert_eq!(outcome.exit_code, 1, "{outcome:?}");
+        assert!(outcome.message.contains("pod/orphan in namespace"), "{outcome:?}");
+        assert!(outcome.message.contains("the restored volume is pv/"), "{outcome:?}");
+        let claim = Key::new(Kind::PersistentVolumeClaim, NAMESPACE, "db-restored");
+        assert!(fake.get(&claim).is_none(), "{:#?}", fake.written);
+    }
+}

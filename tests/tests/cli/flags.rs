@@ -23,7 +23,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("kubectl mover", "hook-container hook-on-timeout hook-pod hook-session hook-timeout image"),
     ("kubectl mover", "keep-base output repository service-account snapshot-class storage-class"),
     ("kubectl mover", "snapshot-timeout start-timeout url volume-timeout whole selector"),
-    ("kubectl mover", "bases context in-place key-secret kubeconfig wait"),
+    ("kubectl mover", "assume-detached bases context in-place key-secret kubeconfig wait"),
     ("kubectl -n", "replicas"),
     ("losetup", "detach find show"),
     ("mysql", "batch unbuffered"),

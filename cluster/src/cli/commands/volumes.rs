@@ -6,7 +6,8 @@ use super::{claim, pair, repositories};
 use crate::api::Api;
 use crate::drive::{Times, show_bytes};
 use crate::engine::{
-    COMPLETED, Failure, Key, Kind, Limits, Mandate, Observed, OnTimeout, Outcome, Request, exit,
+    COMPLETED, Detached, Failure, Key, Kind, Limits, Mandate, Observed, OnTimeout, Outcome,
+    Request, exit,
 };
 use crate::hooks;
 use crate::ops::look::look;
@@ -242,6 +243,10 @@ pub(super) async fn restore(
         block: given.block,
         filesystem: given.filesystem.clone(),
         in_place: given.in_place,
+        detached: match given.assume_detached {
+            true => Detached::Assumed,
+            false => Detached::Seen,
+        },
         limits: limits(given.limits),
     };
     let source = restores::source_of(target);

@@ -2,12 +2,16 @@
 //! same command goes on with it; and volumes that are half written, for backups and `doctor`.
 
 use super::*;
-use mover_cluster::engine::{Failure, Level, Target, target};
+use mover_cluster::engine::{Detached, Failure, Level, Target, target};
 
 pub(super) fn ask(fake: &Fake) -> Result<Target, Failure> {
+    ask_with(fake, Detached::Seen)
+}
+
+fn ask_with(fake: &Fake, detached: Detached) -> Result<Target, Failure> {
     let mut seen = Observed::default();
     loop {
-        match target(&seen, &claim_key()) {
+        match target(&seen, &claim_key(), detached) {
             Ok(found) => return Ok(found),
             Err(Stop::Failure(why)) => return Err(why),
             Err(Stop::Next(Next::Read(query))) => fake.read(&query, &mut seen),
@@ -65,6 +69,31 @@ fn a_claim_that_cannot_be_restored_in_place() {
     let text = text.as_str().expect("a record").replace("\"name\":\"db\"", "\"name\":\"other\"");
     fake.change(&volume_key(), &json!({ "metadata": { "annotations": { HELD: text } } }));
     refused(&fake, 4, "is held for another claim");
+}
+
+/// A driver without attachments does not tell whether a node has the volume.
+#[test]
+fn a_driver_without_attachments_is_refused_unless_somebody_has_looked() {
+    for form in FORMS {
+        let mut fake = cluster(form);
+        let driver = json!({
+            "kind": "CSIDriver", "metadata": { "name": fake::DRIVER }, "spec": {},
+        });
+        fake.create(&driver);
+        assert!(ask(&fake).is_ok(), "it has them where nothing is said");
+        let key = Key::wide(Kind::CSIDriver, fake::DRIVER);
+        fake.change(&key, &json!({ "spec": { "attachRequired": true } }));
+        assert!(ask(&fake).is_ok());
+        fake.change(&key, &json!({ "spec": { "attachRequired": false } }));
+        let why = ask(&fake).expect_err("nobody knows");
+        assert_eq!(why.exit_code, 2);
+        assert!(why.message.contains("nothing tells whether a node still has pv/pv-db"), "{why:?}");
+        let hint = why.hint.expect("how to look");
+        for said in ["pv-db", "vol-db", "--assume-detached"] {
+            assert!(hint.contains(said), "{hint}");
+        }
+        assert!(ask_with(&fake, Detached::Assumed).is_ok());
+    }
 }
 
 fn half_written(form: Form) -> Fake {
