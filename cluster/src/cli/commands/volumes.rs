@@ -80,8 +80,7 @@ async fn back_up_all(
             Err(why) => why.into(),
         };
         let left = outcome.left.iter().map(String::as_str);
-        let warnings = outcome.summary["warnings"].as_array().into_iter().flatten();
-        for text in left.chain(warnings.filter_map(Value::as_str)) {
+        for text in left.chain(warned(&outcome.summary)) {
             output.say(&format!("warning: {key}: {text}"));
         }
         if outcome.exit_code != 0 {
@@ -219,9 +218,14 @@ fn how(summary: &Value) -> &'static str {
     }
 }
 
+/// What `mover` warned of, and why the operation is not what was asked for.
+fn warned(summary: &Value) -> impl Iterator<Item = &str> {
+    let lists = ["warnings", "degraded"].into_iter().filter_map(|name| summary[name].as_array());
+    lists.flatten().filter_map(Value::as_str)
+}
+
 fn warnings(summary: &Value) -> String {
-    let all = summary["warnings"].as_array().into_iter().flatten();
-    all.map(|text| format!("\nwarning: {}", text.as_str().unwrap_or_default())).collect()
+    warned(summary).map(|text| format!("\nwarning: {text}")).collect()
 }
 
 fn size(value: &Value) -> String {
@@ -397,5 +401,13 @@ mod tests {
         let wanted = ["pvc/db", "failed (4)", "", "", "", "", "the bucket says no; ask it"];
         assert_eq!(cells, wanted);
         assert_eq!(record["outcome"]["exitCode"], 4);
+    }
+
+    #[test]
+    fn what_was_not_as_asked_is_said_beside_the_warnings() {
+        let summary = json!({ "warnings": ["slow"], "degraded": ["went down to whole: no list"] });
+        let said = "\nwarning: slow\nwarning: went down to whole: no list";
+        assert_eq!(warnings(&summary), said);
+        assert_eq!(warnings(&json!({ "degraded": [] })), "");
     }
 }
