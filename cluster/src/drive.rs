@@ -5,9 +5,10 @@
 
 use crate::api::{Api, Change, Written};
 use crate::engine::{
-    Failure, Hook, Key, Lock, LockState, Next, Observed, Planned, Query, Step, Stop, Wait, exit,
+    ATTEMPT, DRIVER, Failure, Hook, Key, Lock, LockState, Meta, Next, Observed, Planned, Query,
+    Step, Stop, Wait, exit,
 };
-use crate::hooks::{self, Session};
+use crate::hooks::{self, Broken, Session};
 use futures::stream::{BoxStream, SelectAll, StreamExt as _};
 use pace::Contention;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,13 +47,22 @@ pub struct Driver<'a> {
     /// Writes that others came before.
     contention: Contention,
     /// The lock in an application's pod, and whose it is; it ends with us.
-    session: Option<(Hook, Session)>,
+    session: Option<(Held, Session)>,
     /// The log of the pod that runs.
     log: Option<(Key, BoxStream<'static, String>)>,
     /// How long there was nothing to do.
     waited: Duration,
     /// Since when no request has been answered, and how long the next pause is.
     away: Option<(Instant, Duration)>,
+}
+
+/// Whose lock is held.
+#[derive(Debug)]
+struct Held {
+    hook: Hook,
+    /// Names the driver whose lock it is.
+    lease: Key,
+    attempt: u32,
 }
 
 /// How long an operation took its driver.
@@ -120,8 +130,8 @@ impl<'a> Driver<'a> {
                     self.seen.forget_all();
                     Ok(())
                 }
-                Next::Quiesce(hook, attempt) => {
-                    self.quiesce(&hook, attempt).await;
+                Next::Quiesce(hook, attempt, lease) => {
+                    self.quiesce(&hook, attempt, lease).await;
                     Ok(())
                 }
                 Next::Resume(taken) => {
@@ -176,13 +186,16 @@ impl<'a> Driver<'a> {
         self.log = Some((pod.clone(), lines));
     }
 
-    async fn quiesce(&mut self, hook: &Hook, attempt: u32) {
+    async fn quiesce(&mut self, hook: &Hook, attempt: u32, lease: Key) {
+        let held = Held { hook: hook.clone(), lease, attempt };
         let state = match hooks::begin(self.api, hook).await {
             Ok(session) => {
-                self.session = Some((hook.clone(), session));
+                self.session = Some((held, session));
                 LockState::Held
             }
-            Err(why) => LockState::Broken(why),
+            // What did not hold may be somebody else's.
+            Err(broken) if hook.whole => LockState::Broken(broken.why),
+            Err(broken) => self.let_go(&held, broken).await,
         };
         self.seen.set_lock(Lock { attempt, state });
     }
@@ -190,21 +203,42 @@ impl<'a> Driver<'a> {
     async fn resume(&mut self, taken: Option<String>) {
         let Some(lock) = self.seen.lock().cloned() else { return };
         let state = match self.session.take() {
-            Some((hook, session)) => match session.end().await {
+            Some((held, session)) => match session.end().await {
                 Ok(()) => LockState::Released(taken),
-                Err(why) => self.broken(&hook, why).await,
+                Err(broken) => self.let_go(&held, broken).await,
             },
             None => LockState::Broken("it was let go of before".into()),
         };
         self.seen.set_lock(Lock { state, ..lock });
     }
 
-    /// A lock that did not end as it should: the application is let go on, whatever is left of it.
-    async fn broken(&self, hook: &Hook, why: String) -> LockState {
-        LockState::Broken(match hooks::let_go(self.api, hook).await {
+    /// A lock that did not end as it should: the application is let go on, whatever is left of it,
+    /// but for the lock of whoever came after us.
+    async fn let_go(&self, held: &Held, broken: Broken) -> LockState {
+        let Broken { why, is_gone } = broken;
+        if is_gone || held.hook.after.is_none() {
+            return LockState::Broken(why);
+        }
+        let ours = match self.api.get(&held.lease).await {
+            Ok(Some(lease)) => {
+                let notes = Meta::of(&lease).annotations;
+                notes.get(DRIVER).map(String::as_str) == Some(self.seen.driver())
+                    && notes.get(ATTEMPT) == Some(&held.attempt.to_string())
+            }
+            // Nobody else came, as far as anybody knows.
+            _ => true,
+        };
+        let done = match ours {
+            true => hooks::let_go(self.api, &held.hook).await,
+            false => Err("another command has its own lock by now".to_owned()),
+        };
+        LockState::Broken(match done {
             Ok(()) => why,
             Err(second) => {
-                format!("{why}; and it may still hold still, as letting it go on failed: {second}")
+                let what =
+                    format!("it may still hold still, as nobody could let it go on: {second}");
+                tracing::warn!("pod/{}: {what}", held.hook.pod);
+                format!("{why}; and {what}")
             }
         })
     }
@@ -312,12 +346,12 @@ impl<'a> Driver<'a> {
         let change = tokio::select! {
             never = said => never,
             change = changed => change,
-            why = broken => {
+            () = broken => {
                 self.waited += since.elapsed();
-                if let Some((hook, _)) = self.session.take()
+                if let Some((held, mut session)) = self.session.take()
                     && let Some(lock) = self.seen.lock().cloned()
                 {
-                    let state = self.broken(&hook, why).await;
+                    let state = self.let_go(&held, session.gone().await).await;
                     self.seen.set_lock(Lock { state, ..lock });
                 }
                 return Ok(());

@@ -48,5 +48,5 @@ pub use request::{
 pub use restore::is_handing_over;
 pub use step::{Failure, Next, Outcome, Planned, Step, Stop, Wait, exit};
 pub use target::{Detached, Target, target};
-pub use users::without_pods;
+pub use users::{uses, without_pods};
 pub use views::*;

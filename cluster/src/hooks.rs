@@ -12,6 +12,7 @@ use crate::engine::{Failure, Hook, Key, Kind, Meta, exit};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{AttachParams, AttachedProcess};
+use serde_json::Value;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::sync::mpsc;
@@ -22,6 +23,8 @@ const BEGIN: Duration = Duration::from_secs(30);
 const LET_GO: Duration = Duration::from_secs(60);
 /// What came before the end of a connection is read for so long.
 const DRAIN: Duration = Duration::from_secs(1);
+/// A hook whose time is over has so long to end, and is ended then.
+const GRACE: Duration = Duration::from_secs(15);
 /// Of what a command says on its way to an error.
 const ERROR_BYTES: u64 = 2000;
 
@@ -63,6 +66,15 @@ impl Said {
     }
 }
 
+/// A lock that does not count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Broken {
+    /// For people.
+    pub why: String,
+    /// Nothing of it is left: it was never taken, or what lets go of it has run.
+    pub is_gone: bool,
+}
+
 /// A lock that holds.
 pub struct Session {
     /// Our end of its input.
@@ -84,20 +96,32 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// The pod and the container are the very ones that the hook names.
-async fn is_same(api: &Api, hook: &Hook) -> Result<(), String> {
+/// The pod is the very one that the hook names.
+async fn the_pod(api: &Api, hook: &Hook) -> Result<Value, String> {
     let key = Key::new(Kind::Pod, &hook.namespace, &hook.pod);
     let found = api.get(&key).await.map_err(|why| Failure::from(why).to_string())?;
     let found = found.ok_or_else(|| format!("{key} is gone"))?;
     if Meta::of(&found).uid != hook.uid {
         return Err(format!("{key} is another pod than before"));
     }
-    let mut status = found["status"]["containerStatuses"].as_array().into_iter().flatten();
-    let id = status.find(|at| at["name"] == hook.container.as_str());
+    Ok(found)
+}
+
+/// The pod and the container are the very ones that the hook names.
+async fn is_same(api: &Api, hook: &Hook) -> Result<(), String> {
+    let found = the_pod(api, hook).await?;
+    let key = Key::new(Kind::Pod, &hook.namespace, &hook.pod);
+    let id = containers(&found).find(|at| at["name"] == hook.container.as_str());
     match id.and_then(|at| at["containerID"].as_str()) == Some(&hook.container_id) {
         true => Ok(()),
         false => Err(format!("container {} of {key} has begun anew", hook.container)),
     }
+}
+
+/// The states of a pod's containers that run beside each other.
+pub(crate) fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
+    let of = |name: &str| pod["status"][name].as_array().into_iter().flatten();
+    of("containerStatuses").chain(of("initContainerStatuses"))
 }
 
 async fn exec(
@@ -119,44 +143,51 @@ async fn exec(
 ///
 /// # Errors
 ///
-/// For people: the pod or its container is another one, or the command ended before it held.
-pub async fn begin(api: &Api, hook: &Hook) -> Result<Session, String> {
+/// The pod or its container is another one, or the command ended before it held.
+pub async fn begin(api: &Api, hook: &Hook) -> Result<Session, Broken> {
     let key = Key::new(Kind::Pod, &hook.namespace, &hook.pod);
-    is_same(api, hook).await?;
+    let untaken = |why| Broken { why, is_gone: true };
+    is_same(api, hook).await.map_err(untaken)?;
     let since = Instant::now();
     let limit = Duration::from_secs(hook.timeout_seconds);
     let seconds = hook.timeout_seconds.to_string();
-    let command = ["sh", "-c", script::SESSION, "mover", &hook.command, &seconds];
+    let form = if hook.after.is_some() { "pair" } else { "session" };
+    let command = ["sh", "-c", script::SESSION, "mover", &hook.command, &seconds, form];
     let process = tokio::time::timeout(BEGIN, exec(api, hook, &command, true)).await;
-    let mut process = process
-        .map_err(|_| format!("{key} does not answer"))?
-        .map_err(|why| format!("run the hook in {key}: {why}"))?;
-    let input = process.stdin().ok_or("the hook has no input")?;
+    // Without an answer it may have been taken.
+    let process =
+        process.map_err(|_| Broken { why: format!("{key} does not answer"), is_gone: false })?;
+    let mut process = process.map_err(|why| untaken(format!("run the hook in {key}: {why}")))?;
+    let input = process.stdin().ok_or_else(|| untaken("the hook has no input".into()))?;
     let (sender, said) = mpsc::unbounded_channel();
     let (errors_sender, errors) = mpsc::unbounded_channel();
     let task = tokio::spawn(read(process, sender, errors_sender));
     let input = Box::new(input);
     let mut session = Session { input, said, first: None, task, errors, since, limit };
-    match tokio::time::timeout(limit.min(BEGIN), session.said.recv()).await {
+    let limit = limit.min(BEGIN);
+    match tokio::time::timeout(limit, session.said.recv()).await {
         Ok(Some(Said::Locked)) => {}
-        Ok(Some(Said::Unlocked)) => {
-            return Err(session.explain("the hook ended before it held the lock".into()).await);
+        Ok(said) => {
+            let why = match said {
+                Some(Said::Unlocked) => Some("the hook ended before it held the lock".to_owned()),
+                _ => None,
+            };
+            session.first = Some(said.unwrap_or_else(|| Said::Lost(LOST.into())));
+            let broken = session.gone().await;
+            return Err(Broken { why: why.unwrap_or(broken.why), ..broken });
         }
-        Ok(Some(said)) => return Err(session.explain(said.why()).await),
-        Ok(None) => return Err(session.explain(LOST.into()).await),
         Err(_) => {
-            let limit = limit.min(BEGIN).as_secs();
-            let why = format!("the hook wrote no line within {limit} s");
-            return Err(session.explain(why).await);
+            let why = format!("the hook wrote no line within {} s", limit.as_secs());
+            return Err(Broken { why: session.explain(why).await, is_gone: false });
         }
     }
     // A container that began anew since then has run the hook in the place of the one that is meant.
     match is_same(api, hook).await {
         Ok(()) => Ok(session),
-        Err(why) => {
-            let _ = session.end().await;
-            Err(why)
-        }
+        Err(why) => match session.end().await {
+            Ok(()) => Err(untaken(why)),
+            Err(broken) => Err(Broken { why, ..broken }),
+        },
     }
 }
 
@@ -225,25 +256,45 @@ impl Drop for Session {
 }
 
 impl Session {
-    /// Waits until the lock holds no longer, which nobody asked for; the reason.
-    pub async fn broken(&mut self) -> String {
-        // Whoever waits for it may turn to something else before the reason is explained.
+    /// Waits until the lock holds no longer, which nobody asked for. Whoever waits may turn to
+    /// something else meanwhile.
+    pub async fn broken(&mut self) {
         if self.first.is_none() {
             let said = self.said.recv().await;
             self.first = Some(said.unwrap_or_else(|| Said::Lost(LOST.into())));
         }
-        let why = self.first.clone().map(Said::why).unwrap_or_default();
-        self.explain(why).await
+    }
+
+    /// What became of a lock that is broken.
+    pub async fn gone(&mut self) -> Broken {
+        let first = self.first.take().unwrap_or_else(|| Said::Lost(LOST.into()));
+        let why = first.clone().why();
+        let is_gone = self.is_gone(first).await;
+        Broken { why: self.explain(why).await, is_gone }
+    }
+
+    /// Whether the hook ends well now: then what lets go of its lock has run.
+    async fn is_gone(&mut self, mut said: Said) -> bool {
+        while matches!(said, Said::Timeout | Said::Asked | Said::Locked) {
+            match tokio::time::timeout(GRACE, self.said.recv()).await {
+                Ok(Some(next)) => said = next,
+                _ => return false,
+            }
+        }
+        said == Said::Unlocked
     }
 
     /// Has the lock let go of.
     ///
     /// # Errors
     ///
-    /// For people: it had not lived until now, or nobody knows whether it was let go of.
-    pub async fn end(mut self) -> Result<(), String> {
+    /// It had not lived until now, or nobody knows whether it was let go of.
+    pub async fn end(mut self) -> Result<(), Broken> {
         // What was said until now was said while the lock should have held.
-        let early = self.first.take().or_else(|| self.said.try_recv().ok()).map(Said::why);
+        if let Some(early) = self.first.take().or_else(|| self.said.try_recv().ok()) {
+            self.first = Some(early);
+            return Err(self.gone().await);
+        }
         // One that was stopped, or cut off, may be told so late.
         let late = self.since.elapsed() >= self.limit;
         let asked = async {
@@ -251,13 +302,7 @@ impl Session {
             self.input.flush().await
         };
         if let Err(why) = asked.await {
-            return Err(early.unwrap_or_else(|| format!("{LOST}: {why}")));
-        }
-        if let Some(why) = early {
-            return Err(self.explain(why).await);
-        }
-        if late {
-            return Err(Said::Timeout.why());
+            return Err(Broken { why: format!("{LOST}: {why}"), is_gone: false });
         }
         let ended = async {
             match self.said.recv().await {
@@ -266,10 +311,16 @@ impl Session {
             }
         };
         match tokio::time::timeout(LET_GO, ended).await {
-            Ok(Some(Said::Unlocked)) => Ok(()),
-            Ok(Some(said)) => Err(self.explain(said.why()).await),
-            Ok(None) => Err(LOST.into()),
-            Err(_) => Err("nobody knows whether it was let go of: its own time ends it".into()),
+            Ok(Some(Said::Unlocked)) if !late => Ok(()),
+            Ok(Some(Said::Unlocked)) => Err(Broken { why: Said::Timeout.why(), is_gone: true }),
+            Ok(said) => {
+                self.first = said;
+                Err(self.gone().await)
+            }
+            Err(_) => {
+                let why = "nobody knows whether it was let go of: its own time ends it".into();
+                Err(Broken { why, is_gone: false })
+            }
         }
     }
 
@@ -292,8 +343,8 @@ impl Session {
 /// For people: it could not run, or has failed.
 pub async fn let_go(api: &Api, hook: &Hook) -> Result<(), String> {
     let Some(after) = &hook.after else { return Ok(()) };
-    // With another container the lock is gone, too.
-    is_same(api, hook).await?;
+    // A container that began anew may have left it: on its volume, for example.
+    the_pod(api, hook).await?;
     let command = ["sh", "-c", after, "mover"];
     run(api, hook, &command).await.map(drop).map_err(|(_, why)| why)
 }
@@ -372,17 +423,31 @@ async fn run(api: &Api, hook: &Hook, command: &[&str]) -> Result<String, (u8, St
     Err((exit::USAGE, why.join(": ")))
 }
 
-/// What a hook is made of: its command, and what lets go of its lock by itself, if there is such a
-/// command.
-pub type Commands = (String, Option<String>);
+/// What a hook is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Commands {
+    /// Holds the lock from its first line of output until its input ends.
+    pub command: String,
+    /// What lets go of its lock by itself, if there is such a command.
+    pub after: Option<String>,
+    /// There is no half of its lock: where it did not hold, it is somebody else's.
+    pub whole: bool,
+}
+
+/// One command that holds the lock.
+pub fn session(command: &str) -> Commands {
+    Commands { command: command.to_owned(), after: None, whole: false }
+}
 
 /// A hook out of two commands: what takes the lock, and what lets go of it.
 pub fn pair(before: &str, after: &str) -> Commands {
-    (script::pair(before, after, script::Half::LetGo), Some(after.to_owned()))
+    let command = script::pair(before, after, script::Half::LetGo);
+    Commands { command, after: Some(after.to_owned()), whole: false }
 }
 
 /// Freezes a filesystem. The container has to be allowed to: `CAP_SYS_ADMIN`.
 pub fn fsfreeze(path: &str) -> Commands {
     let thaw = script::thaw(path);
-    (script::pair(&script::freeze(path), &thaw, script::Half::IsNone), Some(thaw))
+    let command = script::pair(&script::freeze(path), &thaw, script::Half::IsNone);
+    Commands { command, after: Some(script::thawed(path)), whole: true }
 }

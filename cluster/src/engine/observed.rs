@@ -125,7 +125,7 @@ impl Observed {
     }
 
     /// Names this process among the drivers of an operation.
-    pub(super) fn driver(&self) -> &str {
+    pub fn driver(&self) -> &str {
         &self.driver
     }
 

@@ -89,7 +89,10 @@ pub(super) fn snapshot(
         None if ours && context.seen.unchanged(&lease.key.clone().into()) > BEGIN_WITHIN => {
             next_attempt(context, &lease, number)
         }
-        None if ours => Err(Stop::Next(Next::Quiesce(Box::new(hook.clone()), number))),
+        None if ours => {
+            let hook = Box::new(hook.clone());
+            Err(Stop::Next(Next::Quiesce(hook, number, lease.key.clone())))
+        }
         None => of_another(context, hook, &lease, &key, number),
     }
 }

@@ -117,6 +117,9 @@ pub struct Hook {
     /// Shell command that lets go of the lock by itself, if there is one: it may run twice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
+    /// There is no half of its lock: where it did not hold, it is somebody else's.
+    #[serde(default)]
+    pub whole: bool,
     /// The lock is let go of after so long, whatever happens.
     pub timeout_seconds: u64,
     /// What follows where the lock was let go of before the snapshot was taken.

@@ -17,8 +17,8 @@ pub enum Next {
     /// One write. It may be done twice: names are given beforehand, and changes name what they
     /// change.
     Do(Box<Step>),
-    /// Have the application hold still, for this attempt.
-    Quiesce(Box<Hook>, u32),
+    /// Have the application hold still, for this attempt of whom this Lease names.
+    Quiesce(Box<Hook>, u32, Key),
     /// Let it go on; the uid of the snapshot that was seen to be taken while it held still.
     Resume(Option<String>),
     /// Nothing to do until one of these changes, or until the time is over.

@@ -2,10 +2,11 @@
 
 use super::names::OWNER;
 use super::object::{Key, Kind, Query, Selection};
-use super::observed::{Object, Observed};
+use super::observed::{Meta, Object, Observed};
 use super::parts::Context;
 use super::step::{Failure, Planned, Wait, exit};
 use super::views::{Attachment, Pod, PodVolume};
+use serde_json::Value;
 use std::time::Duration;
 
 /// Pods of a namespace.
@@ -67,6 +68,14 @@ pub(super) fn attachment(seen: &Observed, volume: &Key) -> Planned<Option<Object
         at.body.spec.source.persistent_volume_name.as_deref() == Some(&volume.name)
     };
     Ok(all.into_iter().find(is_of))
+}
+
+/// Whether a pod, as the API gives it, names the claim and has not ended.
+pub fn uses(pod: &Value, claim: &Key) -> bool {
+    let meta = Meta::of(pod);
+    let key = Key { kind: Kind::Pod, namespace: meta.namespace.clone(), name: meta.name.clone() };
+    let body = serde_json::from_value(pod.clone()).unwrap_or_default();
+    names(&Object { key, meta, body }, claim)
 }
 
 /// It names the claim, or has it as a volume of its own, and has not ended.

@@ -1,7 +1,8 @@
 //! Where a hook runs: the pod that uses the claim, and its container.
 
 use crate::api::Api;
-use crate::engine::{Failure, Hook, Key, Kind, Meta, OnTimeout, Selection, exit};
+use crate::engine::{self, Failure, Hook, Key, Kind, Meta, OnTimeout, Selection, exit};
+use crate::hooks::containers;
 use serde_json::Value;
 
 /// What the command line says of a hook.
@@ -42,7 +43,7 @@ pub async fn find(
     let Meta { name, uid, .. } = Meta::of(&pod);
     let (container, container_id) = container_of(&pod, options.container.as_deref())
         .map_err(|why| Failure::new(exit::USAGE, format!("pod/{name}: {why}")))?;
-    let (command, after) = options.commands.clone();
+    let crate::hooks::Commands { command, after, whole } = options.commands.clone();
     let hook = Hook {
         namespace: namespace.into(),
         pod: name,
@@ -51,6 +52,7 @@ pub async fn find(
         container_id,
         command,
         after,
+        whole,
         timeout_seconds: options.timeout_seconds,
         on_timeout: options.on_timeout,
     };
@@ -60,11 +62,8 @@ pub async fn find(
 
 async fn the_pod_of(api: &Api, namespace: &str, claim: &str) -> Result<Value, Failure> {
     let (all, _) = api.list(&Selection::labelled(Kind::Pod, namespace, "")).await?;
-    let uses = |pod: &&Value| {
-        let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
-        pod["status"]["phase"] == "Running"
-            && volumes.clone().any(|at| at["persistentVolumeClaim"]["claimName"] == claim)
-    };
+    let claim_key = Key::new(Kind::PersistentVolumeClaim, namespace, claim);
+    let uses = |pod: &&Value| pod["status"]["phase"] == "Running" && engine::uses(pod, &claim_key);
     let found: Vec<&Value> = all.iter().filter(uses).collect();
     match found.as_slice() {
         [one] => Ok((*one).clone()),
@@ -79,9 +78,8 @@ async fn the_pod_of(api: &Api, namespace: &str, claim: &str) -> Result<Value, Fa
 }
 
 fn container_of(pod: &Value, named: Option<&str>) -> Result<(String, String), String> {
-    let status = pod["status"]["containerStatuses"].as_array().cloned().unwrap_or_default();
     let running: Vec<&Value> =
-        status.iter().filter(|at| at["state"]["running"].is_object()).collect();
+        containers(pod).filter(|at| at["state"]["running"].is_object()).collect();
     let found = match (named, running.as_slice()) {
         (Some(name), all) => all.iter().find(|at| at["name"] == name).copied(),
         (None, [only]) => Some(*only),

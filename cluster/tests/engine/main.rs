@@ -99,6 +99,7 @@ fn hooked(mut request: Request, on_timeout: OnTimeout) -> Request {
             container_id: "containerd://1".into(),
             command: "hold".into(),
             after: None,
+            whole: false,
             timeout_seconds: 60,
             on_timeout,
         });
@@ -152,7 +153,7 @@ fn turn(fake: &mut Fake, anchor: &Anchor, seen: &mut Observed) -> Result<Option<
     };
     match next {
         Next::Refresh => seen.forget_all(),
-        Next::Quiesce(hook, attempt) => {
+        Next::Quiesce(hook, attempt, _) => {
             assert!(!fake.is_locked(), "two locks at once: {:#?}", fake.written);
             fake.lock = Some((attempt, fake.now + Duration::from_secs(hook.timeout_seconds)));
             seen.set_lock(Lock { attempt, state: LockState::Held });

@@ -192,7 +192,7 @@ fn seconds(begun: Instant, times: Times) -> Value {
 pub(super) fn hook(given: &args::Hook) -> Option<hook::HookOptions> {
     let pair = given.hook_before.as_ref().zip(given.hook_after.as_ref());
     let commands = match (&given.hook_session, pair, &given.fsfreeze) {
-        (Some(command), ..) => (command.clone(), None),
+        (Some(command), ..) => hooks::session(command),
         (None, Some((before, after)), _) => hooks::pair(before, after),
         (None, None, Some(path)) => hooks::fsfreeze(path),
         (None, None, None) => return None,

@@ -38,9 +38,24 @@ impl Shop {
         pair(&format!("touch {lock}"), &format!("rm -f {lock}"), Half::LetGo)
     }
 
+    /// A program of that name comes before the system's.
+    fn program(&self, name: &str, text: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.folder.join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("a program");
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(path, mode).expect("its mode");
+    }
+
+    fn programs(&self) -> String {
+        format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", self.folder.display())
+    }
+
     fn run(&self, command: &str, seconds: u32) -> Running {
+        let form = if command.starts_with("exec 7") { "pair" } else { "session" };
         let mut child = Command::new("sh")
-            .args(["-c", SESSION, "mover", command, &seconds.to_string()])
+            .args(["-c", SESSION, "mover", command, &seconds.to_string(), form])
+            .env("PATH", self.programs())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -109,7 +124,7 @@ impl Running {
         drop(self.input.take());
         self.child.wait().expect("it ends");
         while !self.processes().is_empty() {
-            std::thread::yield_now();
+            std::thread::park_timeout(std::time::Duration::from_millis(20));
         }
     }
 }
@@ -293,4 +308,74 @@ fn the_probe_finds_what_the_script_needs() {
     };
     assert_eq!(ask("/usr/bin:/bin"), "mover: here\n");
     assert_eq!(ask("/nowhere"), "");
+}
+
+/// A client that waits for a lock, for example, does not look at its input.
+#[test]
+fn a_hook_that_does_not_read_its_input_is_ended() {
+    let shop = Shop::new("stuck");
+    let mut session = shop.run("sleep 1000 | sleep 1001; echo late", 1);
+    assert_eq!(session.rest(), ["mover: timeout", "mover: failed 143"]);
+    session.wait();
+    let lock = shop.path("lock");
+    let stuck = pair(&format!("touch {lock}; sleep 1002"), &format!("rm {lock}"), Half::LetGo);
+    let mut running = shop.run(&stuck, 1);
+    assert_eq!(running.line(), "mover: timeout");
+    running.wait();
+    assert!(!shop.is_locked());
+}
+
+/// Whoever kills all sleeps of a container, or leaves it no more processes, ends the lock.
+#[test]
+fn a_watchdog_that_cannot_wait_ends_the_lock() {
+    let shop = Shop::new("sleepless");
+    shop.program("sleep", "exit 1");
+    let mut lock = shop.run(&shop.session(), 60);
+    let said = lock.rest();
+    assert!(said.contains(&"mover: timeout".to_owned()), "{said:?}");
+    lock.wait();
+    assert!(!shop.is_locked());
+}
+
+/// The thaw is the proof that the freeze lived.
+#[test]
+fn a_filesystem_that_was_thawed_meanwhile_was_not_frozen() {
+    let shop = Shop::new("frozen");
+    let frozen = shop.path("lock");
+    shop.program(
+        "fsfreeze",
+        &format!(
+            "case $1 in
+               --freeze) mkdir {frozen} || {{ echo 'Device or resource busy' >&2; exit 1; }} ;;
+               --unfreeze) rmdir {frozen} || {{ echo 'Invalid argument' >&2; exit 1; }} ;;
+             esac"
+        ),
+    );
+    let command = pair(&freeze("/data"), &thaw("/data"), Half::IsNone);
+    let mut lock = shop.run(&command, 60);
+    assert_eq!(lock.line(), "mover: locked");
+    lock.end();
+    assert_eq!(lock.rest(), ["mover: asked", "mover: unlocked"]);
+    lock.wait();
+
+    let mut lock = shop.run(&command, 60);
+    assert_eq!(lock.line(), "mover: locked");
+    std::fs::remove_dir(&frozen).expect("it is frozen");
+    lock.end();
+    assert_eq!(lock.rest(), ["mover: asked", "mover: failed 1"]);
+    lock.wait();
+
+    // Somebody else's stays.
+    std::fs::create_dir(&frozen).expect("a freeze");
+    let mut lock = shop.run(&command, 60);
+    assert_eq!(lock.line(), "mover: failed 1");
+    lock.wait();
+    assert!(shop.is_locked());
+    // What is left of ours is thawed once more, without harm.
+    for wanted in [false, false] {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &thawed("/data")]).env("PATH", shop.programs());
+        assert!(shell.status().expect("a shell").success());
+        assert_eq!(shop.is_locked(), wanted);
+    }
 }
