@@ -22,7 +22,7 @@ const BEGIN: Duration = Duration::from_secs(30);
 /// What lets go of a lock may take so long, once it was asked to.
 const LET_GO: Duration = Duration::from_secs(60);
 /// What came before the end of a connection is read for so long.
-const DRAIN: Duration = Duration::from_secs(1);
+const DRAIN: Duration = Duration::from_secs(2);
 /// A hook whose time is over has so long to end, and is ended then.
 const GRACE: Duration = Duration::from_secs(15);
 /// Of what a command says on its way to an error.
@@ -326,8 +326,13 @@ impl Session {
 
     /// A reason, and what the hook has written of it.
     async fn explain(&mut self, why: String) -> String {
-        // It comes when the hook has ended, and the hook may have been cut off.
-        let errors = tokio::time::timeout(Duration::from_secs(1), self.errors.recv()).await;
+        // Its errors come when all of it has ended, and the hook may have been cut off.
+        let asked = async {
+            let _ = self.input.write_all(script::END).await;
+            let _ = self.input.flush().await;
+        };
+        let _ = tokio::time::timeout(DRAIN, asked).await;
+        let errors = tokio::time::timeout(DRAIN, self.errors.recv()).await;
         match errors {
             Ok(Some(errors)) if !errors.is_empty() => format!("{why}: {errors}"),
             _ => why,

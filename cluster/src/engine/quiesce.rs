@@ -132,7 +132,9 @@ fn too_late(hook: &Hook, snapshot: &Key, why: &str) -> Failure {
             hook.pod, hook.namespace
         ),
     )
-    .hint("give it longer by --hook-timeout, or take what there is by --hook-on-timeout continue")
+    .hint(
+        "mend the hook, give it longer by --hook-timeout, or take what there is by --hook-on-timeout continue",
+    )
 }
 
 /// Another driver's attempt: its end is waited for, as long as its lock can live.
