@@ -23,7 +23,7 @@ use super::plan::remove_jobs;
 use super::rebind::{self, Record};
 use super::request::{InPlace, Restore};
 use super::restore::{self, detached, target_of};
-use super::step::{Failure, Planned, Step, Stop, Wait, exit};
+use super::step::{Failure, Next, Planned, Step, Stop, Wait, exit};
 use super::users;
 use super::views::{Claim, ConfigMap, Job, Volume};
 use serde_json::{Value, json};
@@ -31,6 +31,8 @@ use std::time::Duration;
 
 /// Member of the anchor: the volume that the operation has begun to take.
 const PLACE: &str = "place";
+/// Member of the anchor: who used the claim while it was written.
+const USED: &str = "used";
 
 /// Whether the Job mounts the claim itself.
 fn is_direct(restore: &Restore) -> bool {
@@ -119,9 +121,47 @@ pub(super) fn plan(
         fence::open(anchor, job, || ready(context, restore, place, first))
     };
     let namespace = &restore.repository.namespace;
-    let finished = context.run_job(namespace, Some(&device), SummaryFor::Plan, open, make)?;
+    let finished = context.run_job(namespace, Some(&device), SummaryFor::Plan, open, make);
+    let finished = match is_direct(restore) {
+        true => watched(context, anchor, &target, finished)?,
+        false => finished?,
+    };
     let summary = restore::proved(restore, finished.summary)?;
     Err(restore::record(anchor, &volume, summary).into())
+}
+
+/// A claim that stays bound may be used while it is written. Whoever does that is noted in the
+/// anchor, as nobody may find it any more at the end.
+fn watched<T>(
+    context: &Context<'_>,
+    anchor: &Object<ConfigMap>,
+    target: &Key,
+    planned: Planned<T>,
+) -> Planned<T> {
+    if let Some(used) = anchor.body.data.get(USED) {
+        let what = format!("{used}, and did while it was written");
+        return Err(Failure::new(exit::USAGE, what).hint("end its pods").into());
+    }
+    if fence::named(anchor).next().is_none() {
+        return planned;
+    }
+    let pods: Query = users::pods(target.namespace.as_deref().unwrap_or_default()).into();
+    match users::without_pods(context.seen, target, Some(&context.anchor.uid)) {
+        Ok(()) => {}
+        Err(Stop::Failure(why)) => {
+            context.seen.confirm(&pods)?;
+            let patch = json!({ "data": { USED: why.message } });
+            return Err(Step::change(&anchor.key, &anchor.meta, patch).into());
+        }
+        Err(next) => return Err(next),
+    }
+    match planned {
+        Err(Stop::Next(Next::Wait(mut wait))) => {
+            wait.on.push(pods);
+            Err((*wait).into())
+        }
+        other => other,
+    }
 }
 
 /// How one ends that found such a record and completed it.

@@ -104,6 +104,8 @@ pub struct Observed {
     first_seen: BTreeMap<String, Duration>,
     /// Uids of objects that were there and are not: none of them comes back.
     gone: BTreeSet<String>,
+    /// How many of a name those were.
+    lost: BTreeMap<Key, u32>,
     /// Writes that the API refuses, and would again.
     refused: Vec<(Step, Failure)>,
     /// Objects whose creation was refused and not granted since: since when, and when last.
@@ -211,11 +213,12 @@ impl Observed {
                 known.changed = self.now;
             }
         }
-        let query = Query::from(key);
+        let query = Query::from(key.clone());
         if let Some(Known { answer: Answer::Object(before), .. }) = self.known.get(&query) {
             let before = Meta::of(before).uid;
-            if object.as_ref().is_none_or(|object| Meta::of(object).uid != before) {
-                self.gone.insert(before);
+            let other = object.as_ref().is_none_or(|object| Meta::of(object).uid != before);
+            if other && self.gone.insert(before) {
+                *self.lost.entry(key).or_default() += 1;
             }
         }
         self.set(query, object.map_or(Answer::Absent, Answer::Object));
@@ -279,6 +282,11 @@ impl Observed {
     /// Why the API refuses such a write, if it did.
     pub(super) fn refusal(&self, step: &Step) -> Option<&Failure> {
         self.refused.iter().find(|(other, _)| other.is_like(step)).map(|(_, why)| why)
+    }
+
+    /// How many objects of this name were there and went.
+    pub(super) fn lost(&self, key: &Key) -> u32 {
+        self.lost.get(key).copied().unwrap_or_default()
     }
 
     /// For how long its creation has been refused, and how long ago that was last told.

@@ -23,6 +23,8 @@ use std::time::Duration;
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
 /// What was refused is tried again after so long.
 const AGAIN: Duration = Duration::from_secs(3);
+/// A claim that is deleted again each time is not made more often.
+const REMADE_MAX: u32 = 3;
 /// Annotations of the binding, which is made anew.
 const BINDING: &str = "pv.kubernetes.io/";
 
@@ -191,6 +193,16 @@ pub(super) fn take(
 /// The claim as it was. If that is refused, it is tried again for a while: a quota counts a claim
 /// that is gone for some seconds more.
 fn made_again(context: &Context<'_>, record: &Record, target: &Key) -> Stop {
+    let lost = context.seen.lost(target);
+    if lost > REMADE_MAX {
+        let what = format!("{target} is deleted each time it is made, {lost} times until now");
+        return Failure::new(exit::RETRYABLE, what)
+            .hint(format!(
+                "if an owner of it is gone, take ownerReferences out of the annotation {HELD} of \
+                 its volume, and run the same command again"
+            ))
+            .into();
+    }
     let step = Step::Create(record.claim(target));
     let limit = Duration::from_secs(context.limits.removal_seconds);
     let (Some(why), Some((since, told))) =

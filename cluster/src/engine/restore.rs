@@ -278,6 +278,7 @@ fn steps(context: &Context<'_>, restore: &Restore, hand_over: &HandOver) -> Plan
     };
     let target = target_of(restore);
     let Some(claim) = context.seen.find::<Claim>(&target)? else {
+        still_handing_over(context)?;
         return Err(Step::Create(claim_of(context, restore, &target, &volume.key)).into());
     };
     if !context.is_ours(&claim.meta) {
@@ -294,6 +295,12 @@ fn steps(context: &Context<'_>, restore: &Restore, hand_over: &HandOver) -> Plan
         return Err(Step::change(&volume.key, &volume.meta, patch).into());
     }
     Ok(hand_over.summary.clone())
+}
+
+/// The anchor is as it was, by a look just now: a driver that was paused until the claim was in use,
+/// and deleted by its user, makes nothing anew.
+fn still_handing_over(context: &Context<'_>) -> Planned<()> {
+    context.seen.confirm(&context.anchor.key.clone().into())
 }
 
 fn deleted(volume: &Key) -> Failure {
@@ -335,6 +342,7 @@ fn as_filesystem(
     let key = context.anchor.handed_volume();
     let Some(new) = context.find_ours::<Volume>(&key)? else {
         let old = old.ok_or_else(|| deleted(&key))?;
+        still_handing_over(context)?;
         let raw = context.seen.raw(&old.key)?.cloned().unwrap_or_default();
         return Err(Step::Create(filesystem(context, restore, &raw, fs_type)).into());
     };

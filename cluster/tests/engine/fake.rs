@@ -35,6 +35,8 @@ pub(crate) struct Faults {
     pub(crate) never_detached: bool,
     /// So often is a claim of the user refused when it is made.
     pub(crate) claims_refused: u32,
+    /// The garbage collector deletes claims of an owner that is gone.
+    pub(crate) owner_gone: bool,
     /// The class retains its volumes.
     pub(crate) retains: bool,
 }

@@ -143,3 +143,40 @@ fn a_volume_is_not_handed_over_while_a_pod_of_ours_is_there() {
         assert!(fake.get(&claim).is_none(), "{:#?}", fake.written);
     }
 }
+
+/// A driver is paused before each write of the hand-over. Another one ends it, and the user deletes
+/// the claim with its volume: the first one makes neither anew.
+#[test]
+fn a_late_driver_makes_no_claim_that_its_user_has_deleted() {
+    for (filesystem, jobs_in) in [(true, NAMESPACE), (true, "mover-system"), (false, NAMESPACE)] {
+        for writes in 0.. {
+            let mut fake = shop(filesystem);
+            fake.repository.insert("old".into(), DATA.into());
+            let request = restore_request("old", filesystem, jobs_in);
+            let anchor = begin(&mut fake, "first", &request);
+            let mut late = Observed::default();
+            let mut made = 0;
+            let mut ended = false;
+            while made < writes && !ended {
+                late.set_now(fake.now);
+                made += usize::from(matches!(plan(&anchor, &late), Err(Stop::Next(Next::Do(_)))));
+                ended = turn(&mut fake, &anchor, &mut late).expect("an outcome").is_some();
+            }
+            if ended {
+                assert!(writes > 5);
+                break;
+            }
+            assert_eq!(drive(&mut fake, &anchor).exit_code, 0);
+            settle(&mut fake);
+            let claim = Key::new(Kind::PersistentVolumeClaim, NAMESPACE, "db-restored");
+            let uid = Meta::of(&fake.objects[&claim]).uid;
+            fake.delete(&claim, &uid);
+            settle(&mut fake);
+            fake.now += Duration::from_secs(60);
+            while turn(&mut fake, &anchor, &mut late).expect("an outcome").is_none() {}
+            settle(&mut fake);
+            assert!(fake.get(&claim).is_none(), "{writes}: {:#?}", fake.written);
+            assert_eq!(fake.of_kind(Kind::PersistentVolume).len(), 1, "{writes}");
+        }
+    }
+}

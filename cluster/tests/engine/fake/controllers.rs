@@ -149,6 +149,10 @@ impl Fake {
 
     pub(super) fn claims(&mut self) -> bool {
         for (key, claim) in self.of_kind(Kind::PersistentVolumeClaim) {
+            if self.faults.owner_gone && claim["metadata"]["ownerReferences"][0]["uid"] == "1" {
+                self.objects.remove(&key);
+                return true;
+            }
             if Self::is_deleted(&claim) {
                 // That of Kubernetes itself goes with the last pod.
                 let finalizers = Meta::of(&claim).finalizers;

@@ -253,3 +253,57 @@ fn a_claim_whose_creation_is_refused_is_tried_again() {
         }
     }
 }
+
+/// The owner of the claim is gone, so the garbage collector deletes each one that is made again. That
+/// ends, and the data stays.
+#[test]
+fn a_claim_that_is_deleted_each_time_is_not_made_for_ever() {
+    for form in FORMS.into_iter().filter(|form| !is_direct(*form)) {
+        let (mut fake, anchor) = start(form);
+        for writes in 0.. {
+            (fake, _) = start(form);
+            assert!(!drive_until(&mut fake, &anchor, form, writes, true), "it is deleted once");
+            settle(&mut fake, form);
+            if fake.get(&claim_key()).is_none() {
+                break;
+            }
+        }
+        fake.faults.owner_gone = true;
+        let outcome = drive(&mut fake, &anchor, form);
+        assert_eq!(outcome.exit_code, 1, "{outcome:?}");
+        assert!(outcome.message.contains("is deleted each time it is made"), "{outcome:?}");
+        assert!(fake.storage.contains_key("vol-db"));
+        // As the hint says.
+        let text = Meta::of(&fake.objects[&volume_key()]).annotations[HELD].clone();
+        let mut record: Value = serde_json::from_str(&text).expect("a record");
+        record["metadata"]["ownerReferences"] = Value::Null;
+        let notes = json!({ "metadata": { "annotations": { HELD: record.to_string() } } });
+        fake.change(&volume_key(), &notes);
+        let request = request(&fake, form);
+        let next = begin(&mut fake, "next", &request);
+        assert_eq!(drive(&mut fake, &next, form).exit_code, 0);
+        assert_eq!(fake.storage["vol-db"], DATA);
+        assert_eq!(fake.objects[&claim_key()]["status"]["phase"], "Bound");
+    }
+}
+
+/// A pod has the claim while it is written, and has ended before the Job.
+#[test]
+fn a_pod_that_comes_and_goes_while_the_claim_is_written_is_noticed() {
+    let form = (false, NAMESPACE);
+    let (mut fake, anchor) = start(form);
+    let mut seen = Observed::default();
+    while fake.storage["vol-db"] != HALF {
+        step(&mut fake, &anchor, &mut seen, form);
+    }
+    let key = pod(&mut fake, "db-0", ("StatefulSet", "db"));
+    for _ in 0..2 {
+        step(&mut fake, &anchor, &mut seen, form);
+    }
+    fake.objects.remove(&key);
+    let outcome = drive(&mut fake, &anchor, form);
+    assert_eq!(outcome.exit_code, 2, "{outcome:?}");
+    assert!(outcome.message.contains("and did while it was written"), "{outcome:?}");
+    assert!(outcome.message.contains("may be half written"), "{outcome:?}");
+    heals(&mut fake, form);
+}
