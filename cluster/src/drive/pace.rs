@@ -39,7 +39,7 @@ impl Contention {
                     "{key} is changed by somebody else each time that it is about to be written"
                 ),
             )
-            .hint(format!("{} --show-managed-fields says who writes it", key.shown_by()))),
+            .hint(format!("{}, and its managedFields, say who writes it", key.shown_by()))),
         }
     }
 }
