@@ -144,10 +144,12 @@ impl<'a> Driver<'a> {
                     self.execute(*step).await
                 }
                 Next::Wait(mut wait) => {
-                    self.seen.wait();
                     tell(&wait);
                     wait.on.extend(always.clone());
-                    self.wait(*wait, &mut tell).await
+                    let done = self.wait(*wait, &mut tell).await;
+                    self.seen.set_now(self.began.elapsed());
+                    self.seen.waited();
+                    done
                 }
             };
             match done {

@@ -114,6 +114,8 @@ pub struct Observed {
     refreshed: Option<Duration>,
     /// Something was waited for since then.
     waited: bool,
+    /// When the last wait was over: what was told since then was told as soon as it could be.
+    idle_until: Duration,
     /// Names this process among the drivers of an operation.
     driver: String,
     lock: Option<Lock>,
@@ -329,9 +331,11 @@ impl Observed {
         self.waited = false;
     }
 
-    /// Something is waited for: what was read before is not of one moment with what comes.
-    pub fn wait(&mut self) {
+    /// Something was waited for until now: what was read before is not of one moment with what
+    /// comes.
+    pub fn waited(&mut self) {
         self.waited = true;
+        self.idle_until = self.now;
     }
 
     /// Whether all that is known was read not long ago.
@@ -426,7 +430,13 @@ impl Observed {
     /// The read, which comes first.
     pub(super) fn confirm(&self, query: &Query) -> Planned<()> {
         match self.known.get(query) {
-            Some(known) if !known.stale && self.now.saturating_sub(known.told) <= FRESH => Ok(()),
+            Some(known)
+                if !known.stale
+                    && (self.now.saturating_sub(known.told) <= FRESH
+                        || known.told > self.idle_until) =>
+            {
+                Ok(())
+            }
             _ => Err(Stop::Next(Next::Read(query.clone()))),
         }
     }

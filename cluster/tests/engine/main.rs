@@ -7,6 +7,7 @@ mod doctor;
 mod fake;
 mod fence;
 mod in_place;
+mod late;
 mod locks;
 mod orders;
 mod refusals;
@@ -171,11 +172,11 @@ fn turn(fake: &mut Fake, anchor: &Anchor, seen: &mut Observed) -> Result<Option<
         Next::Read(query) => fake.read(&query, seen),
         Next::Do(step) => fake.execute(&step, seen),
         Next::Wait(wait) => {
-            seen.wait();
             if !fake.tick() {
                 fake.now += wait.time;
             }
             seen.set_now(fake.now);
+            seen.waited();
             if let Some(lock) = seen.lock().filter(|lock| lock.state == LockState::Held).cloned()
                 && !fake.is_locked_by(seen)
             {
