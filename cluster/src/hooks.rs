@@ -3,7 +3,7 @@
 //! The hook holds the lock from its first line of output until its input ends. Its input ends when
 //! we ask for that, when our connection is closed, and, whatever becomes of the connection, when
 //! its time is over: processes in the container see to that, also when whoever asked for the lock
-//! is dead or cut off. See [`script`] for how that is proved.
+//! is dead or cut off. How that is proved stands in `hooks/script.rs`.
 
 mod script;
 
