@@ -168,7 +168,7 @@ fn a_lock_ends_with_its_input_or_after_its_time() {
         assert!(!shop.is_locked());
         lock.wait();
 
-        let mut lock = shop.run(&command, 1);
+        let mut lock = shop.run(&command, 4);
         assert_eq!(lock.line(), "mover: locked");
         assert_eq!(lock.rest(), ["mover: timeout", "mover: unlocked"]);
         assert!(!shop.is_locked());
@@ -209,7 +209,7 @@ fn whichever_process_is_killed_the_lock_ends() {
         let killed = |number: usize| -> bool {
             let shop = Shop::new(&format!("killed-{is_pair}-{number}"));
             let command = if is_pair { shop.pair() } else { shop.session() };
-            let mut lock = shop.run(&command, 3);
+            let mut lock = shop.run(&command, 6);
             assert_eq!(lock.line(), "mover: locked");
             let all = lock.processes();
             let Some(victim) = all.get(number) else { return false };
@@ -241,7 +241,7 @@ fn whichever_process_is_killed_the_lock_ends() {
 #[test]
 fn a_reader_that_has_stopped_holds_no_lock_past_its_time() {
     let shop = Shop::new("stopped");
-    let mut lock = shop.run(&shop.session(), 2);
+    let mut lock = shop.run(&shop.session(), 5);
     assert_eq!(lock.line(), "mover: locked");
     let is_reader = |process: &u32| {
         let stdin = std::fs::read_link(format!("/proc/{process}/fd/3"));
