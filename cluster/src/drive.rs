@@ -221,18 +221,13 @@ impl<'a> Driver<'a> {
         if is_gone || held.hook.after.is_none() {
             return LockState::Broken(why);
         }
-        let ours = match self.api.get(&held.lease).await {
-            Ok(Some(lease)) => {
-                let notes = Meta::of(&lease).annotations;
-                notes.get(DRIVER).map(String::as_str) == Some(self.seen.driver())
-                    && notes.get(ATTEMPT) == Some(&held.attempt.to_string())
+        // Whoever cannot be asked may have named another.
+        let done = match self.api.get(&held.lease).await {
+            Ok(lease) if lease.as_ref().is_none_or(|lease| self.names(held, lease)) => {
+                hooks::let_go(self.api, &held.hook).await
             }
-            // Nobody else came, as far as anybody knows.
-            _ => true,
-        };
-        let done = match ours {
-            true => hooks::let_go(self.api, &held.hook).await,
-            false => Err("another command has its own lock by now".to_owned()),
+            Ok(_) => Err("another command has its own lock by now".to_owned()),
+            Err(why) => Err(Failure::from(why).to_string()),
         };
         LockState::Broken(match done {
             Ok(()) => why,
@@ -243,6 +238,13 @@ impl<'a> Driver<'a> {
                 format!("{why}; and {what}")
             }
         })
+    }
+
+    /// Whether a Lease names this driver and this attempt.
+    fn names(&self, held: &Held, lease: &serde_json::Value) -> bool {
+        let notes = Meta::of(lease).annotations;
+        notes.get(DRIVER).map(String::as_str) == Some(self.seen.driver())
+            && notes.get(ATTEMPT) == Some(&held.attempt.to_string())
     }
 
     async fn pause(&mut self, why: Failure) -> Result<(), Failure> {
