@@ -5,4 +5,6 @@ pub mod cli;
 pub mod drive;
 pub mod engine;
 pub mod hooks;
+pub mod kinds;
 pub mod ops;
+pub mod schedule;
