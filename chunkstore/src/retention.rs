@@ -19,9 +19,13 @@
 //!   to zero is none.
 //! - A volume of which the rules keep nothing keeps its newest backup, unless the policy says that
 //!   it may lose all.
+//! - A volume may have rules of its own ([`plan_forget_by`]), also for backups of one label alone:
+//!   of two owners of a name, neither decides about what the other has stored.
 
 use crate::advice::Setting;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::manifest::Manifest;
+use crate::ids::VolumeName;
 use crate::repository::BackupEntry;
 use chrono::{DateTime, Datelike, Months, TimeDelta, Utc};
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,6 +70,60 @@ pub struct KeepTag {
     pub name: String,
     /// Its value; `None`: whatever it is.
     pub value: Option<String>,
+}
+
+/// What to keep of one volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeRule {
+    /// The volume.
+    pub volume: VolumeName,
+    /// It is about backups with this label alone; about all of the volume without it.
+    pub only: Option<KeepTag>,
+    /// What stays of them.
+    pub policy: KeepPolicy,
+}
+
+impl VolumeRule {
+    /// From what is typed: `RULES:VOLUME`, where RULES are joined by commas, such as
+    /// `last=3,daily=7,within=14d,only=LABEL=VALUE`.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be read, or has no rule.
+    pub fn parse(text: &str) -> Result<Self> {
+        let bad = |why: String| {
+            Error::new(ErrorKind::Usage, format!("read the rule {text:?}"), why)
+                .hint("write it like last=3,daily=7,within=14d:VOLUME")
+        };
+        let (rules, volume) =
+            text.split_once(':').ok_or_else(|| bad("it names no volume".into()))?;
+        let mut policy = KeepPolicy::default();
+        let mut only = None;
+        for rule in rules.split(',') {
+            let (name, value) =
+                rule.split_once('=').ok_or_else(|| bad(format!("{rule:?} has no value")))?;
+            let place = match name {
+                "last" => &mut policy.last,
+                "hourly" => &mut policy.hourly,
+                "daily" => &mut policy.daily,
+                "weekly" => &mut policy.weekly,
+                "monthly" => &mut policy.monthly,
+                "yearly" => &mut policy.yearly,
+                "within" => {
+                    policy.within = Some(CalendarSpan::parse(value)?);
+                    continue;
+                }
+                "only" => {
+                    only = Some(KeepTag::parse(value)?);
+                    continue;
+                }
+                _ => return Err(bad(format!("{name:?} is not known"))),
+            };
+            *place = value.parse().map_err(|_| bad(format!("{value:?} is no number")))?;
+        }
+        policy.check().map_err(|_| bad("it would keep nothing".into()))?;
+        Ok(Self { volume: VolumeName::new(volume)?, only, policy })
+    }
 }
 
 /// Why a backup stays.
@@ -157,6 +215,53 @@ pub fn plan_forget<'a>(
     for mut of_volume in volumes.into_values() {
         of_volume.sort_by(|a, b| b.manifest.order().cmp(&a.manifest.order()));
         let mut decided = decide(policy, &of_volume, now);
+        decided.reverse();
+        decisions.append(&mut decided);
+    }
+    Ok(decisions)
+}
+
+/// Decides about some volumes by rules of their own, and about all else by `rest`; without that, all
+/// else is in no decision and stays.
+///
+/// Backups of one volume to which the same rules apply are decided about together, each rule by
+/// itself: a backup stays if any of these rules keeps it.
+///
+/// # Errors
+///
+/// A policy without a rule.
+pub fn plan_forget_by<'a>(
+    rest: Option<&KeepPolicy>,
+    rules: &[VolumeRule],
+    backups: &'a [BackupEntry],
+    now: DateTime<Utc>,
+) -> Result<Vec<KeepDecision<'a>>> {
+    rules.iter().map(|rule| &rule.policy).chain(rest).try_for_each(KeepPolicy::check)?;
+    let mut of_volume: BTreeMap<&VolumeName, Vec<usize>> = BTreeMap::new();
+    for (index, rule) in rules.iter().enumerate() {
+        of_volume.entry(&rule.volume).or_default().push(index);
+    }
+    let mut groups: BTreeMap<(&VolumeName, Vec<usize>), Vec<&BackupEntry>> = BTreeMap::new();
+    for backup in backups {
+        let Manifest { volume, labels, .. } = &backup.manifest;
+        let named = of_volume.get(volume).into_iter().flatten().copied();
+        let apply = |index: &usize| rules[*index].only.as_ref().is_none_or(|tag| tag.is_on(labels));
+        groups.entry((volume, named.filter(apply).collect())).or_default().push(backup);
+    }
+    let mut decisions = Vec::with_capacity(backups.len());
+    for ((_, indices), mut group) in groups {
+        let mut policies: Vec<&KeepPolicy> = indices.iter().map(|at| &rules[*at].policy).collect();
+        if policies.is_empty() {
+            policies.extend(rest);
+        }
+        group.sort_by(|a, b| b.manifest.order().cmp(&a.manifest.order()));
+        let mut by_policy = policies.into_iter().map(|policy| decide(policy, &group, now));
+        let Some(mut decided) = by_policy.next() else { continue };
+        for more in by_policy {
+            for (decision, other) in decided.iter_mut().zip(more) {
+                decision.reasons.extend(other.reasons);
+            }
+        }
         decided.reverse();
         decisions.append(&mut decided);
     }

@@ -86,7 +86,8 @@ fn on_own_stack(hidden: Option<rustix::io::Errno>) -> ExitCode {
     let report = &args.global.report;
     let output = Output::new(output_settings(&args.global.output, report.log_level, &env));
     log::install(&output);
-    if args.command.is_job() {
+    // What looks into a pod is not its first process, and says nothing of how that ends.
+    if args.command.is_job() || std::process::id() == 1 {
         let place = termination_log(report.termination_log.clone(), &env);
         termination::begin(place, args.command.name(), &env.cgroup);
     }

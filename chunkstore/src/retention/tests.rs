@@ -327,3 +327,58 @@ proptest! {
         prop_assert!(!store_was_right || kept(early).is_superset(&kept(late)));
     }
 }
+
+fn rule(text: &str) -> VolumeRule {
+    VolumeRule::parse(text).unwrap()
+}
+
+fn going(decisions: &[KeepDecision<'_>]) -> Vec<String> {
+    let gone = decisions.iter().filter(|d| !d.keep());
+    gone.map(|d| d.backup.manifest.backup_id.to_string()).collect()
+}
+
+#[test]
+fn rules_of_one_volume_take_nothing_from_others() {
+    let days = |volume: &str, prefix: &str, labels: &[(&str, &str)]| -> Vec<BackupEntry> {
+        (1..=4)
+            .map(|day| at(&format!("2026-01-0{day}T00:00:00Z")))
+            .zip(1..)
+            .map(|(time, number)| backup(volume, &format!("{prefix}{number}"), time, labels))
+            .collect()
+    };
+    let mine = ("uid", "mine");
+    let backups = [days("db", "m", &[mine]), days("db", "o", &[]), days("web", "w", &[mine])];
+    let backups = backups.concat();
+    let plan = |rest: Option<&KeepPolicy>, rules: &[&str]| {
+        let rules: Vec<_> = rules.iter().map(|text| rule(text)).collect();
+        going(&plan_forget_by(rest, &rules, &backups, now()).unwrap())
+    };
+    let last = |last| KeepPolicy { last, ..KeepPolicy::default() };
+    assert_eq!(plan(None, &["last=1,only=uid=mine:db"]), ["m1", "m2", "m3"]);
+    assert_eq!(plan(None, &["last=1,only=uid=another:db"]), [""; 0]);
+    // The others of that volume go by the rule for all.
+    let both = plan(Some(&last(3)), &["last=2,only=uid=mine:db"]);
+    assert_eq!(both, ["o1", "m1", "m2", "w1"]);
+    // Of two rules each keeps what the other would let go.
+    assert_eq!(plan(None, &["last=1:web", "last=3:web"]), ["w1"]);
+    assert_eq!(plan(None, &["last=1:web", "within=2d:web"]), ["w1"]);
+    assert_eq!(plan(Some(&last(1)), &["last=9:db", "last=9:web"]), [""; 0]);
+    // By the rule for all alone it is the plan without rules.
+    let plain = plan_forget(&last(2), &backups, now()).unwrap();
+    assert_eq!(plan_forget_by(Some(&last(2)), &[], &backups, now()).unwrap(), plain);
+}
+
+#[test]
+fn rules_that_say_nothing_are_refused() {
+    for text in ["", "db", "last=3", "last:db", "last=0:db", "last=x:db", "first=1:db", "last=1:"] {
+        assert_eq!(VolumeRule::parse(text).unwrap_err().kind(), ErrorKind::Usage, "{text:?}");
+    }
+    assert!(VolumeRule::parse("only=a=b:db").is_err(), "a label alone keeps nothing");
+    let got = rule("daily=7,within=14d,only=kubernetes/namespace-uid=1-2:c1/shop/db");
+    assert_eq!(got.volume.as_str(), "c1/shop/db");
+    let tag = KeepTag { name: "kubernetes/namespace-uid".into(), value: Some("1-2".into()) };
+    assert_eq!(got.only, Some(tag));
+    assert_eq!((got.policy.daily, got.policy.within), (7, CalendarSpan::parse("14d").ok()));
+    let policy = KeepPolicy::default();
+    assert!(plan_forget_by(Some(&policy), &[], &[], now()).is_err(), "it would keep nothing");
+}

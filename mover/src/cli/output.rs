@@ -149,10 +149,11 @@ impl Output {
         if self.settings.quiet { Ok(()) } else { self.to_main(text.as_bytes()) }
     }
 
-    /// How many records were printed: whoever reads them out of a log can tell whether all are there.
-    pub(crate) fn records(&self, count: usize) {
+    /// How many records were printed, of how many backups: whoever reads them out of a log can tell
+    /// whether all are there.
+    pub(crate) fn records(&self, count: usize, backups: usize) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.summary = Some(serde_json::json!({ "records": count }));
+        ended.summary = Some(serde_json::json!({ "records": count, "backups": backups }));
     }
 
     /// A progress line; nobody has to be there to read it.

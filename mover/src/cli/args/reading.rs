@@ -82,6 +82,9 @@ pub(crate) struct ListArgs {
     /// Only backups with this label. May be repeated: all of them
     #[arg(long, env = "MOVER_LABEL", value_name = "NAME[=VALUE]", action = ArgAction::Append)]
     pub(crate) label: Vec<String>,
+    /// Only the newest N of each volume
+    #[arg(long, env = "MOVER_NEWEST", value_name = "N")]
+    pub(crate) newest: Option<usize>,
 }
 
 /// Show how large backups are and how they grow, by volume.

@@ -7,6 +7,7 @@ use super::super::repository;
 use super::super::table::{BackupView, backup_page};
 use chunkstore::repository::TimePrefix;
 use chunkstore::{Advice, Error, ErrorKind, Manifest, Repository, Result, VolumeName};
+use std::collections::HashMap;
 
 pub(crate) fn list(ctx: &Context, args: &ListArgs) -> Result<()> {
     let volume =
@@ -16,13 +17,17 @@ pub(crate) fn list(ctx: &Context, args: &ListArgs) -> Result<()> {
     let all = entries.iter().map(|entry| &entry.manifest);
     let mut backups: Vec<&Manifest> = all.filter(|m| has_labels(m, &args.label)).collect();
     backups.sort_by(|a, b| a.order().cmp(&b.order()));
+    let found = backups.len();
+    if let Some(most) = args.newest {
+        newest(&mut backups, most);
+    }
     warn_of_unknown(ctx, &repository, volume.as_ref(), entries.len() + problems.len());
     let output = &ctx.settings.output;
     if output.json {
         for (manifest, short_id) in backups.iter().zip(short_ids(&backups)) {
             ctx.output.result_json(&BackupView::of(manifest).with_short_id(short_id))?;
         }
-        ctx.output.records(backups.len());
+        ctx.output.records(backups.len(), found);
     } else if backups.is_empty() && problems.is_empty() {
         if volume.is_none() || !entries.is_empty() {
             ctx.output.notice("no backups");
@@ -32,6 +37,21 @@ pub(crate) fn list(ctx: &Context, args: &ListArgs) -> Result<()> {
         ctx.output.result(&backup_table(&backups, output.color_stdout, columns))?;
     }
     unreadable(ctx, problems)
+}
+
+/// The newest so many of each volume, out of all in their order.
+fn newest(backups: &mut Vec<&Manifest>, most: usize) {
+    let mut left: HashMap<&VolumeName, usize> = HashMap::new();
+    let mut stay: Vec<bool> = backups
+        .iter()
+        .rev()
+        .map(|m| {
+            let count = left.entry(&m.volume).or_default();
+            *count += 1;
+            *count <= most
+        })
+        .collect();
+    backups.retain(|_| stay.pop().unwrap_or_default());
 }
 
 /// The readable backups have been shown; that some are not readable is still a failure.

@@ -16,11 +16,11 @@ use super::super::table::{human_time, machine_time, table};
 use super::super::watch::Watch;
 use super::backup::{checkpoint_bytes, deadline, quota, scratch};
 use super::browse::{unreadable, warn_of_unknown};
-use super::forget::policy;
+use super::forget::{listed, policy, volumes};
 use chrono::Utc;
 use chunkstore::retention::{KeepPolicy, plan_forget};
 use chunkstore::{
-    BackupEntry, Error, ErrorKind, Manifest, Repository, Result, VolumeName,
+    BackupEntry, Error, ErrorKind, Manifest, Repository, Result,
     store::{RetainPolicy, Retention},
 };
 use mover_engine::ops::copy::{
@@ -60,7 +60,8 @@ pub(crate) fn copy(ctx: &Context, args: &CopyArgs) -> Result<()> {
             .hint("name backups, or give --keep-… rules; MOVER_KEEP_… variables count too"));
     }
     let options = options(ctx, args)?;
-    let volume = args.keep.volume.as_deref().map(VolumeName::new).transpose()?;
+    let volumes = volumes(&args.keep.volume)?;
+    let volume = listed(&volumes);
     let retain = retain_policy(&args.storing.retain, Utc::now())?;
     let from = repository::open(ctx)?;
     let to = open_target(ctx, &args.target, retain)?;
@@ -69,9 +70,10 @@ pub(crate) fn copy(ctx: &Context, args: &CopyArgs) -> Result<()> {
         return Err(Error::new(ErrorKind::Usage, context, "the backups are there already")
             .hint("name another repository with --to"));
     }
-    let (source, problems) = ctx.block_on(from.list_backups(volume.as_ref()))?;
-    warn_of_unknown(ctx, &from, volume.as_ref(), source.len() + problems.len());
-    let (there, far_problems) = ctx.block_on(to.list_backups(volume.as_ref()))?;
+    let (mut source, problems) = ctx.block_on(from.list_backups(volume))?;
+    warn_of_unknown(ctx, &from, volume, source.len() + problems.len());
+    source.retain(|b| volumes.is_empty() || volumes.contains(&b.manifest.volume));
+    let (there, far_problems) = ctx.block_on(to.list_backups(volume))?;
     far_problems.iter().for_each(|e| ctx.output.warn(&e.to_string()));
     let there = there.into_iter().map(|b| b.manifest).collect();
     let mut inventory = CopyInventory { from, to, source, there };

@@ -9,8 +9,10 @@ use super::super::repository;
 use super::super::table::{human_time, machine_time, table};
 use super::browse::{unreadable, warn_of_unknown};
 use chunkstore::format::names::AttemptName;
-use chunkstore::retention::{CalendarSpan, KeepDecision, KeepPolicy, KeepTag, plan_forget};
-use chunkstore::{Error, ErrorKind, Manifest, Repository, Result, VolumeName};
+use chunkstore::retention::{
+    CalendarSpan, KeepDecision, KeepPolicy, KeepTag, VolumeRule, plan_forget, plan_forget_by,
+};
+use chunkstore::{BackupEntry, Error, ErrorKind, Manifest, Repository, Result, VolumeName};
 use futures::{StreamExt, TryStreamExt, stream};
 use mover_engine::sizes::counted;
 use serde::Serialize;
@@ -35,17 +37,35 @@ struct DecisionView<'a> {
 pub(crate) fn forget(ctx: &Context, args: &ForgetArgs) -> Result<()> {
     let policy = policy(&args.keep)?;
     match &args.backup {
-        Some(backup) if policy != KeepPolicy::default() => {
+        Some(backup) if policy != KeepPolicy::default() || !args.keep_of.is_empty() => {
             let context = format!("forget backup {backup}");
             Err(Error::new(ErrorKind::Usage, context, "rules of a policy were given as well")
                 .hint("name a backup, or give --keep-… rules; MOVER_KEEP_… variables count too"))
         }
         Some(backup) => one(ctx, backup, args),
-        None => {
+        None if args.keep_of.is_empty() => {
             policy.check()?;
-            by_policy(ctx, args, &policy)
+            by_policy(ctx, args, |backups| plan_forget(&policy, backups, chrono::Utc::now()))
+        }
+        None => {
+            let rules = args.keep_of.iter().map(|text| VolumeRule::parse(text));
+            let rules: Vec<_> = rules.collect::<Result<_>>()?;
+            let rest = Some(&policy).filter(|policy| **policy != KeepPolicy::default());
+            by_policy(ctx, args, |backups| {
+                plan_forget_by(rest, &rules, backups, chrono::Utc::now())
+            })
         }
     }
+}
+
+/// Names of volumes, as they were given. An empty one is a variable that was not set, never all.
+pub(super) fn volumes(given: &[String]) -> Result<Vec<VolumeName>> {
+    given.iter().map(VolumeName::new).collect()
+}
+
+/// The one volume that is listed; all are, where several or none were named.
+pub(super) fn listed(volumes: &[VolumeName]) -> Option<&VolumeName> {
+    volumes.first().filter(|_| volumes.len() == 1)
 }
 
 pub(super) fn policy(keep: &KeepArgs) -> Result<KeepPolicy> {
@@ -63,13 +83,13 @@ pub(super) fn policy(keep: &KeepArgs) -> Result<KeepPolicy> {
 }
 
 fn one(ctx: &Context, backup: &str, args: &ForgetArgs) -> Result<()> {
-    let wanted = args.keep.volume.as_deref().map(VolumeName::new).transpose()?;
+    let wanted = volumes(&args.keep.volume)?;
     let dry_run = args.dry_run;
     let repository = repository::open(ctx)?;
     let name = ctx.block_on(repository.find_to_forget(backup))?;
     let AttemptName { volume, backup_id, attempt } = &name;
     // what is forgotten does not come back: a prefix that fits another volume's backup is no reason
-    if wanted.is_some_and(|wanted| wanted != *volume) {
+    if !wanted.is_empty() && !wanted.contains(volume) {
         let detail = format!("it is of volume {volume}, and --volume names another");
         return Err(Error::new(ErrorKind::Usage, format!("forget backup {backup}"), detail)
             .hint("name it as VOLUME@ID, or leave out --volume; MOVER_VOLUME counts too"));
@@ -85,14 +105,18 @@ fn one(ctx: &Context, backup: &str, args: &ForgetArgs) -> Result<()> {
     ctx.output.summary(&format!("{did} backup {backup_id} of volume {volume}\n"), &view)
 }
 
-fn by_policy(ctx: &Context, args: &ForgetArgs, policy: &KeepPolicy) -> Result<()> {
-    // an empty name is a variable that was not set, never all volumes
-    let volume = args.keep.volume.as_deref().map(VolumeName::new).transpose()?;
+fn by_policy(
+    ctx: &Context,
+    args: &ForgetArgs,
+    plan: impl for<'a> Fn(&'a [BackupEntry]) -> Result<Vec<KeepDecision<'a>>>,
+) -> Result<()> {
+    let volumes = volumes(&args.keep.volume)?;
     let repository = repository::open(ctx)?;
     // what cannot be read is in no decision and stays
-    let (backups, problems) = ctx.block_on(repository.list_backups(volume.as_ref()))?;
-    warn_of_unknown(ctx, &repository, volume.as_ref(), backups.len() + problems.len());
-    let decisions = plan_forget(policy, &backups, chrono::Utc::now())?;
+    let (mut backups, problems) = ctx.block_on(repository.list_backups(listed(&volumes)))?;
+    warn_of_unknown(ctx, &repository, listed(&volumes), backups.len() + problems.len());
+    backups.retain(|b| volumes.is_empty() || volumes.contains(&b.manifest.volume));
+    let decisions = plan(&backups)?;
     show(ctx, &decisions)?;
     let going: Vec<&Manifest> =
         decisions.iter().filter(|d| !d.keep()).map(|d| &d.backup.manifest).collect();
