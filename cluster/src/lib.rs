@@ -7,4 +7,5 @@ pub mod engine;
 pub mod hooks;
 pub mod kinds;
 pub mod ops;
+pub mod page;
 pub mod schedule;
