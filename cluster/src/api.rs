@@ -2,23 +2,33 @@
 //! they stand in JSON. It decides nothing.
 
 mod errors;
+mod hub;
+mod limit;
 mod log;
+mod raw;
+mod watch;
 
 pub use errors::ApiError;
 pub(crate) use errors::{Asked, classify};
+pub use hub::HubSettings;
+pub use limit::LimitSettings;
 pub use log::Log;
+pub use raw::Counter;
+pub use watch::Change;
 
 pub use crate::engine::key_of;
 use crate::engine::{Failure, Key, Kind, Observed, Query, Selection, Step, exit};
 use futures::stream::{BoxStream, StreamExt as _};
+use hub::Hub;
 use kube::api::{
-    DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams, PropagationPolicy,
-    Request, WatchEvent, WatchParams,
+    DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams, PropagationPolicy, Request,
 };
 use kube::client::Body;
 use kube::core::Status;
 use kube::{Client, Error};
+use limit::{Limit, Permit};
 use serde_json::Value;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Names us in managed fields.
@@ -34,13 +44,17 @@ const PATIENCE_LEAST: Duration = Duration::from_millis(250);
 /// How much of a pod's log is read: the longest answers are lists of backups, of which each has about a kilobyte.
 const LOG: log::Bounds =
     log::Bounds { line_bytes: 1 << 20, bytes: 64 << 20, silence: Some(ANSWER) };
-/// A watch ends by itself after so long, and is begun again.
-const WATCH: Duration = Duration::from_secs(280);
 
 /// The API server of one cluster.
 #[derive(Clone)]
 pub struct Api {
     client: Client,
+    limit: Option<Arc<Limit>>,
+    hub: Option<Arc<Hub>>,
+    /// Its requests wait for nobody.
+    is_urgent: bool,
+    /// Hears of each answer.
+    counter: Option<Counter>,
 }
 
 impl std::fmt::Debug for Api {
@@ -58,21 +72,59 @@ pub enum Written {
     Contended,
 }
 
-/// A change that a watch tells.
-#[derive(Debug)]
-pub enum Change {
-    /// An object is this one now.
-    Set(Value),
-    /// It is gone.
-    Gone(Value),
-    /// The watch is over: what it was about is to be read again.
-    Over,
-}
-
 impl Api {
     /// Speaks to the server by this client.
     pub fn new(client: Client) -> Self {
-        Self { client }
+        Self { client, limit: None, hub: None, is_urgent: false, counter: None }
+    }
+
+    /// The same for many operations at once: all clones share their watches and a limit of
+    /// requests. It needs a runtime of tokio when it watches.
+    pub fn shared(client: Client, settings: HubSettings) -> Self {
+        let limit = Some(Arc::new(Limit::new(settings.limit)));
+        let lone = Self { client, limit, hub: None, is_urgent: true, counter: None };
+        let hub = Some(Arc::new(Hub::new(lone.clone(), settings)));
+        Self { hub, is_urgent: false, ..lone }
+    }
+
+    /// The same, whose requests count and wait for nobody: for who holds an application still.
+    #[must_use]
+    pub fn urgent(&self) -> Self {
+        Self { is_urgent: true, ..self.clone() }
+    }
+
+    /// Whether watches are shared with other operations.
+    pub fn is_shared(&self) -> bool {
+        self.hub.is_some()
+    }
+
+    /// Whether a watch of this is shared. It is never silently dead, and costs no request.
+    pub fn shares(&self, query: &Query) -> bool {
+        self.hub.as_ref().is_some_and(|hub| hub.serves(query))
+    }
+
+    /// Whether such a watch is there now: then a reading by a list saves another one, as it has a
+    /// version to be watched from.
+    pub fn is_watched(&self, query: &Query) -> bool {
+        self.hub.as_ref().is_some_and(|hub| hub.is_live(query))
+    }
+
+    /// Shared watches compare their versions with those that were read, and tell objects in the
+    /// form that they have here: else an object would seem to have changed.
+    fn noted(&self, kind: Kind, mut answer: Value) -> Value {
+        let Some(hub) = &self.hub else { return answer };
+        hub.note(kind, &answer);
+        match answer.get_mut("items").and_then(Value::as_array_mut) {
+            Some(items) => items.iter_mut().for_each(|item| hub::trim(kind, item)),
+            None => hub::trim(kind, &mut answer),
+        }
+        answer
+    }
+
+    /// Waits until one more request may be sent.
+    async fn permit(&self) -> Option<Permit> {
+        let limit = self.limit.as_ref()?;
+        Some(if self.is_urgent { limit.urgent() } else { limit.permit().await })
     }
 
     /// The client, for what has no object: logs and exec.
@@ -89,7 +141,7 @@ impl Api {
         let request = Request::new(path(key.kind, key.namespace.as_deref()))
             .get(&key.name, &kube::api::GetParams::default());
         match self.send(request, Asked::one("read", "get", key)).await {
-            Ok(object) => Ok(Some(object)),
+            Ok(object) => Ok(Some(self.noted(key.kind, object))),
             Err(ApiError::Absent(_)) => Ok(None),
             Err(error) => Err(error),
         }
@@ -117,7 +169,7 @@ impl Api {
             let request = Request::new(path(*kind, namespace.as_deref())).list(&parameters);
             let asked = Asked::many("list", *kind, namespace.as_deref());
             let mut page = match self.send(request, asked).await {
-                Ok(page) => page,
+                Ok(page) => self.noted(*kind, page),
                 Err(ApiError::Absent(_)) => return Ok((Vec::new(), None)),
                 Err(error) => return Err(error),
             };
@@ -145,7 +197,8 @@ impl Api {
         let body = serde_json::to_vec(object).expect("JSON");
         let request =
             Request::new(path(key.kind, key.namespace.as_deref())).create(&parameters, body);
-        self.send(request, Asked::one("create", "create", &key)).await
+        let made = self.send(request, Asked::one("create", "create", &key)).await?;
+        Ok(self.noted(key.kind, made))
     }
 
     /// Changes an object by a merge patch, if it has this uid and, if one is given, this version.
@@ -171,7 +224,32 @@ impl Api {
             &parameters,
             &Patch::Merge(patch),
         );
-        self.send(request, Asked::one("change", "patch", key)).await
+        let changed = self.send(request, Asked::one("change", "patch", key)).await?;
+        Ok(self.noted(key.kind, changed))
+    }
+
+    /// Changes the status of an object by a merge patch, if it has this uid.
+    ///
+    /// # Errors
+    ///
+    /// See [`ApiError`].
+    pub async fn patch_status(
+        &self,
+        key: &Key,
+        uid: &str,
+        patch: &Value,
+    ) -> Result<Value, ApiError> {
+        let mut patch = patch.clone();
+        patch["metadata"]["uid"] = uid.into();
+        let parameters =
+            PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+        let request = Request::new(path(key.kind, key.namespace.as_deref())).patch_subresource(
+            "status",
+            &key.name,
+            &parameters,
+            &Patch::Merge(patch),
+        );
+        self.send(request, Asked::part("change the status of", "patch", key, "/status")).await
     }
 
     /// Deletes an object; what is left of it, if it does not go at once.
@@ -206,7 +284,7 @@ impl Api {
             Request::new(path(key.kind, key.namespace.as_deref())).delete(&key.name, &parameters);
         match self.send(request, Asked::one("delete", "delete", key)).await {
             Ok(answer) if answer["kind"] == "Status" => Ok(None),
-            Ok(object) => Ok(Some(object)),
+            Ok(object) => Ok(Some(self.noted(key.kind, object))),
             Err(ApiError::Absent(_)) => Ok(None),
             Err(error) => Err(error),
         }
@@ -303,53 +381,6 @@ impl Api {
         }
     }
 
-    /// Changes since a version; the last one is [`Change::Over`].
-    ///
-    /// # Errors
-    ///
-    /// See [`ApiError`].
-    pub async fn watch(
-        &self,
-        query: &Query,
-        version: Option<&str>,
-    ) -> Result<BoxStream<'static, Change>, ApiError> {
-        let (kind, namespace, labels, fields) = match query {
-            Query::One(key) => (
-                key.kind,
-                key.namespace.clone(),
-                String::new(),
-                format!("metadata.name={}", key.name),
-            ),
-            Query::Many(Selection { kind, namespace, labels, fields }) => {
-                (*kind, namespace.clone(), labels.clone(), fields.clone())
-            }
-        };
-        let seconds = u32::try_from(WATCH.as_secs()).unwrap_or(u32::MAX);
-        let mut parameters = WatchParams::default().timeout(seconds).disable_bookmarks();
-        if !labels.is_empty() {
-            parameters = parameters.labels(&labels);
-        }
-        if !fields.is_empty() {
-            parameters = parameters.fields(&fields);
-        }
-        let asked = Asked::many("watch", kind, namespace.as_deref());
-        let request = Request::new(path(kind, namespace.as_deref()))
-            .watch(&parameters, version.unwrap_or(""))
-            .map_err(|why| asked.unwritten(&why))?;
-        let begun =
-            tokio::time::timeout(ANSWER, self.client.request_events::<Value>(request)).await;
-        let events = match begun {
-            Ok(events) => events.map_err(|why| classify(why, &asked))?,
-            Err(_) => return Err(asked.unanswered(ANSWER.as_secs())),
-        };
-        let changes = events.map(|event| match event {
-            Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => Change::Set(object),
-            Ok(WatchEvent::Deleted(object)) => Change::Gone(object),
-            Ok(WatchEvent::Bookmark(_) | WatchEvent::Error(_)) | Err(_) => Change::Over,
-        });
-        Ok(changes.chain(futures::stream::once(async { Change::Over })).boxed())
-    }
-
     /// The log of a pod's container, as far as it is there.
     ///
     /// # Errors
@@ -389,6 +420,7 @@ impl Api {
         let request = Request::new(path(Kind::Pod, pod.namespace.as_deref()))
             .logs(&pod.name, parameters)
             .map_err(|why| asked.unwritten(&why))?;
+        let _permit = self.permit().await;
         let begun = tokio::time::timeout(ANSWER, self.client.request_stream(request)).await;
         let log = begun.map_err(|_| asked.unanswered(ANSWER.as_secs()))?;
         Ok(log::Lines::new(Box::pin(log.map_err(|why| classify(why, asked))?), bounds))
@@ -403,7 +435,9 @@ impl Api {
         let request = request.map_err(|why| asked.unwritten(&why))?;
         let mut waited = Duration::ZERO;
         loop {
+            let permit = self.permit().await;
             let answer = tokio::time::timeout(ANSWER, self.answer(request.clone())).await;
+            drop(permit);
             let Ok(answer) = answer else { return Err(asked.unanswered(ANSWER.as_secs())) };
             let (why, after) = match answer {
                 Ok(value) => return Ok(value),
@@ -426,9 +460,13 @@ impl Api {
         &self,
         request: http::Request<Vec<u8>>,
     ) -> Result<Value, (Error, Option<Duration>)> {
+        let method = request.method().clone();
         let response =
             self.client.send(request.map(Body::from)).await.map_err(|why| (why, None))?;
         let code = response.status();
+        if let Some(count) = &self.counter {
+            count(&method, code.as_u16());
+        }
         let after = response.headers().get("Retry-After");
         let after = after.and_then(|text| text.to_str().ok()?.parse().ok());
         let bytes = response.into_body().collect_bytes().await.map_err(|why| (why, None))?;

@@ -3,47 +3,33 @@
 //! One task does one thing at a time, so there is nothing to lock. A watch that was begun stays for
 //! as long as the operation, and costs one request until it runs out.
 
-use crate::api::{Api, Change, Written};
+use crate::api::{Api, Written};
 use crate::engine::{
     ATTEMPT, DRIVER, Failure, Hook, Key, Lock, LockState, Meta, Next, Observed, Planned, Query,
     Step, Stop, Wait, exit,
 };
 use crate::hooks::{self, Broken, Session};
-use futures::stream::{BoxStream, SelectAll, StreamExt as _};
+use futures::stream::{BoxStream, StreamExt as _};
 use pace::Contention;
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
+use watches::Watches;
 
 mod pace;
+mod watches;
 
 /// A server that is away for longer ends the command; the operation goes on when it is run again.
 const AWAY_MAX: Duration = Duration::from_secs(120);
 const RETRY_FIRST: Duration = Duration::from_millis(250);
 const RETRY_MOST: Duration = Duration::from_secs(10);
 
-/// A watch that ends sooner says nothing that a look would not.
-const WATCH_LEAST: Duration = Duration::from_secs(5);
-/// What could not be watched is watched again then.
-const WATCH_AGAIN: Duration = Duration::from_secs(60);
-/// A silence of this length is reason to look whether watches are dead.
-const SILENCE: Duration = Duration::from_secs(60);
-/// What nobody may watch is looked at so often.
-const LOOK: Duration = Duration::from_secs(2);
-
 /// What is driven, and what is known of the cluster.
 pub struct Driver<'a> {
     api: &'a Api,
+    /// The same, for what an application waits for that holds still.
+    urgent: Api,
     seen: Observed,
     began: Instant,
-    watches: SelectAll<BoxStream<'static, (Query, Change)>>,
-    /// Since when.
-    watched: BTreeMap<Query, Instant>,
-    /// They are read by a list the next time.
-    relist: BTreeSet<Query>,
-    /// These cannot be watched now, since when: they are read instead, for a while.
-    looked_at: BTreeMap<Query, Instant>,
-    /// When its watch told something last, or it was read instead.
-    heard: BTreeMap<Query, Instant>,
+    watches: Watches,
     /// Writes that others came before.
     contention: Contention,
     /// The lock in an application's pod, and whose it is; it ends with us.
@@ -76,7 +62,7 @@ pub struct Times {
 
 impl std::fmt::Debug for Driver<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Driver").field("watched", &self.watched).finish_non_exhaustive()
+        f.debug_struct("Driver").field("watches", &self.watches).finish_non_exhaustive()
     }
 }
 
@@ -85,13 +71,10 @@ impl<'a> Driver<'a> {
     pub fn new(api: &'a Api, seen: Observed) -> Self {
         Self {
             api,
+            urgent: api.urgent(),
             seen,
             began: Instant::now(),
-            watches: SelectAll::new(),
-            watched: BTreeMap::new(),
-            relist: BTreeSet::new(),
-            looked_at: BTreeMap::new(),
-            heard: BTreeMap::new(),
+            watches: Watches::default(),
             contention: Contention::default(),
             session: None,
             log: None,
@@ -161,7 +144,8 @@ impl<'a> Driver<'a> {
 
     /// Makes one write. One that others come before is decided anew, at a pace, and not for ever.
     async fn execute(&mut self, step: Step) -> Result<(), Failure> {
-        if self.api.execute(&step, &mut self.seen).await? == Written::Settled {
+        let api = if self.session.is_some() { &self.urgent } else { self.api };
+        if api.execute(&step, &mut self.seen).await? == Written::Settled {
             self.contention.settled(&step.key());
             return Ok(());
         }
@@ -190,7 +174,7 @@ impl<'a> Driver<'a> {
 
     async fn quiesce(&mut self, hook: &Hook, attempt: u32, lease: Key) {
         let held = Held { hook: hook.clone(), lease, attempt };
-        let state = match hooks::begin(self.api, hook).await {
+        let state = match hooks::begin(&self.urgent, hook).await {
             Ok(session) => {
                 self.session = Some((held, session));
                 LockState::Held
@@ -222,9 +206,9 @@ impl<'a> Driver<'a> {
             return LockState::Broken(why);
         }
         // Whoever cannot be asked may have named another.
-        let done = match self.api.get(&held.lease).await {
+        let done = match self.urgent.get(&held.lease).await {
             Ok(lease) if lease.as_ref().is_none_or(|lease| self.names(held, lease)) => {
-                hooks::let_go(self.api, &held.hook).await
+                hooks::let_go(&self.urgent, &held.hook).await
             }
             Ok(_) => Err("another command has its own lock by now".to_owned()),
             Err(why) => Err(Failure::from(why).to_string()),
@@ -262,68 +246,14 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// A watch is over. What it told is read anew, and one that ends at once is not begun again: it
-    /// would cost two requests each time.
-    fn over(&mut self, query: Query) {
-        let began = self.watched.remove(&query);
-        if began.is_some_and(|began| began.elapsed() < WATCH_LEAST) {
-            self.looked_at.insert(query.clone(), Instant::now());
-        }
-        self.relist.insert(query.clone());
-        self.seen.forget(&query);
-    }
-
-    fn is_looked_at(&self, query: &Query) -> bool {
-        self.looked_at.get(query).is_some_and(|since| since.elapsed() < WATCH_AGAIN)
-    }
-
-    async fn read(&mut self, query: &Query) -> Result<(), Failure> {
-        match query {
-            Query::One(key) if self.relist.remove(query) => {
-                self.api.read_listed(key, &mut self.seen).await
-            }
-            _ => self.api.read(query, &mut self.seen).await,
-        }
-    }
-
-    /// Begins the watches that are lacking; false where something was read first.
-    async fn watch(&mut self, on: &[Query]) -> Result<bool, Failure> {
-        for query in on {
-            if self.watched.contains_key(query) || self.is_looked_at(query) {
-                continue;
-            }
-            // What is not known is read first: the watch goes on from there.
-            if !self.seen.knows(query) {
-                self.read(query).await?;
-                return Ok(false);
-            }
-            let version = self.seen.version(query);
-            match self.api.watch(query, version.as_deref()).await {
-                Ok(changes) => {
-                    let of = query.clone();
-                    self.watches.push(changes.map(move |change| (of.clone(), change)).boxed());
-                    self.watched.insert(query.clone(), Instant::now());
-                    self.heard.insert(query.clone(), Instant::now());
-                }
-                // A server that is away is noticed by the next read, which is paced.
-                Err(why) => {
-                    tracing::debug!("{}", Failure::from(why));
-                    self.looked_at.insert(query.clone(), Instant::now());
-                    self.relist.insert(query.clone());
-                }
-            }
-        }
-        Ok(true)
-    }
-
     /// Until something changes, or its time is over.
     async fn wait(&mut self, wait: Wait, tell: &mut impl FnMut(&Wait)) -> Result<(), Failure> {
         if !self.watch(&wait.on).await? || self.was_silent(&wait.on) {
             return Ok(());
         }
         let looked_at: Vec<&Query> =
-            wait.on.iter().filter(|query| self.is_looked_at(query)).collect();
-        let time = if looked_at.is_empty() { wait.time } else { wait.time.min(LOOK) }.min(SILENCE);
+            wait.on.iter().filter(|query| self.watches.is_looked_at(query)).collect();
+        let time = wait.time.min(self.watches.look_after(self.api, &wait.on));
         self.follow(&wait).await;
         let broken = async {
             match &mut self.session {
@@ -331,12 +261,7 @@ impl<'a> Driver<'a> {
                 None => std::future::pending().await,
             }
         };
-        let changed = async {
-            match self.watches.is_empty() {
-                true => std::future::pending().await,
-                false => self.watches.next().await,
-            }
-        };
+        let changed = self.watches.next();
         let said = async {
             let Some((_, lines)) = &mut self.log else { return std::future::pending().await };
             while let Some(line) = lines.next().await {
@@ -370,34 +295,8 @@ impl<'a> Driver<'a> {
             return Ok(());
         };
         self.seen.set_now(self.began.elapsed());
-        self.heard.insert(change.0.clone(), Instant::now());
-        match change {
-            (Query::One(key), Change::Set(object)) => self.seen.hear_object(key, object, false),
-            (Query::One(key), Change::Gone(object)) => self.seen.hear_object(key, object, true),
-            (Query::Many(selection), Change::Set(object)) => {
-                self.seen.hear_member(&selection, object, false);
-            }
-            (Query::Many(selection), Change::Gone(object)) => {
-                self.seen.hear_member(&selection, object, true);
-            }
-            (query, Change::Over) => self.over(query),
-        }
+        self.hear(change);
         Ok(())
-    }
-
-    /// Whether a watch among these has told nothing for so long that it may be dead: what it is
-    /// about is read instead.
-    fn was_silent(&mut self, on: &[Query]) -> bool {
-        let mut silent = false;
-        for query in on {
-            let Some(heard) = self.heard.get_mut(query) else { continue };
-            if heard.elapsed() >= SILENCE {
-                *heard = Instant::now();
-                self.seen.forget(query);
-                silent = true;
-            }
-        }
-        silent
     }
 }
 

@@ -12,6 +12,7 @@
 //! by uid.
 
 mod backup;
+mod bind;
 pub mod choice;
 mod doctor;
 mod fence;
@@ -24,29 +25,38 @@ mod observed;
 mod parts;
 mod place;
 mod plan;
+mod populate;
+mod progress;
 mod quiesce;
 mod rebind;
 mod request;
 mod restore;
+mod retained;
+mod room;
 mod step;
 mod target;
 mod users;
 mod views;
 
+pub use bind::is_handing_over;
 pub use doctor::{Finding, Level, Question, doctor};
-pub use job::{Access, JobSpec, lookup};
+pub use job::{Access, JobSpec, alone, lookup, remove_alone};
 pub use names::*;
 pub use object::{Key, Kind, Query, Resource, Selection};
-pub use observed::{Lock, LockState, Meta, Object, Observed, key_of};
+pub use observed::{Meta, Object, Observed, key_of};
 pub use parts::{Finished, JOBS_MAX};
-pub use place::{DEFAULT_NAME, SHARED_NAMESPACE, parse_repository, repository, repository_key};
-pub use plan::{Mandate, anchor, outcome_of, plan, request_of};
-pub use request::{
-    Backup, ChangesService, ClaimRef, Hook, InPlace, Limits, OnTimeout, Repository, Request,
-    Restore, notes,
+pub use place::{
+    Asker, DEFAULT_CPU, DEFAULT_IMAGE, DEFAULT_MEMORY, DEFAULT_NAME, SERVICE_ACCOUNT,
+    SHARED_NAMESPACE, Stands, cluster_name, may_restore, of_object, parse_repository, repository,
+    repository_in, repository_key,
 };
-pub use restore::is_handing_over;
-pub use step::{Failure, Next, Outcome, Planned, Step, Stop, Wait, exit};
+pub use plan::{Mandate, anchor, outcome_of, plan, request_of};
+pub use progress::{Progress, Stage, progress};
+pub use request::{
+    Backup, ChangesService, ClaimRef, Hook, InPlace, Limits, OnTimeout, Populate, Repository,
+    Request, Restore, Retain, notes,
+};
+pub use step::{Failure, Lock, LockState, Next, Outcome, Planned, Step, Stop, Wait, exit};
 pub use target::{Detached, Target, target};
 pub use users::{uses, without_pods};
 pub use views::*;

@@ -2,9 +2,11 @@
 
 pub mod api;
 pub mod cli;
+pub mod controller;
 pub mod drive;
 pub mod engine;
 pub mod hooks;
+pub mod install;
 pub mod kinds;
 pub mod ops;
 pub mod page;

@@ -6,7 +6,7 @@ use kube::Error;
 use kube::core::Status;
 
 /// How a request ended that was not answered with objects.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum ApiError {
     /// There is none, also where the whole kind is unknown.
     Absent(Failure),

@@ -1,6 +1,11 @@
 //! What can be typed.
 
+mod install;
+
+pub(super) use install::{Install, PodSecurity, Print, Uninstall, Without};
+
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Back up and restore volumes of a cluster.
@@ -86,6 +91,16 @@ pub(super) enum Command {
     },
     /// Find the reasons why a backup would not work, before it is tried
     Doctor(Doctor),
+    /// Run the controller: what is installed in a cluster, for Repositories, VolumeBackups,
+    /// VolumeRestores and BackupSchedules
+    Controller(Controller),
+    /// Print what the controller takes in a cluster, or apply it
+    Install(Box<Install>),
+    /// Remove the controller from a cluster, and the finalizers of ours from all objects
+    Uninstall(Uninstall),
+    /// Write manifests and chart into a folder
+    #[command(name = "__deploy", hide = true)]
+    Deploy { folder: PathBuf },
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -298,6 +313,31 @@ pub(super) struct Sweep {
     pub(super) dry_run: bool,
 }
 
+#[derive(Debug, ClapArgs)]
+pub(super) struct Controller {
+    /// Look after objects of this namespace alone; may be repeated [default: all namespaces]
+    #[arg(long, value_name = "NAMESPACE")]
+    pub(super) watch_namespace: Vec<String>,
+    /// Image of the Jobs of Repositories that name none
+    #[arg(long, value_name = "IMAGE", default_value = concat!("mover:", env!("CARGO_PKG_VERSION")))]
+    pub(super) image: String,
+    /// Pod Security of Jobs
+    #[arg(long, value_name = "LEVEL", value_enum, default_value_t = PodSecurity::Baseline)]
+    pub(super) job_security: PodSecurity,
+    /// Where the status page is shown: it asks nobody for a name
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    pub(super) listen_page: SocketAddr,
+    /// Name by which the page may be asked for, besides those of loopback; may be repeated
+    #[arg(long, value_name = "HOST")]
+    pub(super) page_host: Vec<String>,
+    /// Where metrics and probes are
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8081")]
+    pub(super) listen_metrics: SocketAddr,
+    /// Secret of the controller's namespace with the key of its seals, made if there is none
+    #[arg(long, value_name = "SECRET", default_value = "mover-controller-seal")]
+    pub(super) seal_secret: String,
+}
+
 #[derive(Debug, Subcommand)]
 pub(super) enum Repository {
     /// Make a Repository: its key, the repository itself, and what leads to it
@@ -362,6 +402,9 @@ pub(super) struct Settings {
     /// Service account of the Jobs, made if there is none
     #[arg(long, value_name = "NAME", default_value = "mover")]
     pub(super) service_account: String,
+    /// Pod Security of the Jobs, as for `install`
+    #[arg(long, value_name = "LEVEL", value_enum, default_value_t = PodSecurity::Baseline)]
+    pub(super) job_security: PodSecurity,
     /// Memory of a Job
     #[arg(long, value_name = "SIZE", default_value = "320Mi")]
     pub(super) memory: String,

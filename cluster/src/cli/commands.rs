@@ -1,6 +1,8 @@
 //! One function for each command.
 
 mod doctor;
+mod install;
+mod objects;
 mod operations;
 mod repositories;
 mod volumes;
@@ -8,6 +10,7 @@ mod volumes;
 use super::args::{Args, Command, Repository};
 use super::connect::connect;
 use super::output::Output;
+use crate::controller;
 use crate::engine::{Failure, exit};
 use clap::CommandFactory as _;
 
@@ -19,6 +22,14 @@ pub(super) async fn run(args: Args, output: &Output) -> Result<u8, Failure> {
         clap_complete::generate(*shell, &mut command, "kubectl-mover", &mut std::io::stdout());
         return Ok(0);
     }
+    match &args.command {
+        Command::Deploy { folder } => return install::write(folder),
+        Command::Install(given) if !given.apply => {
+            return Ok(install::print(given, args.cluster.namespace.as_deref(), output));
+        }
+        _ => {}
+    }
+    let typed = args.cluster.namespace.clone();
     let (api, namespace) = connect(&args.cluster).await?;
     let (api, namespace) = (&api, namespace.as_str());
     match args.command {
@@ -54,7 +65,31 @@ pub(super) async fn run(args: Args, output: &Output) -> Result<u8, Failure> {
             }
         },
         Command::Doctor(given) => Box::pin(doctor::run(api, namespace, &given, output)).await,
-        Command::Completions { .. } => Ok(0),
+        Command::Controller(given) => {
+            Box::pin(controller::run(api, settings(given, namespace))).await?;
+            Ok(0)
+        }
+        // A context's namespace is not meant: an installation has its own.
+        Command::Install(given) => {
+            Box::pin(install::apply(api, &given, typed.as_deref(), output)).await
+        }
+        Command::Uninstall(given) => Box::pin(install::remove(api, &given, output)).await,
+        Command::Deploy { .. } | Command::Completions { .. } => Ok(0),
+    }
+}
+
+fn settings(given: super::args::Controller, namespace: &str) -> controller::ControllerSettings {
+    controller::ControllerSettings {
+        namespace: namespace.to_owned(),
+        watched: given.watch_namespace,
+        image: given.image,
+        restricted: given.job_security == super::args::PodSecurity::Restricted,
+        seal_secret: given.seal_secret,
+        doors: controller::serve::Doors {
+            page: Some(given.listen_page),
+            metrics: Some(given.listen_metrics),
+            page_hosts: given.page_host,
+        },
     }
 }
 

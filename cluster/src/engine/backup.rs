@@ -3,13 +3,15 @@
 use super::choice;
 use super::handover;
 use super::job::{Access, JobSpec, changes_arguments, job};
-use super::names::{self, Anchor, BASE_OF, MODE_CHANGE, OWNER, ROLE, SOURCE};
-use super::object::{Key, Kind, Query, Selection};
+use super::names::{self, Anchor, BASE_OF, MODE_CHANGE, SOURCE};
+use super::object::{Key, Kind, Query};
 use super::observed::Object;
 use super::parts::{Context, SummaryFor, with_reason};
 use super::quiesce;
 use super::request::Backup;
-use super::step::{Failure, Planned, Step, Stop, exit};
+use super::retained;
+use super::room;
+use super::step::{Failure, Planned, Step, also_on, exit};
 use super::views::{Claim, Content, Job, Snapshot, Volume};
 use serde_json::{Value, json};
 
@@ -43,6 +45,7 @@ pub(super) fn plan(context: &Context<'_>, backup: &Backup) -> Planned<Value> {
         _ => take(context, backup, quiesce::attempt(context, backup)?, has_volume)?,
     };
     if snapshot.body.status.ready_to_use != Some(true) {
+        also_on(room::in_the_storage(context, backup, &snapshot), snapshot.key.clone().into())?;
         return await_snapshot(context, &snapshot, "ready", Vec::new());
     }
     let content = content_of(context, backup, &snapshot)?;
@@ -112,15 +115,33 @@ pub(super) fn take(
         .hint("run the same command again")
         .into()),
         None => {
-            let mut meta = context.anchor.meta(&key, "snapshot");
-            meta["labels"][SOURCE] = backup.source.uid.clone().into();
-            let body = json!({ "spec": {
-                "source": { "persistentVolumeClaimName": backup.source.name },
-                "volumeSnapshotClassName": backup.snapshot_class,
-            } });
-            Err(Step::Create(names::object(&key, meta, body)).into())
+            if let Some(why) = refused(context, backup, attempt)
+                && backup.hook.is_none()
+            {
+                room::and_again(context, backup, &key, why)?;
+            }
+            Err(make(context, backup, &key).into())
         }
     }
+}
+
+fn make(context: &Context<'_>, backup: &Backup, key: &Key) -> Step {
+    let mut meta = context.anchor.meta(key, "snapshot");
+    meta["labels"][SOURCE] = backup.source.uid.clone().into();
+    let body = json!({ "spec": {
+        "source": { "persistentVolumeClaimName": backup.source.name },
+        "volumeSnapshotClassName": backup.snapshot_class,
+    } });
+    Step::Create(names::object(key, meta, body))
+}
+
+/// Why the API refused to make the snapshot of an attempt, if it did.
+pub(super) fn refused<'a>(
+    context: &Context<'a>,
+    backup: &Backup,
+    attempt: u32,
+) -> Option<&'a Failure> {
+    context.seen.refusal(&make(context, backup, &context.anchor.snapshot(attempt)))
 }
 
 pub(super) fn await_snapshot<T>(
@@ -271,27 +292,14 @@ fn spec<'a>(
     }
 }
 
-/// Snapshots that stayed as bases of this claim.
-fn bases(backup: &Backup) -> Selection {
-    Selection::labelled(
-        Kind::VolumeSnapshot,
-        &backup.source.namespace,
-        format!("{ROLE}=base,{SOURCE}={}", backup.source.uid),
-    )
-}
-
-fn base_of(backup: &Backup) -> String {
-    format!("{} in {}", backup.volume, backup.repository.url)
-}
-
 /// The newest base whose backup is in this repository. `mover` looks whether it is there, and reads
 /// more where it is not.
 fn base(context: &Context<'_>, backup: &Backup) -> Planned<Option<String>> {
     if backup.changes.is_none() {
         return Ok(None);
     }
-    let wanted = base_of(backup);
-    let all = context.seen.list::<Snapshot>(&bases(backup))?;
+    let wanted = retained::base_of(backup);
+    let all = context.seen.list::<Snapshot>(&retained::bases(backup))?;
     let usable = all.into_iter().filter(|base| {
         base.meta.deletion_timestamp.is_none()
             && base.body.status.ready_to_use == Some(true)
@@ -320,42 +328,6 @@ fn again(context: &Context<'_>, first: &Key, key: &Key) -> Value {
     names::object(key, context.anchor.meta(key, "job"), json!({ "spec": spec }))
 }
 
-/// After a good backup: the snapshot stays as the base of the next one, and older bases go.
-pub(super) fn keep(context: &Context<'_>, backup: &Backup) -> Planned<()> {
-    let key = context.anchor.snapshot(quiesce::attempt(context, backup)?);
-    let Some(snapshot) = context.seen.find::<Snapshot>(&key)? else { return Ok(()) };
-    if context.is_ours(&snapshot.meta)
-        && snapshot.meta.labels.get(ROLE).map(String::as_str) != Some("base")
-    {
-        // It outlives the anchor.
-        let patch = json!({ "metadata": {
-            "labels": { ROLE: "base" },
-            "annotations": { BASE_OF: base_of(backup) },
-            "ownerReferences": null,
-        } });
-        return Err(Step::change(&key, &snapshot.meta, patch).into());
-    }
-    for older in context.seen.list::<Snapshot>(&bases(backup))? {
-        // One of another repository is the base of what is backed up there.
-        let of = older.meta.annotations.get(BASE_OF);
-        let made_here = older
-            .meta
-            .labels
-            .get(OWNER)
-            .is_some_and(|owner| older.key.name.starts_with(&format!("mover-{owner}-")));
-        if !made_here
-            || older.key == key
-            || of != Some(&base_of(backup))
-            || older.meta.deletion_timestamp.is_some()
-        {
-            continue;
-        }
-        release(context, &older)?;
-        return Err(Stop::from(Step::Delete { key: older.key, uid: older.meta.uid }));
-    }
-    Ok(())
-}
-
 /// The snapshot of an attempt, with that of the storage.
 pub(super) fn remove_snapshot(context: &Context<'_>, attempt: u32) -> Planned<()> {
     let key = context.anchor.snapshot(attempt);
@@ -363,23 +335,11 @@ pub(super) fn remove_snapshot(context: &Context<'_>, attempt: u32) -> Planned<()
         && context.is_ours(&snapshot.meta)
         && snapshot.meta.deletion_timestamp.is_none()
     {
-        release(context, &snapshot)?;
+        // Whoever looks at an operation that has ended well removes nothing that stays.
+        if retained::has_stayed(&snapshot.meta) {
+            return Ok(());
+        }
+        retained::release(context, &snapshot)?;
     }
     context.remove(&key)
-}
-
-/// With a class that retains, the storage would keep a deleted snapshot for good.
-fn release(context: &Context<'_>, snapshot: &Object<Snapshot>) -> Planned<()> {
-    let Some(name) = &snapshot.body.status.bound_volume_snapshot_content_name else {
-        return Ok(());
-    };
-    let key = Key::wide(Kind::VolumeSnapshotContent, name);
-    let Some(content) = context.seen.find::<Content>(&key)? else { return Ok(()) };
-    let spec = &content.body.spec;
-    let ours = spec.volume_snapshot_ref.uid.as_deref() == Some(&snapshot.meta.uid);
-    if !ours || spec.deletion_policy.as_deref() == Some("Delete") {
-        return Ok(());
-    }
-    let patch = json!({ "spec": { "deletionPolicy": "Delete" } });
-    Err(Step::change(&key, &content.meta, patch).into())
 }

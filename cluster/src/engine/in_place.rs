@@ -13,6 +13,7 @@
 //! Each write to the volume's object is by its version, and the last one of an operation names it
 //! ([`ENDED`]): so a driver that is late cannot begin again.
 
+use super::bind::{self, detached};
 use super::fence;
 use super::job::job;
 use super::names::{self, COMPLETED, ENDED, HALF_WRITTEN, RESTORED};
@@ -22,8 +23,8 @@ use super::parts::{Context, SummaryFor};
 use super::plan::remove_jobs;
 use super::rebind::{self, Record};
 use super::request::{InPlace, Restore};
-use super::restore::{self, detached, target_of};
-use super::step::{Failure, Next, Planned, Step, Stop, Wait, exit};
+use super::restore::{self, target_of};
+use super::step::{Failure, Planned, Step, Stop, Wait, also_on, exit};
 use super::users;
 use super::views::{Claim, ConfigMap, Job, Volume};
 use serde_json::{Value, json};
@@ -127,7 +128,7 @@ pub(super) fn plan(
         false => finished?,
     };
     let summary = restore::proved(restore, finished.summary)?;
-    Err(restore::record(anchor, &volume, summary).into())
+    Err(bind::record(anchor, &volume, summary).into())
 }
 
 /// A claim that stays bound may be used while it is written. Whoever does that is noted in the
@@ -155,13 +156,7 @@ fn watched<T>(
         }
         Err(next) => return Err(next),
     }
-    match planned {
-        Err(Stop::Next(Next::Wait(mut wait))) => {
-            wait.on.push(pods);
-            Err((*wait).into())
-        }
-        other => other,
-    }
+    also_on(planned, pods)
 }
 
 /// How one ends that found such a record and completed it.
@@ -448,7 +443,7 @@ fn state(
         (format!("nothing was written to {claim}"), "")
     } else if is_direct(restore) {
         (format!("{claim} may be half written, and pv/{name} has a mark that says so"), again)
-    } else if is_named && restore::is_handing_over(anchor) {
+    } else if is_named && bind::is_handing_over(anchor) {
         let state = format!("the data in pv/{name} is whole, and {claim} does not have it yet");
         (state, "run the same command again")
     } else {

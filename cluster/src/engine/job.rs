@@ -1,17 +1,22 @@
 //! The Job that runs `mover`. Everything that decides about an operation is in its arguments, which
 //! nothing changes once the Job is there.
 
-use super::names::{self, Anchor, MANAGER, OWNER, ROLE};
+use super::names::{self, Anchor, MANAGER, OWNER, REPOSITORY, ROLE, SLOT};
 use super::object::Key;
 use super::observed::Observed;
-use super::parts::{Context, Finished, SummaryFor};
+use super::parts::{Context, Finished, JOBS_MAX, SummaryFor};
 use super::request::{ChangesService, Limits, Repository, value};
-use super::step::Planned;
+use super::step::{Planned, Step};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
+/// Longest value of a label.
+const LABEL_BYTES: usize = 63;
 const KEYS: &str = "/etc/mover/keys";
 const CA: &str = "/etc/mover/ca";
 const CHANGES: &str = "/etc/mover/changes";
+/// An account that no image has, for pods that are not root's.
+const NOBODY: u32 = 65532;
 /// Holds the authority of the changed blocks' service: an annotation of the pod, so that it is a
 /// part of the Job.
 const CHANGES_CA: &str = "mover.dev/changes-ca";
@@ -61,6 +66,22 @@ pub fn lookup(
     limits: Limits,
     seen: &Observed,
 ) -> Planned<Finished> {
+    alone(owner, "lookup", spec, limits, seen, |made| {
+        made["spec"]["ttlSecondsAfterFinished"] = json!(300);
+        made["spec"]["activeDeadlineSeconds"] = json!(1800);
+    })
+}
+
+/// A Job of no operation: `owner` names it and marks it, and owns nothing. `finish` changes the
+/// object before it is made.
+pub fn alone(
+    owner: &Anchor,
+    role: &str,
+    spec: &JobSpec<'_>,
+    limits: Limits,
+    seen: &Observed,
+    finish: impl Fn(&mut Value),
+) -> Planned<Finished> {
     let context = Context { seen, anchor: owner, limits };
     let namespace = &spec.repository.namespace;
     seen.settle(context.run_job(
@@ -69,19 +90,41 @@ pub fn lookup(
         SummaryFor::Nobody,
         |_| Ok(()),
         |key| {
-            let mut made = job(owner, key, "lookup", spec);
+            let mut made = job(owner, key, role, spec);
             if let Some(meta) = made["metadata"].as_object_mut() {
                 meta.remove("ownerReferences");
             }
-            made["spec"]["ttlSecondsAfterFinished"] = json!(300);
-            made["spec"]["activeDeadlineSeconds"] = json!(1800);
+            finish(&mut made);
             made
         },
     ))
 }
 
+/// Removes such Jobs. Nobody waits until they are gone.
+///
+/// # Errors
+///
+/// What comes first.
+pub fn remove_alone(owner: &Anchor, namespace: &str, seen: &Observed) -> Planned<()> {
+    let context = Context { seen, anchor: owner, limits: Limits::default() };
+    for number in 1..=JOBS_MAX {
+        let key = owner.job(namespace, number);
+        let Some(found) = seen.find::<Value>(&key)? else { return Ok(()) };
+        if context.is_ours(&found.meta) && found.meta.deletion_timestamp.is_none() {
+            return Err(Step::Delete { key, uid: found.meta.uid }.into());
+        }
+    }
+    Ok(())
+}
+
 fn body(spec: &JobSpec<'_>, owner: &str, role: &str) -> Value {
-    let labels = json!({ "app.kubernetes.io/name": "mover", "app.kubernetes.io/managed-by": MANAGER, OWNER: owner, ROLE: role });
+    let mut labels = json!({ "app.kubernetes.io/name": "mover", "app.kubernetes.io/managed-by": MANAGER, OWNER: owner, ROLE: role });
+    // A lookup has no device, and hardly any work.
+    let most = spec.repository.pods_per_node.filter(|_| spec.device.is_some());
+    let slot = most.map(|most| slot(spec.repository, owner, most));
+    for (name, text) in slot.iter().flatten() {
+        labels[*name] = json!(text);
+    }
     let mut annotations = json!({});
     if let Some(changes) = spec.changes {
         annotations[CHANGES_CA] = json!(changes.ca);
@@ -104,10 +147,53 @@ fn body(spec: &JobSpec<'_>, owner: &str, role: &str) -> Value {
             ] },
             "template": {
                 "metadata": { "labels": labels, "annotations": annotations },
-                "spec": pod(spec),
+                "spec": scheduled(pod(spec), spec.repository, slot.as_ref()),
             },
         },
     })
+}
+
+/// The labels that no two pods on one node share. Kubernetes has no rule for "at most so many on
+/// each node", but one for "none beside another": so a pod has one of so many slots, which follows
+/// from its operation, and keeps away from all of the same slot.
+fn slot(repository: &Repository, owner: &str, most: u32) -> [(&'static str, String); 2] {
+    let name = match repository.name.len() <= LABEL_BYTES {
+        true => repository.name.clone(),
+        false => format!("{:016x}", names::hash(&repository.name)),
+    };
+    let number = names::hash(owner) % u64::from(most.max(1));
+    [(REPOSITORY, name), (SLOT, number.to_string())]
+}
+
+/// On which nodes the pod may run, and before which others.
+fn scheduled(
+    mut pod: Value,
+    repository: &Repository,
+    slot: Option<&[(&'static str, String); 2]>,
+) -> Value {
+    if !repository.node_selector.is_empty() {
+        pod["nodeSelector"] = json!(repository.node_selector);
+    }
+    if !repository.tolerations.is_empty() {
+        pod["tolerations"] = json!(repository.tolerations);
+    }
+    if let Some(class) = &repository.priority_class {
+        pod["priorityClassName"] = json!(class);
+    }
+    if !repository.image_pull_secrets.is_empty() {
+        let secrets = repository.image_pull_secrets.iter();
+        pod["imagePullSecrets"] = secrets.map(|name| json!({ "name": name })).collect();
+    }
+    if let Some(slot) = slot {
+        let labels: BTreeMap<_, _> = slot.iter().map(|(name, text)| (*name, text)).collect();
+        let term = json!({
+            "topologyKey": "kubernetes.io/hostname",
+            "labelSelector": { "matchLabels": labels },
+        });
+        pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
+            json!([term]);
+    }
+    pod
 }
 
 fn pod(spec: &JobSpec<'_>) -> Value {
@@ -152,16 +238,25 @@ fn pod(spec: &JobSpec<'_>) -> Value {
         "automountServiceAccountToken": false,
         "enableServiceLinks": false,
         "terminationGracePeriodSeconds": 30,
-        "securityContext": {
-            // The device node belongs to root.
-            "runAsUser": 0,
-            "runAsGroup": 0,
-            "runAsNonRoot": false,
-            "seccompProfile": { "type": "RuntimeDefault" },
-        },
+        "securityContext": security(repository.restricted),
         "containers": [container],
         "volumes": volumes,
     })
+}
+
+/// Who the pod is. The device node belongs to root, unless the container runtime gives it to the
+/// pod's user. Files of Secrets and the scratch folder are the group's.
+fn security(restricted: bool) -> Value {
+    let seccomp = json!({ "type": "RuntimeDefault" });
+    match restricted {
+        false => json!({
+            "runAsUser": 0, "runAsGroup": 0, "runAsNonRoot": false, "seccompProfile": seccomp,
+        }),
+        true => json!({
+            "runAsUser": NOBODY, "runAsGroup": NOBODY, "fsGroup": NOBODY, "runAsNonRoot": true,
+            "seccompProfile": seccomp,
+        }),
+    }
 }
 
 fn container(spec: &JobSpec<'_>, env: &[Value], mounts: &[Value]) -> Value {
@@ -202,4 +297,35 @@ fn changes_volume(changes: &ChangesService) -> Value {
             "fieldRef": { "fieldPath": format!("metadata.annotations['{CHANGES_CA}']") },
         }] } },
     ] } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The level *restricted* of Pod Security asks for all of these.
+    #[test]
+    fn a_restricted_pod_is_nobody() {
+        let repository = Repository { restricted: true, ..Repository::default() };
+        let spec =
+            JobSpec { repository: &repository, arguments: Vec::new(), device: None, changes: None };
+        let pod = pod(&spec);
+        let security = &pod["securityContext"];
+        assert_eq!(security["runAsNonRoot"], true);
+        assert_eq!(security["runAsUser"], security["fsGroup"]);
+        assert_ne!(security["runAsUser"], 0);
+        assert_eq!(security["seccompProfile"]["type"], "RuntimeDefault");
+        let container = &pod["containers"][0]["securityContext"];
+        assert_eq!(container["allowPrivilegeEscalation"], false);
+        assert_eq!(container["capabilities"], json!({ "drop": ["ALL"] }));
+    }
+
+    /// A request of the version before has no word of it, and asks for what it asked for.
+    #[test]
+    fn a_request_without_a_level_stays_as_it_was() {
+        let text = serde_json::to_string(&Repository::default()).expect("JSON");
+        assert!(!text.contains("restricted"), "{text}");
+        let read: Repository = serde_json::from_str(&text).expect("as before");
+        assert!(!read.restricted);
+    }
 }

@@ -19,16 +19,38 @@ pub const STATE: &str = "mover.dev/state";
 pub const SOURCE: &str = "mover.dev/source-uid";
 /// On an anchor whose operation is to stop.
 pub const CANCEL: &str = "mover.dev/cancel";
+/// On a record of the controller: the uid of the object that it is for.
+pub const FOR: &str = "mover.dev/for";
+/// On a record of the controller: that it wrote the request.
+pub const SEAL: &str = "mover.dev/seal";
+/// Finalizer on our own objects while an operation runs for them.
+pub const OPERATION: &str = "mover.dev/operation";
+/// Finalizer on the VolumeRestore of a drill until its claim and its Job are gone.
+pub const DRILL: &str = "mover.dev/drill";
+/// Finalizer on a claim that is populated.
+pub const POPULATE: &str = "mover.dev/populate";
+/// Label of what a BackupSchedule makes: its uid.
+pub const SCHEDULE: &str = "mover.dev/schedule";
+/// On what a BackupSchedule makes: when it was due (RFC 3339).
+pub const SCHEDULED: &str = "mover.dev/scheduled-time";
 /// On a base: `VOLUME in URL`, where its backup is.
 pub const BASE_OF: &str = "mover.dev/base-of";
+/// On a snapshot, `true`: it stays by count and age. It may be a base as well.
+pub const RETAINED: &str = "mover.dev/retained";
+/// Where there was no room for a snapshot: which refusal, and which older snapshot goes for that.
+pub const ROOM: &str = "mover.dev/makes-room";
 /// On a Lease: the attempt to take a snapshot under a lock.
 pub const ATTEMPT: &str = "mover.dev/attempt";
+/// The number of the only attempt where there is no lock.
+pub(super) const FIRST: &str = "1";
 /// On a Lease: the driver that makes this attempt.
 pub const DRIVER: &str = "mover.dev/driver";
 /// On a snapshot: `true` where the lock lived until it was taken, else why not.
 pub const QUIESCED: &str = "mover.dev/quiesced";
-/// On ConfigMaps that are Repositories.
+/// On ConfigMaps that are Repositories, and on pods that share the nodes of one.
 pub const REPOSITORY: &str = "mover.dev/repository";
+/// On a pod: its place on a node, of which each has one pod at most.
+pub const SLOT: &str = "mover.dev/slot";
 /// On a volume: the restore that began to write it in place, and has not proved it.
 pub const HALF_WRITTEN: &str = "mover.dev/half-written";
 /// On a volume that is restored in place: how its claim was, and which operation holds it.
@@ -43,6 +65,12 @@ pub const RESTORED: &str = "mover.dev/restored-from";
 pub const COMPLETED: &str = "completed_earlier";
 /// Role of the Jobs' account: it may look at snapshots, for the service of changed blocks.
 pub const CHANGES_ROLE: &str = "mover-changed-blocks";
+/// Role of the Jobs that look after a repository; each goes once its result is recorded.
+pub const MAINTENANCE: &str = "maintenance";
+/// On a VolumeBackup that a Repository made of what it found: the uid of the Repository.
+pub const RECORDED: &str = "mover.dev/recorded";
+/// On it: how the backup is, as the repository says.
+pub const FOUND: &str = "mover.dev/found";
 /// Lets a block volume be made of a filesystem's snapshot.
 pub const MODE_CHANGE: &str = "snapshot.storage.kubernetes.io/allow-volume-mode-change";
 
@@ -130,6 +158,14 @@ pub fn source_lease(namespace: &str, claim_uid: &str) -> Key {
 /// The Lease that serialises restores to one claim that does not exist yet.
 pub fn target_lease(namespace: &str, claim: &str) -> Key {
     Key::new(Kind::Lease, namespace, &format!("mover-to-{claim}"))
+}
+
+/// A number that follows from a text: FNV-1a (<http://www.isthe.com/chongo/tech/comp/fnv/>), so that
+/// names which begin alike differ.
+pub fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
 }
 
 /// An object to be made.

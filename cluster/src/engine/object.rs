@@ -6,6 +6,7 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum Kind {
+    BackupSchedule,
     ConfigMap,
     CSIDriver,
     CustomResourceDefinition,
@@ -17,6 +18,7 @@ pub enum Kind {
     PersistentVolume,
     PersistentVolumeClaim,
     Pod,
+    Repository,
     ResourceQuota,
     Role,
     RoleBinding,
@@ -25,6 +27,8 @@ pub enum Kind {
     StatefulSet,
     StorageClass,
     VolumeAttachment,
+    VolumeBackup,
+    VolumeRestore,
     VolumeSnapshot,
     VolumeSnapshotClass,
     VolumeSnapshotContent,
@@ -48,7 +52,8 @@ pub struct Resource {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 27] = [
+        Self::BackupSchedule,
         Self::ConfigMap,
         Self::CSIDriver,
         Self::CustomResourceDefinition,
@@ -60,6 +65,7 @@ impl Kind {
         Self::PersistentVolume,
         Self::PersistentVolumeClaim,
         Self::Pod,
+        Self::Repository,
         Self::ResourceQuota,
         Self::Role,
         Self::RoleBinding,
@@ -68,6 +74,8 @@ impl Kind {
         Self::StatefulSet,
         Self::StorageClass,
         Self::VolumeAttachment,
+        Self::VolumeBackup,
+        Self::VolumeRestore,
         Self::VolumeSnapshot,
         Self::VolumeSnapshotClass,
         Self::VolumeSnapshotContent,
@@ -79,7 +87,10 @@ impl Kind {
         const STORAGE: &str = "storage.k8s.io";
         const SNAPSHOT: &str = "snapshot.storage.k8s.io";
         const RBAC: &str = "rbac.authorization.k8s.io";
+        const OURS: &str = "mover.dev";
+        const OUR_VERSION: &str = "v1alpha1";
         let (group, version, plural, short, namespaced) = match self {
+            Self::BackupSchedule => (OURS, OUR_VERSION, "backupschedules", "backupschedule", true),
             Self::ConfigMap => ("", "v1", "configmaps", "configmap", true),
             Self::CSIDriver => (STORAGE, "v1", "csidrivers", "csidriver", false),
             Self::CustomResourceDefinition => {
@@ -93,6 +104,7 @@ impl Kind {
             Self::PersistentVolume => ("", "v1", "persistentvolumes", "pv", false),
             Self::PersistentVolumeClaim => ("", "v1", "persistentvolumeclaims", "pvc", true),
             Self::Pod => ("", "v1", "pods", "pod", true),
+            Self::Repository => (OURS, OUR_VERSION, "repositories", "repository", true),
             Self::ResourceQuota => ("", "v1", "resourcequotas", "resourcequota", true),
             Self::Role => (RBAC, "v1", "roles", "role", true),
             Self::RoleBinding => (RBAC, "v1", "rolebindings", "rolebinding", true),
@@ -103,6 +115,8 @@ impl Kind {
             Self::VolumeAttachment => {
                 (STORAGE, "v1", "volumeattachments", "volumeattachment", false)
             }
+            Self::VolumeBackup => (OURS, OUR_VERSION, "volumebackups", "volumebackup", true),
+            Self::VolumeRestore => (OURS, OUR_VERSION, "volumerestores", "volumerestore", true),
             Self::VolumeSnapshot => (SNAPSHOT, "v1", "volumesnapshots", "volumesnapshot", true),
             Self::VolumeSnapshotClass => {
                 (SNAPSHOT, "v1", "volumesnapshotclasses", "volumesnapshotclass", false)
@@ -225,5 +239,30 @@ impl From<Key> for Query {
 impl From<Selection> for Query {
     fn from(selection: Selection) -> Self {
         Self::Many(selection)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_kinds_are_where_their_definitions_say() {
+        let ours: Vec<Kind> =
+            Kind::ALL.into_iter().filter(|kind| kind.resource().group == "mover.dev").collect();
+        let definitions = crate::kinds::definitions();
+        assert_eq!(ours.len(), definitions.len());
+        for kind in ours {
+            let Resource { group, version, plural, short, namespaced } = kind.resource();
+            let is_it = |definition: &&serde_json::Value| {
+                definition["spec"]["names"]["kind"] == kind.word().as_str()
+            };
+            let spec = &definitions.iter().find(is_it).expect("its definition")["spec"];
+            assert_eq!(spec["group"], group);
+            assert_eq!(spec["names"]["plural"], plural);
+            assert_eq!(spec["names"]["singular"], short);
+            assert_eq!(spec["scope"], if namespaced { "Namespaced" } else { "Cluster" });
+            assert_eq!(spec["versions"][0]["name"], version);
+        }
     }
 }

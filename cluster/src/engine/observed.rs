@@ -2,7 +2,7 @@
 //! of the cluster: so a clock that is off ends no operation too early.
 
 use super::object::{Key, Kind, Query, Selection};
-use super::step::{Failure, Next, Planned, Step, Stop, exit};
+use super::step::{Failure, Lock, Next, Planned, Step, Stop, exit};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -38,26 +38,6 @@ impl Meta {
             .and_then(|metadata| serde_json::from_value(metadata.clone()).ok())
             .unwrap_or_default()
     }
-}
-
-/// The lock that this process holds, or has held.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lock {
-    /// For which attempt.
-    pub attempt: u32,
-    /// How it is.
-    pub state: LockState,
-}
-
-/// How a lock is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LockState {
-    /// It holds.
-    Held,
-    /// It was let go of when it was asked to; the uid of the snapshot that was taken by then.
-    Released(Option<String>),
-    /// It could not be had, or did not live until it was let go of.
-    Broken(String),
 }
 
 /// An object as the plan reads it.
@@ -180,8 +160,8 @@ impl Observed {
         else {
             return;
         };
-        let known = many.iter().map(Meta::of).find(|known| known.uid == told.uid);
-        let late = |known: Meta| is_late(&known.resource_version, &told);
+        let known = many.iter().find(|known| known["metadata"]["uid"] == told.uid);
+        let late = |known: &Value| is_late(&Meta::of(known).resource_version, &told);
         if self.is_late(version.as_deref(), &told) || !gone && known.is_some_and(late) {
             return;
         }
@@ -197,17 +177,21 @@ impl Observed {
     /// An object is this one now, or there is none.
     pub fn set_object(&mut self, key: Key, object: Option<Value>) {
         if let Some(object) = &object {
-            self.first_seen.entry(Meta::of(object).uid).or_insert(self.now);
+            self.note(object);
             self.unmade.remove(&key);
         }
         for (query, known) in &mut self.known {
-            let Query::Many(selection) = query else { continue };
-            let Answer::Many(many) = &mut known.answer else { continue };
-            let is_it = |other: &Value| {
-                let Meta { name, namespace, .. } = Meta::of(other);
-                name == key.name && namespace == key.namespace
+            let (Query::Many(of), Answer::Many(many)) = (query, &mut known.answer) else {
+                continue;
             };
-            if let Some(at) = many.iter().position(is_it).filter(|_| selection.kind == key.kind) {
+            if of.kind != key.kind {
+                continue;
+            }
+            let is_it = |other: &Value| {
+                let text = |name: &str| other["metadata"][name].as_str();
+                text("name") == Some(&key.name) && text("namespace") == key.namespace.as_deref()
+            };
+            if let Some(at) = many.iter().position(is_it) {
                 match &object {
                     Some(object) => many[at] = object.clone(),
                     None => drop(many.remove(at)),
@@ -235,11 +219,17 @@ impl Observed {
         }
     }
 
+    fn note(&mut self, object: &Value) {
+        let uid = Meta::of(object).uid;
+        if object["spec"]["nodeName"].is_string() {
+            self.first_seen.entry(on_node(&uid)).or_insert(self.now);
+        }
+        self.first_seen.entry(uid).or_insert(self.now);
+    }
+
     /// These are all objects of a selection, as of a version.
     pub fn set_list(&mut self, selection: Selection, objects: Vec<Value>, version: Option<String>) {
-        for object in &objects {
-            self.first_seen.entry(Meta::of(object).uid).or_insert(self.now);
-        }
+        objects.iter().for_each(|object| self.note(object));
         let query = Query::from(selection);
         self.set(query.clone(), Answer::Many(objects));
         if let Some(known) = self.known.get_mut(&query) {
@@ -247,23 +237,23 @@ impl Observed {
         }
     }
 
-    /// One object of a selection is this one now, or is gone.
+    /// One object of a selection is this one now, or is gone. The others are not looked at: they
+    /// may be many, and each of them is told of.
     fn set_member(&mut self, selection: &Selection, object: Value, gone: bool) {
         let uid = Meta::of(&object).uid;
-        let Some(Known { answer: Answer::Many(many), version, .. }) =
-            self.known.get(&Query::Many(selection.clone()))
-        else {
-            return;
-        };
-        let (mut many, version) = (many.clone(), version.clone());
-        let at = many.iter().position(|other| Meta::of(other).uid == uid);
-        match (at, gone) {
-            (Some(at), true) => drop(many.remove(at)),
-            (Some(at), false) => many[at] = object,
-            (None, true) => {}
-            (None, false) => many.push(object),
+        let Some(known) = self.known.get_mut(&Query::Many(selection.clone())) else { return };
+        let Answer::Many(many) = &mut known.answer else { return };
+        let at = many.iter().position(|other| other["metadata"]["uid"] == uid);
+        let before = at.map(|at| many.remove(at));
+        if before.as_ref() != Some(&object).filter(|_| !gone) {
+            known.changed = self.now;
         }
-        self.set_list(selection.clone(), many, version);
+        if !gone {
+            many.insert(at.unwrap_or(many.len()), object);
+            self.first_seen.entry(uid).or_insert(self.now);
+        }
+        self.answers += 1;
+        (known.told, known.number, known.stale) = (self.now, self.answers, false);
     }
 
     /// The API refuses to have this read, and would again.
@@ -306,7 +296,7 @@ impl Observed {
     }
 
     /// A plan's part, which has failed where it asks for a write that was refused.
-    pub(super) fn settle<T>(&self, planned: Planned<T>) -> Planned<T> {
+    pub(crate) fn settle<T>(&self, planned: Planned<T>) -> Planned<T> {
         match planned {
             Err(Stop::Next(Next::Do(step))) => match self.refusal(&step) {
                 Some(why) => Err(why.clone().into()),
@@ -339,7 +329,7 @@ impl Observed {
     }
 
     /// Whether all that is known was read not long ago.
-    pub(super) fn is_fresh(&self) -> bool {
+    pub(crate) fn is_fresh(&self) -> bool {
         // However long the server took for that.
         let soon = |then| !self.waited || self.now.saturating_sub(then) <= REFRESHED;
         self.refreshed.is_some_and(soon)
@@ -428,7 +418,7 @@ impl Observed {
     /// # Errors
     ///
     /// The read, which comes first.
-    pub(super) fn confirm(&self, query: &Query) -> Planned<()> {
+    pub(crate) fn confirm(&self, query: &Query) -> Planned<()> {
         match self.known.get(query) {
             Some(known)
                 if !known.stale
@@ -447,7 +437,7 @@ impl Observed {
     /// # Errors
     ///
     /// The read, which comes first.
-    pub(super) fn after(&self, query: &Query, other: &Query) -> Planned<()> {
+    pub(crate) fn after(&self, query: &Query, other: &Query) -> Planned<()> {
         let number = |query| self.known.get(query).map(|known| known.number);
         match number(query) > number(other) {
             true => Ok(()),
@@ -459,6 +449,11 @@ impl Observed {
     pub fn unchanged(&self, query: &Query) -> Duration {
         self.known.get(query).map_or(Duration::ZERO, |known| self.now.saturating_sub(known.changed))
     }
+}
+
+/// By this in the place of its uid, [`Observed::age`] is that of a pod since it has a node.
+pub(super) fn on_node(uid: &str) -> String {
+    format!("{uid} on a node")
 }
 
 /// Which object a text of the API is.

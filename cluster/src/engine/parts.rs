@@ -1,9 +1,9 @@
 //! Steps that a backup and a restore share.
 
 use super::choice::{holder, newest_warning};
-use super::names::{self, Anchor, OWNER};
+use super::names::{self, Anchor, OWNER, REPOSITORY, SLOT};
 use super::object::{Key, Kind, Query, Selection};
-use super::observed::{Meta, Object, Observed};
+use super::observed::{Meta, Object, Observed, on_node};
 use super::request::Limits;
 use super::step::{Failure, Outcome, Planned, Step, Stop, Wait, exit};
 use super::views::{Claim, ConfigMap, Event, Job, Lease, Pod, Volume};
@@ -97,8 +97,18 @@ impl Context<'_> {
         limit_seconds: u64,
         why: String,
     ) -> Planned<T> {
+        self.wait_since(on, self.seen.age(uid), limit_seconds, why)
+    }
+
+    /// The same, where it has been waited for so long.
+    pub(super) fn wait_since<T>(
+        &self,
+        on: Vec<Query>,
+        age: Duration,
+        limit_seconds: u64,
+        why: String,
+    ) -> Planned<T> {
         let limit = Duration::from_secs(limit_seconds);
-        let age = self.seen.age(uid);
         if age >= limit {
             on.iter().try_for_each(|query| self.seen.confirm(query))?;
             return Err(Failure::new(
@@ -146,7 +156,7 @@ impl Context<'_> {
         let fields = patch.as_object_mut().expect("an object");
         fields.retain(|name, _| name == "metadata" || name == "spec");
         // Attempts were those of the operation before.
-        for of_before in [names::ATTEMPT, names::DRIVER] {
+        for of_before in [names::ATTEMPT, names::DRIVER, names::ROOM] {
             patch["metadata"]["annotations"][of_before] = Value::Null;
         }
         Err(Step::change(key, &lease.meta, patch).into())
@@ -229,6 +239,15 @@ impl Context<'_> {
         {
             return self.await_successor(on, job, pod, pods);
         }
+        if let Some(pod) = newest {
+            self.await_turn(&on, pod)?;
+        }
+        // One that waited for its turn has all of its time from then on.
+        let had_turn = |pod: &&Object<Pod>| {
+            pod.meta.labels.contains_key(SLOT) && pod.body.spec.node_name.is_some()
+        };
+        let turn = newest.filter(had_turn).map(|pod| on_node(&pod.meta.uid));
+        let since = |meta: &Meta| turn.clone().unwrap_or_else(|| meta.uid.clone());
         let claim = match volume {
             Some(volume) => self.seen.find::<Claim>(volume)?,
             None => None,
@@ -237,7 +256,7 @@ impl Context<'_> {
         if let Some(claim) = claim.filter(|claim| !bound(claim)) {
             let said = self.warning(&claim.key, &claim.meta.uid)?;
             let why = with_reason(format!("{} is not bound", claim.key), said);
-            return self.wait(on, &claim.meta.uid, self.limits.volume_seconds, why);
+            return self.wait(on, &since(&claim.meta), self.limits.volume_seconds, why);
         }
         let Some(pod) = newest else {
             let said = self.warning(&job.key, &job.meta.uid)?;
@@ -249,7 +268,45 @@ impl Context<'_> {
             None => self.warning(&pod.key, &pod.meta.uid)?,
         };
         let why = with_reason(format!("{} has not begun", pod.key), said);
-        self.wait(on, &pod.meta.uid, self.limits.start_seconds, why)
+        self.wait(on, &since(&pod.meta), self.limits.start_seconds, why)
+    }
+
+    /// A pod that has no node because others of its slot have them: it waits for as long as there
+    /// are such, and then has its own time. That the scheduler names the rule decides about nothing
+    /// but that patience.
+    fn await_turn(&self, on: &[Query], pod: &Object<Pod>) -> Planned<()> {
+        let labels = &pod.meta.labels;
+        let (Some(slot), Some(repository), None) =
+            (labels.get(SLOT), labels.get(REPOSITORY), &pod.body.spec.node_name)
+        else {
+            return Ok(());
+        };
+        if !pod.body.why_not_begun().is_some_and(|why| why.contains("anti-affinity")) {
+            return Ok(());
+        }
+        let namespace = pod.key.namespace.as_deref().unwrap_or_default();
+        let labels = format!("{REPOSITORY}={repository},{SLOT}={slot}");
+        let others = Selection::labelled(Kind::Pod, namespace, labels);
+        let all: Vec<Object<Pod>> = self.seen.list(&others)?;
+        let holds = |other: &&Object<Pod>| {
+            let has_ended =
+                matches!(other.body.status.phase.as_deref(), Some("Succeeded" | "Failed"));
+            other.key != pod.key && other.body.spec.node_name.is_some() && !has_ended
+        };
+        let limit = Duration::from_secs(self.limits.start_seconds);
+        let waited = self.seen.unchanged(&others.clone().into());
+        let (why, time) = match all.iter().find(holds) {
+            Some(other) => {
+                (format!("{} waits for its turn: {} runs", pod.key, other.key), LOOK_AGAIN)
+            }
+            None if waited < limit => {
+                (format!("{} waits for a node", pod.key), (limit - waited).min(LOOK_AGAIN))
+            }
+            None => return Ok(()),
+        };
+        let mut on = on.to_vec();
+        on.push(others.into());
+        Err(Wait { on, why, time, pod: None }.into())
     }
 
     /// A pod that has ended, or that a lost node cannot end: its Job says so soon, or makes another.
@@ -263,7 +320,8 @@ impl Context<'_> {
         let limit = Duration::from_secs(self.limits.start_seconds);
         let waited = self.seen.unchanged(&pods.clone().into());
         let does = if pod.body.is_running() { "is going away" } else { "has ended" };
-        let why = format!("{} {does}", pod.key);
+        let how = pod.body.how_ended().map_or(String::new(), |how| format!(" ({how})"));
+        let why = format!("{} {does}{how}", pod.key);
         if waited < EXPLAIN_AFTER {
             return Err(Wait { on, why, time: EXPLAIN_AFTER - waited, pod: None }.into());
         }
@@ -277,9 +335,11 @@ impl Context<'_> {
             return Err(Wait { on, why, time, pod: None }.into());
         }
         on.iter().try_for_each(|query| self.seen.confirm(query))?;
-        Err(Failure::new(exit::RETRYABLE, format!("{why}; that is given up"))
-            .hint("look at the pod's node, and run the same command again")
-            .into())
+        let hint = match pod.body.terminated() {
+            Some(end) if end.is_out_of_memory() => more_memory(&job.key),
+            _ => "look at the pod's node, and run the same command again".to_owned(),
+        };
+        Err(Failure::new(exit::RETRYABLE, format!("{why}; that is given up")).hint(hint).into())
     }
 
     /// Removes an object of ours, and waits until it is gone. What is not ours stays.
@@ -368,7 +428,12 @@ fn job_failure(key: &Key, said: Option<&str>, pods: &[Object<Pod>]) -> Failure {
         .find(|line: &Value| line["message"].is_string());
     let code = last.and_then(|end| u8::try_from(end.exit_code).ok()).filter(|code| *code != 0);
     let text = |name: &str| message.as_ref().and_then(|at| at[name].as_str()).map(str::to_owned);
-    let killed = last.and_then(|end| end.reason.clone()).filter(|reason| reason == "OOMKilled");
+    let killed = last.filter(|end| end.is_out_of_memory()).and_then(|end| end.reason.clone());
+    // Killed by a signal is 128 and more: the same again may end otherwise.
+    let code = code.filter(|code| *code < 128).unwrap_or(exit::RETRYABLE);
+    let again = || (code == exit::RETRYABLE).then(|| "run the same command again".to_owned());
+    // Who was killed could say beforehand what may happen, and not what has happened.
+    let hint = killed.as_ref().map(|_| more_memory(key)).or_else(|| text("hint")).or_else(again);
     let why = text("message")
         .or_else(|| said.map(str::to_owned))
         .unwrap_or_else(|| "nothing is known of its pods".to_owned());
@@ -379,9 +444,16 @@ fn job_failure(key: &Key, said: Option<&str>, pods: &[Object<Pod>]) -> Failure {
             None => why,
         }),
     );
-    // Killed by a signal is 128 and more: the same again may end otherwise.
-    let code = code.filter(|code| *code < 128).unwrap_or(exit::RETRYABLE);
-    Failure { exit_code: code, message: why, hint: text("hint") }
+    Failure { exit_code: code, message: why, hint }
+}
+
+/// The next step where the kernel has killed a pod of a Job for its memory.
+fn more_memory(job: &Key) -> String {
+    let namespace = job.namespace.as_deref().unwrap_or_default();
+    format!(
+        "set a larger `memory` in the Repository's ConfigMap in namespace {namespace}, and run the \
+         same command again"
+    )
 }
 
 /// Writes how the operation ends, before anything is removed: a second run must not begin anew.

@@ -1,11 +1,22 @@
-//! Repositories as they stand in the cluster: ConfigMaps that say where backups are.
+//! Repositories as they stand in the cluster: objects of our kind, or ConfigMaps that say the same
+//! where the kind is not known.
+
+mod access;
+mod object;
+
+pub use access::{Asker, may_restore};
+pub use object::{
+    DEFAULT_CPU, DEFAULT_IMAGE, DEFAULT_MEMORY, SERVICE_ACCOUNT, cluster_name, of_object,
+};
 
 use super::names::REPOSITORY;
 use super::object::{Key, Kind};
 use super::observed::{Object, Observed};
 use super::request::Repository;
-use super::step::{Failure, Planned, exit};
+use super::step::{Failure, Planned, Stop, exit};
 use super::views::ConfigMap;
+use crate::kinds;
+use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// Where Repositories for all namespaces are.
@@ -68,25 +79,40 @@ pub fn parse_repository(object: &Object<ConfigMap>) -> Result<Repository, Failur
         cpu: needed("cpu")?,
         allowed_namespaces: list("allowedNamespaces"),
         allow_mode_change,
+        restricted: some("jobSecurity") == Some("restricted"),
+        ..Repository::default()
     })
 }
 
 /// The Repository that is meant by `[NAMESPACE/]NAME` for claims of a namespace. Without a
-/// namespace it is looked for there, and then among the shared ones.
+/// namespace it is looked for there, and then among the shared ones. In each place the object of
+/// our kind comes before the ConfigMap. `image` is that of Jobs where an object names none.
 ///
 /// # Errors
 ///
 /// A read, which comes first; or there is none, or it is not for this namespace.
-pub fn repository(seen: &Observed, text: Option<&str>, of: &str) -> Planned<Repository> {
+pub fn repository(
+    seen: &Observed,
+    text: Option<&str>,
+    of: &str,
+    image: &str,
+) -> Planned<Repository> {
     let text = text.unwrap_or(DEFAULT_NAME);
     let (places, name): (Vec<&str>, &str) = match text.split_once('/') {
         Some((namespace, name)) => (vec![namespace], name),
         None if of == SHARED_NAMESPACE => (vec![of], text),
         None => (vec![of, SHARED_NAMESPACE], text),
     };
+    let mut denied = None;
     for namespace in &places {
-        let found = seen.find::<ConfigMap>(&repository_key(namespace, name))?;
-        let Some(found) = found.as_ref().map(parse_repository).transpose()? else { continue };
+        let found = match repository_in(seen, namespace, name, image) {
+            Err(Stop::Failure(why)) if why.exit_code == exit::DENIED => {
+                denied.get_or_insert(why);
+                continue;
+            }
+            found => found?,
+        };
+        let Some(found) = found else { continue };
         let allowed = found.allowed_namespaces.iter().any(|at| at == of || at == "*");
         if found.namespace == of || allowed {
             return Ok(found);
@@ -101,6 +127,9 @@ pub fn repository(seen: &Observed, text: Option<&str>, of: &str) -> Planned<Repo
         ))
         .into());
     }
+    if let Some(why) = denied {
+        return Err(why.into());
+    }
     Err(Failure::new(
         exit::USAGE,
         format!("there is no Repository {name} in namespace {}", places.join(" or ")),
@@ -110,4 +139,41 @@ pub fn repository(seen: &Observed, text: Option<&str>, of: &str) -> Planned<Repo
          --credentials SECRET"
     ))
     .into())
+}
+
+/// An object of our kind, as far as it is read here.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Stands {
+    /// What it asks for.
+    pub spec: kinds::RepositorySpec,
+}
+
+/// The Repository of a namespace and name, whoever may use it.
+///
+/// # Errors
+///
+/// A read, which comes first; or it cannot be read.
+pub fn repository_in(
+    seen: &Observed,
+    namespace: &str,
+    name: &str,
+    image: &str,
+) -> Planned<Option<Repository>> {
+    let key = Key::new(Kind::Repository, namespace, name);
+    // Whoever may not read our kind may have a ConfigMap; where that kind is unknown, there is none.
+    let (found, denied) = match seen.find::<Stands>(&key) {
+        Err(Stop::Failure(why)) if why.exit_code == exit::DENIED => (None, Some(why)),
+        found => (found?, None),
+    };
+    if let Some(found) = found {
+        let cluster = match &found.body.spec.cluster_name {
+            Some(name) => name.clone(),
+            None => cluster_name(seen)?,
+        };
+        return Ok(Some(of_object(&found.meta, &found.body.spec, &cluster, image)));
+    }
+    match seen.find::<ConfigMap>(&repository_key(namespace, name))? {
+        Some(found) => Ok(Some(parse_repository(&found)?)),
+        None => denied.map_or(Ok(None), |why| Err(why.into())),
+    }
 }

@@ -9,12 +9,12 @@
 
 use super::names::{self, Anchor, CANCEL, STATE};
 use super::object::{Key, Kind};
-use super::observed::{LockState, Object, Observed};
+use super::observed::{Object, Observed};
 use super::parts::{Context, JOBS_MAX, save};
 use super::request::{Backup, InPlace, Request, Restore};
-use super::step::{Failure, Next, Outcome, Planned, Step, Stop, exit};
+use super::step::{Failure, LockState, Next, Outcome, Planned, Step, Stop, exit};
 use super::views::{ConfigMap, Lease};
-use super::{backup, in_place, quiesce, restore};
+use super::{backup, bind, in_place, quiesce, restore, retained};
 use serde_json::{Value, json};
 
 /// The request that an anchor holds.
@@ -69,7 +69,7 @@ pub fn plan(anchor: &Anchor, mandate: Mandate<'_>, seen: &Observed) -> Planned<O
         .into());
     };
     let request = request_of(&found)?;
-    allowed(anchor, mandate, &request, restore::is_handing_over(&found))?;
+    allowed(anchor, mandate, &request, bind::is_handing_over(&found))?;
     let context = Context { seen, anchor, limits: request.limits() };
     if let Some(outcome) = outcome_of(&found).or_else(|| refused_outcome(anchor, seen)) {
         if seen.lock().is_some_and(|lock| lock.state == LockState::Held) {
@@ -81,8 +81,8 @@ pub fn plan(anchor: &Anchor, mandate: Mandate<'_>, seen: &Observed) -> Planned<O
     let cancelled =
         found.meta.annotations.contains_key(CANCEL) || matches!(mandate, Mandate::Removal);
     let worked = seen.settle(match (&request, cancelled) {
-        (Request::Restore(restore), _) if restore::is_handing_over(&found) => {
-            restore::hand_over(&context, restore, &found)
+        (Request::Restore(restore), _) if bind::is_handing_over(&found) => {
+            bind::hand_over(&context, restore, &found)
         }
         (_, true) => Err(Failure::new(exit::CANCELLED, "cancelled").into()),
         (Request::Backup(backup), _) => backup::plan(&context, backup),
@@ -195,7 +195,7 @@ fn finish(
         }
         Request::Restore(restore) => match &restore.in_place {
             Some(place) => after_in_place(context, restore, place, found, outcome.exit_code == 0),
-            None => after_restore(context, restore, found),
+            None => after_restore(context, restore, found, outcome.exit_code == 0),
         },
     };
     for step in steps {
@@ -233,11 +233,11 @@ fn after_backup<'a>(context: &'a Context<'_>, backup: &'a Backup, good: bool) ->
         steps.push(Box::new(move || context.remove(&context.anchor.handed_snapshot(namespace))));
         steps.push(Box::new(move || context.remove(&context.anchor.handed_content())));
     }
-    if good && backup.keep_base {
-        steps.push(Box::new(move || backup::keep(context, backup)));
+    if good && backup.stays() {
+        steps.push(Box::new(move || retained::keep(context, backup)));
     }
     steps.push(Box::new(move || {
-        let kept = match good && backup.keep_base {
+        let kept = match good && backup.stays() {
             true => Some(quiesce::attempt(context, backup)?),
             false => None,
         };
@@ -257,15 +257,22 @@ fn after_restore<'a>(
     context: &'a Context<'_>,
     restore: &'a Restore,
     found: &'a Object<ConfigMap>,
+    good: bool,
 ) -> Steps<'a> {
     let namespace = restore.repository.namespace.as_str();
     let mut steps: Steps<'a> = vec![Box::new(move || remove_jobs(context, namespace))];
+    if !good {
+        steps.push(Box::new(move || bind::park(context, restore, found)));
+    }
     // Once the volume is being handed over it is the restored data, and nothing removes it.
     steps.push(Box::new(move || {
-        if restore::holds_restored_data(context, namespace, found)? {
-            return Ok(());
+        let volume = context.anchor.volume(namespace);
+        match bind::holds_restored_data(context, namespace, found)? {
+            // The volume stays without its claim.
+            true if restore.populate.is_some() => context.remove(&volume),
+            true => Ok(()),
+            false => context.remove_volume(&volume),
         }
-        context.remove_volume(&context.anchor.volume(namespace))
     }));
     steps.push(Box::new(move || {
         let_go(context, &names::target_lease(&restore.namespace, &restore.claim))

@@ -6,13 +6,14 @@
 //! driver waits for that; if it does not come within the lock's own time, the snapshot is deleted
 //! and the next attempt is its own. So no snapshot of an attempt that was cut off is ever adopted.
 
-use super::backup::{await_snapshot, remove_snapshot, take};
+use super::backup::{await_snapshot, refused, remove_snapshot, take};
 use super::names::{self, ATTEMPT, DRIVER, QUIESCED};
 use super::object::{Key, Query};
-use super::observed::{LockState, Object};
+use super::observed::Object;
 use super::parts::Context;
 use super::request::{Backup, Hook, OnTimeout};
-use super::step::{Failure, Next, Planned, Step, Stop, Wait, exit};
+use super::room::{self, Room};
+use super::step::{Failure, LockState, Next, Planned, Step, Stop, Wait, also_on, exit};
 use super::views::{Lease, Snapshot};
 use serde_json::json;
 use std::time::Duration;
@@ -72,6 +73,16 @@ pub(super) fn snapshot(
         return Ok(found.clone());
     }
     let lock = context.seen.lock().filter(|lock| ours && lock.attempt == number);
+    let is_free = lock.is_some_and(|lock| lock.state != LockState::Held);
+    if is_free
+        && found.is_none()
+        && let Some(why) = refused(context, backup, number)
+    {
+        return match room::for_attempt(context, backup, &lease, why)? {
+            Room::Made => next_attempt(context, &lease, number),
+            Room::None => Err(why.clone().into()),
+        };
+    }
     match lock.map(|lock| &lock.state) {
         Some(LockState::Held) => under_lock(context, backup, hook, number, found),
         Some(LockState::Released(taken)) => match &found {
@@ -107,8 +118,13 @@ fn under_lock(
 ) -> Planned<Object<Snapshot>> {
     let snapshot = match found {
         Some(found) => found,
+        // It looks like a failure, and the lock is let go of for that.
+        None if refused(context, backup, number).is_some() && !context.seen.is_fresh() => {
+            return Err(Stop::Next(Next::Refresh));
+        }
         None => take(context, backup, number, false)?,
     };
+    also_on(room::in_the_storage(context, backup, &snapshot), snapshot.key.clone().into())?;
     let limit = Duration::from_secs(hook.timeout_seconds);
     let waited = context.seen.age(&snapshot.meta.uid);
     let taken = snapshot.body.status.creation_time.is_some();

@@ -6,12 +6,13 @@
 //! exchanged too. The PersistentVolume itself is retained meanwhile and never deleted. All that is
 //! needed to give the claim back stands in an annotation of it, which survives everything else.
 
+use super::bind::detached;
 use super::names::{self, CLAIMED, ENDED, HALF_WRITTEN, HELD, RESTORED};
 use super::object::{Key, Kind, Query};
 use super::observed::{Meta, Object};
 use super::parts::Context;
 use super::request::{InPlace, Restore};
-use super::restore::{detached, target_of};
+use super::restore::target_of;
 use super::step::{Failure, Next, Planned, Step, Stop, Wait, exit};
 use super::users;
 use super::views::{Claim, Volume};

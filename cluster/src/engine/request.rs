@@ -47,6 +47,25 @@ pub struct Repository {
     /// can forge a filesystem that the kernel will parse.
     #[serde(default)]
     pub allow_mode_change: bool,
+    /// Whether its pods are of the level *restricted*: the container runtime gives the device to
+    /// their user.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub restricted: bool,
+    /// Labels of the nodes that may run a Job.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    /// Taints of nodes that a Job bears, as they stand in the spec of a pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tolerations: Vec<Value>,
+    /// Priority class of the Jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority_class: Option<String>,
+    /// Secrets by which the image is pulled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub image_pull_secrets: Vec<String>,
+    /// Most pods of its Jobs on each node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pods_per_node: Option<u32>,
 }
 
 /// A claim by name and uid.
@@ -136,6 +155,19 @@ pub enum OnTimeout {
     Continue,
 }
 
+/// Snapshots that stay in the storage after their backups, besides the base; all of them without a
+/// bound.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Retain {
+    /// Most of one claim, with backups of one volume; the oldest goes first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u32>,
+    /// Days that one stays, as the newest one tells the time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub days: Option<u32>,
+}
+
 /// A backup of one claim.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -168,6 +200,9 @@ pub struct Backup {
     pub hook: Option<Hook>,
     /// Whether the snapshot stays, as the base of the next backup.
     pub keep_base: bool,
+    /// Whether the snapshot stays for longer, for restores without the repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retain: Option<Retain>,
     /// More arguments for `mover backup`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub arguments: Vec<String>,
@@ -186,7 +221,23 @@ pub struct InPlace {
     pub uid: String,
 }
 
-/// A restore to a claim that does not exist yet, or onto the volume of one that does.
+/// A claim of a user that is there, and waits for its volume: it names a source that no provisioner
+/// knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Populate {
+    /// Its uid: another claim of that name is another one.
+    pub uid: String,
+    /// The node of its first consumer, where its class waits for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selected_node: Option<String>,
+    /// Its VolumeAttributesClass: it is bound to no volume of another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attributes_class: Option<String>,
+}
+
+/// A restore to a claim that does not exist yet, onto the volume of one that does, or for one that
+/// waits for its volume.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Restore {
@@ -216,6 +267,10 @@ pub struct Restore {
     /// Whether the claim is there, and its volume is written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_place: Option<InPlace>,
+    /// Whether the claim is there, and waits for its volume. Class, size, access modes and mode are
+    /// its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub populate: Option<Populate>,
     /// Bounds on each step.
     #[serde(default)]
     pub limits: Limits,
@@ -229,6 +284,13 @@ pub enum Request {
     Backup(Box<Backup>),
     /// See [`Restore`].
     Restore(Box<Restore>),
+}
+
+impl Backup {
+    /// Whether its snapshot outlives it.
+    pub(super) fn stays(&self) -> bool {
+        self.keep_base || self.retain.is_some()
+    }
 }
 
 impl Request {
@@ -275,6 +337,8 @@ pub mod notes {
     pub const CAPACITY: &str = "kubernetes/capacity";
     /// Access modes of the claim, joined by commas.
     pub const ACCESS_MODES: &str = "kubernetes/access-modes";
+    /// Uid of the claim's namespace: one that is made anew under that name is another one.
+    pub const NAMESPACE_UID: &str = "kubernetes/namespace-uid";
 }
 
 /// The environment of every Job.

@@ -106,6 +106,26 @@ pub struct Wait {
     pub pod: Option<Key>,
 }
 
+/// The lock that this process holds, or has held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lock {
+    /// For which attempt.
+    pub attempt: u32,
+    /// How it is.
+    pub state: LockState,
+}
+
+/// How a lock is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LockState {
+    /// It holds.
+    Held,
+    /// It was let go of when it was asked to; the uid of the snapshot that was taken by then.
+    Released(Option<String>),
+    /// It could not be had, or did not live until it was let go of.
+    Broken(String),
+}
+
 /// How an operation ended, as its anchor says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -214,3 +234,14 @@ impl From<Wait> for Stop {
 
 /// A part of a plan.
 pub type Planned<T> = Result<T, Stop>;
+
+/// The same, where a wait is also for a change of this.
+pub(super) fn also_on<T>(planned: Planned<T>, query: Query) -> Planned<T> {
+    match planned {
+        Err(Stop::Next(Next::Wait(mut wait))) => {
+            wait.on.push(query);
+            Err((*wait).into())
+        }
+        other => other,
+    }
+}

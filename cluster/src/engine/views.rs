@@ -175,6 +175,13 @@ impl Job {
     }
 }
 
+impl Terminated {
+    /// Whether the kernel has killed it for its memory.
+    pub fn is_out_of_memory(&self) -> bool {
+        self.reason.as_deref() == Some("OOMKilled")
+    }
+}
+
 impl Pod {
     /// The container's end, if it has ended.
     pub fn terminated(&self) -> Option<&Terminated> {
@@ -184,6 +191,17 @@ impl Pod {
     /// Whether the container runs.
     pub fn is_running(&self) -> bool {
         self.status.container_statuses.iter().any(|at| at.state.running.is_some())
+    }
+
+    /// How it ended, where that is more than an exit code: killed for its memory, evicted.
+    pub fn how_ended(&self) -> Option<String> {
+        let PodStatus { reason, message, .. } = &self.status;
+        let of_pod: Vec<&str> =
+            [reason, message].into_iter().flatten().map(|t| t.as_str()).collect();
+        if !of_pod.is_empty() {
+            return Some(of_pod.join(": "));
+        }
+        self.terminated().filter(|end| end.is_out_of_memory()).and_then(|end| end.reason.clone())
     }
 
     /// Why the container has not begun, as far as the pod says.

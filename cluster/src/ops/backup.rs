@@ -3,7 +3,7 @@
 use crate::api::Api;
 use crate::engine::{
     Backup, ChangesService, Claim, ClaimRef, Failure, Key, Kind, Limits, Meta, MetadataService,
-    Object, Repository, Selection, SnapshotClass, choice, exit, notes,
+    Object, Repository, Retain, Selection, SnapshotClass, choice, exit, notes,
 };
 use crate::ops::hook;
 use crate::ops::look::{issuer, look};
@@ -20,6 +20,8 @@ pub struct BackupOptions {
     pub storage_class: Option<String>,
     /// Whether the snapshot stays as the next base; without it, where the driver tells changes.
     pub keep_base: Option<bool>,
+    /// Whether the snapshot stays for longer.
+    pub retain: Option<Retain>,
     /// Reads the whole volume: no changed blocks are asked for.
     pub whole: bool,
     /// How the application holds still.
@@ -88,6 +90,8 @@ pub async fn request(
         let fs_type = csi.fs_type.clone().filter(|name| !name.is_empty());
         labels.extend(fs_type.map(|name| (notes::FS_TYPE.into(), name)));
     }
+    labels
+        .extend(namespace_uid(api, namespace).await?.map(|uid| (notes::NAMESPACE_UID.into(), uid)));
     labels.extend(options.labels.clone());
     Ok(Backup {
         source: ClaimRef { namespace: namespace.into(), name: name.into(), uid: meta.uid },
@@ -103,9 +107,22 @@ pub async fn request(
         keep_base: options.keep_base.unwrap_or(changes.is_some()),
         changes,
         hook,
+        retain: options.retain.clone(),
         arguments: options.arguments.clone(),
         limits: options.limits,
     })
+}
+
+/// The uid of the namespace, where it may be read: nothing but later rights depend on it.
+async fn namespace_uid(api: &Api, namespace: &str) -> Result<Option<String>, Failure> {
+    match api.get(&Key::wide(Kind::Namespace, namespace)).await {
+        Ok(found) => Ok(found.map(|found| Meta::of(&found).uid).filter(|uid| !uid.is_empty())),
+        Err(crate::api::ApiError::Refused(why)) => {
+            tracing::debug!("{why}: the backup does not note the namespace's uid");
+            Ok(None)
+        }
+        Err(why) => Err(why.into()),
+    }
 }
 
 /// The class of snapshots.

@@ -3,8 +3,8 @@
 use crate::api::{Api, ApiError};
 use crate::drive::{Driver, Times};
 use crate::engine::{
-    self, Anchor, ConfigMap, Failure, Key, Kind, MANAGER, Mandate, Meta, Object, Observed, Outcome,
-    ROLE, Request, Restore, SOURCE, STATE, Selection, Wait, exit,
+    self, Anchor, ConfigMap, FOR, Failure, Key, Kind, MANAGER, Mandate, Meta, Object, Observed,
+    Outcome, ROLE, Request, Restore, SOURCE, STATE, Selection, Wait, exit,
 };
 use serde_json::{Value, json};
 
@@ -143,7 +143,10 @@ pub async fn begin(
     let mut ended = Vec::new();
     for operation in list(api, Some(namespace), &labels).await? {
         if !operation.is_running() {
-            ended.push(operation);
+            // A record of the controller goes with the object that it is for.
+            if !operation.found.meta.labels.contains_key(FOR) {
+                ended.push(operation);
+            }
             continue;
         }
         let same = engine::request_of(&operation.found).is_ok_and(|other| other == *request);
@@ -174,7 +177,20 @@ pub async fn begin(
     let anchor = Anchor { uid: Meta::of(&made).uid, key: key.clone() };
     let mut seen = Observed::default();
     seen.set_object(key, Some(made));
-    // Its uid is new, so nothing can have a name that follows from it.
+    nothing_made(&mut seen, &anchor, request);
+    Ok((anchor, seen, false))
+}
+
+/// Whose operations a request is one of: a label of its anchor.
+pub fn source_of(request: &Request) -> String {
+    match request {
+        Request::Backup(backup) => backup.source.uid.clone(),
+        Request::Restore(restore) => super::restore::source_of(&restore.claim),
+    }
+}
+
+/// The uid of an anchor is new, so nothing can have a name that follows from it.
+pub fn nothing_made(seen: &mut Observed, anchor: &Anchor, request: &Request) {
     let jobs = match request {
         Request::Backup(backup) => &backup.repository.namespace,
         Request::Restore(restore) => &restore.repository.namespace,
@@ -184,7 +200,6 @@ pub async fn begin(
     for number in 1..=engine::JOBS_MAX {
         seen.set_object(anchor.job(jobs, number), None);
     }
-    Ok((anchor, seen, false))
 }
 
 /// Drives an operation to its end.

@@ -1,10 +1,12 @@
 //! Repositories: ConfigMaps that say where backups are and how a pod gets at them.
 
+pub mod kind;
+
 use crate::api::{Api, ApiError};
 pub use crate::engine::repository_key as key_of;
 use crate::engine::{
     self, CHANGES_ROLE, Failure, Key, Kind, MANAGER, Meta, Object, REPOSITORY, Repository,
-    Selection, Wait, exit, parse_repository as parse,
+    Selection, Stands, Wait, exit, parse_repository as parse,
 };
 pub use crate::engine::{DEFAULT_NAME, SHARED_NAMESPACE};
 use crate::ops::look::look;
@@ -12,8 +14,6 @@ use crate::ops::lookup;
 use base64::Engine as _;
 use serde_json::{Value, json};
 
-/// Service account of the Jobs.
-pub const SERVICE_ACCOUNT: &str = "mover";
 const KEY_BYTES: usize = 32;
 /// On a Secret with a key that was made here, until somebody was told of it.
 const MADE_HERE: &str = "mover.dev/made-here";
@@ -40,6 +40,7 @@ fn fields(repository: &Repository) -> Value {
         "cpu": repository.cpu,
         "allowedNamespaces": repository.allowed_namespaces.join(","),
         "allowModeChange": repository.allow_mode_change.to_string(),
+        "jobSecurity": if repository.restricted { "restricted" } else { "baseline" },
     })
 }
 
@@ -49,7 +50,7 @@ fn fields(repository: &Repository) -> Value {
 ///
 /// There is none, or it is not for this namespace.
 pub async fn find(api: &Api, text: Option<&str>, of: &str) -> Result<Repository, Failure> {
-    look(api, |seen| engine::repository(seen, text, of)).await
+    look(api, |seen| engine::repository(seen, text, of, engine::DEFAULT_IMAGE)).await
 }
 
 /// All Repositories of a namespace, or of all.
@@ -77,6 +78,34 @@ pub async fn list(
         let body = serde_json::from_value(raw.clone()).unwrap_or_default();
         parse(&Object { key, meta, body })
     };
+    let mut all = objects(api, namespace).await?;
+    all.extend(found.iter().map(one));
+    Ok(all)
+}
+
+/// Those that are objects of our kind; none where the cluster does not know it, or nobody may look.
+async fn objects(
+    api: &Api,
+    namespace: Option<&str>,
+) -> Result<Vec<Result<Repository, Failure>>, Failure> {
+    let namespace = namespace.map(str::to_owned);
+    let selection = Selection { namespace, ..Selection::all(Kind::Repository) };
+    let found = match api.list(&selection).await {
+        Ok((found, _)) => found,
+        Err(ApiError::Refused(why)) => {
+            tracing::debug!("{why}");
+            return Ok(Vec::new());
+        }
+        Err(why) => return Err(why.into()),
+    };
+    let one = |raw: &Value| {
+        let meta = Meta::of(raw);
+        let stands: Stands = serde_json::from_value(raw.clone())
+            .map_err(|why| Failure::new(exit::USAGE, format!("Repository {}: {why}", meta.name)))?;
+        // For people alone.
+        let cluster = raw["status"]["clusterName"].as_str().unwrap_or_default();
+        Ok(engine::of_object(&meta, &stands.spec, cluster, engine::DEFAULT_IMAGE))
+    };
     Ok(found.iter().map(one).collect())
 }
 
@@ -87,14 +116,10 @@ pub async fn list(
 ///
 /// It may not be read.
 pub async fn cluster_name(api: &Api) -> Result<String, Failure> {
-    let found = api.get(&Key::wide(Kind::Namespace, "kube-system")).await;
-    let hint = "name the cluster yourself: --cluster-name NAME";
-    let raw = found.map_err(|why| Failure::from(why).hint(hint))?;
-    let uid = raw.map(|raw| Meta::of(&raw).uid).unwrap_or_default();
-    match uid.split('-').next() {
-        Some(first) if !first.is_empty() => Ok(first.to_owned()),
-        _ => Err(Failure::new(exit::USAGE, "the namespace kube-system has no uid").hint(hint)),
-    }
+    look(api, engine::cluster_name).await.map_err(|why| match why.exit_code {
+        exit::DENIED => why.hint("name the cluster yourself: --cluster-name NAME"),
+        _ => why,
+    })
 }
 
 /// What making a Repository says.
@@ -123,6 +148,38 @@ pub async fn add(
     tell: impl FnMut(&Wait),
 ) -> Result<Made, Failure> {
     account(api, repository).await?;
+    let made = ensure_key(api, repository, given_key).await?;
+    lookup::ask(api, repository, &["init", "--if-absent"], tell).await?;
+    save(api, repository).await?;
+    Ok(made)
+}
+
+/// The same as an object of our kind, which the controller opens: `cluster_name` is how this
+/// cluster's volumes begin, if that was given.
+///
+/// # Errors
+///
+/// As [`add`]; the object stays once it is made.
+pub async fn add_object(
+    api: &Api,
+    repository: &Repository,
+    cluster_name: Option<&str>,
+    given_key: Option<Vec<u8>>,
+    tell: impl FnMut(&Wait),
+) -> Result<Made, Failure> {
+    let made = ensure_key(api, repository, given_key).await?;
+    kind::save(api, repository, cluster_name).await?;
+    let key = kind::key_of(&repository.namespace, &repository.name);
+    kind::opened(api, &key, tell).await?;
+    Ok(made)
+}
+
+/// The Secret of the key, made if there is none.
+async fn ensure_key(
+    api: &Api,
+    repository: &Repository,
+    given_key: Option<Vec<u8>>,
+) -> Result<Made, Failure> {
     let secret = Key::new(Kind::Secret, &repository.namespace, &repository.key_secret);
     let found = match api.get(&secret).await {
         Ok(found) => found,
@@ -147,8 +204,6 @@ pub async fn add(
         }
         (None, given) => make_key(api, repository, &secret, given).await?,
     };
-    lookup::ask(api, repository, &["init", "--if-absent"], tell).await?;
-    save(api, repository).await?;
     Ok(if is_new { Made::Key { secret } } else { Made::Nothing })
 }
 

@@ -5,6 +5,7 @@ use crate::engine::{
     self, Detached, Failure, Key, Kind, Limits, Meta, ROLE, Repository, Restore, Selection, Wait,
     exit, notes,
 };
+use crate::kinds::Grant;
 use crate::ops::look::look;
 use crate::ops::{in_place, lookup};
 use serde_json::Value;
@@ -25,10 +26,23 @@ pub struct RestoreOptions {
     pub filesystem: Option<String>,
     /// Onto the volume of a claim that exists.
     pub in_place: bool,
+    /// Of the backups of a volume the newest that has no data younger than this time.
+    pub before: Option<String>,
     /// Whether that volume is known to be on no node.
     pub detached: Detached,
+    /// Whether the namespace may have the backup, where whoever restores may do more than it.
+    pub guard: Option<Guard>,
     /// Bounds on each step.
     pub limits: Limits,
+}
+
+/// What a namespace may restore of a Repository that is elsewhere.
+#[derive(Debug, Clone)]
+pub struct Guard {
+    /// Volumes that the Repository grants.
+    pub grants: Vec<Grant>,
+    /// Uid of the namespace.
+    pub uid: String,
 }
 
 /// `VOLUME@WHICH` as `mover` takes it. A plain name is a claim of this cluster and namespace; all
@@ -55,12 +69,7 @@ pub fn full_name(text: &str, repository: &Repository, namespace: &str) -> Result
 
 /// By what the anchors of restores to one claim are found: a label, which has 63 characters at most.
 pub fn source_of(claim: &str) -> String {
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    // FNV-1a (http://www.isthe.com/chongo/tech/comp/fnv/): names that begin alike differ.
-    for byte in claim.bytes() {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    }
-    format!("to-{hash:016x}")
+    format!("to-{:016x}", engine::hash(claim))
 }
 
 /// The request for a restore of a backup to a new claim, or onto the volume of one that exists.
@@ -84,11 +93,8 @@ pub async fn request(
             None
         }
     };
-    let name = full_name(backup, repository, namespace)?;
-    let lines = lookup::ask(api, repository, &["show", &name], tell).await?;
-    let record = lookup::of_type(&lines, "backup").next().ok_or_else(|| {
-        Failure::new(exit::BUG, format!("nothing was printed about backup {name}"))
-    })?;
+    let (record, volume, id) = record_of(api, backup, repository, namespace, options, tell).await?;
+    let record = &record;
     let note = |name: &str| record["labels"][name].as_str().filter(|text| !text.is_empty());
     let filesystem = match (options.block, &options.filesystem, note(notes::MODE)) {
         (true, _, _) => None,
@@ -123,8 +129,8 @@ pub async fn request(
     Ok(Restore {
         repository: repository.clone(),
         asked: backup.to_owned(),
-        volume: text(record, "volume")?,
-        backup: text(record, "backup_id")?,
+        volume,
+        backup: id,
         size_bytes,
         namespace: namespace.into(),
         claim: claim.into(),
@@ -133,8 +139,37 @@ pub async fn request(
         access_modes,
         filesystem,
         in_place: place.map(|place| place.place),
+        populate: None,
         limits: options.limits,
     })
+}
+
+/// What the repository says of a backup, with the volume and the id of it.
+pub(super) async fn record_of(
+    api: &Api,
+    backup: &str,
+    repository: &Repository,
+    namespace: &str,
+    options: &RestoreOptions,
+    tell: impl FnMut(&Wait),
+) -> Result<(Value, String, String), Failure> {
+    let name = full_name(backup, repository, namespace)?;
+    let mut asked = vec!["show", &name];
+    if let Some(before) = &options.before {
+        let volume = name.rsplit_once('@').map_or(name.as_str(), |(volume, _)| volume);
+        asked = vec!["show", volume, "--before", before];
+    }
+    let lines = lookup::ask(api, repository, &asked, tell).await?;
+    let record = lookup::of_type(&lines, "backup").next().ok_or_else(|| {
+        Failure::new(exit::BUG, format!("nothing was printed about backup {name}"))
+    })?;
+    let volume = text(record, "volume")?;
+    if let Some(Guard { grants, uid }) = &options.guard {
+        let home = (repository.namespace.as_str(), repository.cluster.as_str());
+        let note = |name: &str| record["labels"][name].as_str();
+        engine::may_restore(home, grants, &volume, note, engine::Asker { namespace, uid })?;
+    }
+    Ok((record.clone(), volume, text(record, "backup_id")?))
 }
 
 /// Whether a restore that hands its volume over is the one that is asked for. Its record lies where
@@ -198,7 +233,7 @@ fn capacity(asked: Option<&str>, noted: Option<&str>, least: u64) -> Result<Stri
 }
 
 /// Bytes of a quantity as Kubernetes writes it; sizes of volumes have no fractions.
-fn bytes_of(text: &str) -> Option<u64> {
+pub(super) fn bytes_of(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let factor: u64 = match unit {

@@ -6,19 +6,26 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
-/// What is answered to a path: an object, or a code and a message. All else is 404.
+/// A request as it was sent: method, path with its query, and body.
+pub(crate) type Sent = (String, String, Value);
+
+/// What is answered to a path, or to `METHOD PATH`, which comes first: an object, or a code and a
+/// message. All else is 404.
 pub(crate) enum Answer {
     Object(Value),
     Refused(u16, &'static str),
     /// So often that it is too busy, which passes, and then this.
     Busy(AtomicU32, Value),
+    /// So often that somebody else came before, and then this.
+    Contended(AtomicU32, Value),
 }
 
 pub(crate) struct Server {
     config: PathBuf,
+    sent: Arc<Mutex<Vec<Sent>>>,
 }
 
 impl Server {
@@ -26,11 +33,13 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let answers = Arc::new(answers);
+        let sent: Arc<Mutex<Vec<Sent>>> = Arc::default();
+        let all = Arc::clone(&sent);
         // It ends with the test's process.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let answers = Arc::clone(&answers);
-                std::thread::spawn(move || drop(serve(stream, &answers)));
+                let (answers, sent) = (Arc::clone(&answers), Arc::clone(&all));
+                std::thread::spawn(move || drop(serve(stream, &answers, &sent)));
             }
         });
         let config = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.kubeconfig"));
@@ -45,7 +54,12 @@ impl Server {
             }],
         });
         std::fs::write(&config, text.to_string()).expect("the configuration");
-        Self { config }
+        Self { config, sent }
+    }
+
+    /// All requests until now, in their order.
+    pub(crate) fn sent(&self) -> Vec<Sent> {
+        self.sent.lock().expect("no thread has failed").clone()
     }
 
     /// Runs `kubectl mover` with these arguments.
@@ -59,7 +73,11 @@ impl Server {
     }
 }
 
-fn serve(stream: TcpStream, answers: &BTreeMap<String, Answer>) -> std::io::Result<()> {
+fn serve(
+    stream: TcpStream,
+    answers: &BTreeMap<String, Answer>,
+    sent: &Mutex<Vec<Sent>>,
+) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut stream = stream;
     loop {
@@ -67,8 +85,9 @@ fn serve(stream: TcpStream, answers: &BTreeMap<String, Answer>) -> std::io::Resu
         if reader.read_line(&mut line)? == 0 {
             return Ok(());
         }
-        let path = line.split(' ').nth(1).unwrap_or_default();
-        let path = path.split('?').next().unwrap_or_default().to_owned();
+        let mut words = line.split(' ').map(str::to_owned);
+        let (method, full) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let path = full.split('?').next().unwrap_or_default().to_owned();
         let mut length = 0;
         loop {
             let mut header = String::new();
@@ -81,7 +100,10 @@ fn serve(stream: TcpStream, answers: &BTreeMap<String, Answer>) -> std::io::Resu
                 length = text.trim().parse().expect("a length");
             }
         }
-        reader.read_exact(&mut vec![0; length])?;
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body)?;
+        let body = serde_json::from_slice(&body).unwrap_or_default();
+        sent.lock().expect("no thread has failed").push((method.clone(), full, body));
         let refused = |code: u16, message: &str| {
             let status = json!({
                 "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Unknown",
@@ -89,11 +111,18 @@ fn serve(stream: TcpStream, answers: &BTreeMap<String, Answer>) -> std::io::Resu
             });
             (code, status.to_string())
         };
-        let (code, body) = match answers.get(&path) {
+        let answer = answers.get(&format!("{method} {path}")).or_else(|| answers.get(&path));
+        let less = |left: u32| left.checked_sub(1);
+        let (code, body) = match answer {
             Some(Answer::Object(object)) => (200, object.to_string()),
             Some(Answer::Refused(code, message)) => refused(*code, message),
+            Some(Answer::Contended(times, object)) => {
+                match times.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
+                    Ok(_) => refused(409, "the object has been modified"),
+                    Err(_) => (200, object.to_string()),
+                }
+            }
             Some(Answer::Busy(times, object)) => {
-                let less = |left: u32| left.checked_sub(1);
                 match times.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
                     Ok(_) => refused(429, "too many requests"),
                     Err(_) => (200, object.to_string()),

@@ -89,7 +89,11 @@ fn word(step: &Step) -> String {
 }
 
 /// Drives to the end, with these writes refused; what was left, or how it failed without a record.
-fn drive_refused(fake: &mut Fake, anchor: &Anchor, refused: &str) -> Result<Outcome, String> {
+pub(crate) fn drive_refused(
+    fake: &mut Fake,
+    anchor: &Anchor,
+    refused: &str,
+) -> Result<Outcome, String> {
     let mut seen = Observed::default();
     seen.set_now(fake.now);
     for _ in 0..2000 {
@@ -107,7 +111,7 @@ fn drive_refused(fake: &mut Fake, anchor: &Anchor, refused: &str) -> Result<Outc
 }
 
 /// All writes of an operation that ends well, each once.
-fn writes(fake: &Fake, anchor: &Anchor) -> Vec<String> {
+pub(crate) fn writes(fake: &Fake, anchor: &Anchor) -> Vec<String> {
     let mut fake = fake.clone();
     let mut seen = Observed::default();
     seen.set_now(fake.now);

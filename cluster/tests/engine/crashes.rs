@@ -5,7 +5,7 @@ use mover_cluster::engine::Step;
 
 /// Drives until so many writes were made; then all that was known is lost. `counts` says whether
 /// the last write was still done.
-fn drive_until(fake: &mut Fake, anchor: &Anchor, writes: usize, done: bool) -> bool {
+pub(crate) fn drive_until(fake: &mut Fake, anchor: &Anchor, writes: usize, done: bool) -> bool {
     let mut seen = Observed::default();
     seen.set_now(fake.now);
     let mut made = 0;

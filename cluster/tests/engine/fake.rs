@@ -4,9 +4,12 @@
 //! It is no proof of how Kubernetes behaves (the tests on a real one are), but every order of
 //! events, every crash and every second driver can be tried on it.
 
+mod alone;
 mod controllers;
 mod programs;
+mod snapshots;
 
+pub(crate) use alone::Alone;
 pub(crate) use programs::HALF;
 
 use mover_cluster::engine::{
@@ -24,9 +27,15 @@ pub(crate) const CLASS: &str = "fast";
 pub(crate) struct Faults {
     pub(crate) snapshot_never_ready: bool,
     pub(crate) snapshot_error: Option<String>,
+    /// The storage has room for so many.
+    pub(crate) snapshots_max: Option<usize>,
     pub(crate) volume_never_bound: bool,
     /// Exit code and message of every pod.
     pub(crate) pod_fails: Option<(i64, String)>,
+    /// It was the kernel that ended them, for their memory.
+    pub(crate) out_of_memory: bool,
+    /// No Job ends, and none makes another pod.
+    pub(crate) jobs_stand_still: bool,
     pub(crate) pod_never_begins: bool,
     /// The first so many pods are gone before anybody reads how they ended.
     pub(crate) pods_lost: u32,
@@ -37,6 +46,8 @@ pub(crate) struct Faults {
     pub(crate) claims_refused: u32,
     /// The garbage collector deletes claims of an owner that is gone.
     pub(crate) owner_gone: bool,
+    /// The class makes a volume only once a node is chosen for it.
+    pub(crate) waits_for_consumer: bool,
     /// The class retains its volumes.
     pub(crate) retains: bool,
 }
@@ -49,6 +60,10 @@ pub(crate) struct Fake {
     /// Data of backups, by id.
     pub(crate) repository: BTreeMap<String, String>,
     pub(crate) faults: Faults,
+    pub(crate) alone: Alone,
+    /// Most snapshots of all namespaces, and how many were counted last.
+    pub(crate) quota: Option<(usize, usize)>,
+    counts_at: Duration,
     counter: u64,
     pub(crate) now: Duration,
     /// The application writes all the time: a snapshot without its lock is torn.
@@ -69,7 +84,7 @@ pub(crate) enum Answer {
 }
 
 impl Fake {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.counter += 1;
         self.counter
     }
@@ -110,7 +125,10 @@ impl Fake {
         let mut object = object.clone();
         object["metadata"]["uid"] = format!("uid-{number}").into();
         object["metadata"]["resourceVersion"] = number.to_string().into();
-        object["metadata"]["creationTimestamp"] = format!("{number:08}").into();
+        let begin = chrono::DateTime::from_timestamp(1_735_689_600, 0).expect("a time");
+        let made = begin + self.now + Duration::from_secs(number);
+        let made = made.to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
+        object["metadata"]["creationTimestamp"] = made.into();
         self.written.push(format!("create {key}"));
         self.objects.insert(key, object.clone());
         Answer::Object(Some(object))
@@ -161,13 +179,22 @@ impl Fake {
         let (key, answer) = match step {
             Step::Create(object) => {
                 let key = mover_cluster::api::key_of(object);
-                let answer = match key.name == "db" && self.faults.claims_refused > 0 {
-                    true => {
-                        self.faults.claims_refused -= 1;
-                        Answer::Refused
-                    }
-                    false => self.create(object),
+                let answer = if key.name == "db" && self.faults.claims_refused > 0 {
+                    self.faults.claims_refused -= 1;
+                    Answer::Refused
+                } else if key.kind == Kind::VolumeSnapshot
+                    && self.quota.is_some_and(|(most, used)| used >= most)
+                    && self.get(&key).is_none()
+                {
+                    Answer::Refused
+                } else {
+                    self.create(object)
                 };
+                if let (Some((_, used)), Answer::Object(_), Kind::VolumeSnapshot) =
+                    (&mut self.quota, &answer, key.kind)
+                {
+                    *used += 1;
+                }
                 (key, answer)
             }
             Step::Patch { key, uid, version, patch } => {
@@ -217,8 +244,8 @@ impl Fake {
         let ours = |(key, object): (&Key, &Value)| {
             let labels = Meta::of(object).labels;
             let role = labels.get(ROLE).map(String::as_str);
-            let stays =
-                matches!(role, Some("base" | "target")) || key.kind == Kind::PersistentVolume;
+            let stays = matches!(role, Some("base" | "retained" | "target"))
+                || key.kind == Kind::PersistentVolume;
             (labels.contains_key(OWNER) && !stays).then(|| key.to_string())
         };
         self.objects.iter().filter_map(ours).collect()

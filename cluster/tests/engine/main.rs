@@ -7,17 +7,22 @@ mod doctor;
 mod fake;
 mod fence;
 mod in_place;
+mod jobs;
 mod late;
 mod locks;
 mod orders;
+mod populate;
 mod refusals;
+mod repositories;
+mod retained;
+mod room;
 mod sources;
 
 use fake::{CLASS, DRIVER, Fake};
 use mover_cluster::engine::{
     self, Anchor, Backup, ClaimRef, ConfigMap, Hook, Key, Kind, Limits, Lock, LockState, Mandate,
-    Meta, Next, Observed, OnTimeout, Outcome, Planned, Query, Repository, Request, Restore, STATE,
-    Stop, anchor, request_of,
+    Meta, Next, Observed, OnTimeout, Outcome, Planned, Populate, Query, Repository, Request,
+    Restore, STATE, Stop, anchor, request_of,
 };
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -39,6 +44,7 @@ fn repository(namespace: &str) -> Repository {
         memory: "320Mi".into(),
         cpu: "1".into(),
         allow_mode_change: true,
+        restricted: false,
         ..Repository::default()
     }
 }
@@ -85,6 +91,7 @@ fn backup_request(fake: &Fake, filesystem: bool, jobs_in: &str, keep_base: bool)
         changes: None,
         hook: None,
         keep_base,
+        retain: None,
         arguments: Vec::new(),
         limits: Limits::default(),
     }))
@@ -122,6 +129,7 @@ fn restore_request(backup: &str, filesystem: bool, jobs_in: &str) -> Request {
         access_modes: vec!["ReadWriteOnce".into()],
         filesystem: filesystem.then(|| "ext4".into()),
         in_place: None,
+        populate: None,
         limits: Limits::default(),
     }))
 }

@@ -5,7 +5,8 @@ use super::fake::Faults;
 use super::*;
 use mover_cluster::engine::Step;
 
-fn fails(faults: Faults, code: u8, said: &str) {
+fn fails(faults: Faults, code: u8, said: &str) -> String {
+    let mut hint = String::new();
     for jobs_in in [NAMESPACE, "mover-system"] {
         let mut fake = shop(true);
         fake.faults = faults.clone();
@@ -14,12 +15,14 @@ fn fails(faults: Faults, code: u8, said: &str) {
         let outcome = drive(&mut fake, &anchor);
         assert_eq!(outcome.exit_code, code, "{outcome:?}");
         assert!(outcome.message.contains(said), "{outcome:?}");
+        hint = outcome.hint.unwrap_or_default();
         fake.faults = Faults::default();
         assert_clean(&mut fake, &anchor, 0, 0);
         // The next try succeeds.
         let again = begin(&mut fake, "again", &request);
         assert_eq!(drive(&mut fake, &again).exit_code, 0);
     }
+    hint
 }
 
 #[test]
@@ -62,7 +65,27 @@ fn the_last_line_of_a_log_says_why() {
 
 #[test]
 fn a_pod_that_ends_without_words() {
-    fails(Faults { pod_fails: Some((137, String::new())), ..Faults::default() }, 1, "failed");
+    let faults = Faults { pod_fails: Some((137, String::new())), ..Faults::default() };
+    assert_eq!(fails(faults, 1, "failed"), "run the same command again");
+}
+
+/// Who reads of a number alone would try the same again, for ever.
+#[test]
+fn a_pod_that_the_kernel_killed_for_its_memory() {
+    // It writes beforehand what it may not be able to say later.
+    let said =
+        json!({ "state": "failed", "message": "ended from outside", "hint": "if it is memory" });
+    let faults = Faults {
+        pod_fails: Some((137, said.to_string())),
+        out_of_memory: true,
+        ..Faults::default()
+    };
+    let hint = fails(faults.clone(), 1, "failed: OOMKilled: ended from outside");
+    assert!(hint.contains("`memory` in the Repository's ConfigMap"), "{hint}");
+    // Its successor is still far away when the time is over.
+    let faults = Faults { jobs_stand_still: true, ..faults };
+    let hint = fails(faults, 1, "has ended (OOMKilled), and job/mover-");
+    assert!(hint.contains("`memory` in the Repository's ConfigMap"), "{hint}");
 }
 
 #[test]

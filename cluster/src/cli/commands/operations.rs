@@ -4,8 +4,8 @@ use super::super::args;
 use super::super::output::Output;
 use crate::api::Api;
 use crate::engine::{
-    self, Failure, Key, Kind, MANAGER, Mandate, Meta, OWNER, Pod, ROLE, Request, SOURCE, STATE,
-    Selection, exit,
+    self, Failure, Key, Kind, MANAGER, Mandate, Meta, OWNER, Pod, RETAINED, ROLE, Request, SOURCE,
+    STATE, Selection, exit,
 };
 use crate::ops::operation::{self, Operation};
 use serde_json::{Value, json};
@@ -224,13 +224,12 @@ pub(super) async fn sweep(
         let meta = Meta::of(&object);
         let role = meta.labels.get(ROLE).map(String::as_str).unwrap_or_default();
         let owner = meta.labels.get(OWNER).map(String::as_str).unwrap_or_default();
-        // A base belongs to the next backup of its claim.
-        let of = meta.labels.get(SOURCE).map(String::as_str).unwrap_or_default();
-        let is_idle = role == "base" && !claims.contains(of);
+        let (may_go, is_idle) = may_go(&meta, &claims, given.bases);
         idle += usize::from(is_idle && !given.bases);
-        let may_go = role != "base" || is_idle && given.bases;
         // A restored claim belongs to its user, and a lookup removes itself.
-        if !may_go || alive.contains(owner) || ["target", "lookup"].contains(&role) {
+        // The job of a drill goes with it.
+        let others = ["target", "lookup", "drill", engine::MAINTENANCE];
+        if !may_go || alive.contains(owner) || others.contains(&role) {
             continue;
         }
         // It may have begun since they were listed.
@@ -253,8 +252,11 @@ pub(super) async fn sweep(
             json!({ "object": key.to_string(), "done": done }),
         ));
     }
-    let of =
-        |operation: &&&Operation| namespace.is_none_or(|at| operation.anchor.namespace() == at);
+    // A record of the controller goes with the object that it is for.
+    let of = |operation: &&&Operation| {
+        namespace.is_none_or(|at| operation.anchor.namespace() == at)
+            && !operation.found.meta.labels.contains_key(engine::FOR)
+    };
     for operation in ended.iter().filter(of) {
         let name = operation.anchor.key.to_string();
         let done = if dry_run { "would be removed" } else { "removed" };
@@ -270,6 +272,15 @@ pub(super) async fn sweep(
         ));
     }
     Ok(code)
+}
+
+/// Whether nobody may need a snapshot any more, and whether it is a base whose claim is gone. A base
+/// belongs to the next backup of its claim, and one that is retained to its user.
+fn may_go(meta: &Meta, claims: &BTreeSet<String>, bases: bool) -> (bool, bool) {
+    let label = |name: &str| meta.labels.get(name).map(String::as_str).unwrap_or_default();
+    let is_retained = label(ROLE) == "retained" || meta.labels.contains_key(RETAINED);
+    let is_idle = label(ROLE) == "base" && !is_retained && !claims.contains(label(SOURCE));
+    (!is_retained && (label(ROLE) != "base" || is_idle && bases), is_idle)
 }
 
 /// The uids of all claims.

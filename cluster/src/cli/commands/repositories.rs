@@ -1,12 +1,12 @@
 //! `kubectl mover repository`.
 
-use super::super::args::Settings;
+use super::super::args::{PodSecurity, Settings};
 use super::super::output::Output;
 use super::pair;
-use crate::api::Api;
-use crate::engine::{Failure, Key, Meta, Repository, exit};
+use crate::api::{Api, ApiError};
+use crate::engine::{Failure, Meta, Repository, exit};
 use crate::ops::repository::{self, Made};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// A Repository out of the flags.
@@ -15,6 +15,7 @@ async fn settle(
     namespace: &str,
     name: &str,
     given: &Settings,
+    as_object: bool,
 ) -> Result<Repository, Failure> {
     let url = given.url.clone().ok_or_else(|| {
         Failure::new(exit::USAGE, "a new Repository needs --url, such as s3://BUCKET/PREFIX")
@@ -26,6 +27,8 @@ async fn settle(
     }
     let cluster = match &given.cluster_name {
         Some(name) => name.clone(),
+        // The controller knows it.
+        None if as_object => String::new(),
         None => repository::cluster_name(api).await?,
     };
     Ok(Repository {
@@ -44,6 +47,8 @@ async fn settle(
         cpu: given.cpu.clone(),
         allowed_namespaces: given.allow_namespace.clone(),
         allow_mode_change: given.allow_mode_change,
+        restricted: given.job_security == PodSecurity::Restricted,
+        ..Repository::default()
     })
 }
 
@@ -55,14 +60,23 @@ pub(super) async fn make(
     given: &Settings,
     output: &Output,
 ) -> Result<Repository, Failure> {
-    let made = settle(api, namespace, name, given).await?;
+    let as_object = repository::kind::installed(api).await?;
+    let mut made = settle(api, namespace, name, given, as_object).await?;
     let key = match &given.key_file {
         None => None,
         Some(file) => Some(std::fs::read(file).map_err(|why| {
             Failure::new(exit::USAGE, format!("read --key-file {}: {why}", file.display()))
         })?),
     };
-    let done = repository::add(api, &made, key, |wait| output.waiting(wait)).await?;
+    let tell = |wait: &_| output.waiting(wait);
+    let done = match as_object {
+        true => {
+            let cluster = given.cluster_name.as_deref();
+            repository::add_object(api, &made, cluster, key, tell).await
+        }
+        false => repository::add(api, &made, key, tell).await,
+    }?;
+
     if let Made::Key { secret } = done {
         output.say(&format!(
             "The key of Repository {name} was made in {secret}. Without it no backup can be read.\n\
@@ -73,6 +87,9 @@ pub(super) async fn make(
         if let Err(why) = repository::told(api, &secret).await {
             tracing::debug!("{why}: it is told again the next time");
         }
+    }
+    if as_object {
+        made = repository::find(api, Some(&format!("{namespace}/{name}")), namespace).await?;
     }
     Ok(made)
 }
@@ -126,14 +143,26 @@ pub(super) async fn remove(
     name: &str,
     output: &Output,
 ) -> Result<u8, Failure> {
-    let key: Key = repository::key_of(namespace, name);
-    let Some(found) = api.get(&key).await? else {
-        let what = format!("there is no Repository {name} in namespace {namespace}");
-        return Err(Failure::new(exit::USAGE, what));
+    let object = repository::kind::key_of(namespace, name);
+    let map = repository::key_of(namespace, name);
+    // Whoever may not read our kind has none of it to remove.
+    let (key, found) = match api.get(&object).await {
+        Ok(Some(found)) => (object, found),
+        Ok(None) | Err(ApiError::Refused(_)) => match api.get(&map).await? {
+            Some(found) => (map, found),
+            None => {
+                let what = format!("there is no Repository {name} in namespace {namespace}");
+                return Err(Failure::new(exit::USAGE, what));
+            }
+        },
+        Err(why) => return Err(why.into()),
     };
     api.delete(&key, &Meta::of(&found).uid).await?;
-    let secret = found["data"]["keySecret"].as_str().unwrap_or("?");
-    let url = found["data"]["url"].as_str().unwrap_or("?");
+    let text = |of_object: &Value, of_map: &Value| {
+        of_object.as_str().or(of_map.as_str()).unwrap_or("?").to_owned()
+    };
+    let secret = text(&found["spec"]["keySecretRef"]["name"], &found["data"]["keySecret"]);
+    let url = text(&found["spec"]["url"], &found["data"]["url"]);
     output.result(
         &json!({ "removed": name, "keySecret": secret, "url": url }),
         &format!(

@@ -2,15 +2,16 @@
 
 use super::super::args;
 use super::super::output::Output;
-use super::{claim, pair, repositories};
+use super::{claim, objects, pair, repositories};
 use crate::api::Api;
 use crate::drive::{Times, show_bytes};
 use crate::engine::{
     COMPLETED, Detached, Failure, Key, Kind, Limits, Mandate, Observed, OnTimeout, Outcome,
-    Request, exit,
+    Repository, Request, exit,
 };
 use crate::hooks;
 use crate::ops::look::look;
+use crate::ops::objects::is_object;
 use crate::ops::sources::{self, Source, Sources};
 use crate::ops::{
     backup as backups, hook, in_place, lookup, operation, repository, restore as restores,
@@ -19,7 +20,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// An operation lives as long as its command.
+/// An operation without a controller lives as long as its command.
 fn waits(wait: bool) -> Result<(), Failure> {
     match wait {
         true => Ok(()),
@@ -46,11 +47,13 @@ pub(super) async fn backup(
     given: &args::Backup,
     output: &Output,
 ) -> Result<u8, Failure> {
-    waits(given.wait)?;
     let args::Sources { words, selector } = &given.sources;
     if sources::is_one_claim(words, selector.as_deref()) {
-        let done = back_up(api, (namespace, claim(&words[0])?), given, output).await?;
-        return report(&done, output);
+        let of = (namespace, claim(&words[0])?);
+        return match Box::pin(back_up(api, of, given, output)).await? {
+            Backed::Ended(done) => report(&done, output),
+            Backed::Made(what) => objects::made(&what, output),
+        };
     }
     if words.is_empty() && selector.is_none() {
         return Err(Failure::new(exit::USAGE, "name a claim or what uses it").hint(
@@ -59,7 +62,7 @@ pub(super) async fn backup(
     }
     let all =
         look(api, |seen| sources::expand(seen, namespace, words, selector.as_deref())).await?;
-    back_up_all(api, &all, given, output).await
+    Box::pin(back_up_all(api, &all, given, output)).await
 }
 
 /// One after the other, whatever becomes of each; the worst exit code.
@@ -74,9 +77,16 @@ async fn back_up_all(
     for (number, Source { namespace, name }) in all.claims.iter().enumerate() {
         let key = Key::new(Kind::PersistentVolumeClaim, namespace, name);
         output.say(&format!("{key}, {} of {}", number + 1, all.claims.len()));
-        let done = back_up(api, (namespace, name), given, output).await;
+        let done = Box::pin(back_up(api, (namespace, name), given, output)).await;
         let outcome = match done {
-            Ok(done) => done.outcome,
+            Ok(Backed::Ended(done)) => done.outcome,
+            Ok(Backed::Made(what)) => {
+                let cells = [key.to_string(), "made".to_owned(), what.clone()];
+                let empty = std::iter::repeat_n(String::new(), 4);
+                let record = json!({ "claim": key.to_string(), "result": "made", "object": what });
+                rows.push((cells.into_iter().chain(empty).collect(), record));
+                continue;
+            }
             Err(why) => why.into(),
         };
         let left = outcome.left.iter().map(String::as_str);
@@ -128,13 +138,21 @@ struct Done {
     seconds: Value,
 }
 
+/// What became of the backup of one claim.
+enum Backed {
+    /// It has ended.
+    Ended(Done),
+    /// A controller makes it.
+    Made(String),
+}
+
 /// One claim.
 async fn back_up(
     api: &Api,
     (namespace, name): (&str, &str),
     given: &args::Backup,
     output: &Output,
-) -> Result<Done, Failure> {
+) -> Result<Backed, Failure> {
     let begun = Instant::now();
     let mut labels = BTreeMap::new();
     for text in &given.label {
@@ -153,36 +171,55 @@ async fn back_up(
         (Err(why), Some(_)) if why.exit_code == exit::USAGE => {
             let text = given.repository.as_deref().unwrap_or(repository::DEFAULT_NAME);
             let (at, name) = text.split_once('/').unwrap_or((namespace, text));
-            repositories::make(api, at, name, &given.make, output).await?
+            Box::pin(repositories::make(api, at, name, &given.make, output)).await?
         }
         (Err(why), _) => return Err(why),
     };
+    if is_object(api, &place).await? {
+        let of = (namespace, name);
+        let made = Box::pin(objects::backup(api, of, &place, given, output)).await?;
+        let outcome = match made {
+            objects::Followed::Ended(outcome) => outcome,
+            objects::Followed::Made(what) => return Ok(Backed::Made(what)),
+        };
+        let volume = outcome.summary["volume"].as_str().unwrap_or_default().to_owned();
+        let text = said_of_backup(&volume, &place.url, &outcome.summary);
+        let seconds = json!({ "total": begun.elapsed().as_secs_f64() });
+        return Ok(Backed::Ended(Done { text, outcome, seconds }));
+    }
+    waits(given.wait)?;
     let options = backups::BackupOptions {
         snapshot_class: given.snapshot_class.clone(),
         storage_class: given.storage_class.clone(),
         keep_base: given.keep_base,
+        retain: None,
         whole: given.whole,
         hook: hook(&given.hook),
         labels,
         arguments: given.arguments.clone(),
         limits: limits(given.limits),
     };
-    let request = backups::request(api, namespace, name, &place, &options).await?;
+    let request = backups::request(api, namespace, name, &place, &options);
+    let request = Box::pin(request).await?;
     let source = request.source.uid.clone();
     let volume = request.volume.clone();
     let request = Request::Backup(Box::new(request));
-    let (outcome, times) = run(api, namespace, name, &source, &request, output).await?;
-    let summary = &outcome.summary;
-    let text = format!(
-        "backup {} of {volume} in {}\n{}, {} read, {} stored{}",
+    let run = Box::pin(run(api, namespace, name, &source, &request, output));
+    let (outcome, times) = run.await?;
+    let text = said_of_backup(&volume, &place.url, &outcome.summary);
+    Ok(Backed::Ended(Done { text, outcome, seconds: seconds(begun, times) }))
+}
+
+/// What is said of a backup that ended well.
+fn said_of_backup(volume: &str, url: &str, summary: &Value) -> String {
+    format!(
+        "backup {} of {volume} in {url}\n{}, {} read, {} stored{}",
         summary["backup_id"].as_str().unwrap_or_default(),
-        place.url,
         how(summary),
         size(&summary["read_bytes"]),
         size(&summary["stored_bytes"]),
         warnings(summary),
-    );
-    Ok(Done { text, outcome, seconds: seconds(begun, times) })
+    )
 }
 
 fn seconds(begun: Instant, times: Times) -> Value {
@@ -238,15 +275,49 @@ pub(super) async fn restore(
     given: &args::Restore,
     output: &Output,
 ) -> Result<u8, Failure> {
-    waits(given.wait)?;
     let target = claim(&given.to)?;
     let place = repository::find(api, given.repository.as_deref(), namespace).await?;
+    if is_object(api, &place).await? {
+        return Box::pin(restore_by_object(api, (namespace, target), &place, given, output)).await;
+    }
+    Box::pin(restore_here(api, (namespace, target), &place, given, output)).await
+}
+
+async fn restore_by_object(
+    api: &Api,
+    (namespace, target): (&str, &str),
+    place: &Repository,
+    given: &args::Restore,
+    output: &Output,
+) -> Result<u8, Failure> {
+    let begun = Instant::now();
+    let made = objects::restore(api, (namespace, target), place, given, output).await?;
+    let outcome = match made {
+        objects::Followed::Ended(outcome) => outcome,
+        objects::Followed::Made(what) => return objects::made(&what, output),
+    };
+    let text = said(target, namespace, &outcome.summary);
+    let seconds = json!({ "total": begun.elapsed().as_secs_f64() });
+    report(&Done { text, outcome, seconds }, output)
+}
+
+/// By this command itself.
+async fn restore_here(
+    api: &Api,
+    (namespace, target): (&str, &str),
+    place: &Repository,
+    given: &args::Restore,
+    output: &Output,
+) -> Result<u8, Failure> {
+    waits(given.wait)?;
     let options = restores::RestoreOptions {
         storage_class: given.storage_class.clone(),
         size: given.size.clone(),
         block: given.block,
         filesystem: given.filesystem.clone(),
         in_place: given.in_place,
+        before: None,
+        guard: None,
         detached: match given.assume_detached {
             true => Detached::Assumed,
             false => Detached::Seen,
@@ -258,7 +329,7 @@ pub(super) async fn restore(
     let to = (namespace, target);
     if let Some((anchor, stored)) = operation::handing_over(api, namespace, &source).await? {
         let asked = (given.backup.as_str(), given.in_place);
-        restores::goes_on(&stored, &anchor.key.name, asked, &place, to)?;
+        restores::goes_on(&stored, &anchor.key.name, asked, place, to)?;
         output.say(&format!("going on with {}: its data is proved", anchor.key));
         let begun = Instant::now();
         let request = Request::Restore(Box::new(stored));
@@ -266,7 +337,7 @@ pub(super) async fn restore(
         let done = operation::drive(api, &anchor, mandate, Observed::default(), tell).await?;
         return restored(to, done, begun, output);
     }
-    let request = restores::request(api, &given.backup, &place, to, &options, tell).await?;
+    let request = restores::request(api, &given.backup, place, to, &options, tell).await?;
     if given.in_place {
         in_place::allowed(api, &request).await?;
     }

@@ -12,7 +12,11 @@ use serde_json::Value;
 pub(super) fn check(look: &mut Look<'_>, of: &str) -> Planned<Option<Repository>> {
     let named = look.question.repository.as_deref();
     let object = format!("Repository {}", named.unwrap_or(place::DEFAULT_NAME));
-    let read = look.known(Level::Error, object, place::repository(look.seen, named, of))?;
+    let read = look.known(
+        Level::Error,
+        object,
+        place::repository(look.seen, named, of, place::DEFAULT_IMAGE),
+    )?;
     let Some(repository) = read else { return Ok(None) };
     namespace::of_jobs(look, &repository.namespace)?;
     keys(look, &repository)?;

@@ -4,129 +4,50 @@ use super::{DRIVER, Fake};
 use mover_cluster::engine::{Key, Kind, MODE_CHANGE, Meta};
 use serde_json::{Value, json};
 
+const SELECTED: &str = "volume.kubernetes.io/selected-node";
+const COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+const BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+
+/// Whether a volume is reserved for a claim, and may be bound to it.
+fn is_for(volume: &Value, claim: &Key, found: &Value) -> bool {
+    let holder = &volume["spec"]["claimRef"];
+    let class = |object: &Value| object["spec"]["volumeAttributesClassName"].clone();
+    holder["name"] == claim.name.as_str()
+        && holder["namespace"].as_str() == claim.namespace.as_deref()
+        && (holder["uid"].is_null() || holder["uid"] == Meta::of(found).uid.as_str())
+        && volume["spec"]["volumeMode"] == found["spec"]["volumeMode"]
+        && class(volume) == class(found)
+}
+
 impl Fake {
     /// One thing that some controller has to do; false where there is none.
     pub(crate) fn tick(&mut self) -> bool {
-        self.snapshots()
+        self.alone()
+            || self.snapshots()
             || self.contents()
             || self.claims()
             || self.volumes()
             || self.jobs()
             || self.pods()
             || self.attachments()
+            || self.quotas()
+    }
+
+    /// A quota is counted anew late, and at most every ten seconds.
+    fn quotas(&mut self) -> bool {
+        let counted = self.of_kind(Kind::VolumeSnapshot).len();
+        match &mut self.quota {
+            Some((_, used)) if *used != counted && self.now >= self.counts_at => {
+                *used = counted;
+                self.counts_at = self.now + std::time::Duration::from_secs(10);
+                true
+            }
+            _ => false,
+        }
     }
 
     pub(super) fn is_deleted(object: &Value) -> bool {
         object["metadata"]["deletionTimestamp"].is_string()
-    }
-
-    pub(super) fn snapshots(&mut self) -> bool {
-        for (key, snapshot) in self.of_kind(Kind::VolumeSnapshot) {
-            let content = snapshot["status"]["boundVolumeSnapshotContentName"].as_str();
-            let content = content.map(|name| Key::wide(Kind::VolumeSnapshotContent, name));
-            if Self::is_deleted(&snapshot) {
-                self.end_snapshot(&key, content);
-                return true;
-            }
-            let did = match content {
-                None => self.bind_snapshot(&key, &snapshot),
-                Some(content) => self.take_snapshot(&key, &snapshot, &content),
-            };
-            if did {
-                return true;
-            }
-        }
-        false
-    }
-
-    pub(super) fn end_snapshot(&mut self, key: &Key, content: Option<Key>) {
-        if let Some(content) = content {
-            let policy = self.get(&content).map(|at| at["spec"]["deletionPolicy"].clone());
-            if policy == Some("Delete".into()) {
-                self.change(&content, &json!({ "metadata": { "deletionTimestamp": "now" } }));
-            }
-        }
-        self.objects.remove(key);
-    }
-
-    pub(super) fn source_of(key: &Key, snapshot: &Value) -> Key {
-        let claim = snapshot["spec"]["source"]["persistentVolumeClaimName"].as_str();
-        let namespace = key.namespace.as_ref().expect("one");
-        Key::new(Kind::PersistentVolumeClaim, namespace, claim.expect("a claim"))
-    }
-
-    pub(super) fn bind_snapshot(&mut self, key: &Key, snapshot: &Value) -> bool {
-        let meta = Meta::of(snapshot);
-        if let Some(content) = snapshot["spec"]["source"]["volumeSnapshotContentName"].as_str() {
-            let name = Key::wide(Kind::VolumeSnapshotContent, content);
-            let Some(found) = self.get(&name) else { return false };
-            let handle = found["spec"]["source"]["snapshotHandle"].clone();
-            let back = json!({ "volumeSnapshotRef": { "uid": meta.uid } });
-            self.change(&name, &json!({ "spec": back, "status": { "snapshotHandle": handle } }));
-            self.change(key, &json!({ "status": { "boundVolumeSnapshotContentName": content } }));
-            return true;
-        }
-        let name = format!("snapcontent-{}", meta.uid);
-        let claim = Self::source_of(key, snapshot);
-        let mode = self.get(&claim).expect("it exists")["spec"]["volumeMode"].clone();
-        let uid = if self.faults.foreign_content { "another".to_owned() } else { meta.uid };
-        let back = json!({ "uid": uid, "namespace": key.namespace, "name": key.name });
-        self.create(&json!({
-            "kind": "VolumeSnapshotContent",
-            "metadata": { "name": name },
-            "spec": {
-                "driver": DRIVER,
-                "source": { "volumeHandle": self.handle_of(&claim) },
-                "deletionPolicy": "Retain",
-                "sourceVolumeMode": mode,
-                "volumeSnapshotRef": back,
-            },
-        }));
-        self.change(key, &json!({ "status": { "boundVolumeSnapshotContentName": name } }));
-        true
-    }
-
-    pub(super) fn take_snapshot(&mut self, key: &Key, snapshot: &Value, content: &Key) -> bool {
-        let Some(found) = self.get(content).cloned() else { return false };
-        if found["status"]["snapshotHandle"].is_null() {
-            if let Some(error) = &self.faults.snapshot_error {
-                let status = json!({ "status": { "error": { "message": error } } });
-                if snapshot["status"]["error"].is_null() {
-                    self.change(key, &status);
-                    return true;
-                }
-                return false;
-            }
-            let Some(data) = self.data_of(&Self::source_of(key, snapshot)) else { return false };
-            let data = if self.writes && !self.is_locked() { "torn".to_owned() } else { data };
-            let handle = format!("snap-{}", self.next());
-            self.storage.insert(handle.clone(), data);
-            self.change(content, &json!({ "status": { "snapshotHandle": handle } }));
-            self.change(
-                key,
-                &json!({ "status": { "creationTime": "then", "restoreSize": "1Gi" } }),
-            );
-            return true;
-        }
-        if snapshot["status"]["readyToUse"] != true && !self.faults.snapshot_never_ready {
-            self.change(key, &json!({ "status": { "readyToUse": true, "restoreSize": "1Gi" } }));
-            return true;
-        }
-        false
-    }
-
-    pub(super) fn contents(&mut self) -> bool {
-        for (key, content) in self.of_kind(Kind::VolumeSnapshotContent) {
-            if Self::is_deleted(&content) {
-                if content["spec"]["deletionPolicy"] == "Delete" {
-                    let handle = content["status"]["snapshotHandle"].as_str().unwrap_or_default();
-                    self.storage.remove(handle);
-                }
-                self.objects.remove(&key);
-                return true;
-            }
-        }
-        false
     }
 
     pub(super) fn handle_of(&self, claim: &Key) -> Option<String> {
@@ -147,6 +68,36 @@ impl Fake {
         })
     }
 
+    /// Makes the volume of a claim, if its source is there.
+    fn provision(&mut self, key: &Key, claim: &Value) -> bool {
+        let node = claim["metadata"]["annotations"][SELECTED].clone();
+        let data = match claim["spec"]["dataSource"]["name"].as_str() {
+            None => "empty".to_owned(),
+            Some(snapshot) => {
+                let namespace = key.namespace.as_ref().expect("one");
+                let Some(data) = self.snapshot_data(namespace, snapshot) else { return false };
+                data
+            }
+        };
+        let number = self.next();
+        let (name, handle) = (format!("pv-{number}"), format!("vol-{number}"));
+        self.storage.insert(handle.clone(), data);
+        self.create(&json!({
+            "kind": "PersistentVolume",
+            "metadata": { "name": name, "annotations": { "pv.kubernetes.io/provisioned-by": DRIVER } },
+            "spec": {
+                "csi": { "driver": DRIVER, "volumeHandle": handle },
+                "volumeMode": claim["spec"]["volumeMode"],
+                "storageClassName": claim["spec"]["storageClassName"],
+                "persistentVolumeReclaimPolicy": if self.faults.retains { "Retain" } else { "Delete" },
+                "volumeAttributesClassName": claim["spec"]["volumeAttributesClassName"],
+                "nodeAffinity": node,
+                "claimRef": { "namespace": key.namespace, "name": key.name, "uid": Meta::of(claim).uid },
+            },
+        }));
+        true
+    }
+
     pub(super) fn claims(&mut self) -> bool {
         for (key, claim) in self.of_kind(Kind::PersistentVolumeClaim) {
             if self.faults.owner_gone && claim["metadata"]["ownerReferences"][0]["uid"] == "1" {
@@ -163,49 +114,51 @@ impl Fake {
                 self.objects.remove(&key);
                 return true;
             }
-            if claim["status"]["phase"] == "Bound" || self.faults.volume_never_bound {
-                continue;
-            }
-            let meta = Meta::of(&claim);
-            if let Some(name) = claim["spec"]["volumeName"].as_str() {
-                let volume = Key::wide(Kind::PersistentVolume, name);
-                let Some(found) = self.get(&volume) else { continue };
-                let holder = &found["spec"]["claimRef"];
-                let fits = holder["name"] == key.name.as_str()
-                    && holder["namespace"].as_str() == key.namespace.as_deref()
-                    && (holder["uid"].is_null() || holder["uid"] == meta.uid.as_str())
-                    && found["spec"]["volumeMode"] == claim["spec"]["volumeMode"];
-                if fits {
-                    self.change(&volume, &json!({ "spec": { "claimRef": { "uid": meta.uid } }, "status": { "phase": "Bound" } }));
-                    self.change(&key, &json!({ "status": { "phase": "Bound", "capacity": { "storage": "1Gi" } } }));
+            if claim["status"]["phase"] == "Bound" || claim["status"]["phase"] == "Lost" {
+                if self.is_misbound(&claim) && claim["status"]["phase"] != "Lost" {
+                    self.change(&key, &json!({ "status": { "phase": "Lost" } }));
                     return true;
                 }
                 continue;
             }
-            let data = match claim["spec"]["dataSource"]["name"].as_str() {
-                None => "empty".to_owned(),
-                Some(snapshot) => {
-                    let namespace = key.namespace.as_ref().expect("one");
-                    let Some(data) = self.snapshot_data(namespace, snapshot) else { continue };
-                    data
+            if self.faults.volume_never_bound {
+                continue;
+            }
+            if let Some(name) = claim["spec"]["volumeName"].as_str() {
+                let volume = Key::wide(Kind::PersistentVolume, name);
+                let Some(found) = self.get(&volume) else { continue };
+                if is_for(found, &key, &claim) {
+                    self.bind(&volume, &key);
+                    return true;
                 }
-            };
-            let number = self.next();
-            let (name, handle) = (format!("pv-{number}"), format!("vol-{number}"));
-            self.storage.insert(handle.clone(), data);
-            self.create(&json!({
-                "kind": "PersistentVolume",
-                "metadata": { "name": name, "annotations": { "pv.kubernetes.io/provisioned-by": DRIVER } },
-                "spec": {
-                    "csi": { "driver": DRIVER, "volumeHandle": handle },
-                    "volumeMode": claim["spec"]["volumeMode"],
-                    "storageClassName": claim["spec"]["storageClassName"],
-                    "persistentVolumeReclaimPolicy": if self.faults.retains { "Retain" } else { "Delete" },
-                    "claimRef": { "namespace": key.namespace, "name": key.name, "uid": meta.uid },
-                },
-                "status": { "phase": "Bound" },
-            }));
-            self.change(&key, &json!({ "spec": { "volumeName": name }, "status": { "phase": "Bound", "capacity": { "storage": "1Gi" } } }));
+                continue;
+            }
+            let volumes = self.of_kind(Kind::PersistentVolume);
+            let reserved = volumes
+                .iter()
+                .find(|(_, found)| !Self::is_deleted(found) && is_for(found, &key, &claim));
+            if let Some((volume, _)) = reserved {
+                self.bind(volume, &key);
+                return true;
+            }
+            // A source that the provisioner does not know is a populator's.
+            if claim["spec"]["dataSourceRef"]["kind"] == "VolumeRestore" {
+                continue;
+            }
+            if self.faults.waits_for_consumer
+                && claim["metadata"]["annotations"][SELECTED].is_null()
+            {
+                // The scheduler chooses it for the first pod.
+                if self.pods_of(&key) {
+                    let notes = json!({ "annotations": { SELECTED: "node1" } });
+                    self.change(&key, &json!({ "metadata": notes }));
+                    return true;
+                }
+                continue;
+            }
+            if !self.provision(&key, &claim) {
+                continue;
+            }
             return true;
         }
         false
@@ -224,32 +177,93 @@ impl Fake {
         self.storage.get(content["status"]["snapshotHandle"].as_str()?).cloned()
     }
 
+    /// One write of the binding, the first that is not done: the volume's `claimRef`, its phase, the
+    /// claim's volume, its phase.
+    fn bind(&mut self, volume: &Key, claim: &Key) {
+        let (found, held) = (self.objects[volume].clone(), self.objects[claim].clone());
+        let uid = Meta::of(&held).uid;
+        if found["spec"]["claimRef"]["uid"] != uid.as_str() {
+            self.change(volume, &json!({ "spec": { "claimRef": { "uid": uid } } }));
+        } else if found["status"]["phase"] != "Bound" {
+            self.change(volume, &json!({ "status": { "phase": "Bound" } }));
+        } else if held["spec"]["volumeName"] != volume.name.as_str() {
+            let notes = json!({ COMPLETED: "yes", BY_CONTROLLER: "yes" });
+            let patch = json!({
+                "metadata": { "annotations": notes }, "spec": { "volumeName": volume.name },
+            });
+            self.change(claim, &patch);
+        } else {
+            let status = json!({ "phase": "Bound", "capacity": { "storage": "1Gi" } });
+            let notes = json!({ "annotations": { COMPLETED: "yes" } });
+            self.change(claim, &json!({ "metadata": notes, "status": status }));
+        }
+    }
+
+    /// A claim that was bound, and whose volume is another one's by now.
+    fn is_misbound(&self, claim: &Value) -> bool {
+        let Some(name) = claim["spec"]["volumeName"].as_str() else { return true };
+        let Some(volume) = self.get(&Key::wide(Kind::PersistentVolume, name)) else { return true };
+        let holder = &volume["spec"]["claimRef"];
+        !holder.is_null() && holder["uid"] != Meta::of(claim).uid.as_str()
+    }
+
+    /// What the controller of Kubernetes makes of volumes (`syncVolume`), and the provisioner.
     pub(super) fn volumes(&mut self) -> bool {
         for (key, volume) in self.of_kind(Kind::PersistentVolume) {
             let holder = &volume["spec"]["claimRef"];
             let claim = holder["name"].as_str().zip(holder["namespace"].as_str());
             let claim = claim.map(|(name, at)| Key::new(Kind::PersistentVolumeClaim, at, name));
-            let held = claim.as_ref().and_then(|claim| self.get(claim)).is_some_and(|claim| {
-                Meta::of(claim).uid == holder["uid"].as_str().unwrap_or_default()
-            });
+            let uid = holder["uid"].as_str().unwrap_or_default();
+            let held = claim.as_ref().and_then(|claim| self.get(claim));
+            let held = held.filter(|claim| Meta::of(claim).uid == uid).cloned();
             if Self::is_deleted(&volume) {
-                if held {
+                if held.is_some() {
                     continue;
                 }
                 self.objects.remove(&key);
                 return true;
             }
-            // The provisioner waits until it is detached.
-            let free = !held && !self.is_attached(&key.name);
-            if free && holder["uid"].is_string() && volume["status"]["phase"] == "Bound" {
-                if volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete" {
-                    let handle = volume["spec"]["csi"]["volumeHandle"].as_str().unwrap_or_default();
-                    self.storage.remove(handle);
-                    self.objects.remove(&key);
-                } else {
-                    self.change(&key, &json!({ "status": { "phase": "Released" } }));
+            let phase = volume["status"]["phase"].as_str().unwrap_or_default();
+            if uid.is_empty() {
+                if phase != "Available" {
+                    self.change(&key, &json!({ "status": { "phase": "Available" } }));
+                    return true;
                 }
-                return true;
+                continue;
+            }
+            match held.as_ref().map(|claim| claim["spec"]["volumeName"].as_str()) {
+                // The claim is bound next.
+                Some(None) => {}
+                Some(Some(name)) if name == key.name => {
+                    if phase != "Bound" {
+                        self.change(&key, &json!({ "status": { "phase": "Bound" } }));
+                        return true;
+                    }
+                }
+                // The claim has another volume.
+                Some(Some(_)) => {
+                    let by_controller =
+                        volume["metadata"]["annotations"][BY_CONTROLLER].is_string();
+                    let holder = if by_controller { Value::Null } else { json!({ "uid": null }) };
+                    let notes = json!({ "annotations": { BY_CONTROLLER: null } });
+                    let patch = json!({ "metadata": notes, "spec": { "claimRef": holder } });
+                    self.change(&key, &patch);
+                    return true;
+                }
+                None if phase != "Released" => {
+                    self.change(&key, &json!({ "status": { "phase": "Released" } }));
+                    return true;
+                }
+                None => {
+                    // The provisioner waits until it is detached.
+                    let goes = volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete";
+                    if goes && !self.is_attached(&key.name) {
+                        let handle = volume["spec"]["csi"]["volumeHandle"].as_str();
+                        self.storage.remove(handle.unwrap_or_default());
+                        self.objects.remove(&key);
+                        return true;
+                    }
+                }
             }
         }
         false
@@ -273,7 +287,7 @@ impl Fake {
             if job["status"]["conditions"].is_array() {
                 continue;
             }
-            if job["spec"]["suspend"] == true {
+            if job["spec"]["suspend"] == true || (self.faults.jobs_stand_still && found.is_some()) {
                 continue;
             }
             let Some(found) = found else {
@@ -289,6 +303,7 @@ impl Fake {
                     "spec": {
                         "claim": claim,
                         "args": job["spec"]["template"]["spec"]["containers"][0]["args"],
+                        "affinity": job["spec"]["template"]["spec"]["affinity"],
                     },
                     "status": { "phase": "Pending" },
                 }));
@@ -313,6 +328,9 @@ impl Fake {
 
     pub(super) fn pods(&mut self) -> bool {
         for (key, pod) in self.of_kind(Kind::Pod) {
+            if pod["spec"]["claim"].is_null() && pod["spec"]["args"].is_array() {
+                continue;
+            }
             let namespace = key.namespace.clone().expect("one");
             let claim = pod["spec"]["claim"].as_str();
             let claim = claim.map(|name| Key::new(Kind::PersistentVolumeClaim, &namespace, name));
@@ -328,6 +346,18 @@ impl Fake {
                     if self.faults.pod_never_begins {
                         continue;
                     }
+                    if self.keeps_away(&key, &pod) {
+                        let message = "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules.";
+                        let condition = json!({
+                            "type": "PodScheduled", "status": "False",
+                            "reason": "Unschedulable", "message": message,
+                        });
+                        if pod["status"]["conditions"].is_null() {
+                            self.change(&key, &json!({ "status": { "conditions": [condition] } }));
+                            return true;
+                        }
+                        continue;
+                    }
                     if let Some(volume) = volume {
                         let name = format!("attachment-{volume}");
                         self.create(&json!({
@@ -338,7 +368,10 @@ impl Fake {
                     }
                     self.change(
                         &key,
-                        &json!({ "status": { "phase": "Running", "containerStatuses": running } }),
+                        &json!({
+                            "spec": { "nodeName": "node1" },
+                            "status": { "phase": "Running", "conditions": [], "containerStatuses": running },
+                        }),
                     );
                     return true;
                 }
@@ -347,7 +380,11 @@ impl Fake {
                     let volume = volume.clone();
                     let Some((code, message)) = self.run(&pod, &volume) else { return true };
                     let phase = if code == 0 { "Succeeded" } else { "Failed" };
-                    let end = json!({ "exitCode": code, "message": message, "finishedAt": "then" });
+                    let mut end =
+                        json!({ "exitCode": code, "message": message, "finishedAt": "then" });
+                    if self.faults.out_of_memory {
+                        end["reason"] = "OOMKilled".into();
+                    }
                     let status = json!({ "phase": phase, "containerStatuses": [{ "state": { "terminated": end } }] });
                     self.change(&key, &json!({ "status": status }));
                     return true;
@@ -356,6 +393,24 @@ impl Fake {
             }
         }
         false
+    }
+
+    /// The scheduler has one node, and a rule of the pod keeps it away from another that is there.
+    fn keeps_away(&self, key: &Key, pod: &Value) -> bool {
+        let terms = &pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+        terms.as_array().into_iter().flatten().any(|term| {
+            let wanted = term["labelSelector"]["matchLabels"].as_object().expect("labels");
+            assert!(!wanted.is_empty() && term["topologyKey"] == "kubernetes.io/hostname");
+            self.of_kind(Kind::Pod).iter().any(|(other, found)| {
+                let labels = &found["metadata"]["labels"];
+                let phase = found["status"]["phase"].as_str().unwrap_or_default();
+                other != key
+                    && other.namespace == key.namespace
+                    && found["spec"]["nodeName"].is_string()
+                    && !["Succeeded", "Failed"].contains(&phase)
+                    && wanted.iter().all(|(name, value)| labels[name] == *value)
+            })
+        })
     }
 
     pub(super) fn attachments(&mut self) -> bool {

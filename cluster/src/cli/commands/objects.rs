@@ -1,0 +1,193 @@
+//! `backup` and `restore` where the Repository is an object: a controller does the work, and the
+//! command makes the object and follows it.
+
+use super::super::args;
+use super::super::output::Output;
+use super::pair;
+use crate::api::Api;
+use crate::engine::{Failure, Kind, Outcome, Repository, exit};
+use crate::kinds::{
+    AfterTimeout, BackupSource, Base, Deadlines, HookPair, Hooks, RepositoryRef, RestoreSource,
+    RestoreTarget, RetainSnapshot, SnapshotPolicy, VolumeBackupSpec, VolumeMode, VolumeRestoreSpec,
+    VolumeTemplate,
+};
+use crate::ops::objects;
+use crate::ops::restore::full_name;
+use serde_json::{Value, json};
+
+/// How it went, as far as it was waited for.
+pub(super) enum Followed {
+    /// It has ended.
+    Ended(Outcome),
+    /// It goes on by itself.
+    Made(String),
+}
+
+/// A VolumeBackup of one claim.
+pub(super) async fn backup(
+    api: &Api,
+    (namespace, name): (&str, &str),
+    place: &Repository,
+    given: &args::Backup,
+    output: &Output,
+) -> Result<Followed, Failure> {
+    if !given.arguments.is_empty() {
+        let what = "a VolumeBackup takes no arguments for `mover`";
+        return Err(Failure::new(exit::USAGE, what)
+            .hint("write what you need into its spec: kubectl explain volumebackup.spec"));
+    }
+    let spec = spec_of(name, namespace, place, given)?;
+    let (key, uid) = objects::make(api, Kind::VolumeBackup, namespace, name, &spec).await?;
+    if !given.wait {
+        return Ok(Followed::Made(key.to_string()));
+    }
+    output.progress(&format!("made {key}"));
+    let ended = objects::follow(api, &key, &uid, |text| output.progress(text)).await?;
+    let status = &ended["status"];
+    let summary = json!({
+        "backup_id": status["backupId"],
+        "volume": status["volume"],
+        "kind": status["changedBlocks"],
+        "read_bytes": status["figures"]["readBytes"],
+        "stored_bytes": status["figures"]["storedBytes"],
+        "warnings": status["warnings"],
+        "object": key.name,
+    });
+    Ok(Followed::Ended(outcome(&ended, summary)))
+}
+
+fn spec_of(
+    name: &str,
+    namespace: &str,
+    place: &Repository,
+    given: &args::Backup,
+) -> Result<VolumeBackupSpec, Failure> {
+    let notes = given.label.iter().map(|text| pair(text, "--label")).collect::<Result<_, _>>()?;
+    let policy = match given.keep_base {
+        Some(false) => SnapshotPolicy::Never,
+        _ => SnapshotPolicy::AsBase,
+    };
+    Ok(VolumeBackupSpec {
+        source: BackupSource { pvc: Some(name.to_owned()), ..BackupSource::default() },
+        repository_ref: reference(place, namespace),
+        snapshot_class_name: given.snapshot_class.clone(),
+        base: if given.whole { Base::None } else { Base::Auto },
+        hooks: hooks(&given.hook),
+        retain_snapshot: RetainSnapshot { policy, ..RetainSnapshot::default() },
+        volume: given
+            .storage_class
+            .clone()
+            .map(|class| VolumeTemplate { storage_class_name: Some(class) }),
+        notes,
+        deadlines: deadlines(given.limits),
+        ..VolumeBackupSpec::default()
+    })
+}
+
+fn reference(place: &Repository, namespace: &str) -> RepositoryRef {
+    RepositoryRef {
+        name: place.name.clone(),
+        namespace: (place.namespace != namespace).then(|| place.namespace.clone()),
+    }
+}
+
+fn hooks(given: &args::Hook) -> Option<Hooks> {
+    let pair = given.hook_before.clone().zip(given.hook_after.clone());
+    if given.hook_session.is_none() && pair.is_none() && given.fsfreeze.is_none() {
+        return None;
+    }
+    Some(Hooks {
+        pod: given.hook_pod.clone(),
+        container: given.hook_container.clone(),
+        session: given.hook_session.clone(),
+        pair: pair.map(|(before, after)| HookPair { before, after }),
+        fsfreeze: given.fsfreeze.clone(),
+        timeout_seconds: u32::try_from(given.hook_timeout).ok(),
+        on_timeout: match given.hook_on_timeout {
+            args::OnTimeout::Fail => AfterTimeout::Fail,
+            args::OnTimeout::Continue => AfterTimeout::Continue,
+        },
+    })
+}
+
+fn deadlines(given: args::Limits) -> Option<Deadlines> {
+    let seconds = |seconds: u64| u32::try_from(seconds).ok();
+    Some(Deadlines {
+        snapshot_seconds: seconds(given.snapshot_timeout),
+        volume_seconds: seconds(given.volume_timeout),
+        start_seconds: seconds(given.start_timeout),
+        total_seconds: None,
+    })
+}
+
+/// A VolumeRestore to one claim.
+pub(super) async fn restore(
+    api: &Api,
+    (namespace, target): (&str, &str),
+    place: &Repository,
+    given: &args::Restore,
+    output: &Output,
+) -> Result<Followed, Failure> {
+    let name = full_name(&given.backup, place, namespace)?;
+    let (volume, backup) = name.rsplit_once('@').unwrap_or((&name, "latest"));
+    let mode = match (given.block, &given.filesystem) {
+        (true, _) => Some(VolumeMode::Block),
+        (false, Some(_)) => Some(VolumeMode::Filesystem),
+        (false, None) => None,
+    };
+    let spec = VolumeRestoreSpec {
+        source: RestoreSource {
+            repository_ref: Some(reference(place, namespace)),
+            volume: Some(volume.to_owned()),
+            backup: Some(backup.to_owned()),
+            ..RestoreSource::default()
+        },
+        target: Some(RestoreTarget {
+            pvc: target.to_owned(),
+            in_place: given.in_place,
+            assume_detached: given.assume_detached,
+        }),
+        storage_class_name: given.storage_class.clone(),
+        size: given.size.clone(),
+        mode,
+        filesystem: given.filesystem.clone().filter(|text| !text.is_empty()),
+        deadlines: deadlines(given.limits),
+        ..VolumeRestoreSpec::default()
+    };
+    let (key, uid) = objects::make(api, Kind::VolumeRestore, namespace, target, &spec).await?;
+    if !given.wait {
+        return Ok(Followed::Made(key.to_string()));
+    }
+    output.progress(&format!("made {key}"));
+    let ended = objects::follow(api, &key, &uid, |text| output.progress(text)).await?;
+    let status = &ended["status"];
+    let summary = json!({
+        "backup_id": status["backupId"],
+        "volume": status["volume"],
+        "data_bytes": status["proof"]["dataBytes"],
+        "verified": status["proof"],
+        "object": key.name,
+    });
+    Ok(Followed::Ended(outcome(&ended, summary)))
+}
+
+fn outcome(ended: &Value, summary: Value) -> Outcome {
+    let status = &ended["status"];
+    let conditions = status["conditions"].as_array().into_iter().flatten();
+    let left = conditions
+        .filter(|at| at["type"] == "CleanedUp" && at["status"] == "False")
+        .filter_map(|at| at["message"].as_str().map(str::to_owned));
+    Outcome {
+        exit_code: objects::exit_code(ended),
+        message: status["message"].as_str().unwrap_or_default().to_owned(),
+        hint: None,
+        left: left.collect(),
+        summary,
+    }
+}
+
+/// What is said of an object that goes on by itself.
+pub(super) fn made(what: &str, output: &Output) -> Result<u8, Failure> {
+    output.result(&json!({ "made": what }), &format!("made {what}"));
+    Ok(0)
+}

@@ -1,0 +1,492 @@
+//! Attempts at one object's operation: records of the engine, begun, gone on with, and tried again.
+//!
+//! The records tell what was done, never the object's status. A record's name follows from the uid
+//! of its object and the number of the attempt, so two controllers make one record. Both may drive
+//! it: the engine bears two drivers. A record without our seal is followed by nobody here.
+
+use super::Context;
+use super::task::{Task, Why};
+use super::turns::{Limited, Turn};
+use crate::api::ApiError;
+use crate::drive::Driver;
+use crate::engine::{
+    self, Anchor, ConfigMap, FOR, Failure, Key, Kind, Mandate, Meta, Object, Observed, Outcome,
+    Progress, Request, SEAL, STATE, Wait, exit,
+};
+use crate::ops::operation::{self, random_text};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Failures that may pass are tried again so often unless the object says otherwise.
+pub(crate) const RETRIES: u32 = 2;
+/// What is not there yet may come: so long it is looked for before that counts as a failure.
+const PREFLIGHT: Duration = Duration::from_secs(300);
+const AGAIN_FIRST: Duration = Duration::from_secs(5);
+const AGAIN_MOST: Duration = Duration::from_secs(60);
+const DRIVER_CHARS: usize = 20;
+
+/// What an operation is for.
+#[derive(Debug, Clone)]
+pub(crate) struct Subject<'a> {
+    /// The task of the object.
+    pub(crate) task: &'a Task,
+    /// `backup` or `restore`.
+    pub(crate) word: &'static str,
+    /// Failures that may pass are tried again so often.
+    pub(crate) retries: u32,
+    /// All attempts together may take so long.
+    pub(crate) total: Option<Duration>,
+}
+
+impl Subject<'_> {
+    /// Until the object is being deleted, or its time is over.
+    async fn ended(&self) -> Why {
+        let time = async {
+            match self.total {
+                Some(total) => tokio::time::sleep_until(self.task.begun + total).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.task.deleted() => Why::Deleted,
+            () = time => Why::Deadline,
+        }
+    }
+
+    async fn ends_within(&self, time: Duration) -> Option<Why> {
+        tokio::time::timeout(time, self.ended()).await.ok()
+    }
+}
+
+/// What is told while an operation goes on.
+#[derive(Debug)]
+pub(crate) enum News<'a> {
+    /// Something comes first.
+    Waits(&'a str),
+    /// This attempt is under way, by this record.
+    Runs { attempt: u32, record: &'a str, request: &'a Request, progress: &'a Progress },
+}
+
+/// How an operation ended.
+#[derive(Debug)]
+pub(crate) struct Attempted {
+    /// How.
+    pub(crate) outcome: Outcome,
+    /// Number of the last attempt.
+    pub(crate) attempt: u32,
+    /// Name of its record.
+    pub(crate) record: String,
+    /// Uid of its record, which is the id of its backup.
+    pub(crate) uid: String,
+    /// Its request, if one was made and the seal on it is ours.
+    pub(crate) request: Option<Request>,
+    /// Why the controller ended it, if it did.
+    pub(crate) why: Option<Why>,
+}
+
+struct Record {
+    attempt: u32,
+    object: Object<ConfigMap>,
+}
+
+impl Record {
+    fn is_running(&self) -> bool {
+        self.object.meta.labels.get(STATE).map(String::as_str) != Some("ended")
+    }
+}
+
+/// The records of an object, oldest first. Others that claim to be are left out.
+fn records(context: &Context, subject: &Subject<'_>) -> Vec<Record> {
+    let prefix = prefix(subject);
+    let one = |raw: &Value| {
+        let meta = Meta::of(raw);
+        let attempt = meta.name.strip_prefix(&prefix)?.parse().ok()?;
+        if meta.namespace != subject.task.key.namespace {
+            return None;
+        }
+        let key = Key {
+            kind: Kind::ConfigMap,
+            namespace: meta.namespace.clone(),
+            name: meta.name.clone(),
+        };
+        let body = serde_json::from_value(raw.clone()).ok()?;
+        Some(Record { attempt, object: Object { key, meta, body } })
+    };
+    let mut all: Vec<Record> =
+        context.objects.records(&subject.task.uid).iter().filter_map(|raw| one(raw)).collect();
+    all.sort_by_key(|record| record.attempt);
+    all
+}
+
+fn prefix(subject: &Subject<'_>) -> String {
+    format!("mover-{}-{}-", subject.word, subject.task.uid)
+}
+
+/// Whether an operation of this object has not ended, so that its end has to be waited for.
+pub(crate) fn is_running(context: &Context, subject: &Subject<'_>) -> bool {
+    records(context, subject).iter().any(Record::is_running)
+}
+
+/// Whether anything was begun or noted for this object.
+pub(crate) fn has_record(context: &Context, subject: &Subject<'_>) -> bool {
+    !records(context, subject).is_empty()
+}
+
+/// Notes that all is done which comes only once.
+///
+/// # Errors
+///
+/// The API's.
+pub(crate) async fn note(
+    context: &Context,
+    subject: &Subject<'_>,
+    message: &str,
+) -> Result<(), Failure> {
+    let outcome = Outcome {
+        exit_code: 0,
+        message: message.to_owned(),
+        hint: None,
+        summary: Value::Null,
+        left: Vec::new(),
+    };
+    over(context, subject, 1, &outcome).await
+}
+
+/// How the operation ended, if it has: no attempt follows.
+pub(crate) fn ended(context: &Context, subject: &Subject<'_>) -> Option<Attempted> {
+    let last = records(context, subject).pop().filter(|record| !record.is_running())?;
+    let ended = ended_by(context, subject, &last)?;
+    is_last(&ended, subject).then_some(ended)
+}
+
+fn ended_by(context: &Context, subject: &Subject<'_>, record: &Record) -> Option<Attempted> {
+    let outcome = engine::outcome_of(&record.object)?;
+    let why = record.object.meta.annotations.get(engine::CANCEL).and_then(|text| Why::read(text));
+    Some(Attempted {
+        outcome,
+        attempt: record.attempt,
+        record: record.object.key.name.clone(),
+        uid: record.object.meta.uid.clone(),
+        request: sealed(context, subject, record).ok(),
+        why,
+    })
+}
+
+fn is_last(ended: &Attempted, subject: &Subject<'_>) -> bool {
+    ended.outcome.exit_code != exit::RETRYABLE || ended.attempt > subject.retries
+}
+
+/// Drives an object's operation to its end, with as many attempts as it has. `make` looks the
+/// request up; what it finds missing may come for a while.
+///
+/// # Errors
+///
+/// Nothing has ended: it is tried again later.
+pub(crate) async fn operate(
+    context: &Context,
+    subject: &Subject<'_>,
+    make: impl AsyncFn() -> Result<Request, Failure>,
+    limits: impl Fn(&Request) -> Vec<Limited>,
+    report: &dyn Fn(News<'_>),
+) -> Result<Attempted, Failure> {
+    loop {
+        let last = records(context, subject).pop();
+        if let Some(record) = &last
+            && record.is_running()
+        {
+            let request = match sealed(context, subject, record) {
+                Ok(request) => request,
+                Err(_) if subject.task.is_going() => {
+                    return removed(context, subject, record).await;
+                }
+                Err(why) => return Err(why),
+            };
+            let turn = context.turns.force(limits(&request));
+            let begun = Begun {
+                attempt: record.attempt,
+                key: record.object.key.clone(),
+                uid: record.object.meta.uid.clone(),
+                request,
+                seen: Observed::default(),
+            };
+            Box::pin(drive(context, subject, begun, turn, report)).await?;
+            continue;
+        }
+        let ended = last.as_ref().and_then(|last| ended_by(context, subject, last));
+        if let Some(ended) = ended {
+            if is_last(&ended, subject) {
+                return Ok(ended);
+            }
+            report(News::Waits(&format!(
+                "attempt {} failed and is made again: {}",
+                ended.attempt, ended.outcome.message
+            )));
+            let pause = AGAIN_FIRST * (1 << ended.attempt.min(5));
+            if let Some(why) = subject.ends_within(pause).await {
+                return Ok(Attempted { why: Some(why), ..ended });
+            }
+        }
+        let attempt = last.map_or(0, |record| record.attempt) + 1;
+        let Some((begun, turn)) = begin(context, subject, attempt, &make, &limits, report).await?
+        else {
+            // Its record is there now, whoever made it.
+            continue;
+        };
+        Box::pin(drive(context, subject, begun, turn, report)).await?;
+    }
+}
+
+/// Removes what a record made that is not ours any more: what has its uid, and nothing else.
+async fn removed(
+    context: &Context,
+    subject: &Subject<'_>,
+    record: &Record,
+) -> Result<Attempted, Failure> {
+    let anchor = Anchor { key: record.object.key.clone(), uid: record.object.meta.uid.clone() };
+    let seen = Observed::default();
+    let removal = operation::drive(&context.api, &anchor, Mandate::Removal, seen, |_| {}).await;
+    let outcome = match removal {
+        Ok((outcome, _)) => outcome,
+        // What nobody can read is left to `sweep`, and holds up no deletion.
+        Err(why) => {
+            tracing::warn!("{}: {why}; kubectl mover sweep removes what it made", subject.task.key);
+            why.into()
+        }
+    };
+    Ok(Attempted {
+        outcome,
+        attempt: record.attempt,
+        record: record.object.key.name.clone(),
+        uid: record.object.meta.uid.clone(),
+        request: None,
+        why: Some(Why::Deleted),
+    })
+}
+
+/// The request of a record, if it is ours.
+fn sealed(context: &Context, subject: &Subject<'_>, record: &Record) -> Result<Request, Failure> {
+    if context.seal.holds(&record.object, &subject.task.uid) {
+        return engine::request_of(&record.object);
+    }
+    let key = &record.object.key;
+    Err(Failure::new(
+        exit::INTEGRITY,
+        format!("{key} has no seal of this controller: somebody changed or made it"),
+    )
+    .hint(format!(
+        "find out who may change ConfigMaps there; kubectl mover cancel {} -n {} removes what it made, then delete it",
+        key.name,
+        key.namespace.as_deref().unwrap_or_default()
+    )))
+}
+
+/// An attempt that has a record.
+struct Begun {
+    attempt: u32,
+    key: Key,
+    uid: String,
+    request: Request,
+    seen: Observed,
+}
+
+/// Makes the record of an attempt once its turn has come; none where it ended before it began.
+async fn begin(
+    context: &Context,
+    subject: &Subject<'_>,
+    attempt: u32,
+    make: &impl AsyncFn() -> Result<Request, Failure>,
+    limits: &impl Fn(&Request) -> Vec<Limited>,
+    report: &dyn Fn(News<'_>),
+) -> Result<Option<(Begun, Turn)>, Failure> {
+    let looked_up = tokio::select! {
+        request = preflight(subject, make, report) => request,
+        why = subject.ended() => Err(why.failure()),
+    };
+    let request = match looked_up {
+        Ok(request) => request,
+        Err(failure) => return failed(context, subject, attempt, failure).await,
+    };
+    let has_waited = std::cell::Cell::new(false);
+    let waits = || {
+        has_waited.set(true);
+        report(News::Waits(
+            "it waits for its turn: as many operations run as the Repository allows, or another one of this claim",
+        ));
+    };
+    let turn = tokio::select! {
+        turn = context.turns.take(limits(&request), waits) => turn,
+        why = subject.ended() => return failed(context, subject, attempt, why.failure()).await,
+    };
+    // After a long time what the request says may be otherwise.
+    let request = match has_waited.get() {
+        false => request,
+        true => match make().await {
+            Ok(request) => request,
+            Err(failure) => return failed(context, subject, attempt, failure).await,
+        },
+    };
+    let name = format!("{}{attempt}", prefix(subject));
+    let namespace = subject.task.key.namespace.as_deref().unwrap_or_default();
+    let source = operation::source_of(&request);
+    let mut object = engine::anchor(&name, namespace, &source, &request);
+    let key = Key::new(Kind::ConfigMap, namespace, &name);
+    let seal = context.seal.of(&key, &subject.task.uid, &request.text());
+    mark(&mut object, subject, Some(seal));
+    let Some(made) = create(context, object).await? else { return Ok(None) };
+    let uid = Meta::of(&made).uid;
+    let anchor = Anchor { key: key.clone(), uid: uid.clone() };
+    let mut seen = Observed::default();
+    seen.set_object(key.clone(), Some(made));
+    operation::nothing_made(&mut seen, &anchor, &request);
+    Ok(Some((Begun { attempt, key, uid, request, seen }, turn)))
+}
+
+/// Whose record it is.
+fn mark(object: &mut Value, subject: &Subject<'_>, seal: Option<String>) {
+    let metadata = &mut object["metadata"];
+    metadata["labels"][FOR] = subject.task.uid.clone().into();
+    if let Some(seal) = seal {
+        metadata["annotations"] = json!({ SEAL: seal });
+    }
+    metadata["ownerReferences"] = json!([subject.task.reference()]);
+}
+
+/// Makes a record, which may be there already; none where somebody else made it.
+async fn create(context: &Context, object: Value) -> Result<Option<Value>, Failure> {
+    let key = engine::key_of(&object);
+    match context.api.create(&object).await {
+        Ok(made) => {
+            context.objects.wrote(made.clone());
+            Ok(Some(made))
+        }
+        Err(ApiError::Conflict(why)) => {
+            let found = context.api.get(&key).await?.ok_or(why)?;
+            let of = Meta::of(&found).labels.get(FOR).cloned();
+            if of.as_deref() != object["metadata"]["labels"][FOR].as_str() {
+                return Err(Failure::new(exit::USAGE, format!("{key} exists and is not ours"))
+                    .hint(format!("{} shows where it comes from; delete it", key.shown_by())));
+            }
+            context.objects.wrote(found);
+            Ok(None)
+        }
+        Err(why) => Err(why.into()),
+    }
+}
+
+/// An attempt that ended before it began has a record of that, so nobody makes it once more.
+async fn failed<T>(
+    context: &Context,
+    subject: &Subject<'_>,
+    attempt: u32,
+    failure: Failure,
+) -> Result<Option<T>, Failure> {
+    over(context, subject, attempt, &Outcome::from(failure)).await?;
+    Ok(None)
+}
+
+/// A record of what has ended already.
+async fn over(
+    context: &Context,
+    subject: &Subject<'_>,
+    attempt: u32,
+    outcome: &Outcome,
+) -> Result<(), Failure> {
+    let name = format!("{}{attempt}", prefix(subject));
+    let namespace = subject.task.key.namespace.as_deref().unwrap_or_default();
+    let key = Key::new(Kind::ConfigMap, namespace, &name);
+    let outcome = serde_json::to_string(outcome).expect("its keys are texts");
+    let metadata = json!({
+        "name": name,
+        "namespace": namespace,
+        "labels": {
+            "app.kubernetes.io/managed-by": engine::MANAGER,
+            engine::ROLE: subject.word,
+            STATE: "ended",
+        },
+    });
+    let mut object = engine::object(&key, metadata, json!({ "data": { "outcome": outcome } }));
+    mark(&mut object, subject, None);
+    create(context, object).await?;
+    Ok(())
+}
+
+/// The request; what is missing is looked for again for a while.
+async fn preflight(
+    subject: &Subject<'_>,
+    make: &impl AsyncFn() -> Result<Request, Failure>,
+    report: &dyn Fn(News<'_>),
+) -> Result<Request, Failure> {
+    let since = tokio::time::Instant::now();
+    let mut pause = AGAIN_FIRST;
+    loop {
+        let why = match make().await {
+            Ok(request) => return Ok(request),
+            Err(why) => why,
+        };
+        // A server that has just begun knows no rights yet, so a refusal may pass too.
+        let is_final = matches!(why.exit_code, exit::INTEGRITY | exit::BUG);
+        if is_final || since.elapsed() >= PREFLIGHT {
+            return Err(why);
+        }
+        report(News::Waits(&why.to_string()));
+        subject.task.changed(pause).await;
+        pause = (pause * 2).min(AGAIN_MOST);
+    }
+}
+
+/// Drives an attempt to its end. Its object's deletion, and its deadline, cancel it.
+async fn drive(
+    context: &Context,
+    subject: &Subject<'_>,
+    begun: Begun,
+    turn: Turn,
+    report: &dyn Fn(News<'_>),
+) -> Result<(), Failure> {
+    let Begun { attempt, key, uid, request, seen } = begun;
+    let anchor = Anchor { key, uid };
+    let mandate = Mandate::Request(&request);
+    let mut driver = Driver::new(&context.api, seen.named(random_text(DRIVER_CHARS)?));
+    let said = std::cell::RefCell::new(Progress::default());
+    let tell = |wait: &Wait| {
+        report(News::Waits(&wait.why));
+        let progress = said.borrow();
+        let record = &anchor.key.name;
+        report(News::Runs { attempt, record, request: &request, progress: &progress });
+    };
+    let plan = |seen: &Observed| {
+        let progress = engine::progress(&anchor, &request, seen);
+        said.borrow_mut().learn(progress);
+        engine::plan(&anchor, mandate, seen)
+    };
+    let driven = driver.run(plan, Some(anchor.key.clone().into()), tell);
+    tokio::pin!(driven);
+    let outcome = tokio::select! {
+        outcome = &mut driven => outcome,
+        why = subject.ended() => {
+            cancel(context, &anchor, why).await?;
+            driven.await
+        }
+    };
+    let progress = said.borrow().clone();
+    report(News::Runs {
+        attempt,
+        record: &anchor.key.name,
+        request: &request,
+        progress: &progress,
+    });
+    drop(turn);
+    outcome?;
+    // The watch may be behind; the record is read once more, so that its end is known here.
+    if let Some(found) = context.api.get(&anchor.key).await? {
+        context.objects.wrote(found);
+    }
+    Ok(())
+}
+
+async fn cancel(context: &Context, anchor: &Anchor, why: Why) -> Result<(), Failure> {
+    let patch = json!({ "metadata": { "annotations": { engine::CANCEL: why.text() } } });
+    match context.api.patch(&anchor.key, (&anchor.uid, None), &patch).await {
+        Ok(_) | Err(ApiError::Absent(_)) => Ok(()),
+        Err(why) => Err(why.into()),
+    }
+}

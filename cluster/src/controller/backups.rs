@@ -1,0 +1,478 @@
+//! A VolumeBackup: one operation of one claim, or one VolumeBackup for each claim of a selector.
+
+use super::attempts::{self, Attempted, News, Subject};
+use super::places::place;
+use super::status::{self, Is, Live};
+use super::task::{Pause, Task, Why};
+use super::turns::Limited;
+use super::{Context, marks};
+use crate::drive::show_bytes;
+use crate::engine::{
+    self, Failure, Limits, Meta, OPERATION, OnTimeout, Progress, Request, SCHEDULED, Stage, exit,
+};
+use crate::hooks;
+use crate::kinds::{
+    self, Base, Deadlines, DeletionPolicy, Figures, Phase, RetainSnapshot, SnapshotPolicy,
+    SnapshotStatus, VolumeBackup, VolumeBackupSpec, VolumeBackupStatus,
+};
+use crate::ops::look::look;
+use crate::ops::{backup as ops, hook, lookup};
+use serde_json::Value;
+use std::time::Duration;
+
+mod many;
+
+pub(super) use many::PART_OF;
+
+/// Most operations at once of a Repository that says nothing else.
+const AT_ONCE: u32 = 10;
+
+/// The next thing that a VolumeBackup asks for.
+pub(super) async fn work(context: &Context, task: &Task) -> Result<Pause, Failure> {
+    let Some((meta, backup)) = task.read::<Box<VolumeBackup>>()? else { return Ok(Pause::Changed) };
+    let subject = subject(task, &backup.spec);
+    let is_going = meta.deletion_timestamp.is_some();
+    if let Some(recorded) = &backup.spec.source.recorded {
+        if is_going {
+            let stored = Some((recorded.volume.as_str(), recorded.backup_id.as_str()));
+            return Box::pin(gone(context, task, &backup, stored)).await;
+        }
+        return Box::pin(recorded_already(context, task, &meta, &backup)).await;
+    }
+    if backup.spec.source.selector.is_some() {
+        return Box::pin(many::work(context, task, &meta, &backup)).await;
+    }
+    if is_going && !attempts::is_running(context, &subject) {
+        let ended = attempts::ended(context, &subject);
+        let stored = ended.as_ref().and_then(stored);
+        let stored = stored.as_ref().map(|(volume, id)| (volume.as_str(), id.as_str()));
+        return Box::pin(gone(context, task, &backup, stored)).await;
+    }
+    if let Some(ended) = attempts::ended(context, &subject) {
+        return Box::pin(close(context, task, &meta, &backup, &ended)).await;
+    }
+    if !is_going {
+        marks::put(context, task, OPERATION).await?;
+    }
+    let ended = Box::pin(operate(context, &subject, &meta, &backup)).await?;
+    if !is_going {
+        return Box::pin(close(context, task, &meta, &backup, &ended)).await;
+    }
+    // It is looked at once more, as its deletion goes on.
+    Ok(Pause::Within(Duration::ZERO))
+}
+
+pub(super) fn subject<'a>(task: &'a Task, spec: &VolumeBackupSpec) -> Subject<'a> {
+    let total = spec.deadlines.as_ref().and_then(|at| at.total_seconds);
+    Subject {
+        task,
+        word: "backup",
+        retries: spec.retries.unwrap_or(attempts::RETRIES),
+        total: total.map(|seconds| Duration::from_secs(seconds.into())),
+    }
+}
+
+/// Volume and id of the stored backup that an operation made. What the record says of its end is not
+/// sealed: others may write it, and it must not lead to a backup that is not theirs.
+fn stored(ended: &Attempted) -> Option<(String, String)> {
+    let Some(Request::Backup(backup)) = &ended.request else { return None };
+    let is_good = ended.outcome.exit_code == 0;
+    is_good.then(|| (backup.volume.clone(), ended.uid.clone()))
+}
+
+/// The backup that a VolumeBackup stands for, if there is one: its Repository, volume and id.
+pub(super) fn found(
+    context: &Context,
+    task: &Task,
+    backup: &VolumeBackup,
+) -> Option<(String, String)> {
+    if let Some(recorded) = &backup.spec.source.recorded {
+        return Some((recorded.volume.clone(), recorded.backup_id.clone()));
+    }
+    let ended = attempts::ended(context, &subject(task, &backup.spec))?;
+    stored(&ended)
+}
+
+async fn operate(
+    context: &Context,
+    subject: &Subject<'_>,
+    meta: &Meta,
+    backup: &VolumeBackup,
+) -> Result<Attempted, Failure> {
+    let namespace = meta.namespace.as_deref().unwrap_or_default();
+    let claim = backup.spec.source.pvc.as_deref().unwrap_or_default();
+    let make = async || {
+        let (place, repository) = place(context, &backup.spec.repository_ref, namespace)?;
+        let options = options(&backup.spec, repository.spec.immutable_for.as_deref());
+        let request = ops::request(&context.api, namespace, claim, &place, &options).await?;
+        is_free(context, &request).await?;
+        Ok(Request::Backup(Box::new(request)))
+    };
+    let live = Live::new();
+    let current = std::cell::RefCell::new(begun(context, meta, backup));
+    let report = |report: News<'_>| {
+        let mut status = current.borrow_mut();
+        told(context, subject.task, &mut status, &report);
+        live.set(status.clone());
+    };
+    let limits = |request: &Request| limits(context, &backup.spec, namespace, request);
+    tokio::select! {
+        ended = attempts::operate(context, subject, make, limits, &report) => ended,
+        () = live.write(context, subject.task) => unreachable!("it writes for ever"),
+    }
+}
+
+/// Whether no command of somebody works on the claim: this backup waits for it.
+async fn is_free(context: &Context, request: &engine::Backup) -> Result<(), Failure> {
+    let engine::ClaimRef { namespace, name, uid } = &request.source;
+    let key = engine::source_lease(namespace, uid);
+    let holder = look(&context.api, |seen| {
+        let Some(lease) = seen.find::<engine::Lease>(&key)? else { return Ok(None) };
+        engine::choice::holder(seen, &lease)
+    });
+    match holder.await? {
+        None => Ok(()),
+        Some((of, holder)) => Err(Failure::new(
+            exit::RETRYABLE,
+            format!("{holder} in namespace {of} is at work on pvc/{name} already"),
+        )),
+    }
+}
+
+/// Most operations at once, of all that a request has a part in.
+pub(super) fn limits(
+    context: &Context,
+    spec: &VolumeBackupSpec,
+    namespace: &str,
+    request: &Request,
+) -> Vec<Limited> {
+    let found = place(context, &spec.repository_ref, namespace).ok();
+    let concurrency = found.and_then(|(_, repository)| repository.spec.concurrency);
+    limits_of(concurrency.as_ref(), request)
+}
+
+/// The same by what a Repository says.
+pub(super) fn limits_of(
+    concurrency: Option<&kinds::Concurrency>,
+    request: &Request,
+) -> Vec<Limited> {
+    let (repository, class, claim) = match request {
+        Request::Backup(backup) => {
+            (&backup.repository, &backup.storage_class, format!("uid {}", backup.source.uid))
+        }
+        Request::Restore(restore) => (
+            &restore.repository,
+            &restore.storage_class,
+            format!("to {}/{}", restore.namespace, restore.claim),
+        ),
+    };
+    let of = format!("{}/{}", repository.namespace, repository.name);
+    let most = concurrency.and_then(|at| at.repository).unwrap_or(AT_ONCE);
+    let mut limits = vec![
+        Limited { name: format!("claim {claim}"), most: 1 },
+        Limited { name: format!("repository {of}"), most: most as usize },
+    ];
+    if let Some(most) = concurrency.and_then(|at| at.storage_class) {
+        limits.push(Limited { name: format!("class {of} {class}"), most: most as usize });
+    }
+    limits
+}
+
+fn options(spec: &VolumeBackupSpec, immutable_for: Option<&str>) -> ops::BackupOptions {
+    let mut arguments = Vec::new();
+    arguments.extend(immutable_for.map(|time| format!("--retain-for={time}")));
+    arguments.extend(spec.max_upload.iter().map(|most| format!("--max-upload={most}")));
+    arguments.extend(spec.max_requests.map(|most| format!("--max-requests={most}")));
+    arguments.extend(spec.fail_on_degraded.then(|| "--fail-on-degraded".to_owned()));
+    let RetainSnapshot { policy, count, days } = &spec.retain_snapshot;
+    ops::BackupOptions {
+        snapshot_class: spec.snapshot_class_name.clone(),
+        storage_class: spec.volume.as_ref().and_then(|at| at.storage_class_name.clone()),
+        keep_base: (*policy == SnapshotPolicy::Never).then_some(false),
+        retain: (*policy == SnapshotPolicy::Keep)
+            .then_some(engine::Retain { count: *count, days: *days }),
+        whole: spec.base == Base::None,
+        hook: spec.hooks.as_ref().map(hook_of),
+        labels: spec.notes.clone(),
+        arguments,
+        limits: deadlines(spec.deadlines.as_ref()),
+    }
+}
+
+/// Bounds on each step.
+pub(super) fn deadlines(given: Option<&Deadlines>) -> Limits {
+    let usual = Limits::default();
+    let Some(given) = given else { return usual };
+    Limits {
+        snapshot_seconds: given.snapshot_seconds.map_or(usual.snapshot_seconds, u64::from),
+        volume_seconds: given.volume_seconds.map_or(usual.volume_seconds, u64::from),
+        start_seconds: given.start_seconds.map_or(usual.start_seconds, u64::from),
+        removal_seconds: usual.removal_seconds,
+    }
+}
+
+fn hook_of(hooks: &kinds::Hooks) -> hook::HookOptions {
+    let commands = match (&hooks.session, &hooks.pair, &hooks.fsfreeze) {
+        (Some(command), ..) => hooks::session(command),
+        (None, Some(pair), _) => hooks::pair(&pair.before, &pair.after),
+        (None, None, path) => hooks::fsfreeze(path.as_deref().unwrap_or_default()),
+    };
+    hook::HookOptions {
+        pod: hooks.pod.clone(),
+        container: hooks.container.clone(),
+        commands,
+        timeout_seconds: hooks.timeout_seconds.unwrap_or(60).into(),
+        on_timeout: match hooks.on_timeout {
+            kinds::AfterTimeout::Fail => OnTimeout::Fail,
+            kinds::AfterTimeout::Continue => OnTimeout::Continue,
+        },
+    }
+}
+
+/// The status of a backup that has just been taken up, or was before.
+fn begun(context: &Context, meta: &Meta, backup: &VolumeBackup) -> VolumeBackupStatus {
+    let mut status = backup.status.clone().unwrap_or_default();
+    status.phase = Phase::Pending;
+    status.claim = backup.spec.source.pvc.clone().unwrap_or_default();
+    status.scheduled_time = meta.annotations.get(SCHEDULED).cloned();
+    let now = status::now(context);
+    let at = (generation(backup), now.as_str());
+    status::set(&mut status.conditions, "Complete", (Is::Unknown, "Waits"), "", at);
+    status
+}
+
+fn generation(backup: &VolumeBackup) -> i64 {
+    backup.metadata.generation.unwrap_or_default()
+}
+
+/// What a report says, in the status.
+fn told(context: &Context, task: &Task, status: &mut VolumeBackupStatus, report: &News<'_>) {
+    let now = status::now(context);
+    let generation = task.object().map_or(0, |object| status::generation(&object));
+    let at = (generation, now.as_str());
+    match report {
+        News::Waits(why) => {
+            status.message = (*why).to_owned();
+            let reason = if status.phase == Phase::Running { "Runs" } else { "Waits" };
+            status::set(&mut status.conditions, "Complete", (Is::Unknown, reason), why, at);
+        }
+        News::Runs { attempt, record, request, progress } => {
+            status.phase = Phase::Running;
+            status.attempts = *attempt;
+            status.record = Some((*record).to_owned());
+            if let Request::Backup(request) = request {
+                status.volume = Some(request.volume.clone());
+                progressed(status, &request.driver, request.hook.is_some(), progress, at);
+            }
+        }
+    }
+}
+
+fn progressed(
+    status: &mut VolumeBackupStatus,
+    driver: &str,
+    has_hook: bool,
+    progress: &Progress,
+    at: (i64, &str),
+) {
+    let stages = [
+        ("SnapshotTaken", &progress.snapshot, "Ready", "NotReady"),
+        ("VolumeReady", &progress.volume, "Bound", "Unbound"),
+        ("Moved", &progress.moved, "JobEnded", "JobRuns"),
+    ];
+    for (kind, stage, done, open) in stages {
+        match stage {
+            Stage::Unknown => {}
+            Stage::Open => status::set(&mut status.conditions, kind, (Is::False, open), "", at),
+            Stage::Done => status::set(&mut status.conditions, kind, (Is::True, done), "", at),
+        }
+    }
+    if let Some(text) = progress.quiesced.as_deref().filter(|_| has_hook) {
+        match text {
+            "true" => status::set(&mut status.conditions, "Quiesced", (Is::True, "Held"), "", at),
+            why => {
+                status::set(&mut status.conditions, "Quiesced", (Is::False, "LetGoEarly"), why, at);
+            }
+        }
+    }
+    if let Some(name) = &progress.snapshot_name {
+        status.snapshot = Some(SnapshotStatus {
+            name: name.clone(),
+            driver: driver.to_owned(),
+            handle: progress.snapshot_handle.clone(),
+        });
+    }
+    status.cut_time = progress.cut_time.clone().or(status.cut_time.take());
+}
+
+/// Writes how it ended, and takes our mark off where nothing is left to do.
+async fn close(
+    context: &Context,
+    task: &Task,
+    meta: &Meta,
+    backup: &VolumeBackup,
+    ended: &Attempted,
+) -> Result<Pause, Failure> {
+    // What was written meanwhile.
+    let written = task.read::<Box<VolumeBackup>>()?.and_then(|(_, backup)| backup.status);
+    let mut status = written.unwrap_or_else(|| begun(context, meta, backup));
+    over(context, backup, meta, ended, &mut status);
+    status::write(context, task, &status).await?;
+    if backup.spec.deletion_policy == DeletionPolicy::Retain {
+        marks::take_off(context, task, OPERATION).await?;
+    } else {
+        marks::put(context, task, OPERATION).await?;
+    }
+    Ok(Pause::Changed)
+}
+
+fn over(
+    context: &Context,
+    backup: &VolumeBackup,
+    meta: &Meta,
+    ended: &Attempted,
+    status: &mut VolumeBackupStatus,
+) {
+    let Attempted { outcome, attempt, record, request, why, .. } = ended;
+    let now = status::now(context);
+    let at = (generation(backup), now.as_str());
+    let is_good = outcome.exit_code == 0;
+    status.phase = if is_good { Phase::Completed } else { Phase::Failed };
+    status.attempts = *attempt;
+    status.record = Some(record.clone());
+    status.claim = backup.spec.source.pvc.clone().unwrap_or_default();
+    status.scheduled_time = meta.annotations.get(SCHEDULED).cloned();
+    status.message = match &outcome.hint {
+        Some(hint) => format!("{}; {hint}", outcome.message),
+        None => outcome.message.clone(),
+    };
+    if *why == Some(Why::Deadline) {
+        status.message = "all its time (deadlines.totalSeconds) was over before it was done".into();
+    }
+    let reason = reason(outcome.exit_code, *why);
+    let is = if is_good { Is::True } else { Is::False };
+    status::set(&mut status.conditions, "Complete", (is, reason), &status.message.clone(), at);
+    let (is, reason) = match outcome.left.is_empty() {
+        true => (Is::True, "NothingLeft"),
+        false => (Is::False, "Left"),
+    };
+    status::set(&mut status.conditions, "CleanedUp", (is, reason), &outcome.left.join("; "), at);
+    if let Some(Request::Backup(request)) = request {
+        status.volume = Some(request.volume.clone());
+    }
+    if is_good {
+        figures(&outcome.summary, status);
+        status::set(&mut status.conditions, "Moved", (Is::True, "JobEnded"), "", at);
+        // The first time that anybody saw it.
+        status.completion_time.get_or_insert_with(|| now.clone());
+    }
+}
+
+/// The word for an exit code.
+pub(super) const fn reason(exit_code: u8, why: Option<Why>) -> &'static str {
+    match (why, exit_code) {
+        (Some(Why::Deadline), _) => "DeadlineExceeded",
+        (Some(Why::Deleted), _) => "Deleted",
+        (None, 0) => "Complete",
+        (None, exit::USAGE) => "Unusable",
+        (None, exit::INTEGRITY) => "Damaged",
+        (None, exit::DENIED) => "Denied",
+        (None, exit::CANCELLED) => "Cancelled",
+        (None, exit::BUG) => "Bug",
+        (None, 5) => "Degraded",
+        (None, 6) => "BoundReached",
+        (None, _) => "Failed",
+    }
+}
+
+fn figures(summary: &Value, status: &mut VolumeBackupStatus) {
+    let number = |name: &str| summary[name].as_i64().unwrap_or_default();
+    let bytes = |name: &str| show_bytes(summary[name].as_u64().unwrap_or_default());
+    status.backup_id = summary["backup_id"].as_str().map(str::to_owned);
+    status.changed_blocks = summary["kind"].as_str().map(str::to_owned);
+    status.figures = Some(Figures {
+        size_bytes: number("size_bytes"),
+        read_bytes: number("read_bytes"),
+        stored_bytes: number("stored_bytes"),
+    });
+    status.read = Some(bytes("read_bytes"));
+    status.stored = Some(bytes("stored_bytes"));
+    let lists = ["warnings", "degraded"].into_iter().filter_map(|name| summary[name].as_array());
+    status.warnings = lists.flatten().filter_map(Value::as_str).map(str::to_owned).collect();
+}
+
+/// A backup that the repository had before its object.
+async fn recorded_already(
+    context: &Context,
+    task: &Task,
+    meta: &Meta,
+    backup: &VolumeBackup,
+) -> Result<Pause, Failure> {
+    let Some(recorded) = &backup.spec.source.recorded else { return Ok(Pause::Changed) };
+    let mut status = backup.status.clone().unwrap_or_default();
+    let now = status::now(context);
+    status.phase = Phase::Completed;
+    status.volume = Some(recorded.volume.clone());
+    status.backup_id = Some(recorded.backup_id.clone());
+    status.claim = recorded.volume.rsplit('/').next().unwrap_or_default().to_owned();
+    status.message = "the repository had this backup already".into();
+    let at = (generation(backup), now.as_str());
+    status::set(&mut status.conditions, "Complete", (Is::True, "Recorded"), "", at);
+    status::write(context, task, &status).await?;
+    if backup.spec.deletion_policy == DeletionPolicy::Forget && meta.deletion_timestamp.is_none() {
+        marks::put(context, task, OPERATION).await?;
+    }
+    Ok(Pause::Changed)
+}
+
+/// The object is being deleted and nothing runs for it: the stored backup is forgotten if that was
+/// asked for, and the object may go.
+async fn gone(
+    context: &Context,
+    task: &Task,
+    backup: &VolumeBackup,
+    stored: Option<(&str, &str)>,
+) -> Result<Pause, Failure> {
+    let has_mark = task
+        .object()
+        .is_some_and(|at| Meta::of(&at).finalizers.iter().any(|name| name == OPERATION));
+    if !has_mark {
+        return Ok(Pause::Changed);
+    }
+    if let Some((volume, id)) = stored
+        && backup.spec.deletion_policy == DeletionPolicy::Forget
+    {
+        let namespace = task.key.namespace.as_deref().unwrap_or_default();
+        let (place, _) = place(context, &backup.spec.repository_ref, namespace)?;
+        // Whoever names a backup of somebody else in a Repository that is elsewhere forgets nothing.
+        let may = backup.spec.source.recorded.is_none() || place.namespace == namespace;
+        if may {
+            forget(context, task, &place, id).await?;
+        } else {
+            let what = format!(
+                "backup {id} of {volume} stays: only the namespace of its Repository forgets what others made"
+            );
+            super::events::tell(context, task, true, "NotForgotten", &what).await;
+        }
+    }
+    marks::take_off(context, task, engine::OPERATION).await?;
+    Ok(Pause::Changed)
+}
+
+/// Has the repository forget a backup.
+async fn forget(
+    context: &Context,
+    task: &Task,
+    place: &engine::Repository,
+    id: &str,
+) -> Result<(), Failure> {
+    match lookup::ask(&context.api, place, &["forget", id], |_| {}).await {
+        Ok(_) => Ok(()),
+        // A backup of this id is not there, so it is forgotten.
+        Err(why) if why.exit_code == exit::USAGE => {
+            tracing::info!("{}: {why}", task.key);
+            Ok(())
+        }
+        Err(why) => Err(why),
+    }
+}

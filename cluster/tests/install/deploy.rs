@@ -1,0 +1,238 @@
+//! Manifests and chart: their files, their rights, and what they must not have.
+
+use mover_cluster::install::{
+    File, JobSecurity, Manifest, NAMESPACE, Part, Settings, documents, files, manifests,
+};
+use mover_cluster::kinds;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
+}
+
+fn settings() -> Settings {
+    Settings::new(NAMESPACE, "mover:1")
+}
+
+fn of(settings: &Settings, file: File) -> Vec<Value> {
+    let all = manifests(settings);
+    all.into_iter().filter(|at| at.file == file).map(|at| at.object).collect()
+}
+
+/// `kubectl-mover __deploy deploy` writes them anew.
+#[test]
+fn the_files_in_deploy_are_those_of_the_source() {
+    let files = files();
+    for (name, text) in &files {
+        let path = deploy().join(name);
+        let found = std::fs::read_to_string(&path).unwrap_or_default();
+        let hint = "run: cargo run -p mover-cluster -- __deploy deploy";
+        assert!(found == *text, "{} is not as the source has it; {hint}", path.display());
+    }
+    for folder in ["controller", "helm/mover", "helm/mover/templates"] {
+        for entry in std::fs::read_dir(deploy().join(folder)).expect("a folder") {
+            let entry = entry.expect("an entry");
+            if entry.path().is_file() {
+                let name = format!("{folder}/{}", entry.file_name().display());
+                assert!(files.contains_key(&name), "nothing makes deploy/{name}");
+            }
+        }
+    }
+}
+
+fn documents_of(text: &str) -> Vec<Value> {
+    let all = text.split("\n---\n").filter(|one| !one.trim().is_empty());
+    all.filter_map(|one| {
+        let value: Value = serde_saphyr::from_str(one).unwrap_or_else(|why| panic!("{why}: {one}"));
+        (!value.is_null()).then_some(value)
+    })
+    .collect()
+}
+
+#[test]
+fn manifests_are_read_as_they_were_made() {
+    let settings = Settings { hooks: true, ..settings() };
+    let objects: Vec<Value> = manifests(&settings).into_iter().map(|at| at.object).collect();
+    let text = documents(&objects);
+    assert_eq!(documents_of(text.trim_start_matches("---\n")), objects);
+}
+
+#[test]
+fn definitions_are_those_of_the_kinds() {
+    let found = of(&settings(), File::Definitions);
+    let specs: Vec<&Value> = found.iter().map(|at| &at["spec"]).collect();
+    let wanted = kinds::definitions();
+    assert_eq!(specs, wanted.iter().map(|at| &at["spec"]).collect::<Vec<_>>());
+}
+
+#[test]
+fn parts_are_left_away() {
+    let count = |settings: &Settings| manifests(settings).len();
+    let all = count(&settings());
+    for part in [Part::Definitions, Part::Policies, Part::NetworkPolicies, Part::Monitoring] {
+        assert!(count(&Settings { without: vec![part], ..settings() }) < all, "{part:?}");
+    }
+}
+
+/// Group, resource and verb of each rule of a role.
+fn rights(role: &Value) -> BTreeSet<(String, String, String)> {
+    let texts = |value: &Value| -> Vec<String> {
+        let all = value.as_array().into_iter().flatten().filter_map(Value::as_str);
+        all.map(str::to_owned).collect()
+    };
+    let mut all = BTreeSet::new();
+    for rule in role["rules"].as_array().into_iter().flatten() {
+        for group in texts(&rule["apiGroups"]) {
+            for resource in texts(&rule["resources"]) {
+                for verb in texts(&rule["verbs"]) {
+                    all.insert((group.clone(), resource.clone(), verb));
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Neither a wildcard, nor what would let it become somebody else.
+#[test]
+fn the_controllers_rights_are_few() {
+    let all = of(&settings(), File::Rights);
+    for role in all.iter().filter(|at| at["rules"].is_array()) {
+        let name = role["metadata"]["name"].as_str().expect("a name");
+        for (group, resource, verb) in rights(role) {
+            let what = format!("{name}: {verb} {resource}.{group}");
+            assert!(group != "*" && resource != "*" && verb != "*", "{what}");
+            assert!(
+                !["impersonate", "bind", "escalate", "approve"].contains(&verb.as_str()),
+                "{what}"
+            );
+            assert!(resource != "pods/exec" && resource != "serviceaccounts/token", "{what}");
+            assert!(resource != "pods" || ["get", "list", "watch"].contains(&&*verb), "{what}");
+            if resource == "secrets" {
+                assert_eq!((role["kind"].as_str(), name), (Some("Role"), "mover-controller"));
+                assert!(["get", "create"].contains(&&*verb), "{what}");
+            }
+        }
+    }
+    let own = all.iter().find(|at| at["kind"] == "Role").expect("a Role");
+    let named = |rule: &Value| {
+        rule["resources"][0] != "secrets"
+            || rule["verbs"] == serde_json::json!(["create"])
+            || rule["resourceNames"] == serde_json::json!(["mover-controller-seal"])
+    };
+    assert!(own["rules"].as_array().expect("rules").iter().all(named));
+}
+
+/// The users' table of docs/kubernetes.md: the controller does the same for them.
+#[test]
+fn the_controller_has_the_rights_of_its_engine() {
+    let all = of(&settings(), File::Rights);
+    let mut has = BTreeSet::new();
+    for role in all.iter().filter(|at| at["kind"] == "ClusterRole") {
+        has.extend(rights(role));
+    }
+    let path = deploy().join("../tests/cluster/operator.yaml");
+    let text = std::fs::read_to_string(path).expect("the rights of users");
+    for role in documents_of(&text) {
+        for right in rights(&role) {
+            assert!(has.contains(&right), "{right:?}");
+        }
+    }
+}
+
+#[test]
+fn hooks_are_a_role_of_their_own_and_off() {
+    assert!(of(&settings(), File::Hooks).is_empty());
+    let on = of(&Settings { hooks: true, ..settings() }, File::Hooks);
+    let kinds: Vec<&str> = on.iter().filter_map(|at| at["kind"].as_str()).collect();
+    assert_eq!(kinds, ["ClusterRole", "ClusterRoleBinding"]);
+    let rules = rights(&on[0]);
+    assert!(rules.iter().all(|(_, resource, _)| resource == "pods/exec"), "{rules:?}");
+}
+
+/// Named namespaces: no right in any other one.
+#[test]
+fn a_controller_of_some_namespaces_has_rights_in_them_alone() {
+    let watched = vec!["shop".to_owned(), "web".to_owned()];
+    let some = Settings { watch_namespaces: watched, hooks: true, ..settings() };
+    let all: Vec<Manifest> = manifests(&some);
+    let bindings = |kind: &str| -> BTreeSet<String> {
+        let of = all.iter().filter(|at| at.object["kind"] == kind);
+        of.map(|at| {
+            let object = &at.object;
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            format!(
+                "{} in {}",
+                text(&object["roleRef"]["name"]),
+                text(&object["metadata"]["namespace"])
+            )
+        })
+        .collect()
+    };
+    assert_eq!(bindings("ClusterRoleBinding"), ["mover-controller in ".to_owned()].into());
+    let named = bindings("RoleBinding");
+    for namespace in ["shop", "web", NAMESPACE] {
+        for role in ["mover-controller-namespaced", "mover-controller-hooks"] {
+            assert!(named.contains(&format!("{role} in {namespace}")), "{named:?}");
+        }
+    }
+    assert_eq!(named.len(), 7, "{named:?}");
+    let text = documents(all.iter().map(|at| &at.object));
+    assert!(text.contains("--watch-namespace=shop") && text.contains("--watch-namespace=web"));
+}
+
+/// The level *restricted* of Pod Security, point by point.
+#[test]
+fn the_controllers_pod_is_restricted() {
+    let all = of(&settings(), File::Controller);
+    let pod = &all[0]["spec"]["template"]["spec"];
+    assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+    assert_ne!(pod["securityContext"]["runAsUser"], 0);
+    assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+    for absent in ["hostNetwork", "hostPID", "hostIPC", "volumes"] {
+        assert!(pod.get(absent).is_none(), "{absent}");
+    }
+    for container in pod["containers"].as_array().expect("containers") {
+        let security = &container["securityContext"];
+        assert_eq!(security["allowPrivilegeEscalation"], false);
+        assert_eq!(security["readOnlyRootFilesystem"], true);
+        assert_eq!(security["capabilities"], serde_json::json!({ "drop": ["ALL"] }));
+        assert!(container["resources"]["limits"]["memory"].is_string());
+        for probe in ["livenessProbe", "readinessProbe"] {
+            assert_eq!(container[probe]["httpGet"]["port"], "metrics");
+        }
+    }
+}
+
+#[test]
+fn the_level_of_jobs_is_that_of_the_namespace() {
+    let level = |job_security| {
+        let settings = Settings { job_security, ..settings() };
+        let labels = of(&settings, File::Namespace)[0]["metadata"]["labels"].clone();
+        let text = documents(&of(&settings, File::Controller));
+        let told = text.contains("--job-security=restricted");
+        (labels["pod-security.kubernetes.io/enforce"].as_str().map(str::to_owned), told)
+    };
+    assert_eq!(level(JobSecurity::Baseline), (Some("baseline".to_owned()), false));
+    assert_eq!(level(JobSecurity::Restricted), (Some("restricted".to_owned()), true));
+}
+
+#[test]
+fn alerts_are_those_of_the_file() {
+    let all = of(&settings(), File::Monitoring);
+    let rules = all.iter().find(|at| at["kind"] == "PrometheusRule").expect("rules");
+    let text = std::fs::read_to_string(deploy().join("prometheus-rules.yaml")).expect("the file");
+    let file: Value = serde_saphyr::from_str(&text).expect("YAML");
+    assert_eq!(rules["spec"], file);
+}
+
+/// No object without the label by which `uninstall` finds it.
+#[test]
+fn all_objects_are_found_by_their_label() {
+    for manifest in manifests(&Settings { hooks: true, ..settings() }) {
+        let labels = &manifest.object["metadata"]["labels"];
+        assert_eq!(labels["app.kubernetes.io/part-of"], "mover", "{}", manifest.object);
+    }
+}
