@@ -60,3 +60,43 @@ fn a_release_has_a_manual_page_for_each_command() {
     package(mover_bin(), &again);
     assert!(fs::read(&archive).expect("an archive") == fs::read(&again).expect("an archive"));
 }
+
+/// The manifest of krew names this machine's archive by its sum, and leaves the other one to a run
+/// there.
+#[test]
+fn the_manifest_of_krew_has_the_sum_of_the_archive() {
+    let directory = work_dir("krew");
+    let at = |name: &str| directory.path().join(name);
+    let script = workspace().join("deploy/package");
+    let args = |more: &[(&str, &Path)]| {
+        let mut args = vec![p("--url"), p("https://example.com/mover")];
+        for (name, path) in more {
+            args.extend([p(name), path.to_path_buf()]);
+        }
+        args
+    };
+    let (archive, manifest) = (at("mover.tar.gz"), at("krew.yaml"));
+    let outputs = [("--output", archive.as_path()), ("--krew-output", manifest.as_path())];
+    let program = [("--program", mover_bin())];
+    // The plug-in is a program of its own; to the archive one is as good as another.
+    let both = [("--program", mover_bin()), ("--controller", mover_bin())];
+    let script = script.to_str().expect("UTF-8");
+    let without = run(script, args(&[&program[..], &outputs[..]].concat()));
+    assert_eq!(without.status.code(), Some(2), "{}", String::from_utf8_lossy(&without.stderr));
+    let made = run(script, args(&[&both[..], &outputs[..]].concat()));
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let text = fs::read_to_string(&manifest).expect("the manifest");
+    let sum = run_ok("sha256sum", [archive.to_str().expect("UTF-8")]);
+    let sum = sum.split_whitespace().next().expect("a sum");
+    let machine = run_ok("uname", ["-m"]);
+    let machine = machine.trim();
+    let name =
+        format!("https://example.com/mover/mover-{}-{machine}.tar.gz", env!("CARGO_PKG_VERSION"));
+    let entry = text.split("- selector:").find(|at| at.contains(&name)).expect("this machine");
+    assert!(entry.contains(&format!("sha256: \"{sum}\"")), "{text}");
+    assert_eq!(text.matches("sha256: \"SHA256_").count(), 1, "{text}");
+    let listed = run_ok("tar", ["-tzf", archive.to_str().expect("UTF-8")]);
+    for from in text.split("from: \"").skip(1).filter_map(|rest| rest.split('"').next()) {
+        assert!(listed.lines().any(|line| line == from), "{from} is not in {listed}");
+    }
+}

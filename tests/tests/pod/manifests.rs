@@ -256,7 +256,10 @@ fn the_numbers_of_the_end_find_a_gateway_that_is_there() {
 fn the_dashboard_shows_metrics_that_exist() {
     let dashboard = fs::read_to_string(deploy().join("grafana-dashboard.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&dashboard).unwrap();
-    let manual = fs::read_to_string(deploy().with_file_name("docs/reference.md")).unwrap();
+    let docs = deploy().with_file_name("docs");
+    let manual = ["reference.md", "metrics-controller.md"]
+        .map(|page| fs::read_to_string(docs.join(page)).unwrap())
+        .concat();
     let panels = list(&dashboard, "panels");
     assert!(panels.len() >= 8);
     for target in panels.iter().flat_map(|panel| list(panel, "targets")) {

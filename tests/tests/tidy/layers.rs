@@ -32,7 +32,22 @@ const ROOMS: [(&str, usize, &[&str]); 6] = [
     ("mover/engine/src/volume", 5, &["sample", "io", "device"]),
     ("mover/engine/src/ops", 0, &["backup copy restore roots verify check diff"]),
     ("mover/src", 5, &["price cgroup", "inspect", "cli"]),
-    ("cluster/src", 20, &["engine", "api", "hooks", "drive", "ops", "cli"]),
+    (
+        "cluster/src",
+        20,
+        &[
+            "kinds",
+            "engine schedule",
+            "api",
+            "install",
+            "hooks",
+            "drive",
+            "page",
+            "ops",
+            "controller",
+            "cli",
+        ],
+    ),
 ];
 
 /// Kits of tests, and what fuzzing and golden files use: they may name anything.
