@@ -219,8 +219,11 @@ impl Observed {
         }
     }
 
+    /// It was read. So it is there, even if it was gone before: a server that is set back to an
+    /// older state has what was removed since.
     fn note(&mut self, object: &Value) {
         let uid = Meta::of(object).uid;
+        self.gone.remove(&uid);
         if object["spec"]["nodeName"].is_string() {
             self.first_seen.entry(on_node(&uid)).or_insert(self.now);
         }

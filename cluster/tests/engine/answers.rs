@@ -47,6 +47,18 @@ fn a_late_event_changes_nothing_that_is_newer() {
     assert_eq!(known(&seen, &key), is("d", "v1"));
 }
 
+/// A server that is set back to an older state has an object again that went since: it is heard of.
+#[test]
+fn an_object_that_is_read_again_is_not_gone() {
+    let key = Key::new(Kind::Pod, NAMESPACE, "p");
+    let mut seen = Observed::default();
+    seen.set_object(key.clone(), Some(pod("a", "9")));
+    seen.hear_object(key.clone(), pod("a", "10"), true);
+    seen.set_object(key.clone(), Some(pod("a", "8")));
+    seen.hear_object(key.clone(), pod("a", "9"), false);
+    assert_eq!(known(&seen, &key), is("a", "9"));
+}
+
 /// A conflict has the object read again: the echo of the own write does not stand in for that.
 #[test]
 fn an_echo_is_no_answer() {
