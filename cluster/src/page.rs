@@ -3,7 +3,7 @@
 //! For whom: the team that answers for backups. Its owner is the controller, which feeds [`Known`]
 //! with our objects and asks [`render`] for text. Both are pure: the time is given, and nothing is
 //! read from anywhere. What others wrote, names included, is hostile input. Whatever is not written
-//! in this module reaches the text through [`html::Html::text`], which escapes it.
+//! in this module reaches the text through `html::Html::text`, which escapes it.
 //!
 //! | file | |
 //! |---|---|

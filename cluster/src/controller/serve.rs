@@ -3,7 +3,7 @@
 //! It reads what is [`Known`] and nothing else: it takes no input but the address that is asked
 //! for, keeps no session, and sets no cookie. A client may do as it likes without being in the way:
 //!
-//! - a head that is not there within [`Patience::head`], or is longer than [`HEAD_MAX`], ends the
+//! - a head that is not there within [`Patience::head`], or is longer than `HEAD_MAX`, ends the
 //!   connection; so does its age, however busy it is;
 //! - each door has a number of places; who comes when all are taken gets that of the oldest
 //!   connection, so that idle ones keep nobody out;

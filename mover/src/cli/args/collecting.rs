@@ -23,9 +23,9 @@ pub(crate) struct ForgetArgs {
     /// Only show what would be forgotten, and why the rest stays
     #[arg(long, env = "MOVER_DRY_RUN", value_parser = FalseyValueParser::new())]
     pub(crate) dry_run: bool,
-    /// Keep these of one volume, RULES:VOLUME such as last=3,daily=7,within=14d:db. May be repeated
+    /// Rules for one volume, such as last=3,daily=7:db
     ///
-    /// The other --keep-… rules are then for the rest; without any, nothing else is forgotten. Of
+    /// RULES:VOLUME, such as last=3,daily=7,within=14d:db. May be repeated. The other --keep-… rules are then for the rest; without any, nothing else is forgotten. Of
     /// several for one volume each keeps what it keeps. With only=NAME[=VALUE] it is about backups
     /// with that label.
     #[arg(long, env = "MOVER_KEEP_OF", value_name = "RULES:VOLUME", action = ArgAction::Append,
@@ -39,7 +39,9 @@ pub(crate) struct ForgetArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Policy")]
 pub(crate) struct KeepArgs {
-    /// Only this volume; without it all volumes, each by itself. May be repeated
+    /// Only this volume, else all. May be repeated
+    ///
+    /// The rules are applied to each volume by itself.
     #[arg(long, env = "MOVER_VOLUME", value_name = "NAME", action = ArgAction::Append)]
     pub(crate) volume: Vec<String>,
     /// Keep the newest N
