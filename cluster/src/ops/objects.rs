@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const RANDOM_CHARS: usize = 5;
 /// An object that nobody has taken up by then has no controller.
-const TAKEN_UP: Duration = Duration::from_secs(20);
+pub(super) const TAKEN_UP: Duration = Duration::from_secs(20);
 /// A watch that ends, or an API server that is away, is asked again after so long.
 const AGAIN: Duration = Duration::from_secs(2);
 /// It is given up after so many times in a row.
@@ -117,7 +117,7 @@ pub async fn follow(
     }
 }
 
-fn nobody(key: &Key) -> Failure {
+pub(super) fn nobody(key: &Key) -> Failure {
     let seconds = TAKEN_UP.as_secs();
     let what = format!("no controller has taken {key} up within {seconds} s");
     Failure::new(exit::RETRYABLE, what).hint(

@@ -8,6 +8,7 @@ use crate::engine::{
     Wait, exit,
 };
 use crate::kinds::VERSION;
+use crate::ops::objects;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
@@ -151,7 +152,13 @@ fn is_open(key: &Key, seen: &Observed) -> Planned<()> {
         "" => format!("{key} waits for the controller"),
         said => format!("{key} is not ready: {said}"),
     };
-    let (age, limit) = (seen.age(&found.meta.uid), Duration::from_secs(READY_SECONDS));
+    let age = seen.age(&found.meta.uid);
+    // A controller says something of it at once.
+    let is_taken_up = found.body["status"].is_object();
+    if !is_taken_up && age >= objects::TAKEN_UP {
+        return Err(objects::nobody(key).into());
+    }
+    let limit = if is_taken_up { Duration::from_secs(READY_SECONDS) } else { objects::TAKEN_UP };
     if age >= limit {
         let why = format!("{why}, and after {READY_SECONDS} s that is given up");
         return Err(Failure::new(exit::RETRYABLE, why)
@@ -241,6 +248,13 @@ mod tests {
         assert!(waits(look(2, 1, "True", "Opened", 0)), "of the spec before");
         assert!(waits(look(2, 1, "False", "InitFailed", 0)), "of the spec before");
         assert!(waits(look(2, 2, "False", "KeySecretMissing", 10)), "it may come");
+        let mut seen = Observed::default();
+        let object = json!({ "metadata": { "name": "default", "uid": "u", "generation": 1 } });
+        seen.set_object(key.clone(), Some(object));
+        assert!(waits(is_open(&key, &seen)), "a controller may take it up");
+        seen.set_now(Duration::from_secs(21));
+        let Err(engine::Stop::Failure(why)) = is_open(&key, &seen) else { panic!("it is no end") };
+        assert!(why.message.contains("no controller"), "{why}");
         for (reason, age) in [("InitFailed", 0), ("KeySecretMissing", 301)] {
             let Err(engine::Stop::Failure(why)) = look(2, 2, "False", reason, age) else {
                 panic!("it is no end");
