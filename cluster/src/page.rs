@@ -31,7 +31,6 @@ pub use document::{content_security_policy, render};
 pub use known::Known;
 pub(crate) use known::{BackupFacts, ConditionFacts, DrillResult, RestoreFacts};
 pub(crate) use model::Model;
-pub(crate) use rhythm::Owed;
 pub use view::View;
 
 use chrono::TimeDelta;

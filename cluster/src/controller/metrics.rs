@@ -9,7 +9,8 @@
 
 mod names;
 
-use crate::page::{ConditionFacts, DrillResult, Known, Model, Owed, View};
+use crate::page::{ConditionFacts, DrillResult, Known, Model, View};
+use crate::schedule::Owed;
 use chrono::{DateTime, Utc};
 use names::{COUNTED, TOLD};
 use prometheus::core::Collector as _;

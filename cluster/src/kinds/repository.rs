@@ -219,7 +219,7 @@ pub struct Toleration {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RepositoryStatus {
-    /// `Ready`, `Checked`, `Collected`, `Synced`.
+    /// `Ready`, `Checked`, `Collected`, `Synced`, `Copied`.
     #[serde(default)]
     pub conditions: Vec<Condition>,
     /// Id of the repository.

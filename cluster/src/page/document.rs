@@ -2,7 +2,7 @@
 
 use super::html::Html;
 use super::known::Known;
-use super::model::{Level, Model};
+use super::model::{DEGRADED, Level, Model, Problem};
 use super::view::View;
 use super::{chart, sections, volumes, words};
 use crate::kinds::Phase;
@@ -70,6 +70,9 @@ struct Totals {
     repositories: usize,
     repositories_bad: usize,
     restores_bad: usize,
+    schedules_bad: usize,
+    /// What no number above counts, and what may get worse.
+    warnings: usize,
 }
 
 impl Totals {
@@ -95,6 +98,13 @@ impl Totals {
         totals.repositories_bad = model.repositories.iter().map(|row| bad(row.level())).sum();
         let restores = model.problems.iter().filter(|it| it.kind == "VolumeRestore");
         totals.restores_bad = restores.map(|it| bad(it.line.level)).sum();
+        let is_bad = |it: &&Problem<'_>| it.line.level == Level::Bad;
+        let schedules = model.problems.iter().filter(|it| it.kind == "BackupSchedule");
+        // Their drills are among them.
+        totals.schedules_bad = schedules.filter(is_bad).count().saturating_sub(totals.drills_bad);
+        let degraded = model.volumes.iter().filter(|volume| volume.lines[0].word == DEGRADED);
+        let warnings = model.problems.iter().filter(|it| it.line.level == Level::Warn);
+        totals.warnings = degraded.count() + warnings.count();
         let running = model.underway.iter().filter(|it| it.phase == Phase::Running);
         totals.running = running.count();
         totals.waiting = model.underway.len() - totals.running;
@@ -114,6 +124,7 @@ impl Totals {
         say(self.drills_bad, "drill failed or never ran", "drills failed or never ran");
         say(self.repositories_bad, "repository in trouble", "repositories in trouble");
         say(self.restores_bad, "restore failed", "restores failed");
+        say(self.schedules_bad, "schedule without effect", "schedules without effect");
         wrong
     }
 }
@@ -137,6 +148,10 @@ fn head(html: &mut Html, model: &Model<'_>, totals: &Totals) {
     html.put("</h1>");
     html.put(if wrong.is_empty() { "<p>" } else { "<p class=Bad><b>" });
     match (wrong.is_empty(), totals.volumes) {
+        (true, _) if totals.warnings > 0 => {
+            let what = words::count(totals.warnings, "thing wants a look", "things want a look");
+            html.put("Nothing has failed, and ").text(what)
+        }
         (true, 0) => html.put("Nothing is wrong, and nothing is backed up"),
         (true, _) => html.put("Nothing is wrong"),
         (false, _) => html.text(wrong.join(", ")),

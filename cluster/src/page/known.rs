@@ -3,11 +3,12 @@
 //! They take a fraction of the room of the objects. An object that cannot be read, of a later
 //! version or tampered with, is named on the page and counts as absent.
 
-use super::rhythm::{LEEWAY, Rhythm};
+use super::rhythm::Rhythm;
 use crate::kinds::{
     BackupSchedule, BackupSource, Condition, CronTimes, Phase, Repository, VolumeBackup,
     VolumeRestore,
 };
+use crate::schedule::leeway;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Deserialize;
 use serde_json::Value;
@@ -432,14 +433,12 @@ impl ScheduleFacts {
         let status = object.status.clone().unwrap_or_default();
         let spec = &object.spec;
         let reference = &spec.template.spec.repository_ref;
-        let seconds = |number: u32| TimeDelta::seconds(number.into());
         let drill = status.drill.unwrap_or_default();
         Self {
             claim: Claim::of(&spec.template.spec.source),
             repository: (reference.namespace.clone(), reference.name.clone()),
             rhythm: Rhythm { cron: spec.cron.clone(), zone: spec.time_zone.clone() },
-            leeway: spec.starting_deadline_seconds.map_or(LEEWAY, seconds)
-                + seconds(spec.jitter_seconds.unwrap_or_default()),
+            leeway: leeway(spec),
             suspended: spec.suspend,
             created: created(object),
             conditions: conditions(&status.conditions),

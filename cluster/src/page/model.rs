@@ -3,11 +3,14 @@
 mod problems;
 mod volumes;
 
+pub(super) use volumes::DEGRADED;
+
 use super::known::{Claim, DrillFacts, DrillResult, Known, Place, RepositoryFacts, ScheduleFacts};
-use super::rhythm::{Owed, Rhythms};
+use super::rhythm::Rhythms;
 use super::view::View;
 use super::{BackupFacts, RestoreFacts, words};
 use crate::kinds::Phase;
+use crate::schedule::Owed;
 use chrono::{DateTime, TimeDelta, Utc};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -3,10 +3,10 @@
 use super::html::Html;
 use super::known::{ConditionFacts, Place};
 use super::model::{Level, Model, RepositoryRow, ScheduleRow};
-use super::rhythm::Owed;
 use super::volumes::{MESSAGE_MAX, NAME_MAX, chip, class, time};
 use super::words;
 use crate::kinds::Phase;
+use crate::schedule::Owed;
 use chrono::{DateTime, Utc};
 
 /// Rows of each section: the worst, or the oldest.

@@ -2,8 +2,9 @@
 
 use super::cron::BadCron;
 use super::history::newest_good;
+use super::lateness::{Beat, leeway};
 use super::runs::{ClaimOf, Run, Schedule, State};
-use chrono::{DateTime, Duration, Utc};
+use chrono::{DateTime, Utc};
 use std::collections::BTreeMap;
 
 /// Claims that a message names.
@@ -46,8 +47,7 @@ pub struct Health {
 }
 
 impl Schedule<'_> {
-    /// How its backups are. They are well if each claim has a good one of the last time by which
-    /// one had to begin, and if no last run failed.
+    /// How its backups are. They are well if none is late, and if no last run failed.
     ///
     /// # Errors
     ///
@@ -59,8 +59,8 @@ impl Schedule<'_> {
         now: DateTime<Utc>,
     ) -> Result<Health, BadCron> {
         let timing = self.timing()?;
-        let slack = timing.deadline_seconds.unwrap_or_default() + timing.jitter_seconds;
-        let expected = timing.cron.last_until(now - Duration::seconds(slack.into()));
+        let beat = Beat::new(timing.cron, now);
+        let leeway = leeway(self.spec);
         let since = self.settled(now).since;
         let good = newest_good(runs);
         let of = |claim: &ClaimOf| {
@@ -68,9 +68,10 @@ impl Schedule<'_> {
             // A run of a group is of each of its claims.
             own.or_else(|| good.get(&None)).map(|(_, cut)| *cut)
         };
-        let is_behind = |claim: &&ClaimOf| {
-            let due = expected.filter(|due| *due > since.max(claim.created));
-            due.is_some_and(|due| of(claim).is_none_or(|cut| cut < due))
+        // Since when a claim that is behind waits for one.
+        let behind_since = |claim: &ClaimOf| {
+            let last = since.max(claim.created).max(of(claim).unwrap_or(since));
+            beat.owed(last, leeway).filter(|owed| owed.is_late).map(|owed| owed.since)
         };
         let ended = newest_ended(runs);
         let has_failed = |claim: &&ClaimOf| {
@@ -78,14 +79,19 @@ impl Schedule<'_> {
             let last = own.into_iter().flatten().max_by_key(|run| run.created);
             last.is_some_and(|run| run.state == State::Failed)
         };
-        let behind: Vec<&ClaimOf> = claims.iter().filter(is_behind).collect();
+        let waits: BTreeMap<&str, DateTime<Utc>> = claims
+            .iter()
+            .filter_map(|claim| Some((claim.name.as_str(), behind_since(claim)?)))
+            .collect();
+        let behind: Vec<&ClaimOf> =
+            claims.iter().filter(|claim| waits.contains_key(claim.name.as_str())).collect();
         let failed: Vec<&ClaimOf> = claims.iter().filter(has_failed).collect();
         let up_to_date = if self.spec.suspend {
             Verdict::unknown("Suspended", "it rests: set spec.suspend to false".into())
         } else if claims.is_empty() {
             Verdict::no("NoClaims", "no claim of this namespace is meant by its source".into())
         } else if !behind.is_empty() {
-            let due = expected.map(|due| due.to_rfc3339()).unwrap_or_default();
+            let due = waits.values().min().map(DateTime::to_rfc3339).unwrap_or_default();
             let what = format!("no good backup since {due}: {}", named(&behind));
             Verdict::no("Behind", what)
         } else if !failed.is_empty() {

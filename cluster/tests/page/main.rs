@@ -103,6 +103,35 @@ fn an_empty_cluster_says_what_to_do() {
     assert!(text.contains("Nothing is backed up yet") && text.contains("has not read the cluster"));
 }
 
+/// The first line is made of the same rows as the lists below it: none may say that all is well
+/// above something that is not.
+#[test]
+fn the_head_says_nothing_better_than_the_lists() {
+    let with = |conditions: Value, kind: &str, spec: Value| {
+        let mut known = Known::default();
+        let status = json!({ "conditions": conditions, "backups": 0 });
+        known.set(&data::object(kind, "shop", "main", spec, status));
+        page(&known, "")
+    };
+    let condition = |kind: &str, status: &str| {
+        json!({ "type": kind, "status": status, "reason": "Why", "message": "it says why",
+            "lastTransitionTime": data::stamp(data::now()) })
+    };
+    let url = json!({ "url": "s3://b/p", "keySecretRef": { "name": "key" } });
+    let good = with(json!([condition("Ready", "True")]), "Repository", url.clone());
+    assert!(good.contains("Nothing is wrong"), "{good}");
+    for kind in ["Ready", "Checked", "Collected", "Synced", "Copied"] {
+        let all = json!([condition("Ready", "True"), condition(kind, "False")]);
+        let all = if kind == "Ready" { json!([condition(kind, "False")]) } else { all };
+        let bad = with(all, "Repository", url.clone());
+        assert!(!bad.contains("Nothing is wrong") && bad.contains("it says why"), "{kind}: {bad}");
+    }
+    let spec = json!({ "cron": "0 * * * *", "template": { "spec": {
+        "source": { "pvc": "db" }, "repositoryRef": { "name": "main" } } } });
+    let bad = with(json!([condition("Ready", "False")]), "BackupSchedule", spec);
+    assert!(bad.contains("1 schedule without effect"), "{bad}");
+}
+
 #[test]
 fn hostile_names_are_text() {
     let Some(mut browser) = Browser::start("hostile") else { return };

@@ -3,8 +3,9 @@
 use super::{Level, Line, Problem, RepositoryRow, ScheduleRow, hint};
 use crate::kinds::Phase;
 use crate::page::known::{Known, Place, RepositoryFacts};
-use crate::page::rhythm::{Owed, Rhythms};
+use crate::page::rhythm::Rhythms;
 use crate::page::words;
+use crate::schedule::Owed;
 use chrono::{DateTime, TimeDelta, Utc};
 
 /// A new Repository may take so long until it is ready.
@@ -96,6 +97,7 @@ pub(super) fn of_repository(
         ("Checked", "Check failed"),
         ("Collected", "Collection failed"),
         ("Synced", "Sync failed"),
+        ("Copied", "Copy failed"),
     ] {
         match facts.condition(kind) {
             Some(it) if it.holds == Some(false) => {

@@ -111,6 +111,9 @@ fn join<'a>(known: &Known, groups: &mut Groups<'a>, place: &'a Place, schedule: 
     }
 }
 
+/// A good backup that was made in another way than asked for.
+pub(in crate::page) const DEGRADED: &str = "Degraded";
+
 fn volume<'a>(
     known: &Known,
     drills: &Drills<'a>,
@@ -189,7 +192,7 @@ fn lines(volume: &Volume<'_>, is_gone: bool, now: DateTime<Utc>) -> Vec<Line> {
         let bad = line(Level::Bad, "Failed", text);
         lines.push(Line { hint: hint("volumebackup", place), ..bad });
     } else if let Some((_, it)) = newest_end.filter(|(_, it)| !it.warnings.is_empty()) {
-        lines.push(line(Level::Warn, "Degraded", it.warnings.join(" ")));
+        lines.push(line(Level::Warn, DEGRADED, it.warnings.join(" ")));
     }
     if !lines.is_empty() {
         return lines;
