@@ -4,8 +4,12 @@
 //! of its object and the number of the attempt, so two controllers make one record. Both may drive
 //! it: the engine bears two drivers. A record without our seal is followed by nobody here.
 
+mod subject;
+#[cfg(test)]
+mod tests;
+
 use super::Context;
-use super::task::{Task, Why};
+use super::task::Why;
 use super::turns::{Limited, Turn};
 use crate::api::ApiError;
 use crate::drive::Driver;
@@ -16,6 +20,7 @@ use crate::engine::{
 use crate::ops::operation::{self, random_text};
 use serde_json::{Value, json};
 use std::time::Duration;
+pub(crate) use subject::Subject;
 
 /// Failures that may pass are tried again so often unless the object says otherwise.
 pub(crate) const RETRIES: u32 = 2;
@@ -24,39 +29,6 @@ const PREFLIGHT: Duration = Duration::from_secs(300);
 const AGAIN_FIRST: Duration = Duration::from_secs(5);
 const AGAIN_MOST: Duration = Duration::from_secs(60);
 const DRIVER_CHARS: usize = 20;
-
-/// What an operation is for.
-#[derive(Debug, Clone)]
-pub(crate) struct Subject<'a> {
-    /// The task of the object.
-    pub(crate) task: &'a Task,
-    /// `backup` or `restore`.
-    pub(crate) word: &'static str,
-    /// Failures that may pass are tried again so often.
-    pub(crate) retries: u32,
-    /// All attempts together may take so long.
-    pub(crate) total: Option<Duration>,
-}
-
-impl Subject<'_> {
-    /// Until the object is being deleted, or its time is over.
-    async fn ended(&self) -> Why {
-        let time = async {
-            match self.total {
-                Some(total) => tokio::time::sleep_until(self.task.begun + total).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = self.task.deleted() => Why::Deleted,
-            () = time => Why::Deadline,
-        }
-    }
-
-    async fn ends_within(&self, time: Duration) -> Option<Why> {
-        tokio::time::timeout(time, self.ended()).await.ok()
-    }
-}
 
 /// What is told while an operation goes on.
 #[derive(Debug)]
@@ -149,7 +121,7 @@ pub(crate) async fn note(
         summary: Value::Null,
         left: Vec::new(),
     };
-    over(context, subject, 1, &outcome).await
+    over(context, subject, 1, &outcome, None).await
 }
 
 /// How the operation ended, if it has: no attempt follows.
@@ -189,6 +161,14 @@ pub(crate) async fn operate(
     limits: impl Fn(&Request) -> Vec<Limited>,
     report: &dyn Fn(News<'_>),
 ) -> Result<Attempted, Failure> {
+    let left;
+    let subject = match records(context, subject).is_empty() {
+        true => subject,
+        false => {
+            left = subject.going_on(context);
+            &left
+        }
+    };
     loop {
         let last = records(context, subject).pop();
         if let Some(record) = &last
@@ -300,7 +280,7 @@ async fn begin(
 ) -> Result<Option<(Begun, Turn)>, Failure> {
     let looked_up = tokio::select! {
         request = preflight(subject, make, report) => request,
-        why = subject.ended() => Err(why.failure()),
+        why = subject.ended() => return stopped(context, subject, attempt, why).await,
     };
     let request = match looked_up {
         Ok(request) => request,
@@ -315,7 +295,7 @@ async fn begin(
     };
     let turn = tokio::select! {
         turn = context.turns.take(limits(&request), waits) => turn,
-        why = subject.ended() => return failed(context, subject, attempt, why.failure()).await,
+        why = subject.ended() => return stopped(context, subject, attempt, why).await,
     };
     // After a long time what the request says may be otherwise.
     let request = match has_waited.get() {
@@ -380,7 +360,18 @@ async fn failed<T>(
     attempt: u32,
     failure: Failure,
 ) -> Result<Option<T>, Failure> {
-    over(context, subject, attempt, &Outcome::from(failure)).await?;
+    over(context, subject, attempt, &Outcome::from(failure), None).await?;
+    Ok(None)
+}
+
+/// The same where it was ended before it began.
+async fn stopped<T>(
+    context: &Context,
+    subject: &Subject<'_>,
+    attempt: u32,
+    why: Why,
+) -> Result<Option<T>, Failure> {
+    over(context, subject, attempt, &Outcome::from(why.failure()), Some(why)).await?;
     Ok(None)
 }
 
@@ -390,6 +381,7 @@ async fn over(
     subject: &Subject<'_>,
     attempt: u32,
     outcome: &Outcome,
+    why: Option<Why>,
 ) -> Result<(), Failure> {
     let name = format!("{}{attempt}", prefix(subject));
     let namespace = subject.task.key.namespace.as_deref().unwrap_or_default();
@@ -406,6 +398,9 @@ async fn over(
     });
     let mut object = engine::object(&key, metadata, json!({ "data": { "outcome": outcome } }));
     mark(&mut object, subject, None);
+    if let Some(why) = why {
+        object["metadata"]["annotations"] = json!({ engine::CANCEL: why.text() });
+    }
     create(context, object).await?;
     Ok(())
 }

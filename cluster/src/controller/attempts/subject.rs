@@ -1,0 +1,54 @@
+//! What an operation is for, and how long it may take.
+
+use crate::controller::Context;
+use crate::controller::task::{Task, Why};
+use chrono::DateTime;
+use std::time::Duration;
+
+/// What an operation is for.
+#[derive(Debug, Clone)]
+pub(crate) struct Subject<'a> {
+    /// The task of the object.
+    pub(crate) task: &'a Task,
+    /// `backup` or `restore`.
+    pub(crate) word: &'static str,
+    /// Failures that may pass are tried again so often.
+    pub(crate) retries: u32,
+    /// All attempts together may take so long.
+    pub(crate) total: Option<Duration>,
+}
+
+impl Subject<'_> {
+    /// Until the object is being deleted, or its time is over.
+    pub(super) async fn ended(&self) -> Why {
+        let time = async {
+            match self.total {
+                Some(total) => tokio::time::sleep_until(self.task.begun + total).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.task.deleted() => Why::Deleted,
+            () = time => Why::Deadline,
+        }
+    }
+
+    /// The same with the time that is left where the operation was begun before, by whichever
+    /// process. One that has not begun has all its time: a clock that is wrong takes none of it.
+    pub(super) fn going_on(&self, context: &Context) -> Self {
+        let mut this = self.clone();
+        let created = self.task.object().and_then(|object| {
+            let text = object["metadata"]["creationTimestamp"].as_str()?;
+            DateTime::parse_from_rfc3339(text).ok()
+        });
+        if let (Some(total), Some(created)) = (&mut this.total, created) {
+            let age = ((context.clock)() - created.to_utc()).to_std().unwrap_or_default();
+            *total = total.saturating_sub(age.saturating_sub(self.task.begun.elapsed()));
+        }
+        this
+    }
+
+    pub(super) async fn ends_within(&self, time: Duration) -> Option<Why> {
+        tokio::time::timeout(time, self.ended()).await.ok()
+    }
+}
