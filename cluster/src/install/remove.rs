@@ -81,6 +81,12 @@ pub async fn remove(
     removal: Removal,
     mut tell: impl FnMut(&str),
 ) -> Result<Report, Failure> {
+    // Nothing happens in a dry run, and its report says what would.
+    let mut tell = |what: &str| {
+        if !removal.dry_run {
+            tell(what);
+        }
+    };
     let mut report = Report::default();
     let labels = format!("{}={}", PART_OF.0, PART_OF.1);
     let [deployments, rest @ ..] = INSTALLED;
