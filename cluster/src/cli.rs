@@ -45,11 +45,17 @@ pub fn main() -> ExitCode {
             return ExitCode::from(output.failure(&why));
         }
     };
+    // It is stopped whenever its pod is: the next one goes on.
+    let serves = matches!(args.command, args::Command::Controller(_));
     let done = runtime.block_on(async {
         tokio::select! {
             done = commands::run(args, &output) => done,
-            () = interrupted() => Err(Failure::new(exit::CANCELLED, "stopped")
-                .hint("what was begun goes on when the same command runs again; `kubectl mover cancel` ends it")),
+            () = interrupted() => match serves {
+                true => Ok(0),
+                false => Err(Failure::new(exit::CANCELLED, "stopped").hint(
+                    "what was begun goes on when the same command runs again; `kubectl mover cancel` ends it",
+                )),
+            },
         }
     });
     match done {
