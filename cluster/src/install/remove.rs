@@ -135,9 +135,11 @@ async fn take(
             report.done.push(one);
             continue;
         }
-        // The pods go with their Deployment, before anything else does.
+        // The pods go with their Deployment, before anything else does. The rest has nothing below
+        // it, and is gone at once: in the foreground it would stay until a collector comes by.
+        let foreground = place.kind == "Deployment";
         let options = json!({
-            "propagationPolicy": "Foreground",
+            "propagationPolicy": if foreground { "Foreground" } else { "Background" },
             "preconditions": { "uid": object["metadata"]["uid"] },
         });
         let sent = Some(("application/json", options.to_string().into_bytes()));
