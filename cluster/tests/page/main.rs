@@ -114,10 +114,12 @@ fn the_head_says_nothing_better_than_the_lists() {
         page(&known, "")
     };
     let condition = |kind: &str, status: &str| {
-        json!({ "type": kind, "status": status, "reason": "Why", "message": "it says why",
+        json!({ "type": kind, "status": status, "reason": "Why", "message": "it says why", "observedGeneration": 1,
             "lastTransitionTime": data::stamp(data::now()) })
     };
-    let url = json!({ "url": "s3://b/p", "keySecretRef": { "name": "key" } });
+    let url = json!({
+        "url": "s3://b/p", "keySecretRef": { "name": "key" }, "jobTemplate": { "image": "mover:1" },
+    });
     let good = with(json!([condition("Ready", "True")]), "Repository", url.clone());
     assert!(good.contains("Nothing is wrong"), "{good}");
     for kind in ["Ready", "Checked", "Collected", "Synced", "Copied"] {
