@@ -127,7 +127,8 @@ impl Api {
         Some(if self.is_urgent { limit.urgent() } else { limit.permit().await })
     }
 
-    /// The client, for what has no object: logs and exec.
+    /// The client, for commands in pods. Whatever else is asked goes through the requests here: they
+    /// are bounded in time and number, and counted.
     pub fn client(&self) -> &Client {
         &self.client
     }

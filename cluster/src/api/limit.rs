@@ -25,7 +25,7 @@ pub struct LimitSettings {
 
 impl Default for LimitSettings {
     fn default() -> Self {
-        Self { per_second: 50, burst: 100, in_flight: 32 }
+        Self { per_second: 40, burst: 50, in_flight: 32 }
     }
 }
 

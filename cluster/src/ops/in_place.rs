@@ -1,8 +1,9 @@
 //! A restore onto the volume of a claim that exists: what has to fit, and which rights it needs.
 
-use crate::api::Api;
+use crate::api::{Api, Asked};
 use crate::engine::{Failure, Kind, Resource, Restore, Target, exit};
-use serde_json::{Value, json};
+use http::Method;
+use serde_json::json;
 
 /// Whether the backup may go there, of the size and the filesystem that it has.
 ///
@@ -121,14 +122,13 @@ async fn may(api: &Api, verb: &str, kind: Kind, namespace: Option<&str>) -> bool
             "verb": verb, "group": group, "resource": plural, "namespace": namespace,
         } },
     });
-    let request = http::Request::post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")
-        .header("content-type", "application/json")
-        .body(asked.to_string().into_bytes());
-    let Ok(request) = request else { return true };
-    match api.client().request::<Value>(request).await {
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let sent = Some(("application/json", asked.to_string().into_bytes()));
+    let right = Asked::other("ask for the rights of its user", "create selfsubjectaccessreviews");
+    match api.request(Method::POST, path, &[], sent, right).await {
         Ok(answer) => answer["status"]["allowed"] != false,
         Err(why) => {
-            tracing::debug!("whether {verb} of {plural} is allowed: {why}");
+            tracing::debug!("whether {verb} of {plural} is allowed: {}", Failure::from(why));
             true
         }
     }

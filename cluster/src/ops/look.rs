@@ -1,8 +1,7 @@
 //! Questions about the cluster that need reads alone.
 
-use crate::api::Api;
+use crate::api::{Api, Asked};
 use crate::engine::{Failure, Next, Observed, Planned, Stop, exit};
-use serde_json::Value;
 
 /// The answer to a question, with every read that it asks for. An API server that is away is a
 /// failure at once: nothing was begun that could go on.
@@ -27,7 +26,8 @@ pub async fn look<T>(api: &Api, question: impl Fn(&Observed) -> Planned<T>) -> R
 
 /// Who issues the API server's own tokens, where it says so.
 pub async fn issuer(api: &Api) -> Option<String> {
-    let request = http::Request::get("/.well-known/openid-configuration").body(Vec::new()).ok()?;
-    let said: Value = api.client().request(request).await.ok()?;
+    let path = "/.well-known/openid-configuration";
+    let asked = Asked::other("ask who issues its tokens", "get /.well-known/openid-configuration");
+    let said = api.request(http::Method::GET, path, &[], None, asked).await.ok()?;
     said["issuer"].as_str().map(str::to_owned)
 }

@@ -1,7 +1,7 @@
 //! Repositories as objects of our kind, where the cluster knows it: made here, looked after by the
 //! controller.
 
-use crate::api::{Api, ApiError, Asked, classify};
+use crate::api::{Api, ApiError, Asked};
 use crate::drive::Driver;
 use crate::engine::{
     self, Failure, GROUP, Key, Kind, MANAGER, Meta, Observed, Planned, Repository, SERVICE_ACCOUNT,
@@ -9,6 +9,7 @@ use crate::engine::{
 };
 use crate::kinds::VERSION;
 use crate::ops::objects;
+use http::Method;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
@@ -22,10 +23,8 @@ const READY_SECONDS: u64 = 300;
 /// The server did not answer.
 pub async fn installed(api: &Api) -> Result<bool, Failure> {
     let asked = Asked::other("ask for the kinds of mover", "get /apis");
-    let request = http::Request::get(format!("/apis/{GROUP}/{VERSION}"))
-        .body(Vec::new())
-        .map_err(|why| Failure::new(exit::BUG, why.to_string()))?;
-    match api.client().request::<Value>(request).await.map_err(|why| classify(why, &asked)) {
+    let path = format!("/apis/{GROUP}/{VERSION}");
+    match api.request(Method::GET, &path, &[], None, asked).await {
         Ok(found) => {
             let plural = Kind::Repository.resource().plural;
             let kinds = found["resources"].as_array();
