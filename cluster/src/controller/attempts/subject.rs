@@ -3,6 +3,7 @@
 use crate::controller::Context;
 use crate::controller::task::{Task, Why};
 use chrono::DateTime;
+use serde_json::Value;
 use std::time::Duration;
 
 /// What an operation is for.
@@ -33,16 +34,19 @@ impl Subject<'_> {
         }
     }
 
-    /// The same with the time that is left where the operation was begun before, by whichever
-    /// process. One that has not begun has all its time: a clock that is wrong takes none of it.
+    /// The same with the time that is left since its first record was made, by whichever process.
+    /// One that has not begun has all its time: neither a clock that is wrong takes any of it, nor a
+    /// time without a controller.
     pub(super) fn going_on(&self, context: &Context) -> Self {
         let mut this = self.clone();
-        let created = self.task.object().and_then(|object| {
-            let text = object["metadata"]["creationTimestamp"].as_str()?;
+        let records = context.objects.records(&self.task.uid);
+        let made = |record: &Value| {
+            let text = record["metadata"]["creationTimestamp"].as_str()?;
             DateTime::parse_from_rfc3339(text).ok()
-        });
-        if let (Some(total), Some(created)) = (&mut this.total, created) {
-            let age = ((context.clock)() - created.to_utc()).to_std().unwrap_or_default();
+        };
+        let first = records.iter().filter_map(|record| made(record)).min();
+        if let (Some(total), Some(first)) = (&mut this.total, first) {
+            let age = ((context.clock)() - first.to_utc()).to_std().unwrap_or_default();
             *total = total.saturating_sub(age.saturating_sub(self.task.begun.elapsed()));
         }
         this

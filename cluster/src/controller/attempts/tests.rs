@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 const CREATED: &str = "2026-11-24T12:00:00Z";
 
-/// A minute and a half after the object was made.
+/// A minute and a half after the record was made.
 fn clock() -> DateTime<Utc> {
     "2026-11-24T12:01:30Z".parse().expect("a time")
 }
@@ -39,8 +39,17 @@ async fn time_that_is_over_before_the_begin_is_no_cancellation() {
 }
 
 #[tokio::test]
-async fn another_process_counts_on_from_the_creation() {
+async fn another_process_counts_on_from_the_first_record() {
     let (_server, context, task) = scene().await;
+    let whole = Duration::from_secs(5);
+    let all = subject(&task, whole).going_on(&context).total;
+    assert_eq!(all, Some(whole), "it has not begun");
+    let key = Key::new(Kind::ConfigMap, "shop", "mover-backup-volumebackup-b-1");
+    let metadata = json!({
+        "name": key.name, "namespace": "shop", "labels": { FOR: task.uid, STATE: "running" },
+        "creationTimestamp": CREATED,
+    });
+    context.objects.wrote(engine::object(&key, metadata, json!({ "data": {} })));
     let left = subject(&task, Duration::from_secs(100)).going_on(&context).total;
     let ten = Duration::from_secs(10);
     assert!(left.is_some_and(|left| left >= ten && left < ten * 2), "{left:?}");
