@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const RANDOM_CHARS: usize = 5;
 /// An object that nobody has taken up by then has no controller.
-pub(super) const TAKEN_UP: Duration = Duration::from_secs(20);
+const TAKEN_UP: Duration = Duration::from_secs(20);
 /// A watch that ends, or an API server that is away, is asked again after so long.
 const AGAIN: Duration = Duration::from_secs(2);
 /// It is given up after so many times in a row.
@@ -100,7 +100,7 @@ pub async fn follow(
                 true => changes.next().await,
                 false => match tokio::time::timeout_at(begun + TAKEN_UP, changes.next()).await {
                     Ok(change) => change,
-                    Err(_) => return Err(nobody(key)),
+                    Err(_) => return Err(nobody(key, TAKEN_UP)),
                 },
             };
             match change {
@@ -117,8 +117,8 @@ pub async fn follow(
     }
 }
 
-pub(super) fn nobody(key: &Key) -> Failure {
-    let seconds = TAKEN_UP.as_secs();
+pub(super) fn nobody(key: &Key, time: Duration) -> Failure {
+    let seconds = time.as_secs();
     let what = format!("no controller has taken {key} up within {seconds} s");
     Failure::new(exit::RETRYABLE, what).hint(
         "it stays, and begins once one runs: kubectl get pods -A -l app.kubernetes.io/component=controller",

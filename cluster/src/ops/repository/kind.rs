@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// A controller that has not opened it by then may not be there.
 const READY_SECONDS: u64 = 300;
+/// One that has said nothing of it by then is not there.
+const TAKEN_UP_SECONDS: u64 = 60;
 
 /// Whether the cluster knows the kind. Everybody may ask that.
 ///
@@ -152,12 +154,12 @@ fn is_open(key: &Key, seen: &Observed) -> Planned<()> {
         said => format!("{key} is not ready: {said}"),
     };
     let age = seen.age(&found.meta.uid);
-    // A controller says something of it at once.
+    // A controller says something of it at once; one that was just installed has to begin.
     let is_taken_up = found.body["status"].is_object();
-    if !is_taken_up && age >= objects::TAKEN_UP {
-        return Err(objects::nobody(key).into());
+    let limit = Duration::from_secs(if is_taken_up { READY_SECONDS } else { TAKEN_UP_SECONDS });
+    if !is_taken_up && age >= limit {
+        return Err(objects::nobody(key, limit).into());
     }
-    let limit = if is_taken_up { Duration::from_secs(READY_SECONDS) } else { objects::TAKEN_UP };
     if age >= limit {
         let why = format!("{why}, and after {READY_SECONDS} s that is given up");
         return Err(Failure::new(exit::RETRYABLE, why)
@@ -251,7 +253,7 @@ mod tests {
         let object = json!({ "metadata": { "name": "default", "uid": "u", "generation": 1 } });
         seen.set_object(key.clone(), Some(object));
         assert!(waits(is_open(&key, &seen)), "a controller may take it up");
-        seen.set_now(Duration::from_secs(21));
+        seen.set_now(Duration::from_secs(TAKEN_UP_SECONDS));
         let Err(engine::Stop::Failure(why)) = is_open(&key, &seen) else { panic!("it is no end") };
         assert!(why.message.contains("no controller"), "{why}");
         for (reason, age) in [("InitFailed", 0), ("KeySecretMissing", 301)] {
