@@ -1,5 +1,5 @@
-//! Since when something is owed that comes again, and whether it is late: one rule for the status,
-//! the page and the metrics.
+//! Since when something is owed that comes again, and whether it is late: how much time it has is one
+//! rule for the status, the page and the metrics.
 
 use super::cron::Cron;
 use crate::kinds::BackupScheduleSpec;
