@@ -66,7 +66,9 @@ impl Schedule<'_> {
         let of = |claim: &ClaimOf| {
             let own = good.get(&Some(claim.name.as_str()));
             // A run of a group is of each of its claims.
-            own.or_else(|| good.get(&None)).map(|(_, cut)| *cut)
+            let good = own.or_else(|| good.get(&None));
+            // By a clock that is ahead it would be in time for as long.
+            good.map(|(run, cut)| if *cut <= now { *cut } else { run.created })
         };
         // Since when a claim that is behind waits for one.
         let behind_since = |claim: &ClaimOf| {

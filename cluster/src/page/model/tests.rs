@@ -124,6 +124,14 @@ fn a_late_volume_says_that_its_backup_failed_or_is_under_way() {
 }
 
 #[test]
+fn a_cut_by_a_clock_that_is_ahead_hides_nothing() {
+    let owner = Some(("BackupSchedule", "hourly"));
+    let schedule = schedule("hourly", json!({ "pvc": "db" }), json!({}));
+    let ahead = backup("a", owner, "db", "Completed", -600_000);
+    assert_eq!(rows(&known(&[schedule, ahead])), [row("db", &["Late"])]);
+}
+
+#[test]
 fn a_backup_in_another_repository_is_none_of_the_schedule() {
     let mut elsewhere = backup("other", None, "db", "Completed", 10);
     elsewhere["spec"]["repositoryRef"] = json!({ "name": "main", "namespace": "elsewhere" });

@@ -140,7 +140,10 @@ fn volume<'a>(
         let counts = group.backups.iter().filter(|(_, it)| {
             it.is_good() && leads_to(&it.repository, namespace, &repository, own)
         });
-        let last = counts.filter_map(|(_, it)| it.cut.max(it.scheduled).or(it.created)).max();
+        // By a clock that is ahead it would be in time for as long.
+        let past = |at: &DateTime<Utc>| *at <= now;
+        let last =
+            counts.filter_map(|(_, it)| it.cut.max(it.scheduled).filter(past).or(it.created)).max();
         let last = last.max(schedule.newest_good.filter(|_| group.backups.is_empty()));
         let is_due = !schedule.suspended && !is_gone;
         let last = last.max(schedule.created).filter(|_| is_due);
