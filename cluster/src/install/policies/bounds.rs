@@ -167,7 +167,8 @@ fn environment() -> (String, &'static str) {
     (text, "the controller's Jobs have plain variables, and those of the store's Secret")
 }
 
-/// Of any image, and so with nothing but the restored volume.
+/// Of any image, and so with nothing but the restored volume. It runs as whom its image says: data
+/// may be readable to its owner alone. Nobody asks for root.
 fn drills() -> (String, &'static str) {
     let text = lines(&[
         "!variables.drill || (",
@@ -175,7 +176,11 @@ fn drills() -> (String, &'static str) {
         "  && v.persistentVolumeClaim.claimName.startsWith('mover-')))",
         "&& !has(variables.pod.containers[0].envFrom)",
         "&& has(variables.pod.securityContext)",
-        "&& has(variables.pod.securityContext.seccompProfile))",
+        "&& has(variables.pod.securityContext.seccompProfile)",
+        "&& (!has(variables.pod.securityContext.runAsUser)",
+        "  || variables.pod.securityContext.runAsUser > 0)",
+        "&& variables.pod.containers.all(c, !has(c.securityContext.runAsUser)",
+        "  || c.securityContext.runAsUser > 0))",
     ]);
     (text, "a drill has no privilege, and its restored volume alone")
 }
