@@ -280,11 +280,11 @@ async fn begin(
 ) -> Result<Option<(Begun, Turn)>, Failure> {
     let looked_up = tokio::select! {
         request = preflight(subject, make, report) => request,
-        why = subject.ended() => return stopped(context, subject, attempt, why).await,
+        why = subject.ended() => return failed(context, subject, attempt, why.failure(), Some(why)).await,
     };
     let request = match looked_up {
         Ok(request) => request,
-        Err(failure) => return failed(context, subject, attempt, failure).await,
+        Err(failure) => return failed(context, subject, attempt, failure, None).await,
     };
     let has_waited = std::cell::Cell::new(false);
     let waits = || {
@@ -295,14 +295,14 @@ async fn begin(
     };
     let turn = tokio::select! {
         turn = context.turns.take(limits(&request), waits) => turn,
-        why = subject.ended() => return stopped(context, subject, attempt, why).await,
+        why = subject.ended() => return failed(context, subject, attempt, why.failure(), Some(why)).await,
     };
     // After a long time what the request says may be otherwise.
     let request = match has_waited.get() {
         false => request,
         true => match make().await {
             Ok(request) => request,
-            Err(failure) => return failed(context, subject, attempt, failure).await,
+            Err(failure) => return failed(context, subject, attempt, failure, None).await,
         },
     };
     let name = format!("{}{attempt}", prefix(subject));
@@ -359,19 +359,9 @@ async fn failed<T>(
     subject: &Subject<'_>,
     attempt: u32,
     failure: Failure,
+    why: Option<Why>,
 ) -> Result<Option<T>, Failure> {
-    over(context, subject, attempt, &Outcome::from(failure), None).await?;
-    Ok(None)
-}
-
-/// The same where it was ended before it began.
-async fn stopped<T>(
-    context: &Context,
-    subject: &Subject<'_>,
-    attempt: u32,
-    why: Why,
-) -> Result<Option<T>, Failure> {
-    over(context, subject, attempt, &Outcome::from(why.failure()), Some(why)).await?;
+    over(context, subject, attempt, &Outcome::from(failure), why).await?;
     Ok(None)
 }
 

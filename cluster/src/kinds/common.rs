@@ -127,7 +127,8 @@ pub struct Deadlines {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 604_800))]
     pub start_seconds: Option<u32>,
-    /// For all attempts together, from the begin of the first one.
+    /// For all attempts together, from when a controller takes it up; after a restart, from the begin
+    /// of the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 60, max = 2_592_000))]
     pub total_seconds: Option<u32>,

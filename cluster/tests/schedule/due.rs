@@ -265,6 +265,12 @@ fn health_tells_claims_that_have_no_backup_in_time() {
     assert_eq!(good.newest_good, Some(at("2026-05-01T09:01:00Z")));
     let behind = health(&world, "2026-05-01T10:10:01Z");
     assert_eq!(behind.up_to_date.reason, "Behind");
+    // Cuts of a clock that is ahead say nothing of the time until then.
+    let mut ahead = world.clone();
+    for run in ahead.runs.values_mut() {
+        run.state = State::Good { cut: at("2226-05-01T09:01:00Z") };
+    }
+    assert_eq!(health(&ahead, "2026-05-01T10:10:01Z").up_to_date.reason, "Behind");
     // A last run that failed is told at once.
     let run = world.runs.get_mut("nightly-202605010900-data-1").expect("it");
     run.state = State::Failed;
