@@ -27,6 +27,6 @@ pub use due::{Around, Due, STEP_MAX_HOURS, Stream, Timing, due};
 pub use health::{Health, Verdict};
 pub use history::{newest_good, surplus};
 pub use lateness::{Beat, LEEWAY, Owed, leeway};
-pub use mark::{Mark, Settled, Since};
+pub use mark::{Mark, Settled, Since, expected_since};
 pub use names::{CLAIM, MARK, drill_name, maintenance_name, run_name};
 pub use runs::{ClaimOf, NewRun, Plan, Run, Schedule, State};

@@ -8,7 +8,7 @@ use crate::kinds::{
     BackupSchedule, BackupSource, Condition, CronTimes, Phase, Repository, VolumeBackup,
     VolumeRestore,
 };
-use crate::schedule::leeway;
+use crate::schedule::{MARK, Mark, expected_since, leeway};
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Deserialize;
 use serde_json::Value;
@@ -235,7 +235,8 @@ pub(crate) struct ScheduleFacts {
     /// How much later than due a run may be good.
     pub(super) leeway: TimeDelta,
     pub(crate) suspended: bool,
-    pub(crate) created: Option<DateTime<Utc>>,
+    /// Since when runs are expected of it.
+    pub(crate) since: Option<DateTime<Utc>>,
     pub(crate) conditions: Vec<ConditionFacts>,
     pub(crate) newest_good: Option<DateTime<Utc>>,
     pub(crate) claims: Option<i64>,
@@ -247,6 +248,8 @@ pub(crate) struct ScheduleFacts {
 #[derive(Debug, Clone)]
 pub(crate) struct DrillFacts {
     pub(super) rhythm: Rhythm,
+    /// Since when they are expected.
+    pub(crate) since: Option<DateTime<Utc>>,
     pub(crate) result: DrillResult,
     pub(crate) time: Option<DateTime<Utc>>,
     pub(crate) backup: Option<String>,
@@ -434,19 +437,23 @@ impl ScheduleFacts {
         let spec = &object.spec;
         let reference = &spec.template.spec.repository_ref;
         let drill = status.drill.unwrap_or_default();
+        let mark = object.metadata.annotations.as_ref().and_then(|all| Mark::parse(all.get(MARK)?));
+        let since = created(object).map(|at| expected_since(spec, mark.as_ref(), at));
+        let [since, drills_since] = since.unwrap_or_default();
         Self {
             claim: Claim::of(&spec.template.spec.source),
             repository: (reference.namespace.clone(), reference.name.clone()),
             rhythm: Rhythm { cron: spec.cron.clone(), zone: spec.time_zone.clone() },
             leeway: leeway(spec),
             suspended: spec.suspend,
-            created: created(object),
+            since,
             conditions: conditions(&status.conditions),
             newest_good: time(status.newest_good_time.as_ref()),
             claims: status.claims,
             missed: status.missed.unwrap_or_default().max(0),
             drill: spec.drill.as_ref().map(|wanted| DrillFacts {
                 rhythm: rhythm(&wanted.at),
+                since: drills_since,
                 result: match drill.result.as_str() {
                     "Passed" => DrillResult::Passed,
                     "Failed" => DrillResult::Failed,

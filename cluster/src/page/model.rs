@@ -179,8 +179,10 @@ fn drills<'a>(known: &'a Known, rhythms: &mut Rhythms, now: DateTime<Utc>) -> Dr
     let mut found = BTreeMap::new();
     for (place, schedule) in &known.schedules {
         let Some(drill) = &schedule.drill else { continue };
-        let last = drill.time.or(schedule.created);
+        // Of a spec that was just changed nothing is owed yet.
+        let last = drill.since.map(|since| drill.time.max(Some(since.min(now))));
         let owed = last
+            .flatten()
             .filter(|_| !schedule.suspended)
             .and_then(|last| rhythms.owed(&drill.rhythm, last, CARE_LEEWAY));
         found.insert(place, (drill_line(place, drill, owed, now), owed));

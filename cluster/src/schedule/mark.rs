@@ -81,6 +81,21 @@ impl Settled {
     }
 }
 
+/// Since when backups, and since when drills, are to be expected of a schedule, for whoever only
+/// looks at it. `None` where its mark is of another spec, until the next one is written.
+#[must_use]
+pub fn expected_since(
+    spec: &BackupScheduleSpec,
+    mark: Option<&Mark>,
+    created: DateTime<Utc>,
+) -> [Option<DateTime<Utc>>; 2] {
+    let Some(mark) = mark else { return [Some(created); 2] };
+    let of = |settled: &Settled, spec: String| {
+        (settled.spec == spec).then(|| settled.since.max(created))
+    };
+    [of(&mark.backups, backups_of(spec)), of(&mark.drills, drills_of(spec))]
+}
+
 /// What decides when a schedule makes backups.
 pub(super) fn backups_of(spec: &BackupScheduleSpec) -> String {
     hash(
@@ -100,4 +115,14 @@ fn hash(cron: Option<&CronTimes>, rests: bool) -> String {
     let mut hex = blake3::hash(format!("{text}\n{zone}\n{rests}").as_bytes()).to_hex().to_string();
     hex.truncate(16);
     hex
+}
+
+#[cfg(test)]
+impl Mark {
+    /// Of a schedule whose spec is as it is since then.
+    pub(crate) fn since(spec: &BackupScheduleSpec, since: DateTime<Utc>) -> Mark {
+        let settled = |spec| Settled { until: since, since, spec };
+        let (backups, drills) = (settled(backups_of(spec)), settled(drills_of(spec)));
+        Mark { backups, missed: 0, drills }
+    }
 }

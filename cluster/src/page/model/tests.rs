@@ -1,6 +1,8 @@
 //! From objects to rows: which belongs to which, and how each one is.
 
 use super::*;
+use crate::kinds::{BackupSchedule, BackupScheduleSpec};
+use crate::schedule::{MARK, Mark};
 use serde_json::{Value, json};
 
 fn now() -> DateTime<Utc> {
@@ -121,6 +123,31 @@ fn a_late_volume_says_that_its_backup_failed_or_is_under_way() {
     assert_eq!(model.volumes[0].lines[0].text, "It was due 4 h 30 min ago; it is under way now.");
     assert_eq!((model.underway.len(), model.schedules[0].late), (1, 1));
     assert_eq!(model.schedules[0].failing, 1);
+}
+
+/// Whoever ends a rest is not told of the runs of that time.
+#[test]
+fn nothing_is_owed_of_the_time_of_a_rest() {
+    let drill = json!({ "drill": { "cron": "0 * * * *" } });
+    let schedule = schedule("s", json!({ "pvc": "db" }), drill);
+    let read: BackupSchedule = serde_json::from_value(schedule.clone()).expect("a schedule");
+    let late = |mark: Option<Mark>| {
+        let mut schedule = schedule.clone();
+        if let Some(mark) = mark {
+            schedule["metadata"]["annotations"] = json!({ MARK: mark.text() });
+        }
+        let known = known(&[schedule, backup("good", None, "db", "Completed", 3_000)]);
+        let model = Model::of(&known, &View::default(), now());
+        let drill = model.schedules[0].drill_owed;
+        (model.schedules[0].late > 0, drill.is_some_and(|owed| owed.is_late))
+    };
+    let since = |minutes: i64| Mark::since(&read.spec, now() - TimeDelta::minutes(minutes));
+    assert_eq!(late(Some(since(3_000))), (true, true));
+    assert_eq!(late(Some(since(20))), (false, false), "it went on 20 minutes ago");
+    let rested = BackupScheduleSpec { suspend: true, ..read.spec.clone() };
+    let before = Mark::since(&rested, now() - TimeDelta::minutes(3_000));
+    assert_eq!(late(Some(before)), (false, false), "the controller has not seen it yet");
+    assert_eq!(late(None), (true, true), "nobody knows of a rest");
 }
 
 #[test]

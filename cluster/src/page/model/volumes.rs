@@ -145,8 +145,9 @@ fn volume<'a>(
         let last =
             counts.filter_map(|(_, it)| it.cut.max(it.scheduled).filter(past).or(it.created)).max();
         let last = last.max(schedule.newest_good.filter(|_| group.backups.is_empty()));
-        let is_due = !schedule.suspended && !is_gone;
-        let last = last.max(schedule.created).filter(|_| is_due);
+        // Of a spec that was just changed nothing is owed yet.
+        let since = schedule.since.filter(|_| !schedule.suspended && !is_gone);
+        let last = since.and_then(|since| last.max(Some(since.min(now))));
         let owed = last.and_then(|last| rhythms.owed(&schedule.rhythm, last, schedule.leeway));
         schedules.push((*place, *schedule, owed));
     }
