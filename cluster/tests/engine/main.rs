@@ -2,6 +2,7 @@
 //! drivers at once.
 
 mod answers;
+mod before;
 mod crashes;
 mod doctor;
 mod fake;
