@@ -11,4 +11,5 @@ pub mod operation;
 pub mod populate;
 pub mod repository;
 pub mod restore;
+pub mod schedules;
 pub mod sources;

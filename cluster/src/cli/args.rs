@@ -1,8 +1,10 @@
 //! What can be typed.
 
 mod install;
+mod schedule;
 
 pub(super) use install::{Install, PodSecurity, Print, Uninstall, Without};
+pub(super) use schedule::{Keep, NewSchedule, Schedule};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -89,6 +91,11 @@ pub(super) enum Command {
         #[command(subcommand)]
         command: Repository,
     },
+    /// Make, list, run and remove BackupSchedules, which a controller looks after
+    Schedule {
+        #[command(subcommand)]
+        command: Schedule,
+    },
     /// Find the reasons why a backup would not work, before it is tried
     Doctor(Doctor),
     /// Run the controller: what is installed in a cluster, for Repositories, VolumeBackups,
@@ -116,6 +123,22 @@ pub(super) struct Backup {
     /// [default: default]
     #[arg(long, short, value_name = "NAME")]
     pub(super) repository: Option<String>,
+    #[command(flatten)]
+    pub(super) making: Making,
+    /// Wait for the end; always so as long as nothing in the cluster goes on with it
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+        default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub(super) wait: bool,
+    #[command(flatten)]
+    pub(super) make: Settings,
+    /// More arguments for `mover backup`
+    #[arg(last = true, value_name = "ARGUMENT")]
+    pub(super) arguments: Vec<String>,
+}
+
+/// How a backup is made.
+#[derive(Debug, Clone, ClapArgs)]
+pub(super) struct Making {
     /// Class of the snapshot [default: the driver's default class, or its only one]
     #[arg(long, value_name = "NAME")]
     pub(super) snapshot_class: Option<String>,
@@ -132,19 +155,10 @@ pub(super) struct Backup {
     /// Note on the backup, NAME=VALUE; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub(super) label: Vec<String>,
-    /// Wait for the end; always so as long as nothing in the cluster goes on with it
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
-        default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
-    pub(super) wait: bool,
     #[command(flatten)]
     pub(super) hook: Hook,
     #[command(flatten)]
     pub(super) limits: Limits,
-    #[command(flatten)]
-    pub(super) make: Settings,
-    /// More arguments for `mover backup`
-    #[arg(last = true, value_name = "ARGUMENT")]
-    pub(super) arguments: Vec<String>,
 }
 
 /// Claims, by themselves or by what uses them.

@@ -5,11 +5,13 @@ mod install;
 mod objects;
 mod operations;
 mod repositories;
+mod schedules;
 mod volumes;
 
-use super::args::{Args, Command, Repository};
+use super::args::{Args, Command, Repository, Schedule};
 use super::connect::connect;
 use super::output::Output;
+use crate::api::Api;
 use crate::controller;
 use crate::engine::{Failure, exit};
 use clap::CommandFactory as _;
@@ -64,6 +66,7 @@ pub(super) async fn run(args: Args, output: &Output) -> Result<u8, Failure> {
                 Box::pin(repositories::remove(api, namespace, &name, output)).await
             }
         },
+        Command::Schedule { command } => Box::pin(schedule(api, namespace, command, output)).await,
         Command::Doctor(given) => Box::pin(doctor::run(api, namespace, &given, output)).await,
         Command::Controller(given) => {
             Box::pin(controller::run(api, settings(given, namespace))).await?;
@@ -75,6 +78,26 @@ pub(super) async fn run(args: Args, output: &Output) -> Result<u8, Failure> {
         }
         Command::Uninstall(given) => Box::pin(install::remove(api, &given, output)).await,
         Command::Deploy { .. } | Command::Completions { .. } => Ok(0),
+    }
+}
+
+async fn schedule(
+    api: &Api,
+    namespace: &str,
+    command: Schedule,
+    output: &Output,
+) -> Result<u8, Failure> {
+    match command {
+        Schedule::Add(given) => Box::pin(schedules::add(api, namespace, &given, output)).await,
+        Schedule::List { all_namespaces } => {
+            schedules::list(api, (!all_namespaces).then_some(namespace), output).await
+        }
+        Schedule::Run { name, wait } => {
+            Box::pin(schedules::run(api, namespace, &name, wait, output)).await
+        }
+        Schedule::Suspend { name } => schedules::suspend(api, namespace, &name, true, output).await,
+        Schedule::Resume { name } => schedules::suspend(api, namespace, &name, false, output).await,
+        Schedule::Remove { name } => schedules::remove(api, namespace, &name, output).await,
     }
 }
 

@@ -8,6 +8,7 @@ use crate::ops::operation::random_text;
 use futures::StreamExt as _;
 use serde::Serialize;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 const RANDOM_CHARS: usize = 5;
@@ -45,13 +46,27 @@ pub async fn make(
     begins: &str,
     spec: &impl Serialize,
 ) -> Result<(Key, String), Failure> {
+    make_labelled(api, kind, namespace, begins, &BTreeMap::new(), spec).await
+}
+
+/// The same with labels.
+///
+/// # Errors
+///
+/// See [`crate::api::ApiError`].
+pub async fn make_labelled(
+    api: &Api,
+    kind: Kind,
+    namespace: &str,
+    begins: &str,
+    labels: &BTreeMap<String, String>,
+    spec: &impl Serialize,
+) -> Result<(Key, String), Failure> {
     let begins: String = begins.chars().take(200).collect();
     let key = Key::new(kind, namespace, &format!("{begins}-{}", random_text(RANDOM_CHARS)?));
-    let metadata = json!({
-        "name": key.name,
-        "namespace": namespace,
-        "labels": { "app.kubernetes.io/managed-by": MANAGER },
-    });
+    let mut labels = labels.clone();
+    labels.insert("app.kubernetes.io/managed-by".to_owned(), MANAGER.to_owned());
+    let metadata = json!({ "name": key.name, "namespace": namespace, "labels": labels });
     let made = api.create(&engine::object(&key, metadata, json!({ "spec": spec }))).await?;
     Ok((key, Meta::of(&made).uid))
 }

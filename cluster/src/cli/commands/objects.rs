@@ -14,6 +14,7 @@ use crate::kinds::{
 use crate::ops::objects;
 use crate::ops::restore::full_name;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// How it went, as far as it was waited for.
 pub(super) enum Followed {
@@ -36,7 +37,10 @@ pub(super) async fn backup(
         return Err(Failure::new(exit::USAGE, what)
             .hint("write what you need into its spec: kubectl explain volumebackup.spec"));
     }
-    let spec = spec_of(name, namespace, place, given)?;
+    let notes = given.making.label.iter().map(|text| pair(text, "--label"));
+    let notes = notes.collect::<Result<_, _>>()?;
+    let source = BackupSource { pvc: Some(name.to_owned()), ..BackupSource::default() };
+    let spec = spec_of(source, notes, place, namespace, &given.making);
     let (key, uid) = objects::make(api, Kind::VolumeBackup, namespace, name, &spec).await?;
     if !given.wait {
         return Ok(Followed::Made(key.to_string()));
@@ -56,19 +60,20 @@ pub(super) async fn backup(
     Ok(Followed::Ended(outcome(&ended, summary)))
 }
 
-fn spec_of(
-    name: &str,
-    namespace: &str,
+/// What the flags say of a backup.
+pub(super) fn spec_of(
+    source: BackupSource,
+    notes: BTreeMap<String, String>,
     place: &Repository,
-    given: &args::Backup,
-) -> Result<VolumeBackupSpec, Failure> {
-    let notes = given.label.iter().map(|text| pair(text, "--label")).collect::<Result<_, _>>()?;
+    namespace: &str,
+    given: &args::Making,
+) -> VolumeBackupSpec {
     let policy = match given.keep_base {
         Some(false) => SnapshotPolicy::Never,
         _ => SnapshotPolicy::AsBase,
     };
-    Ok(VolumeBackupSpec {
-        source: BackupSource { pvc: Some(name.to_owned()), ..BackupSource::default() },
+    VolumeBackupSpec {
+        source,
         repository_ref: reference(place, namespace),
         snapshot_class_name: given.snapshot_class.clone(),
         base: if given.whole { Base::None } else { Base::Auto },
@@ -81,10 +86,10 @@ fn spec_of(
         notes,
         deadlines: deadlines(given.limits),
         ..VolumeBackupSpec::default()
-    })
+    }
 }
 
-fn reference(place: &Repository, namespace: &str) -> RepositoryRef {
+pub(super) fn reference(place: &Repository, namespace: &str) -> RepositoryRef {
     RepositoryRef {
         name: place.name.clone(),
         namespace: (place.namespace != namespace).then(|| place.namespace.clone()),

@@ -155,7 +155,7 @@ async fn back_up(
 ) -> Result<Backed, Failure> {
     let begun = Instant::now();
     let mut labels = BTreeMap::new();
-    for text in &given.label {
+    for text in &given.making.label {
         let (name, value) = pair(text, "--label")?;
         labels.insert(name, value);
     }
@@ -189,15 +189,15 @@ async fn back_up(
     }
     waits(given.wait)?;
     let options = backups::BackupOptions {
-        snapshot_class: given.snapshot_class.clone(),
-        storage_class: given.storage_class.clone(),
-        keep_base: given.keep_base,
+        snapshot_class: given.making.snapshot_class.clone(),
+        storage_class: given.making.storage_class.clone(),
+        keep_base: given.making.keep_base,
         retain: None,
-        whole: given.whole,
-        hook: hook(&given.hook),
+        whole: given.making.whole,
+        hook: hook(&given.making.hook),
         labels,
         arguments: given.arguments.clone(),
-        limits: limits(given.limits),
+        limits: limits(given.making.limits),
     };
     let request = backups::request(api, namespace, name, &place, &options);
     let request = Box::pin(request).await?;
