@@ -148,10 +148,10 @@ pub struct VolumeRestoreStatus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Proof {
-    /// Id of the root of the volume map, if the Job has said it.
+    /// Id of the root of the volume map, which stands for every byte; none where all is zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<String>,
-    /// The Job that read it all back.
+    /// The record of the operation whose Job read it all back.
     #[serde(default)]
     pub verified_by: String,
     /// When (RFC 3339).

@@ -19,6 +19,8 @@ pub struct RestoreSummary {
     pub backup_id: String,
     /// Its volume.
     pub volume: String,
+    /// Id of the root page of its volume map, which stands for every byte; none where all is zero.
+    pub root: Option<String>,
     /// Size of the volume.
     pub volume_bytes: u64,
     /// First wanted byte.
@@ -96,6 +98,7 @@ impl RestoreSummary {
         Self {
             backup_id: manifest.backup_id.to_string(),
             volume: manifest.volume.to_string(),
+            root: manifest.map.root.as_ref().map(|root| root.id.to_hex()),
             volume_bytes: manifest.size_bytes,
             range_start: scope.want.start,
             range_end: scope.want.end,
