@@ -286,7 +286,8 @@ fn read(
                 _ => units.try_recv(),
             };
             match unit {
-                Ok(_) if failure.failed() => {}
+                // the walk is over long before all of it is read
+                Ok(_) if failure.failed() || failure.note(ctx.cancel.check()).is_none() => {}
                 Ok(unit) => {
                     let index = slot.index();
                     let len = unit.expected.len() as u64;
@@ -393,6 +394,53 @@ pub(crate) fn longer_file(path: &Path, is_bytes: u64, volume_bytes: u64) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::restore::testkit::{Kit, Shape};
+    use crate::volume::device::SourceOptions;
+    use chunkstore::{ChunkSize, Geometry};
+
+    /// All is planned long before it is read: the thread that reads has to look by itself.
+    #[test]
+    fn a_stop_ends_reads_that_were_planned_before() {
+        const UNITS: u64 = 8;
+        let kit = Kit::new(Shape::default());
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        std::fs::write(&path, vec![0; UNITS as usize * 4096]).unwrap();
+        let source = Source::open(&path, SourceOptions::default()).unwrap();
+        let arena = Arena::new(4, 4096).unwrap();
+        let engine = Engine::start(EngineChoice::Auto, &arena, source.io_file(), 2).unwrap();
+        let size = ChunkSize::new(4096).unwrap();
+        let scope = PlanScope {
+            geometry: Geometry::new(UNITS * 4096, size).unwrap(),
+            want: 0..UNITS * 4096,
+            entry_chunks: 8,
+            batch_bytes_max: 4096,
+        };
+        let (progress, cancel) = (Progress::new(), Cancel::new());
+        let ctx = Compare {
+            rt: kit.rt.handle(),
+            keys: kit.repo.keys(),
+            scope: &scope,
+            source: &source,
+            threads: 1,
+            leaves_per_window: 1,
+            progress: &progress,
+            cancel: &cancel,
+        };
+        let (units, planned) = mpsc::channel(UNITS_AHEAD);
+        for chunk in 0..UNITS {
+            let unit = CompareUnit { first: ChunkNo(chunk), expected: vec![None] };
+            units.blocking_send(unit).unwrap();
+        }
+        drop(units);
+        cancel.request();
+        let (filled, inbox) = unbounded();
+        let failure = Failure::default();
+        assert_eq!(read(engine, planned, &filled, &arena, ctx, &failure), 0);
+        assert!(inbox.is_empty());
+        assert_eq!(failure.into_result().unwrap_err().kind(), ErrorKind::Cancelled);
+        pipeline::check_home(&arena).unwrap();
+    }
 
     #[test]
     fn adjacent_chunks_share_a_unit() {
