@@ -4,7 +4,7 @@ mod install;
 mod schedule;
 
 pub(super) use install::{Install, PodSecurity, Print, Uninstall, Without};
-pub(super) use schedule::{Keep, NewSchedule, Schedule};
+pub(super) use schedule::{KeepFlags, NewSchedule, ScheduleCommand};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -94,7 +94,7 @@ pub(super) enum Command {
     /// Make, list, run and remove BackupSchedules, which a controller looks after
     Schedule {
         #[command(subcommand)]
-        command: Schedule,
+        command: ScheduleCommand,
     },
     /// Find the reasons why a backup would not work, before it is tried
     Doctor(Doctor),

@@ -8,7 +8,7 @@ mod repositories;
 mod schedules;
 mod volumes;
 
-use super::args::{Args, Command, Repository, Schedule};
+use super::args::{Args, Command, Repository, ScheduleCommand};
 use super::connect::connect;
 use super::output::Output;
 use crate::api::Api;
@@ -84,20 +84,26 @@ pub(super) async fn run(args: Args, output: &Output) -> Result<u8, Failure> {
 async fn schedule(
     api: &Api,
     namespace: &str,
-    command: Schedule,
+    command: ScheduleCommand,
     output: &Output,
 ) -> Result<u8, Failure> {
     match command {
-        Schedule::Add(given) => Box::pin(schedules::add(api, namespace, &given, output)).await,
-        Schedule::List { all_namespaces } => {
+        ScheduleCommand::Add(given) => {
+            Box::pin(schedules::add(api, namespace, &given, output)).await
+        }
+        ScheduleCommand::List { all_namespaces } => {
             schedules::list(api, (!all_namespaces).then_some(namespace), output).await
         }
-        Schedule::Run { name, wait } => {
+        ScheduleCommand::Run { name, wait } => {
             Box::pin(schedules::run(api, namespace, &name, wait, output)).await
         }
-        Schedule::Suspend { name } => schedules::suspend(api, namespace, &name, true, output).await,
-        Schedule::Resume { name } => schedules::suspend(api, namespace, &name, false, output).await,
-        Schedule::Remove { name } => schedules::remove(api, namespace, &name, output).await,
+        ScheduleCommand::Suspend { name } => {
+            schedules::suspend(api, namespace, &name, true, output).await
+        }
+        ScheduleCommand::Resume { name } => {
+            schedules::suspend(api, namespace, &name, false, output).await
+        }
+        ScheduleCommand::Remove { name } => schedules::remove(api, namespace, &name, output).await,
     }
 }
 

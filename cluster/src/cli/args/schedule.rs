@@ -4,7 +4,7 @@ use super::Making;
 use clap::{Args as ClapArgs, Subcommand};
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Schedule {
+pub(crate) enum ScheduleCommand {
     /// Make a BackupSchedule of a claim, or of all claims with some labels
     Add(Box<NewSchedule>),
     /// List BackupSchedules
@@ -72,9 +72,9 @@ pub(crate) struct NewSchedule {
     #[arg(long)]
     pub(crate) no_wait: bool,
     #[command(flatten)]
-    pub(crate) keep: Keep,
+    pub(crate) keep: KeepFlags,
     #[command(flatten)]
-    pub(crate) drill: Drill,
+    pub(crate) drill: DrillFlags,
     #[command(flatten)]
     pub(crate) making: Making,
 }
@@ -82,7 +82,7 @@ pub(crate) struct NewSchedule {
 /// The backups that stay. Without any, the Repository's rule is the schedule's.
 #[derive(Debug, ClapArgs)]
 #[command(next_help_heading = "Backups that stay")]
-pub(crate) struct Keep {
+pub(crate) struct KeepFlags {
     /// The newest N
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) keep_last: Option<u32>,
@@ -109,7 +109,7 @@ pub(crate) struct Keep {
 /// Restores that prove a backup.
 #[derive(Debug, ClapArgs)]
 #[command(next_help_heading = "Drills")]
-pub(crate) struct Drill {
+pub(crate) struct DrillFlags {
     /// Times of drills: restore the newest backup for a while, and prove it
     #[arg(long, value_name = "CRON")]
     pub(crate) drill: Option<String>,

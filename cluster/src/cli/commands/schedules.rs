@@ -1,6 +1,6 @@
 //! `kubectl mover schedule`.
 
-use super::super::args::{Keep as KeepFlags, NewSchedule};
+use super::super::args::{KeepFlags, NewSchedule};
 use super::super::output::Output;
 use super::{claim, objects as of_objects, pair};
 use crate::api::{Api, ApiError};

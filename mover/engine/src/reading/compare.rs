@@ -402,10 +402,11 @@ mod tests {
     #[test]
     fn a_stop_ends_reads_that_were_planned_before() {
         const UNITS: u64 = 8;
+        static BYTES: [u8; 8 * 4096] = [0; 8 * 4096];
         let kit = Kit::new(Shape::default());
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk");
-        std::fs::write(&path, vec![0; UNITS as usize * 4096]).unwrap();
+        std::fs::write(&path, BYTES).unwrap();
         let source = Source::open(&path, SourceOptions::default()).unwrap();
         let arena = Arena::new(4, 4096).unwrap();
         let engine = Engine::start(EngineChoice::Auto, &arena, source.io_file(), 2).unwrap();
