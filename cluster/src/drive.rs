@@ -32,8 +32,8 @@ pub struct Driver<'a> {
     watches: Watches,
     /// Writes that others came before.
     contention: Contention,
-    /// The lock in an application's pod, and whose it is; it ends with us.
-    session: Option<(Held, Session)>,
+    /// The locks in the applications' pods, and whose they are; they end with us.
+    session: Option<(Held, Vec<Session>)>,
     /// The log of the pod that runs.
     log: Option<(Key, BoxStream<'static, String>)>,
     /// How long there was nothing to do.
@@ -42,10 +42,10 @@ pub struct Driver<'a> {
     away: Option<(Instant, Duration)>,
 }
 
-/// Whose lock is held.
-#[derive(Debug)]
+/// Whose locks are held.
+#[derive(Debug, Clone)]
 struct Held {
-    hook: Hook,
+    hooks: Vec<Hook>,
     /// Names the driver whose lock it is.
     lease: Key,
     attempt: u32,
@@ -113,8 +113,8 @@ impl<'a> Driver<'a> {
                     self.seen.forget_all();
                     Ok(())
                 }
-                Next::Quiesce(hook, attempt, lease) => {
-                    self.quiesce(&hook, attempt, lease).await;
+                Next::Quiesce(hooks, attempt, lease) => {
+                    self.quiesce(hooks, attempt, lease).await;
                     Ok(())
                 }
                 Next::Resume(taken) => {
@@ -172,56 +172,106 @@ impl<'a> Driver<'a> {
         self.log = Some((pod.clone(), lines));
     }
 
-    async fn quiesce(&mut self, hook: &Hook, attempt: u32, lease: Key) {
-        let held = Held { hook: hook.clone(), lease, attempt };
-        let state = match hooks::begin(&self.urgent, hook).await {
-            Ok(session) => {
-                self.session = Some((held, session));
-                LockState::Held
+    /// Takes all locks, or none: those that hold are let go of where one does not.
+    async fn quiesce(&mut self, hooks: Vec<Hook>, attempt: u32, lease: Key) {
+        let mut held = Held { hooks: Vec::new(), lease, attempt };
+        let mut sessions = Vec::new();
+        let mut state = LockState::Held;
+        for hook in hooks {
+            match hooks::begin(&self.urgent, &hook).await {
+                Ok(session) => {
+                    held.hooks.push(hook);
+                    sessions.push(session);
+                }
+                Err(broken) => {
+                    // What did not hold may be somebody else's.
+                    let why = match hook.whole {
+                        true => broken.why,
+                        false => self.let_go(&held, &hook, broken).await,
+                    };
+                    self.end(&held, std::mem::take(&mut sessions)).await;
+                    state = LockState::Broken(why);
+                    break;
+                }
             }
-            // What did not hold may be somebody else's.
-            Err(broken) if hook.whole => LockState::Broken(broken.why),
-            Err(broken) => self.let_go(&held, broken).await,
-        };
+        }
+        if state == LockState::Held {
+            self.session = Some((held, sessions));
+        }
         self.seen.set_lock(Lock { attempt, state });
     }
 
     async fn resume(&mut self, taken: Option<String>) {
         let Some(lock) = self.seen.lock().cloned() else { return };
         let state = match self.session.take() {
-            Some((held, session)) => match session.end().await {
-                Ok(()) => LockState::Released(taken),
-                Err(broken) => self.let_go(&held, broken).await,
+            Some((held, sessions)) => match self.end(&held, sessions).await {
+                None => LockState::Released(taken),
+                Some(why) => LockState::Broken(why),
             },
             None => LockState::Broken("it was let go of before".into()),
         };
         self.seen.set_lock(Lock { state, ..lock });
     }
 
+    /// Has all locks let go of; why the first of them did not live until then, if one did not.
+    async fn end(&self, held: &Held, sessions: Vec<Session>) -> Option<String> {
+        let ends = sessions.into_iter().zip(&held.hooks).map(async |(session, hook)| match session
+            .end()
+            .await
+        {
+            Ok(()) => None,
+            Err(broken) => Some(self.let_go(held, hook, broken).await),
+        });
+        futures::future::join_all(ends).await.into_iter().flatten().next()
+    }
+
+    /// One lock is broken, which ends the others.
+    async fn broken(&mut self) {
+        let Some((held, sessions)) = self.session.take() else { return };
+        let Some(lock) = self.seen.lock().cloned() else { return };
+        let mut whys = Vec::new();
+        let mut holds = (Held { hooks: Vec::new(), ..held.clone() }, Vec::new());
+        for (mut session, hook) in sessions.into_iter().zip(&held.hooks) {
+            match session.is_broken() {
+                true => {
+                    let broken = session.gone().await;
+                    whys.push(self.let_go(&held, hook, broken).await);
+                }
+                false => {
+                    holds.0.hooks.push(hook.clone());
+                    holds.1.push(session);
+                }
+            }
+        }
+        self.end(&holds.0, holds.1).await;
+        let state = LockState::Broken(whys.join("; "));
+        self.seen.set_lock(Lock { state, ..lock });
+    }
+
     /// A lock that did not end as it should: the application is let go on, whatever is left of it,
     /// but for the lock of whoever came after us.
-    async fn let_go(&self, held: &Held, broken: Broken) -> LockState {
+    async fn let_go(&self, held: &Held, hook: &Hook, broken: Broken) -> String {
         let Broken { why, is_gone } = broken;
-        if is_gone || held.hook.after.is_none() {
-            return LockState::Broken(why);
+        if is_gone || hook.after.is_none() {
+            return why;
         }
         // Whoever cannot be asked may have named another.
         let done = match self.urgent.get(&held.lease).await {
             Ok(lease) if lease.as_ref().is_none_or(|lease| self.names(held, lease)) => {
-                hooks::let_go(&self.urgent, &held.hook).await
+                hooks::let_go(&self.urgent, hook).await
             }
             Ok(_) => Err("another command has its own lock by now".to_owned()),
             Err(why) => Err(Failure::from(why).to_string()),
         };
-        LockState::Broken(match done {
+        match done {
             Ok(()) => why,
             Err(second) => {
                 let what =
                     format!("it may still hold still, as nobody could let it go on: {second}");
-                tracing::warn!("pod/{}: {what}", held.hook.pod);
+                tracing::warn!("pod/{}: {what}", hook.pod);
                 format!("{why}; and {what}")
             }
-        })
+        }
     }
 
     /// Whether a Lease names this driver and this attempt.
@@ -257,7 +307,10 @@ impl<'a> Driver<'a> {
         self.follow(&wait).await;
         let broken = async {
             match &mut self.session {
-                Some((_, session)) => session.broken().await,
+                Some((_, sessions)) => {
+                    let all = sessions.iter_mut().map(|session| Box::pin(session.broken()));
+                    futures::future::select_all(all).await;
+                }
                 None => std::future::pending().await,
             }
         };
@@ -277,12 +330,7 @@ impl<'a> Driver<'a> {
             change = changed => change,
             () = broken => {
                 self.waited += since.elapsed();
-                if let Some((held, mut session)) = self.session.take()
-                    && let Some(lock) = self.seen.lock().cloned()
-                {
-                    let state = self.let_go(&held, session.gone().await).await;
-                    self.seen.set_lock(Lock { state, ..lock });
-                }
+                self.broken().await;
                 return Ok(());
             }
             () = tokio::time::sleep(time) => None,

@@ -16,6 +16,7 @@ mod bind;
 pub mod choice;
 mod doctor;
 mod fence;
+mod group;
 mod handover;
 mod in_place;
 mod job;
@@ -40,6 +41,7 @@ mod views;
 
 pub use bind::is_handing_over;
 pub use doctor::{Finding, Level, Question, doctor};
+pub use group::claims_of;
 pub use job::{Access, JobSpec, alone, lookup, remove_alone};
 pub use names::*;
 pub use object::{Key, Kind, Query, Resource, Selection};
@@ -53,8 +55,8 @@ pub use place::{
 pub use plan::{Mandate, anchor, outcome_of, plan, request_of};
 pub use progress::{Progress, Stage, progress};
 pub use request::{
-    Backup, ChangesService, ClaimRef, Hook, InPlace, Limits, OnTimeout, Populate, Repository,
-    Request, Restore, Retain, notes,
+    Backup, ChangesService, ClaimRef, Group, Hook, InPlace, Limits, OnTimeout, Populate,
+    Repository, Request, Restore, Retain, notes,
 };
 pub use step::{Failure, Lock, LockState, Next, Outcome, Planned, Step, Stop, Wait, exit};
 pub use target::{Detached, Target, target};

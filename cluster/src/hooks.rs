@@ -265,6 +265,11 @@ impl Session {
         }
     }
 
+    /// Whether it is known to hold no longer.
+    pub fn is_broken(&self) -> bool {
+        self.first.is_some()
+    }
+
     /// What became of a lock that is broken.
     pub async fn gone(&mut self) -> Broken {
         let first = self.first.take().unwrap_or_else(|| Said::Lost(LOST.into()));

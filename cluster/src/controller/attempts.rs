@@ -222,7 +222,7 @@ async fn removed(
     subject: &Subject<'_>,
     record: &Record,
 ) -> Result<Attempted, Failure> {
-    let anchor = Anchor { key: record.object.key.clone(), uid: record.object.meta.uid.clone() };
+    let anchor = Anchor::new(record.object.key.clone(), record.object.meta.uid.clone());
     let seen = Observed::default();
     let removal = operation::drive(&context.api, &anchor, Mandate::Removal, seen, |_| {}).await;
     let outcome = match removal {
@@ -314,7 +314,7 @@ async fn begin(
     mark(&mut object, subject, Some(seal));
     let Some(made) = create(context, object).await? else { return Ok(None) };
     let uid = Meta::of(&made).uid;
-    let anchor = Anchor { key: key.clone(), uid: uid.clone() };
+    let anchor = Anchor::new(key.clone(), uid.clone());
     let mut seen = Observed::default();
     seen.set_object(key.clone(), Some(made));
     operation::nothing_made(&mut seen, &anchor, &request);
@@ -428,7 +428,7 @@ async fn drive(
     report: &dyn Fn(News<'_>),
 ) -> Result<(), Failure> {
     let Begun { attempt, key, uid, request, seen } = begun;
-    let anchor = Anchor { key, uid };
+    let anchor = Anchor::new(key, uid);
     let mandate = Mandate::Request(&request);
     let mut driver = Driver::new(&context.api, seen.named(random_text(DRIVER_CHARS)?));
     let said = std::cell::RefCell::new(Progress::default());

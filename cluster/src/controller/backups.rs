@@ -156,22 +156,27 @@ pub(super) fn limits_of(
     concurrency: Option<&kinds::Concurrency>,
     request: &Request,
 ) -> Vec<Limited> {
-    let (repository, class, claim) = match request {
-        Request::Backup(backup) => {
-            (&backup.repository, &backup.storage_class, format!("uid {}", backup.source.uid))
-        }
+    let of = |backup: &engine::Backup| format!("uid {}", backup.source.uid);
+    let (repository, class, claims) = match request {
+        Request::Backup(backup) => (&backup.repository, &backup.storage_class, vec![of(backup)]),
+        Request::Group(group) => match group.members.first() {
+            // It counts once, however many claims it has.
+            Some(first) => {
+                (&first.repository, &first.storage_class, group.members.iter().map(of).collect())
+            }
+            None => return Vec::new(),
+        },
         Request::Restore(restore) => (
             &restore.repository,
             &restore.storage_class,
-            format!("to {}/{}", restore.namespace, restore.claim),
+            vec![format!("to {}/{}", restore.namespace, restore.claim)],
         ),
     };
     let of = format!("{}/{}", repository.namespace, repository.name);
     let most = concurrency.and_then(|at| at.repository).unwrap_or(AT_ONCE);
-    let mut limits = vec![
-        Limited { name: format!("claim {claim}"), most: 1 },
-        Limited { name: format!("repository {of}"), most: most as usize },
-    ];
+    let claim = |claim| Limited { name: format!("claim {claim}"), most: 1 };
+    let mut limits: Vec<Limited> = claims.into_iter().map(claim).collect();
+    limits.push(Limited { name: format!("repository {of}"), most: most as usize });
     if let Some(most) = concurrency.and_then(|at| at.storage_class) {
         limits.push(Limited { name: format!("class {of} {class}"), most: most as usize });
     }

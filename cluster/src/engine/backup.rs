@@ -7,11 +7,11 @@ use super::names::{self, Anchor, BASE_OF, MODE_CHANGE, SOURCE};
 use super::object::{Key, Kind, Query};
 use super::observed::Object;
 use super::parts::{Context, SummaryFor, with_reason};
-use super::quiesce;
+use super::quiesce::{self, Cut};
 use super::request::Backup;
 use super::retained;
 use super::room;
-use super::step::{Failure, Planned, Step, also_on, exit};
+use super::step::{Failure, Planned, Step, Stop, also_on, exit};
 use super::views::{Claim, Content, Job, Snapshot, Volume};
 use serde_json::{Value, json};
 
@@ -25,32 +25,95 @@ pub(super) fn plan(context: &Context<'_>, backup: &Backup) -> Planned<Value> {
         &names::source_lease(&source.namespace, &source.uid),
         &format!("pvc/{} in namespace {}", source.name, source.namespace),
     )?;
+    let cut = Cut::of_one(anchor, backup);
+    let key = || Ok::<_, Stop>(anchor.snapshot(quiesce::attempt(context, &cut)?));
+    let snapshot = match begun(context, backup)? {
+        Begun::Job => return resumed(context, backup, || context.seen.find(&key()?)),
+        Begun::Volume => taken(context, &key()?)?,
+        Begun::Nothing => {
+            whole(context, backup)?;
+            quiesce::snapshots(context, &cut)?.remove(0)
+        }
+    };
+    await_ready(context, backup, &snapshot)?;
+    let content = content_of(context, backup, &snapshot)?;
+    moved(context, backup, &snapshot, &content)
+}
+
+/// How far the backup of a claim is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Begun {
+    /// There is nothing of it but a snapshot, maybe.
+    Nothing,
+    /// There is a volume of its snapshot.
+    Volume,
+    /// There is a Job.
+    Job,
+}
+
+pub(super) fn begun(context: &Context<'_>, backup: &Backup) -> Planned<Begun> {
+    let namespace = &backup.repository.namespace;
+    if context.find_ours::<Job>(&context.anchor.job(namespace, 1))?.is_some() {
+        return Ok(Begun::Job);
+    }
+    Ok(match context.find_ours::<Claim>(&context.anchor.volume(namespace))? {
+        Some(_) => Begun::Volume,
+        None => Begun::Nothing,
+    })
+}
+
+/// The summary of a Job that is there already.
+pub(super) fn resumed(
+    context: &Context<'_>,
+    backup: &Backup,
+    snapshot: impl FnOnce() -> Planned<Option<Object<Snapshot>>>,
+) -> Planned<Value> {
+    let namespace = &backup.repository.namespace;
+    let volume = context.anchor.volume(namespace);
+    unmark(context, backup, &volume, snapshot)?;
+    // It has run once: nothing but its number is another.
+    let first = context.anchor.job(namespace, 1);
+    let make = |key: &Key| again(context, &first, key);
+    let finished = context.run_job(namespace, Some(&volume), SummaryFor::Plan, |_| Ok(()), make)?;
+    proved(context.anchor, finished.summary)
+}
+
+/// A snapshot that a volume was made of already.
+pub(super) fn taken(context: &Context<'_>, key: &Key) -> Planned<Object<Snapshot>> {
+    context.find_ours(key)?.ok_or_else(|| {
+        Failure::new(
+            exit::RETRYABLE,
+            format!("{key} was deleted by somebody else while it was backed up"),
+        )
+        .hint("run the same command again")
+        .into()
+    })
+}
+
+pub(super) fn await_ready(
+    context: &Context<'_>,
+    backup: &Backup,
+    snapshot: &Object<Snapshot>,
+) -> Planned<()> {
+    if snapshot.body.status.ready_to_use == Some(true) {
+        return Ok(());
+    }
+    also_on(room::in_the_storage(context, backup, snapshot), snapshot.key.clone().into())?;
+    await_snapshot(context, snapshot, "ready", Vec::new())
+}
+
+/// The summary of the Job that reads a snapshot, or what comes before it.
+pub(super) fn moved(
+    context: &Context<'_>,
+    backup: &Backup,
+    snapshot: &Object<Snapshot>,
+    content: &Object<Content>,
+) -> Planned<Value> {
+    let Context { anchor, .. } = *context;
     let namespace = &backup.repository.namespace;
     let volume = anchor.volume(namespace);
-    let first = anchor.job(namespace, 1);
-    if context.find_ours::<Job>(&first)?.is_some() {
-        unmark(context, backup, &volume)?;
-        // It has run once: nothing but its number is another.
-        let make = |key: &Key| again(context, &first, key);
-        let finished =
-            context.run_job(namespace, Some(&volume), SummaryFor::Plan, |_| Ok(()), make)?;
-        return proved(anchor, finished.summary);
-    }
-    let has_volume = context.find_ours::<Claim>(&volume)?.is_some();
-    if !has_volume {
-        whole(context, backup)?;
-    }
-    let snapshot = match &backup.hook {
-        Some(hook) if !has_volume => quiesce::snapshot(context, backup, hook)?,
-        _ => take(context, backup, quiesce::attempt(context, backup)?, has_volume)?,
-    };
-    if snapshot.body.status.ready_to_use != Some(true) {
-        also_on(room::in_the_storage(context, backup, &snapshot), snapshot.key.clone().into())?;
-        return await_snapshot(context, &snapshot, "ready", Vec::new());
-    }
-    let content = content_of(context, backup, &snapshot)?;
     let handle = content.body.status.snapshot_handle.clone().unwrap_or_default();
-    let named = handover::snapshot(context, backup, &snapshot, &content)?;
+    let named = handover::snapshot(context, backup, snapshot, content)?;
     let size = snapshot.body.status.restore_size.as_ref().filter(|size| *size != "0");
     let size = size.unwrap_or(&backup.capacity);
     let made: Object<Claim> =
@@ -74,7 +137,7 @@ pub(super) fn plan(context: &Context<'_>, backup: &Backup) -> Planned<Value> {
 
 /// The claim is the one that was asked for, and no restore has left it half written. A restore in
 /// place takes the same Lease, so it stays so until the snapshot is taken.
-fn whole(context: &Context<'_>, backup: &Backup) -> Planned<()> {
+pub(super) fn whole(context: &Context<'_>, backup: &Backup) -> Planned<()> {
     let source = &backup.source;
     let key = Key::new(Kind::PersistentVolumeClaim, &source.namespace, &source.name);
     let claim = context.seen.find::<Claim>(&key)?.filter(|claim| claim.meta.uid == source.uid);
@@ -92,56 +155,23 @@ fn whole(context: &Context<'_>, backup: &Backup) -> Planned<()> {
 
 /// The summary, if it is that of this backup.
 fn proved(anchor: &Anchor, summary: Value) -> Planned<Value> {
-    if summary["backup_id"] == anchor.uid.as_str() {
+    let id = anchor.id();
+    if summary["backup_id"] == id.as_str() {
         return Ok(summary);
     }
-    let what = format!("the Job ended well and did not make backup {}: {summary}", anchor.uid);
+    let what = format!("the Job ended well and did not make backup {id}: {summary}");
     Err(Failure::new(exit::BUG, what).into())
 }
 
-pub(super) fn take(
-    context: &Context<'_>,
-    backup: &Backup,
-    attempt: u32,
-    has_volume: bool,
-) -> Planned<Object<Snapshot>> {
-    let key = context.anchor.snapshot(attempt);
-    match context.find_ours(&key)? {
-        Some(snapshot) => Ok(snapshot),
-        None if has_volume => Err(Failure::new(
-            exit::RETRYABLE,
-            format!("{key} was deleted by somebody else while it was backed up"),
-        )
-        .hint("run the same command again")
-        .into()),
-        None => {
-            if let Some(why) = refused(context, backup, attempt)
-                && backup.hook.is_none()
-            {
-                room::and_again(context, backup, &key, why)?;
-            }
-            Err(make(context, backup, &key).into())
-        }
-    }
-}
-
-fn make(context: &Context<'_>, backup: &Backup, key: &Key) -> Step {
-    let mut meta = context.anchor.meta(key, "snapshot");
+/// Asks for the snapshot of a claim.
+pub(super) fn make(anchor: &Anchor, backup: &Backup, key: &Key) -> Step {
+    let mut meta = anchor.meta(key, "snapshot");
     meta["labels"][SOURCE] = backup.source.uid.clone().into();
     let body = json!({ "spec": {
         "source": { "persistentVolumeClaimName": backup.source.name },
         "volumeSnapshotClassName": backup.snapshot_class,
     } });
     Step::Create(names::object(key, meta, body))
-}
-
-/// Why the API refused to make the snapshot of an attempt, if it did.
-pub(super) fn refused<'a>(
-    context: &Context<'a>,
-    backup: &Backup,
-    attempt: u32,
-) -> Option<&'a Failure> {
-    context.seen.refusal(&make(context, backup, &context.anchor.snapshot(attempt)))
 }
 
 pub(super) fn await_snapshot<T>(
@@ -163,7 +193,7 @@ pub(super) fn await_snapshot<T>(
 
 /// The snapshot's content, if each of both names the other and the driver is the claim's own:
 /// whoever may write a snapshot's status must not lead to another volume.
-fn content_of(
+pub(super) fn content_of(
     context: &Context<'_>,
     backup: &Backup,
     snapshot: &Object<Snapshot>,
@@ -179,14 +209,7 @@ fn content_of(
         )
         .into());
     };
-    let back = &content.body.spec.volume_snapshot_ref;
-    let same = back.uid.as_deref() == Some(&snapshot.meta.uid)
-        && back.namespace == snapshot.key.namespace
-        && back.name.as_deref() == Some(&snapshot.key.name)
-        && content.body.spec.driver == backup.driver
-        // The claim was looked up by its name: another one may have it by now.
-        && content.body.spec.source.volume_handle.as_ref() == Some(&backup.volume_handle);
-    if !same {
+    if !is_content_of(&content, snapshot, backup) {
         return Err(Failure::new(
             exit::DENIED,
             format!(
@@ -203,6 +226,21 @@ fn content_of(
     Ok(content)
 }
 
+/// Whether a content is that of a snapshot, and of the very volume that is to be backed up.
+pub(super) fn is_content_of(
+    content: &Object<Content>,
+    snapshot: &Object<Snapshot>,
+    backup: &Backup,
+) -> bool {
+    let back = &content.body.spec.volume_snapshot_ref;
+    back.uid.as_deref() == Some(&snapshot.meta.uid)
+        && back.namespace == snapshot.key.namespace
+        && back.name.as_deref() == Some(&snapshot.key.name)
+        && content.body.spec.driver == backup.driver
+        // The claim was looked up by its name: another one may have it by now.
+        && content.body.spec.source.volume_handle.as_ref() == Some(&backup.volume_handle)
+}
+
 /// The mode of the content may change for as long as the volume is made, and no longer.
 pub(super) fn mark(context: &Context<'_>, content: &Key) -> Planned<()> {
     let Some(found) = context.seen.find::<Content>(content)? else { return Ok(()) };
@@ -214,13 +252,17 @@ pub(super) fn mark(context: &Context<'_>, content: &Key) -> Planned<()> {
 }
 
 /// Takes the mark away again, once the volume is bound.
-fn unmark(context: &Context<'_>, backup: &Backup, volume: &Key) -> Planned<()> {
+fn unmark(
+    context: &Context<'_>,
+    backup: &Backup,
+    volume: &Key,
+    snapshot: impl FnOnce() -> Planned<Option<Object<Snapshot>>>,
+) -> Planned<()> {
     if !backup.filesystem || backup.repository.namespace != backup.source.namespace {
         return Ok(());
     }
     let Some(claim) = context.seen.find::<Claim>(volume)? else { return Ok(()) };
-    let key = context.anchor.snapshot(quiesce::attempt(context, backup)?);
-    let Some(snapshot) = context.seen.find::<Snapshot>(&key)? else { return Ok(()) };
+    let Some(snapshot) = snapshot()? else { return Ok(()) };
     if claim.body.status.phase.as_deref() != Some("Bound") {
         return Ok(());
     }
@@ -273,7 +315,7 @@ fn spec<'a>(
         "backup".to_owned(),
         DEVICE.to_owned(),
         format!("--volume={}", backup.volume),
-        format!("--backup-id={}", anchor.uid),
+        format!("--backup-id={}", anchor.id()),
         format!("--snapshot={}", taken.snapshot),
         format!("--snapshot-handle={}", taken.handle),
     ];
@@ -329,9 +371,8 @@ fn again(context: &Context<'_>, first: &Key, key: &Key) -> Value {
 }
 
 /// The snapshot of an attempt, with that of the storage.
-pub(super) fn remove_snapshot(context: &Context<'_>, attempt: u32) -> Planned<()> {
-    let key = context.anchor.snapshot(attempt);
-    if let Some(snapshot) = context.seen.find::<Snapshot>(&key)?
+pub(super) fn remove_snapshot(context: &Context<'_>, key: &Key) -> Planned<()> {
+    if let Some(snapshot) = context.seen.find::<Snapshot>(key)?
         && context.is_ours(&snapshot.meta)
         && snapshot.meta.deletion_timestamp.is_none()
     {
@@ -340,6 +381,8 @@ pub(super) fn remove_snapshot(context: &Context<'_>, attempt: u32) -> Planned<()
             return Ok(());
         }
         retained::release(context, &snapshot)?;
+        // One that is bound since has a content, whose policy comes first.
+        return Err(Step::delete_seen(key, &snapshot.meta).into());
     }
-    context.remove(&key)
+    context.remove(key)
 }

@@ -15,6 +15,7 @@ use base64::Engine as _;
 use serde_json::Value;
 
 const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
+const DEFAULT_GROUP_CLASS: &str = "groupsnapshot.storage.kubernetes.io/is-default-class";
 /// Members of a PersistentVolume's `spec` that say where its data is.
 const SOURCES: [&str; 23] = [
     "awsElasticBlockStore",
@@ -173,6 +174,35 @@ pub fn snapshot_class<'a>(
             format!("driver {driver} has several default VolumeSnapshotClasses"),
             format!("name one by --snapshot-class: {}", names(many)),
         ),
+    }
+}
+
+/// The class of groups: the driver's default, else its only one; none where it has none.
+///
+/// # Errors
+///
+/// There are several, and not one of them is the default.
+pub fn group_class<'a>(
+    driver: &str,
+    all: &'a [Object<SnapshotClass>],
+) -> Result<Option<&'a Object<SnapshotClass>>, Failure> {
+    let all: Vec<_> = all.iter().filter(|class| class.body.driver == driver).collect();
+    let is_default = |class: &&&Object<SnapshotClass>| {
+        class.meta.annotations.get(DEFAULT_GROUP_CLASS).map(String::as_str) == Some("true")
+    };
+    let default: Vec<_> = all.iter().filter(is_default).copied().collect();
+    match (default.as_slice(), all.as_slice()) {
+        ([one], _) | ([], [one]) => Ok(Some(one)),
+        (_, []) => Ok(None),
+        (default, many) => {
+            let names: Vec<&str> = many.iter().map(|class| class.key.name.as_str()).collect();
+            let which = if default.is_empty() { "and no default" } else { "and several defaults" };
+            let what = format!("driver {driver} has several VolumeGroupSnapshotClasses {which}");
+            Err(Failure::new(exit::USAGE, what).hint(format!(
+                "have one of them alone be the default, by the annotation {DEFAULT_GROUP_CLASS}: {}",
+                names.join(", ")
+            )))
+        }
     }
 }
 

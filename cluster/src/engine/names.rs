@@ -35,6 +35,8 @@ pub const SCHEDULE: &str = "mover.dev/schedule";
 pub const SCHEDULED: &str = "mover.dev/scheduled-time";
 /// On a base: `VOLUME in URL`, where its backup is.
 pub const BASE_OF: &str = "mover.dev/base-of";
+/// On a VolumeGroupSnapshot that stays: whose snapshots it has, as JSON.
+pub const MEMBERS: &str = "mover.dev/members";
 /// On a snapshot, `true`: it stays by count and age. It may be a base as well.
 pub const RETAINED: &str = "mover.dev/retained";
 /// Where there was no room for a snapshot: which refusal, and which older snapshot goes for that.
@@ -81,9 +83,29 @@ pub struct Anchor {
     pub key: Key,
     /// Its uid.
     pub uid: String,
+    /// The number of one of its claims, where it is about several: names of its own follow for each.
+    pub member: Option<u32>,
 }
 
 impl Anchor {
+    /// All of it.
+    pub fn new(key: Key, uid: String) -> Self {
+        Self { key, uid, member: None }
+    }
+
+    /// The part of it that is about one of its claims.
+    pub fn of_member(&self, number: u32) -> Self {
+        Self { member: Some(number), ..self.clone() }
+    }
+
+    /// The id of the backup that it makes.
+    pub fn id(&self) -> String {
+        match self.member {
+            Some(number) => format!("{}-m{number}", self.uid),
+            None => self.uid.clone(),
+        }
+    }
+
     /// Its namespace.
     pub fn namespace(&self) -> &str {
         self.key.namespace.as_deref().unwrap_or_default()
@@ -91,28 +113,34 @@ impl Anchor {
 
     /// The volume that the Job reads or writes.
     pub fn volume(&self, namespace: &str) -> Key {
-        Key::new(Kind::PersistentVolumeClaim, namespace, &format!("mover-{}", self.uid))
+        Key::new(Kind::PersistentVolumeClaim, namespace, &format!("mover-{}", self.id()))
     }
 
     /// The snapshot of an attempt.
     pub fn snapshot(&self, attempt: u32) -> Key {
-        let name = format!("mover-{}-{attempt}", self.uid);
+        let name = format!("mover-{}-{attempt}", self.id());
         Key::new(Kind::VolumeSnapshot, self.namespace(), &name)
+    }
+
+    /// The snapshot of all its claims, of an attempt.
+    pub fn group(&self, attempt: u32) -> Key {
+        let name = format!("mover-{}-{attempt}", self.uid);
+        Key::new(Kind::VolumeGroupSnapshot, self.namespace(), &name)
     }
 
     /// The snapshot that stands for it in the Repository's namespace.
     pub fn handed_snapshot(&self, namespace: &str) -> Key {
-        Key::new(Kind::VolumeSnapshot, namespace, &format!("mover-{}", self.uid))
+        Key::new(Kind::VolumeSnapshot, namespace, &format!("mover-{}", self.id()))
     }
 
     /// The content of that.
     pub fn handed_content(&self) -> Key {
-        Key::wide(Kind::VolumeSnapshotContent, &format!("mover-{}", self.uid))
+        Key::wide(Kind::VolumeSnapshotContent, &format!("mover-{}", self.id()))
     }
 
     /// The Job of a try: another one only where a pod took its result with it.
     pub fn job(&self, namespace: &str, number: u32) -> Key {
-        Key::new(Kind::Job, namespace, &format!("mover-{}-{number}", self.uid))
+        Key::new(Kind::Job, namespace, &format!("mover-{}-{number}", self.id()))
     }
 
     /// The volume object that is made for a volume of the storage which has one already.
@@ -142,6 +170,15 @@ impl Anchor {
     /// As an owner.
     pub fn reference(&self) -> Value {
         json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": self.key.name, "uid": self.uid })
+    }
+}
+
+/// The uid of the operation that made a backup of this id, if one of ours did.
+pub fn operation_of(id: &str) -> &str {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match id.rsplit_once("-m") {
+        Some((uid, number)) if is_number(number) => uid,
+        _ => id,
     }
 }
 

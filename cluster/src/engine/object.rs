@@ -28,6 +28,9 @@ pub enum Kind {
     StorageClass,
     VolumeAttachment,
     VolumeBackup,
+    VolumeGroupSnapshot,
+    VolumeGroupSnapshotClass,
+    VolumeGroupSnapshotContent,
     VolumeRestore,
     VolumeSnapshot,
     VolumeSnapshotClass,
@@ -52,7 +55,7 @@ pub struct Resource {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 30] = [
         Self::BackupSchedule,
         Self::ConfigMap,
         Self::CSIDriver,
@@ -75,6 +78,9 @@ impl Kind {
         Self::StorageClass,
         Self::VolumeAttachment,
         Self::VolumeBackup,
+        Self::VolumeGroupSnapshot,
+        Self::VolumeGroupSnapshotClass,
+        Self::VolumeGroupSnapshotContent,
         Self::VolumeRestore,
         Self::VolumeSnapshot,
         Self::VolumeSnapshotClass,
@@ -86,6 +92,7 @@ impl Kind {
     pub const fn resource(self) -> Resource {
         const STORAGE: &str = "storage.k8s.io";
         const SNAPSHOT: &str = "snapshot.storage.k8s.io";
+        const GROUPS: &str = "groupsnapshot.storage.k8s.io";
         const RBAC: &str = "rbac.authorization.k8s.io";
         const OURS: &str = "mover.dev";
         const OUR_VERSION: &str = "v1alpha1";
@@ -116,6 +123,15 @@ impl Kind {
                 (STORAGE, "v1", "volumeattachments", "volumeattachment", false)
             }
             Self::VolumeBackup => (OURS, OUR_VERSION, "volumebackups", "volumebackup", true),
+            Self::VolumeGroupSnapshot => {
+                (GROUPS, "v1", "volumegroupsnapshots", "volumegroupsnapshot", true)
+            }
+            Self::VolumeGroupSnapshotClass => {
+                (GROUPS, "v1", "volumegroupsnapshotclasses", "volumegroupsnapshotclass", false)
+            }
+            Self::VolumeGroupSnapshotContent => {
+                (GROUPS, "v1", "volumegroupsnapshotcontents", "volumegroupsnapshotcontent", false)
+            }
             Self::VolumeRestore => (OURS, OUR_VERSION, "volumerestores", "volumerestore", true),
             Self::VolumeSnapshot => (SNAPSHOT, "v1", "volumesnapshots", "volumesnapshot", true),
             Self::VolumeSnapshotClass => {

@@ -7,14 +7,16 @@
 //! The outcome is in the anchor before anything is removed, so a run that begins again in the
 //! middle of the removal goes on with that. Nothing else in the cluster is read as a decision.
 
+use super::group::Ended;
 use super::names::{self, Anchor, CANCEL, STATE};
 use super::object::{Key, Kind};
 use super::observed::{Object, Observed};
 use super::parts::{Context, JOBS_MAX, save};
-use super::request::{Backup, InPlace, Request, Restore};
+use super::quiesce::Cut;
+use super::request::{Backup, Group, InPlace, Request, Restore};
 use super::step::{Failure, LockState, Next, Outcome, Planned, Step, Stop, exit};
 use super::views::{ConfigMap, Lease};
-use super::{backup, bind, in_place, quiesce, restore, retained};
+use super::{backup, bind, group, in_place, quiesce, restore, retained};
 use serde_json::{Value, json};
 
 /// The request that an anchor holds.
@@ -82,18 +84,24 @@ pub fn plan(anchor: &Anchor, mandate: Mandate<'_>, seen: &Observed) -> Planned<O
         found.meta.annotations.contains_key(CANCEL) || matches!(mandate, Mandate::Removal);
     let worked = seen.settle(match (&request, cancelled) {
         (Request::Restore(restore), _) if bind::is_handing_over(&found) => {
-            bind::hand_over(&context, restore, &found)
+            bind::hand_over(&context, restore, &found).map(Ended::from)
         }
         (_, true) => Err(Failure::new(exit::CANCELLED, "cancelled").into()),
-        (Request::Backup(backup), _) => backup::plan(&context, backup),
-        (Request::Restore(restore), _) => restore::plan(&context, restore, &found),
+        (Request::Backup(backup), _) => backup::plan(&context, backup).map(Ended::from),
+        (Request::Group(group), _) => group::plan(&context, group),
+        (Request::Restore(restore), _) => restore::plan(&context, restore, &found).map(Ended::from),
     });
     let ends = !matches!(worked, Err(Stop::Next(_)));
     if ends && seen.lock().is_some_and(|lock| lock.state == LockState::Held) {
         return Err(Stop::Next(Next::Resume(None)));
     }
-    let outcome = match worked {
-        Ok(summary) => Outcome {
+    let Ended { summary, failed } = match worked {
+        Ok(ended) => ended,
+        Err(Stop::Failure(failure)) => Ended { summary: Value::Null, failed: Some(failure) },
+        Err(next) => return Err(next),
+    };
+    let outcome = match failed {
+        None => Outcome {
             exit_code: 0,
             message: format!("{} of {} is complete", request.word(), subject(&request)),
             hint: None,
@@ -101,11 +109,12 @@ pub fn plan(anchor: &Anchor, mandate: Mandate<'_>, seen: &Observed) -> Planned<O
             left: Vec::new(),
         },
         // Each object is watched by itself, so what is known of two may never have been true at once.
-        Err(Stop::Failure(failure)) if failure.exit_code != exit::CANCELLED && !seen.is_fresh() => {
+        Some(failure) if failure.exit_code != exit::CANCELLED && !seen.is_fresh() => {
             return Err(Stop::Next(Next::Refresh));
         }
-        Err(Stop::Failure(failure)) => explain(&context, &request, &found, failure)?.into(),
-        Err(next) => return Err(next),
+        Some(failure) => {
+            Outcome { summary, ..explain(&context, &request, &found, failure)?.into() }
+        }
     };
     Err(save(&found, &outcome).into())
 }
@@ -123,9 +132,14 @@ fn allowed(
     request: &Request,
     handing_over: bool,
 ) -> Result<(), Failure> {
-    let place = match request {
-        Request::Backup(backup) => &backup.source.namespace,
-        Request::Restore(restore) => &restore.namespace,
+    let here = anchor.namespace();
+    let is_here = match request {
+        Request::Backup(backup) => backup.source.namespace == here,
+        Request::Group(group) => {
+            let mut members = group.members.iter();
+            group.namespace == here && members.all(|member| member.source.namespace == here)
+        }
+        Request::Restore(restore) => restore.namespace == here,
     };
     let wrong = |what: String, hint: &str| Err(Failure::new(exit::DENIED, what).hint(hint));
     match mandate {
@@ -137,7 +151,7 @@ fn allowed(
                 anchor.namespace()
             ),
         ),
-        _ if place != anchor.namespace() => wrong(
+        _ if !is_here => wrong(
             format!("{} is about another namespace than its own", anchor.key),
             &format!(
                 "mover makes no such operation: {} shows who made it; delete it",
@@ -164,13 +178,14 @@ fn explain(
             Some(place) => in_place::explain(context, restore, place, found, failure),
             None => Ok(failure),
         },
-        Request::Backup(_) => Ok(failure),
+        Request::Backup(_) | Request::Group(_) => Ok(failure),
     }
 }
 
 fn subject(request: &Request) -> String {
     match request {
         Request::Backup(backup) => format!("pvc/{}", backup.source.name),
+        Request::Group(group) => group.claims(),
         Request::Restore(restore) => format!("pvc/{}", restore.claim),
     }
 }
@@ -192,6 +207,10 @@ fn finish(
         Request::Backup(backup) => {
             let good = outcome.exit_code == 0 && matches!(mandate, Mandate::Request(_));
             after_backup(context, backup, good)
+        }
+        Request::Group(group) => {
+            let good = outcome.exit_code == 0 && matches!(mandate, Mandate::Request(_));
+            after_group(context, group, good)
         }
         Request::Restore(restore) => match &restore.in_place {
             Some(place) => after_in_place(context, restore, place, found, outcome.exit_code == 0),
@@ -224,33 +243,67 @@ fn finish(
 type Steps<'a> = Vec<Box<dyn Fn() -> Planned<()> + 'a>>;
 
 fn after_backup<'a>(context: &'a Context<'_>, backup: &'a Backup, good: bool) -> Steps<'a> {
-    let namespace = backup.repository.namespace.as_str();
-    let mut steps: Steps<'a> = vec![
-        Box::new(move || remove_jobs(context, namespace)),
-        Box::new(move || context.remove_volume(&context.anchor.volume(namespace))),
-    ];
-    if namespace != backup.source.namespace {
-        steps.push(Box::new(move || context.remove(&context.anchor.handed_snapshot(namespace))));
-        steps.push(Box::new(move || context.remove(&context.anchor.handed_content())));
+    let cut = || Cut::of_one(context.anchor, backup);
+    let mut steps = after_jobs(context, context.anchor.clone(), backup);
+    let stays = good && backup.stays();
+    if stays {
+        steps.push(Box::new(move || {
+            retained::keep(context, backup, quiesce::attempt(context, &cut())?)
+        }));
     }
-    if good && backup.stays() {
-        steps.push(Box::new(move || retained::keep(context, backup)));
-    }
-    steps.push(Box::new(move || {
-        let kept = match good && backup.stays() {
-            true => Some(quiesce::attempt(context, backup)?),
-            false => None,
-        };
-        let most = if backup.hook.is_some() { quiesce::ATTEMPTS_MAX } else { 1 };
-        (1..=most)
-            .filter(|attempt| Some(*attempt) != kept)
-            .try_for_each(|attempt| backup::remove_snapshot(context, attempt))
-    }));
+    steps.push(Box::new(move || remove_snapshots(context, &cut(), stays)));
     let source = &backup.source;
     steps.push(Box::new(move || {
         let_go(context, &names::source_lease(&source.namespace, &source.uid))
     }));
     steps
+}
+
+fn after_group<'a>(context: &'a Context<'_>, group: &'a Group, good: bool) -> Steps<'a> {
+    let cut = || Cut::of_group(context.anchor, group);
+    let mut steps: Steps<'a> = Vec::new();
+    for (anchor, member) in group::members(context.anchor, group) {
+        steps.extend(after_jobs(context, anchor, member));
+    }
+    let stays = good && group.stays();
+    if stays {
+        steps.push(Box::new(move || group::keep(context, group)));
+    }
+    steps.push(Box::new(move || remove_snapshots(context, &cut(), stays)));
+    for member in &group.members {
+        let source = &member.source;
+        steps.push(Box::new(move || {
+            let_go(context, &names::source_lease(&source.namespace, &source.uid))
+        }));
+    }
+    steps
+}
+
+/// What reads the snapshot of a claim, and stands on it.
+fn after_jobs<'a>(context: &'a Context<'_>, anchor: Anchor, backup: &'a Backup) -> Steps<'a> {
+    let namespace = backup.repository.namespace.as_str();
+    let volume = anchor.volume(namespace);
+    let (handed, content) = (anchor.handed_snapshot(namespace), anchor.handed_content());
+    let mut steps: Steps<'a> = vec![
+        Box::new(move || remove_jobs(&Context { anchor: &anchor, ..*context }, namespace)),
+        Box::new(move || context.remove_volume(&volume)),
+    ];
+    if namespace != backup.source.namespace {
+        steps.push(Box::new(move || context.remove(&handed)));
+        steps.push(Box::new(move || context.remove(&content)));
+    }
+    steps
+}
+
+/// All snapshots of an operation, but for those that stay.
+fn remove_snapshots(context: &Context<'_>, cut: &Cut<'_>, stays: bool) -> Planned<()> {
+    let kept = match stays {
+        true => Some(quiesce::attempt(context, cut)?),
+        false => None,
+    };
+    (1..=cut.attempts())
+        .filter(|attempt| Some(*attempt) != kept)
+        .try_for_each(|attempt| cut.remove(context, attempt))
 }
 
 fn after_restore<'a>(

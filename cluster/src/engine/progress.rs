@@ -1,11 +1,13 @@
 //! How far an operation is, for people and conditions: a reading of what is known already. It asks
 //! for nothing, and nothing follows from it.
 
+use super::group;
 use super::names::{Anchor, QUIESCED};
 use super::object::Key;
 use super::observed::{Object, Observed};
 use super::parts::JOBS_MAX;
-use super::request::{Backup, Request, Restore};
+use super::quiesce::ATTEMPTS_MAX;
+use super::request::{Backup, Group, Request, Restore};
 use super::views::{Claim, Content, Job, Snapshot};
 use serde::de::DeserializeOwned;
 
@@ -66,6 +68,7 @@ pub fn progress(anchor: &Anchor, request: &Request, seen: &Observed) -> Progress
     let mut progress = Progress::default();
     match request {
         Request::Backup(backup) => of_backup(anchor, backup, seen, &mut progress),
+        Request::Group(group) => of_group(anchor, group, seen, &mut progress),
         Request::Restore(restore) => of_restore(anchor, restore, seen, &mut progress),
     }
     progress
@@ -76,23 +79,56 @@ fn known<T: DeserializeOwned>(seen: &Observed, key: &Key) -> Option<Object<T>> {
 }
 
 fn of_backup(anchor: &Anchor, backup: &Backup, seen: &Observed, progress: &mut Progress) {
-    for attempt in 1..=3 {
+    for attempt in 1..=ATTEMPTS_MAX {
         let Some(snapshot) = known::<Snapshot>(seen, &anchor.snapshot(attempt)) else { continue };
-        let status = &snapshot.body.status;
-        progress.snapshot = match status.ready_to_use {
-            Some(true) => Stage::Done,
-            _ => Stage::Open,
-        };
-        progress.snapshot_name = Some(snapshot.key.name.clone());
-        progress.cut_time.clone_from(&status.creation_time);
-        progress.quiesced = snapshot.meta.annotations.get(QUIESCED).cloned();
-        if let Some(name) = &status.bound_volume_snapshot_content_name {
+        of_snapshot(&snapshot, progress);
+        if let Some(name) = &snapshot.body.status.bound_volume_snapshot_content_name {
             let key = Key::wide(super::object::Kind::VolumeSnapshotContent, name);
             let content = known::<Content>(seen, &key);
             progress.snapshot_handle = content.and_then(|at| at.body.status.snapshot_handle);
         }
     }
     of_job(anchor, &backup.repository.namespace, seen, progress);
+}
+
+fn of_snapshot(snapshot: &Object<Snapshot>, progress: &mut Progress) {
+    let status = &snapshot.body.status;
+    progress.snapshot = match status.ready_to_use {
+        Some(true) => Stage::Done,
+        _ => Stage::Open,
+    };
+    progress.snapshot_name = Some(snapshot.key.name.clone());
+    progress.cut_time.clone_from(&status.creation_time);
+    progress.quiesced = snapshot.meta.annotations.get(QUIESCED).cloned();
+}
+
+/// A stage of a group is over once it is over for each claim.
+fn of_group(anchor: &Anchor, group: &Group, seen: &Observed, progress: &mut Progress) {
+    let mut all = Vec::new();
+    for (anchor, member) in group::members(anchor, group) {
+        let mut one = Progress::default();
+        of_backup(&anchor, member, seen, &mut one);
+        all.push(one);
+    }
+    let stage = |of: fn(&Progress) -> &Stage| match () {
+        () if all.iter().all(|one| *of(one) == Stage::Done) => Stage::Done,
+        () if all.iter().all(|one| *of(one) == Stage::Unknown) => Stage::Unknown,
+        () => Stage::Open,
+    };
+    progress.snapshot = stage(|one| &one.snapshot);
+    progress.volume = stage(|one| &one.volume);
+    progress.moved = stage(|one| &one.moved);
+    for one in all {
+        // The last moment of all of them, where they have one each.
+        progress.cut_time = one.cut_time.max(progress.cut_time.take());
+        progress.quiesced = one.quiesced.or(progress.quiesced.take());
+        progress.job = one.job.or(progress.job.take());
+    }
+    for attempt in 1..=ATTEMPTS_MAX {
+        if let Some(snapshot) = known::<Snapshot>(seen, &anchor.group(attempt)) {
+            of_snapshot(&snapshot, progress);
+        }
+    }
 }
 
 fn of_restore(anchor: &Anchor, restore: &Restore, seen: &Observed, progress: &mut Progress) {

@@ -211,6 +211,28 @@ pub struct Backup {
     pub limits: Limits,
 }
 
+/// A backup of all claims with some labels, each as it was at one moment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Group {
+    /// Namespace of the claims.
+    pub namespace: String,
+    /// Labels of all of them, and of no other claim.
+    pub selector: BTreeMap<String, String>,
+    /// Class of the VolumeGroupSnapshot. Without it there is a snapshot of each, all of them under one
+    /// lock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// Its claims. None of them has a hook of its own.
+    pub members: Vec<Backup>,
+    /// How the applications hold still, all at once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<Hook>,
+    /// Bounds on each step.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
 /// The volume that is restored in place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -282,6 +304,8 @@ pub struct Restore {
 pub enum Request {
     /// See [`Backup`].
     Backup(Box<Backup>),
+    /// See [`Group`].
+    Group(Box<Group>),
     /// See [`Restore`].
     Restore(Box<Restore>),
 }
@@ -293,11 +317,24 @@ impl Backup {
     }
 }
 
+impl Group {
+    /// Whether its snapshots outlive it.
+    pub(super) fn stays(&self) -> bool {
+        self.members.iter().any(Backup::stays)
+    }
+
+    /// Its claims, for people.
+    pub(super) fn claims(&self) -> String {
+        let names = self.members.iter().map(|member| format!("pvc/{}", member.source.name));
+        names.collect::<Vec<_>>().join(", ")
+    }
+}
+
 impl Request {
     /// One word, the role of its anchor.
     pub fn word(&self) -> &'static str {
         match self {
-            Self::Backup(_) => "backup",
+            Self::Backup(_) | Self::Group(_) => "backup",
             Self::Restore(_) => "restore",
         }
     }
@@ -306,7 +343,19 @@ impl Request {
     pub fn limits(&self) -> Limits {
         match self {
             Self::Backup(backup) => backup.limits,
+            Self::Group(group) => group.limits,
             Self::Restore(restore) => restore.limits,
+        }
+    }
+
+    /// Namespaces of its Jobs: those of its Repository.
+    pub fn jobs_in(&self) -> &str {
+        match self {
+            Self::Backup(backup) => &backup.repository.namespace,
+            Self::Group(group) => {
+                group.members.first().map_or(&group.namespace, |first| &first.repository.namespace)
+            }
+            Self::Restore(restore) => &restore.repository.namespace,
         }
     }
 

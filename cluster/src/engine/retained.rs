@@ -9,15 +9,14 @@ use super::names::{self, BASE_OF, OWNER, RETAINED, ROLE, SOURCE};
 use super::object::{Key, Kind, Selection};
 use super::observed::{Meta, Object};
 use super::parts::Context;
-use super::quiesce;
 use super::request::{Backup, Retain};
 use super::step::{Planned, Step};
 use super::views::{Content, Lease, Snapshot};
 use chrono::{DateTime, Days, FixedOffset};
 use serde_json::json;
 
-const BASE: &str = "base";
-const STAYS: &str = "retained";
+pub(super) const BASE: &str = "base";
+pub(super) const STAYS: &str = "retained";
 
 fn role(meta: &Meta) -> &str {
     meta.labels.get(ROLE).map_or("", String::as_str)
@@ -60,8 +59,8 @@ pub(super) fn made_here(snapshot: &Object<Snapshot>) -> bool {
 }
 
 /// After a good backup: its snapshot stays, and older ones go.
-pub(super) fn keep(context: &Context<'_>, backup: &Backup) -> Planned<()> {
-    let key = context.anchor.snapshot(quiesce::attempt(context, backup)?);
+pub(super) fn keep(context: &Context<'_>, backup: &Backup, attempt: u32) -> Planned<()> {
+    let key = context.anchor.snapshot(attempt);
     let Some(snapshot) = context.seen.find::<Snapshot>(&key)? else { return Ok(()) };
     if context.is_ours(&snapshot.meta) && !has_stayed(&snapshot.meta) {
         let role = if backup.keep_base { BASE } else { STAYS };
@@ -94,7 +93,7 @@ pub(super) fn keep(context: &Context<'_>, backup: &Backup) -> Planned<()> {
 }
 
 /// Whether the Lease of the claim is this operation's, by a look just now.
-fn is_turn(context: &Context<'_>, backup: &Backup) -> Planned<bool> {
+pub(super) fn is_turn(context: &Context<'_>, backup: &Backup) -> Planned<bool> {
     let key = names::source_lease(&backup.source.namespace, &backup.source.uid);
     context.seen.confirm(&key.clone().into())?;
     let lease = context.seen.find::<Lease>(&key)?;
@@ -104,7 +103,7 @@ fn is_turn(context: &Context<'_>, backup: &Backup) -> Planned<bool> {
 
 /// The snapshot is the base instead of older ones of the same repository: one of another is the base of
 /// what is backed up there.
-fn replace(context: &Context<'_>, backup: &Backup, base: &Key) -> Planned<()> {
+pub(super) fn replace(context: &Context<'_>, backup: &Backup, base: &Key) -> Planned<()> {
     for older in context.seen.list::<Snapshot>(&bases(backup))? {
         let same = older.meta.annotations.get(BASE_OF) == Some(&base_of(backup));
         // A list may still have one that has lost the label since.
@@ -136,6 +135,19 @@ fn prune(context: &Context<'_>, backup: &Backup, retain: &Retain) -> Planned<()>
             && at.meta.annotations.get(BASE_OF) == Some(&base_of(backup))
     });
     in_order(&mut all);
+    let Some(snapshot) = surplus(&all, retain) else { return Ok(()) };
+    if is_base(&snapshot.meta) {
+        let patch = json!({ "metadata": { "labels": { RETAINED: null } } });
+        return Err(Step::change(&snapshot.key, &snapshot.meta, patch).into());
+    }
+    remove(context, snapshot)
+}
+
+/// The first of those in order that is beyond the count, or too old.
+pub(super) fn surplus<'a>(
+    all: &'a [Object<Snapshot>],
+    retain: &Retain,
+) -> Option<&'a Object<Snapshot>> {
     let surplus = retain
         .count
         .map_or(0, |most| all.len().saturating_sub(usize::try_from(most).unwrap_or(usize::MAX)));
@@ -143,18 +155,8 @@ fn prune(context: &Context<'_>, backup: &Backup, retain: &Retain) -> Planned<()>
     let oldest = newest
         .zip(retain.days)
         .and_then(|(newest, days)| newest.checked_sub_days(Days::new(days.into())));
-    for (number, snapshot) in all.iter().enumerate() {
-        let is_old = made(snapshot).zip(oldest).is_some_and(|(made, oldest)| made < oldest);
-        if number >= surplus && !is_old {
-            continue;
-        }
-        if is_base(&snapshot.meta) {
-            let patch = json!({ "metadata": { "labels": { RETAINED: null } } });
-            return Err(Step::change(&snapshot.key, &snapshot.meta, patch).into());
-        }
-        return remove(context, snapshot);
-    }
-    Ok(())
+    let is_old = |at| made(at).zip(oldest).is_some_and(|(made, oldest)| made < oldest);
+    all.iter().enumerate().find(|(number, at)| *number < surplus || is_old(at)).map(|(_, at)| at)
 }
 
 /// The oldest first.

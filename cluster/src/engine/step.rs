@@ -17,9 +17,9 @@ pub enum Next {
     /// One write. It may be done twice: names are given beforehand, and changes name what they
     /// change.
     Do(Box<Step>),
-    /// Have the application hold still, for this attempt of whom this Lease names.
-    Quiesce(Box<Hook>, u32, Key),
-    /// Let it go on; the uid of the snapshot that was seen to be taken while it held still.
+    /// Have the applications hold still, all at once, for this attempt of whom this Lease names.
+    Quiesce(Vec<Hook>, u32, Key),
+    /// Let them go on; the uids of the snapshots that were seen to be taken while they held still.
     Resume(Option<String>),
     /// Nothing to do until one of these changes, or until the time is over.
     Wait(Box<Wait>),
@@ -86,6 +86,12 @@ impl Step {
         }
     }
 
+    /// The deletion of an object as it was observed.
+    pub(super) fn delete_seen(key: &Key, meta: &Meta) -> Self {
+        let Meta { uid, resource_version: version, .. } = meta.clone();
+        Self::DeleteVersion { key: key.clone(), uid, version }
+    }
+
     /// A change of an object as it was observed.
     pub fn change(key: &Key, meta: &Meta, patch: Value) -> Self {
         let Meta { uid, resource_version: version, .. } = meta.clone();
@@ -120,7 +126,7 @@ pub struct Lock {
 pub enum LockState {
     /// It holds.
     Held,
-    /// It was let go of when it was asked to; the uid of the snapshot that was taken by then.
+    /// It was let go of when it was asked to; the uids of the snapshots that were taken by then.
     Released(Option<String>),
     /// It could not be had, or did not live until it was let go of.
     Broken(String),

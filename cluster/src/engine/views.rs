@@ -61,14 +61,20 @@ views! {
     /// StorageClass.
     StorageClass { provisioner: String, volume_binding_mode: Option<String> }
 
-    /// VolumeSnapshotClass.
+    /// VolumeSnapshotClass, and VolumeGroupSnapshotClass.
     SnapshotClass { driver: String, deletion_policy: String }
 
-    /// VolumeSnapshot.
-    Snapshot { status: SnapshotStatus }
+    /// VolumeSnapshot, and VolumeGroupSnapshot.
+    Snapshot { spec: SnapshotSpec, status: SnapshotStatus }
+    /// What it is of.
+    SnapshotSpec { source: SnapshotSource }
+    /// A claim by its name, where it is of one.
+    SnapshotSource { persistent_volume_claim_name: Option<String> }
     /// How far a snapshot is.
     SnapshotStatus {
         bound_volume_snapshot_content_name: Option<String>,
+        bound_volume_group_snapshot_content_name: Option<String>,
+        volume_group_snapshot_name: Option<String>,
         creation_time: Option<String>,
         ready_to_use: Option<bool>,
         restore_size: Option<String>,
@@ -90,6 +96,22 @@ views! {
     ContentSource { volume_handle: Option<String>, snapshot_handle: Option<String> }
     /// What the storage calls it.
     ContentStatus { snapshot_handle: Option<String> }
+
+    /// VolumeGroupSnapshotContent.
+    GroupContent { spec: GroupContentSpec, status: GroupContentStatus }
+    /// Which group it is the content of.
+    GroupContentSpec {
+        source: GroupContentSource,
+        driver: String,
+        deletion_policy: Option<String>,
+        volume_group_snapshot_ref: Reference,
+    }
+    /// Of which volumes, in the storage's names.
+    GroupContentSource { volume_handles: Vec<String> }
+    /// What the storage calls their snapshots.
+    GroupContentStatus { volume_snapshot_info_list: Vec<MemberInfo> }
+    /// A volume, and its snapshot in the group.
+    MemberInfo { volume_handle: String, snapshot_handle: String }
 
     /// SnapshotMetadataService.
     MetadataService { spec: MetadataServiceSpec }

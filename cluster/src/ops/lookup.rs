@@ -22,10 +22,10 @@ pub async fn ask(
     tell: impl FnMut(&Wait),
 ) -> Result<Vec<Value>, Failure> {
     let id = random_text(RANDOM_CHARS)?;
-    let owner = Anchor {
-        key: Key::new(Kind::ConfigMap, &repository.namespace, &format!("mover-lookup-{id}")),
-        uid: format!("lookup-{id}"),
-    };
+    let owner = Anchor::new(
+        Key::new(Kind::ConfigMap, &repository.namespace, &format!("mover-lookup-{id}")),
+        format!("lookup-{id}"),
+    );
     let spec = JobSpec {
         repository,
         arguments: arguments.iter().map(|text| (*text).to_owned()).collect(),

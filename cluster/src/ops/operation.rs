@@ -38,7 +38,7 @@ pub struct Operation {
 
 impl Operation {
     fn of(found: Object<ConfigMap>) -> Self {
-        let anchor = Anchor { key: found.key.clone(), uid: found.meta.uid.clone() };
+        let anchor = Anchor::new(found.key.clone(), found.meta.uid.clone());
         Self { anchor, found }
     }
 
@@ -174,7 +174,7 @@ pub async fn begin(
         made => made?,
     };
     let key = Key::new(Kind::ConfigMap, namespace, &name);
-    let anchor = Anchor { uid: Meta::of(&made).uid, key: key.clone() };
+    let anchor = Anchor::new(key.clone(), Meta::of(&made).uid);
     let mut seen = Observed::default();
     seen.set_object(key, Some(made));
     nothing_made(&mut seen, &anchor, request);
@@ -185,20 +185,31 @@ pub async fn begin(
 pub fn source_of(request: &Request) -> String {
     match request {
         Request::Backup(backup) => backup.source.uid.clone(),
+        Request::Group(group) => {
+            let labels = group.selector.iter().map(|(name, value)| format!("{name}={value}"));
+            let labels = labels.collect::<Vec<_>>().join(",");
+            format!("group-{:016x}", engine::hash(&labels))
+        }
         Request::Restore(restore) => super::restore::source_of(&restore.claim),
     }
 }
 
 /// The uid of an anchor is new, so nothing can have a name that follows from it.
 pub fn nothing_made(seen: &mut Observed, anchor: &Anchor, request: &Request) {
-    let jobs = match request {
-        Request::Backup(backup) => &backup.repository.namespace,
-        Request::Restore(restore) => &restore.repository.namespace,
+    let jobs = request.jobs_in();
+    let all = match request {
+        Request::Group(group) => {
+            seen.set_object(anchor.group(1), None);
+            (1..).zip(&group.members).map(|(number, _)| anchor.of_member(number)).collect()
+        }
+        _ => vec![anchor.clone()],
     };
-    seen.set_object(anchor.volume(jobs), None);
-    seen.set_object(anchor.snapshot(1), None);
-    for number in 1..=engine::JOBS_MAX {
-        seen.set_object(anchor.job(jobs, number), None);
+    for anchor in all {
+        seen.set_object(anchor.volume(jobs), None);
+        seen.set_object(anchor.snapshot(1), None);
+        for number in 1..=engine::JOBS_MAX {
+            seen.set_object(anchor.job(jobs, number), None);
+        }
     }
 }
 

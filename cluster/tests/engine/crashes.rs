@@ -6,7 +6,8 @@ use mover_cluster::engine::Step;
 /// Drives until so many writes were made; then all that was known is lost. `counts` says whether
 /// the last write was still done.
 pub(crate) fn drive_until(fake: &mut Fake, anchor: &Anchor, writes: usize, done: bool) -> bool {
-    let mut seen = Observed::default();
+    // Whoever comes after it is another driver.
+    let mut seen = Observed::default().named("one".into());
     seen.set_now(fake.now);
     let mut made = 0;
     for _ in 0..2000 {

@@ -6,6 +6,7 @@
 
 mod alone;
 mod controllers;
+mod groups;
 mod programs;
 mod snapshots;
 
@@ -39,6 +40,10 @@ pub(crate) struct Faults {
     pub(crate) pod_never_begins: bool,
     /// The first so many pods are gone before anybody reads how they ended.
     pub(crate) pods_lost: u32,
+    /// A group gets no further than to be bound.
+    pub(crate) group_never_taken: bool,
+    /// A group has no snapshot of this claim.
+    pub(crate) member_missing: Option<String>,
     /// The content names another snapshot.
     pub(crate) foreign_content: bool,
     pub(crate) never_detached: bool,
@@ -68,6 +73,8 @@ pub(crate) struct Fake {
     pub(crate) now: Duration,
     /// The application writes all the time: a snapshot without its lock is torn.
     pub(crate) writes: bool,
+    /// An application writes a number to `db`, then the same one to `log`, whenever anything happens.
+    pub(crate) pair: Option<u64>,
     /// For which attempt the application holds still, and until when.
     pub(crate) lock: Option<(u32, Duration)>,
     /// Every write that the API took, for reading by people.
@@ -166,6 +173,8 @@ impl Fake {
                 | Kind::PersistentVolume
                 | Kind::VolumeSnapshot
                 | Kind::VolumeSnapshotContent
+                | Kind::VolumeGroupSnapshot
+                | Kind::VolumeGroupSnapshotContent
         );
         if !waits {
             self.objects.remove(key);

@@ -5,9 +5,12 @@ use mover_cluster::engine::{REPOSITORY, SLOT};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-fn settled(mut request: Request, change: impl FnOnce(&mut Repository)) -> Request {
+fn settled(mut request: Request, change: impl Fn(&mut Repository)) -> Request {
     match &mut request {
         Request::Backup(backup) => change(&mut backup.repository),
+        Request::Group(group) => {
+            group.members.iter_mut().for_each(|member| change(&mut member.repository));
+        }
         Request::Restore(restore) => change(&mut restore.repository),
     }
     request

@@ -7,6 +7,7 @@ mod crashes;
 mod doctor;
 mod fake;
 mod fence;
+mod groups;
 mod in_place;
 mod jobs;
 mod late;
@@ -21,9 +22,9 @@ mod sources;
 
 use fake::{CLASS, DRIVER, Fake};
 use mover_cluster::engine::{
-    self, Anchor, Backup, ClaimRef, ConfigMap, Hook, Key, Kind, Limits, Lock, LockState, Mandate,
-    Meta, Next, Observed, OnTimeout, Outcome, Planned, Populate, Query, Repository, Request,
-    Restore, STATE, Stop, anchor, request_of,
+    self, Anchor, Backup, ClaimRef, ConfigMap, Group, Hook, Key, Kind, Limits, Lock, LockState,
+    Mandate, Meta, Next, Observed, OnTimeout, Outcome, Planned, Populate, Query, Repository,
+    Request, Restore, STATE, Stop, anchor, request_of,
 };
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -138,7 +139,7 @@ fn restore_request(backup: &str, filesystem: bool, jobs_in: &str) -> Request {
 fn begin(fake: &mut Fake, name: &str, request: &Request) -> Anchor {
     let key = Key::new(Kind::ConfigMap, NAMESPACE, name);
     fake.create(&anchor(name, NAMESPACE, "source", request));
-    Anchor { uid: Meta::of(fake.get(&key).expect("it was made")).uid, key }
+    Anchor::new(key.clone(), Meta::of(fake.get(&key).expect("it was made")).uid)
 }
 
 /// The plan of whoever began the operation.
@@ -163,9 +164,10 @@ fn turn(fake: &mut Fake, anchor: &Anchor, seen: &mut Observed) -> Result<Option<
     };
     match next {
         Next::Refresh => seen.forget_all(),
-        Next::Quiesce(hook, attempt, _) => {
+        Next::Quiesce(hooks, attempt, _) => {
             assert!(!fake.is_locked(), "two locks at once: {:#?}", fake.written);
-            fake.lock = Some((attempt, fake.now + Duration::from_secs(hook.timeout_seconds)));
+            let seconds = hooks.iter().map(|hook| hook.timeout_seconds).min().expect("a hook");
+            fake.lock = Some((attempt, fake.now + Duration::from_secs(seconds)));
             seen.set_lock(Lock { attempt, state: LockState::Held });
         }
         Next::Resume(taken) => {

@@ -17,6 +17,12 @@ fn row(operation: &Operation) -> (Vec<String>, Value) {
     let label = |name: &str| meta.labels.get(name).cloned().unwrap_or_default();
     let (claim, volume) = match engine::request_of(&operation.found) {
         Ok(Request::Backup(backup)) => (backup.source.name, backup.volume),
+        Ok(Request::Group(group)) => {
+            let all = |of: fn(&engine::Backup) -> &str| {
+                group.members.iter().map(of).collect::<Vec<_>>().join(",")
+            };
+            (all(|member| &member.source.name), all(|member| &member.volume))
+        }
         Ok(Request::Restore(restore)) => (restore.claim, restore.volume),
         Err(_) => ("?".to_owned(), "?".to_owned()),
     };
@@ -142,10 +148,7 @@ pub(super) async fn describe(
 
 pub(super) async fn logs(api: &Api, namespace: &str, name: &str) -> Result<u8, Failure> {
     let operation = operation::find(api, namespace, name).await?;
-    let jobs = match engine::request_of(&operation.found)? {
-        Request::Backup(backup) => backup.repository.namespace,
-        Request::Restore(restore) => restore.repository.namespace,
-    };
+    let jobs = engine::request_of(&operation.found)?.jobs_in().to_owned();
     let selection =
         Selection::labelled(Kind::Pod, &jobs, format!("{OWNER}={}", operation.anchor.uid));
     let (mut pods, _) = api.list(&selection).await?;

@@ -26,10 +26,10 @@ const SHORT_SECONDS: u32 = 1800;
 #[must_use]
 pub fn anchor(of: &Meta, lane: &str, due: DateTime<Utc>) -> Anchor {
     let namespace = of.namespace.as_deref().unwrap_or_default();
-    Anchor {
-        key: Key::new(Kind::Repository, namespace, &of.name),
-        uid: format!("{}-{}-{}", of.uid, lanes::short(lane), due.format("%y%m%d%H%M")),
-    }
+    Anchor::new(
+        Key::new(Kind::Repository, namespace, &of.name),
+        format!("{}-{}-{}", of.uid, lanes::short(lane), due.format("%y%m%d%H%M")),
+    )
 }
 
 /// As the owner of another object.

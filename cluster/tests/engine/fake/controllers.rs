@@ -22,7 +22,16 @@ fn is_for(volume: &Value, claim: &Key, found: &Value) -> bool {
 impl Fake {
     /// One thing that some controller has to do; false where there is none.
     pub(crate) fn tick(&mut self) -> bool {
+        let did = self.controllers();
+        if did {
+            self.application();
+        }
+        did
+    }
+
+    fn controllers(&mut self) -> bool {
         self.alone()
+            || self.groups()
             || self.snapshots()
             || self.contents()
             || self.claims()
@@ -31,6 +40,13 @@ impl Fake {
             || self.pods()
             || self.attachments()
             || self.quotas()
+    }
+
+    fn application(&mut self) {
+        let Some(writes) = self.pair.filter(|_| !self.is_locked()) else { return };
+        self.pair = Some(writes + 1);
+        let to = if writes.is_multiple_of(2) { "vol-db" } else { "vol-log" };
+        self.storage.insert(to.into(), (writes / 2).to_string());
     }
 
     /// A quota is counted anew late, and at most every ten seconds.

@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 impl Fake {
     pub(super) fn snapshots(&mut self) -> bool {
         for (key, snapshot) in self.of_kind(Kind::VolumeSnapshot) {
+            if Self::is_member(&snapshot) {
+                continue;
+            }
             let content = snapshot["status"]["boundVolumeSnapshotContentName"].as_str();
             let content = content.map(|name| Key::wide(Kind::VolumeSnapshotContent, name));
             if Self::is_deleted(&snapshot) {
@@ -120,7 +123,8 @@ impl Fake {
     pub(super) fn contents(&mut self) -> bool {
         for (key, content) in self.of_kind(Kind::VolumeSnapshotContent) {
             if Self::is_deleted(&content) {
-                if content["spec"]["deletionPolicy"] == "Delete" {
+                let of_group = content["status"]["volumeGroupSnapshotHandle"].is_string();
+                if content["spec"]["deletionPolicy"] == "Delete" && !of_group {
                     let handle = content["status"]["snapshotHandle"].as_str().unwrap_or_default();
                     self.storage.remove(handle);
                 }
