@@ -21,6 +21,7 @@ pub(super) fn policies(settings: &Settings) -> Vec<Policy> {
         volumes(settings),
         claims(settings),
         contents(),
+        group_contents(),
         snapshots(),
         records(),
         own_kinds(),
@@ -305,19 +306,44 @@ fn contents() -> Policy {
                 ]),
                 "the controller makes contents that it hands over, of policy Retain",
             ),
-            // Members of a group are named by the snapshot controller: only marked.
+            // Members of a group are named by the snapshot controller: marked, and freed of a policy
+            // that retains. What the storage has of them goes with the content of the group alone.
             validation(
                 lines(&[
                     &format!("request.operation != 'UPDATE' || {}", owned("oldObject")),
                     "|| oldObject.spec.volumeSnapshotRef.name.startsWith('mover-')",
                     "|| (has(oldObject.status) && has(oldObject.status.volumeGroupSnapshotHandle)",
-                    "  && object.spec == oldObject.spec)",
+                    "  && object.spec.volumeSnapshotRef == oldObject.spec.volumeSnapshotRef",
+                    "  && object.spec.source == oldObject.spec.source",
+                    "  && object.spec.driver == oldObject.spec.driver)",
                 ]),
                 "the controller changes contents of its own snapshots alone",
             ),
             validation(
                 format!("request.operation != 'DELETE' || {}", owned("oldObject")),
                 "the controller deletes contents with mover.dev/owner alone",
+            ),
+        ],
+    )
+}
+
+/// The content of a group says what becomes of the storage's snapshots.
+fn group_contents() -> Policy {
+    policy(
+        "mover-controller-group-contents",
+        vec![("groupsnapshot.storage.k8s.io", vec!["volumegroupsnapshotcontents"], ALL.to_vec())],
+        Vec::new(),
+        vec![
+            validation(
+                "request.operation == 'UPDATE'",
+                "the controller makes and deletes no contents of groups",
+            ),
+            validation(
+                lines(&[
+                    "request.operation != 'UPDATE'",
+                    "|| oldObject.spec.volumeGroupSnapshotRef.name.startsWith('mover-')",
+                ]),
+                "the controller changes contents of its own groups alone",
             ),
         ],
     )
@@ -348,6 +374,17 @@ fn snapshots() -> Policy {
                     "|| object.spec == oldObject.spec",
                 ]),
                 "the controller changes the spec of its own snapshots alone",
+            ),
+            // A label of ours lets it be deleted.
+            validation(
+                lines(&[
+                    &format!("request.operation != 'UPDATE' || {}", owned("oldObject")),
+                    &format!("|| !{}", owned("object")),
+                    "|| (request.kind.kind == 'VolumeSnapshot' && has(oldObject.status)",
+                    "  && has(oldObject.status.volumeGroupSnapshotName)",
+                    "  && oldObject.status.volumeGroupSnapshotName.startsWith('mover-'))",
+                ]),
+                "the controller makes members of its own groups its own, and no other snapshot",
             ),
         ],
     )
