@@ -149,6 +149,9 @@ pub(super) struct Making {
     /// changed]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(super) keep_base: Option<bool>,
+    /// Snapshot all claims with the labels of --selector at one moment, as one group
+    #[arg(long, requires = "selector", conflicts_with = "words")]
+    pub(super) group: bool,
     /// Read the whole volume: ask nobody what changed
     #[arg(long)]
     pub(super) whole: bool,
@@ -186,6 +189,9 @@ pub(super) struct Doctor {
     /// Class of the volume that is made of the snapshot, as for `backup`
     #[arg(long, value_name = "NAME")]
     pub(super) storage_class: Option<String>,
+    /// All claims with the labels of --selector are to be snapshotted at one moment, as one group
+    #[arg(long, requires = "selector", conflicts_with = "words")]
+    pub(super) group: bool,
     /// Whole volumes are to be read: do not look for a service of changed blocks
     #[arg(long)]
     pub(super) whole: bool,

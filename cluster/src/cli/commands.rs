@@ -1,6 +1,7 @@
 //! One function for each command.
 
 mod doctor;
+mod groups;
 mod install;
 mod objects;
 mod operations;

@@ -7,22 +7,23 @@ use super::task::{Pause, Task, Why};
 use super::turns::Limited;
 use super::{Context, marks};
 use crate::drive::show_bytes;
-use crate::engine::{
-    self, Failure, Limits, Meta, OPERATION, OnTimeout, Progress, Request, SCHEDULED, Stage, exit,
-};
+use crate::engine::{self, Failure, Limits, Meta, OPERATION, OnTimeout, Request, SCHEDULED, exit};
 use crate::hooks;
 use crate::kinds::{
     self, Base, Deadlines, DeletionPolicy, Figures, Phase, RetainSnapshot, SnapshotPolicy,
-    SnapshotStatus, VolumeBackup, VolumeBackupSpec, VolumeBackupStatus,
+    VolumeBackup, VolumeBackupSpec, VolumeBackupStatus,
 };
 use crate::ops::look::look;
 use crate::ops::{backup as ops, hook, lookup};
 use serde_json::Value;
 use std::time::Duration;
 
+mod group;
 mod many;
+mod told;
 
 pub(super) use many::PART_OF;
+use told::told;
 
 /// Most operations at once of a Repository that says nothing else.
 const AT_ONCE: u32 = 10;
@@ -34,19 +35,23 @@ pub(super) async fn work(context: &Context, task: &Task) -> Result<Pause, Failur
     let is_going = meta.deletion_timestamp.is_some();
     if let Some(recorded) = &backup.spec.source.recorded {
         if is_going {
-            let stored = Some((recorded.volume.as_str(), recorded.backup_id.as_str()));
-            return Box::pin(gone(context, task, &backup, stored)).await;
+            let stored = [(recorded.volume.clone(), recorded.backup_id.clone())];
+            return Box::pin(gone(context, task, &backup, &stored)).await;
         }
         return Box::pin(recorded_already(context, task, &meta, &backup)).await;
     }
-    if backup.spec.source.selector.is_some() {
+    if meta.labels.contains_key(many::GROUPED) {
+        return Box::pin(group::part(context, task, &meta, &backup)).await;
+    }
+    if backup.spec.source.selector.is_some() && backup.spec.source.group != Some(true) {
         return Box::pin(many::work(context, task, &meta, &backup)).await;
     }
     if is_going && !attempts::is_running(context, &subject) {
         let ended = attempts::ended(context, &subject);
-        let stored = ended.as_ref().and_then(stored);
-        let stored = stored.as_ref().map(|(volume, id)| (volume.as_str(), id.as_str()));
-        return Box::pin(gone(context, task, &backup, stored)).await;
+        let of_members = ended.iter().flat_map(group::ends).map(|(_, end)| end);
+        let members: Vec<_> = of_members.filter_map(|end| stored(&end)).collect();
+        let all: Vec<_> = ended.as_ref().and_then(stored).into_iter().chain(members).collect();
+        return Box::pin(gone(context, task, &backup, &all)).await;
     }
     if let Some(ended) = attempts::ended(context, &subject) {
         return Box::pin(close(context, task, &meta, &backup, &ended)).await;
@@ -80,17 +85,28 @@ fn stored(ended: &Attempted) -> Option<(String, String)> {
     is_good.then(|| (backup.volume.clone(), ended.uid.clone()))
 }
 
-/// The backup that a VolumeBackup stands for, if there is one: its Repository, volume and id.
+/// The backup that a VolumeBackup stands for, if there is one: its volume and id. Of a group it is that
+/// of the claim which is asked for.
 pub(super) fn found(
     context: &Context,
     task: &Task,
     backup: &VolumeBackup,
+    claim: &str,
 ) -> Option<(String, String)> {
     if let Some(recorded) = &backup.spec.source.recorded {
         return Some((recorded.volume.clone(), recorded.backup_id.clone()));
     }
-    let ended = attempts::ended(context, &subject(task, &backup.spec))?;
-    stored(&ended)
+    let object = task.object()?;
+    let meta = Meta::of(&object);
+    let ended = match meta.labels.contains_key(many::GROUPED) {
+        true => group::ended(context, task, &meta, backup)?,
+        false => attempts::ended(context, &subject(task, &backup.spec))?,
+    };
+    let of_group = group::ends(&ended).into_iter().find(|(of, _)| of.source.name == claim);
+    match of_group {
+        Some((_, end)) => stored(&end),
+        None => stored(&ended),
+    }
 }
 
 async fn operate(
@@ -103,7 +119,12 @@ async fn operate(
     let claim = backup.spec.source.pvc.as_deref().unwrap_or_default();
     let make = async || {
         let (place, repository) = place(context, &backup.spec.repository_ref, namespace)?;
-        let options = options(&backup.spec, repository.spec.immutable_for.as_deref());
+        let immutable_for = repository.spec.immutable_for.as_deref();
+        if backup.spec.source.group == Some(true) {
+            let at = (&place, immutable_for);
+            return Box::pin(group::request(context, subject.task, meta, backup, at)).await;
+        }
+        let options = options(&backup.spec, immutable_for);
         let request = ops::request(&context.api, namespace, claim, &place, &options).await?;
         is_free(context, &request).await?;
         Ok(Request::Backup(Box::new(request)))
@@ -250,66 +271,6 @@ fn generation(backup: &VolumeBackup) -> i64 {
     backup.metadata.generation.unwrap_or_default()
 }
 
-/// What a report says, in the status.
-fn told(context: &Context, task: &Task, status: &mut VolumeBackupStatus, report: &News<'_>) {
-    let now = status::now(context);
-    let generation = task.object().map_or(0, |object| status::generation(&object));
-    let at = (generation, now.as_str());
-    match report {
-        News::Waits(why) => {
-            status.message = (*why).to_owned();
-            let reason = if status.phase == Phase::Running { "Runs" } else { "Waits" };
-            status::set(&mut status.conditions, "Complete", (Is::Unknown, reason), why, at);
-        }
-        News::Runs { attempt, record, request, progress } => {
-            status.phase = Phase::Running;
-            status.attempts = *attempt;
-            status.record = Some((*record).to_owned());
-            if let Request::Backup(request) = request {
-                status.volume = Some(request.volume.clone());
-                progressed(status, &request.driver, request.hook.is_some(), progress, at);
-            }
-        }
-    }
-}
-
-fn progressed(
-    status: &mut VolumeBackupStatus,
-    driver: &str,
-    has_hook: bool,
-    progress: &Progress,
-    at: (i64, &str),
-) {
-    let stages = [
-        ("SnapshotTaken", &progress.snapshot, "Ready", "NotReady"),
-        ("VolumeReady", &progress.volume, "Bound", "Unbound"),
-        ("Moved", &progress.moved, "JobEnded", "JobRuns"),
-    ];
-    for (kind, stage, done, open) in stages {
-        match stage {
-            Stage::Unknown => {}
-            Stage::Open => status::set(&mut status.conditions, kind, (Is::False, open), "", at),
-            Stage::Done => status::set(&mut status.conditions, kind, (Is::True, done), "", at),
-        }
-    }
-    if let Some(text) = progress.quiesced.as_deref().filter(|_| has_hook) {
-        match text {
-            "true" => status::set(&mut status.conditions, "Quiesced", (Is::True, "Held"), "", at),
-            why => {
-                status::set(&mut status.conditions, "Quiesced", (Is::False, "LetGoEarly"), why, at);
-            }
-        }
-    }
-    if let Some(name) = &progress.snapshot_name {
-        status.snapshot = Some(SnapshotStatus {
-            name: name.clone(),
-            driver: driver.to_owned(),
-            handle: progress.snapshot_handle.clone(),
-        });
-    }
-    status.cut_time = progress.cut_time.clone().or(status.cut_time.take());
-}
-
 /// Writes how it ended, and takes our mark off where nothing is left to do.
 async fn close(
     context: &Context,
@@ -362,11 +323,16 @@ fn over(
         false => (Is::False, "Left"),
     };
     status::set(&mut status.conditions, "CleanedUp", (is, reason), &outcome.left.join("; "), at);
-    if let Some(Request::Backup(request)) = request {
-        status.volume = Some(request.volume.clone());
+    match request {
+        Some(Request::Backup(request)) => {
+            status.volume = Some(request.volume.clone());
+            if is_good {
+                figures(&outcome.summary, status);
+            }
+        }
+        _ => group::summed(ended, status),
     }
     if is_good {
-        figures(&outcome.summary, status);
         status::set(&mut status.conditions, "Moved", (Is::True, "JobEnded"), "", at);
         // The first time that anybody saw it.
         status.completion_time.get_or_insert_with(|| now.clone());
@@ -436,7 +402,7 @@ async fn gone(
     context: &Context,
     task: &Task,
     backup: &VolumeBackup,
-    stored: Option<(&str, &str)>,
+    stored: &[(String, String)],
 ) -> Result<Pause, Failure> {
     let has_mark = task
         .object()
@@ -444,9 +410,11 @@ async fn gone(
     if !has_mark {
         return Ok(Pause::Changed);
     }
-    if let Some((volume, id)) = stored
-        && backup.spec.deletion_policy == DeletionPolicy::Forget
-    {
+    let all = match backup.spec.deletion_policy {
+        DeletionPolicy::Forget => stored,
+        DeletionPolicy::Retain => &[],
+    };
+    for (volume, id) in all {
         let namespace = task.key.namespace.as_deref().unwrap_or_default();
         let (place, _) = place(context, &backup.spec.repository_ref, namespace)?;
         // Whoever names a backup of somebody else in a Repository that is elsewhere forgets nothing.

@@ -74,6 +74,15 @@ fn cannot(claim: &Value, key: &Key, restore: Option<&Value>) -> Option<Failure> 
     }
 }
 
+/// On a claim: which member of a group's backup it gets, where that has another name than the claim.
+const MEMBER: &str = "mover.dev/member";
+
+/// The member of a group that a claim gets.
+fn member(task: &super::task::Task) -> String {
+    let named = task.object().and_then(|claim| Meta::of(&claim).annotations.remove(MEMBER));
+    named.unwrap_or_else(|| task.key.name.clone())
+}
+
 async fn populate(
     context: &Context,
     subject: &Subject<'_>,
@@ -82,7 +91,7 @@ async fn populate(
 ) -> Result<(), Failure> {
     let task = subject.task;
     let make = async || {
-        let asked = asked(context, &spec.source, namespace)?;
+        let asked = asked(context, &spec.source, namespace, &member(task))?;
         let object = task
             .object()
             .ok_or_else(|| Failure::new(exit::CANCELLED, format!("{} was deleted", task.key)))?;
@@ -106,7 +115,7 @@ async fn populate(
         Ok(Request::Restore(Box::new(request)))
     };
     let limits = |request: &Request| {
-        let of = asked(context, &spec.source, namespace).ok();
+        let of = asked(context, &spec.source, namespace, &member(task)).ok();
         limits_of(of.and_then(|of| of.repository.spec.concurrency).as_ref(), request)
     };
     // Told once each: a claim has no status of ours.

@@ -126,7 +126,7 @@ async fn follow(
     let list = read(&log.text, log.cut.is_some(), &finished.summary);
     let of = |kind, labels: &str| Selection::labelled(kind, &place.namespace, labels);
     let (objects, _) = api.list(&of(Kind::VolumeBackup, "")).await?;
-    // The id of a backup is the uid of its record.
+    // The id of a backup is the uid of its record, that of a group with the number of a member.
     let (records, _) = api.list(&of(Kind::ConfigMap, &format!("{ROLE}=backup"))).await?;
     let made: BTreeSet<String> = records.iter().map(|record| Meta::of(record).uid).collect();
     let namespaces = match api.list(&Selection::all(Kind::Namespace)).await {

@@ -148,7 +148,8 @@ pub(super) struct Asked {
     pub(super) before: Option<String>,
 }
 
-/// What a restore in a namespace asks for.
+/// What a restore in a namespace asks for. Of the backup of a group, `claim` is the member that is
+/// meant.
 ///
 /// # Errors
 ///
@@ -157,6 +158,7 @@ pub(super) fn asked(
     context: &Context,
     source: &RestoreSource,
     namespace: &str,
+    claim: &str,
 ) -> Result<Asked, Failure> {
     let RestoreSource { backup_ref, repository_ref, volume, backup, before } = source;
     if let Some(reference) = backup_ref {
@@ -174,8 +176,12 @@ pub(super) fn asked(
             Rc::clone(&context.objects),
             watch::channel(0).1,
         );
-        let Some((volume, id)) = found(context, &task, &of) else {
-            return Err(Failure::new(exit::RETRYABLE, format!("{key} has no backup (yet)"))
+        let Some((volume, id)) = found(context, &task, &of, claim) else {
+            let what = match of.spec.source.group {
+                Some(true) => format!("{key} has no backup of pvc/{claim} (yet)"),
+                _ => format!("{key} has no backup (yet)"),
+            };
+            return Err(Failure::new(exit::RETRYABLE, what)
                 .hint(format!("kubectl -n {namespace} describe volumebackup {}", reference.name)));
         };
         let (place, repository) = place(context, &of.spec.repository_ref, namespace)?;
@@ -210,7 +216,7 @@ async fn operate(
     let namespace = meta.namespace.as_deref().unwrap_or_default();
     let spec = &restore.spec;
     let make = async || {
-        let asked = asked(context, &spec.source, namespace)?;
+        let asked = asked(context, &spec.source, namespace, &target.pvc)?;
         let options = ops::RestoreOptions {
             guard: Some(guard(context, &asked, namespace).await?),
             ..options(spec, target, asked.before.clone())
@@ -231,7 +237,7 @@ async fn operate(
         live.set(status.clone());
     };
     let limits = |request: &Request| {
-        let of = asked(context, &spec.source, namespace).ok();
+        let of = asked(context, &spec.source, namespace, &target.pvc).ok();
         limits_of(of.and_then(|of| of.repository.spec.concurrency).as_ref(), request)
     };
     tokio::select! {

@@ -24,7 +24,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("kubectl mover", "block cpu credentials env filesystem fsfreeze hook-after hook-before"),
     ("kubectl mover", "hook-container hook-on-timeout hook-pod hook-session hook-timeout image"),
     ("kubectl mover", "keep-base output repository service-account snapshot-class storage-class"),
-    ("kubectl mover", "snapshot-timeout start-timeout url volume-timeout whole selector"),
+    ("kubectl mover", "snapshot-timeout start-timeout url volume-timeout whole selector group"),
     ("kubectl mover", "assume-detached bases context in-place key-secret kubeconfig wait"),
     ("kubectl mover", "apply crds hooks job-image job-security namespace print restore-in-place"),
     ("kubectl mover", "copy-to cron drill drill-image history time-zone watch-namespace without"),

@@ -5,6 +5,8 @@ use super::super::output::Output;
 use crate::api::Api;
 use crate::drive::Driver;
 use crate::engine::{self, Failure, Finding, Level, Observed, Question, exit};
+use crate::ops::backup::BackupOptions;
+use crate::ops::group as ops_group;
 use crate::ops::look::{issuer, look};
 use crate::ops::sources::{self, Source};
 use crate::ops::{hook, lookup, repository};
@@ -51,6 +53,13 @@ pub(super) async fn run(
             }
         }
     }
+    if let Some(labels) = given.sources.selector.as_deref().filter(|_| given.group) {
+        // The others are of claims, and say more of each.
+        if !found.iter().any(|finding| finding.level == Level::Error) {
+            output.progress("looking whether the claims can be a group");
+            found.extend(Box::pin(group(api, namespace, labels, given)).await);
+        }
+    }
     if given.connect {
         // A Job without its Secret would wait for it until its deadline.
         match found.iter().any(|finding| finding.level == Level::Error) {
@@ -60,6 +69,35 @@ pub(super) async fn run(
     }
     found.sort_by_key(|finding| finding.level);
     Ok(print(&found, output))
+}
+
+/// What would keep the claims from being backed up at one moment.
+async fn group(api: &Api, namespace: &str, labels: &str, given: &args::Doctor) -> Option<Finding> {
+    let options = BackupOptions {
+        snapshot_class: given.snapshot_class.clone(),
+        storage_class: given.storage_class.clone(),
+        whole: given.whole,
+        hook: super::volumes::hook(&given.hook),
+        ..BackupOptions::default()
+    };
+    let asked = async {
+        let labels = ops_group::labels(labels)?;
+        let place = repository::find(api, given.repository.as_deref(), namespace).await?;
+        ops_group::request(api, namespace, &labels, &place, &options).await
+    };
+    let object = format!("group {labels} in namespace {namespace}");
+    match asked.await {
+        Ok(group) if group.class.is_some() => None,
+        Ok(_) => Some(Finding {
+            level: Level::Note,
+            object,
+            message: "its snapshots are of single volumes, taken under one lock".to_owned(),
+            hint: Some("a VolumeGroupSnapshotClass of the driver makes one of all".to_owned()),
+        }),
+        Err(Failure { message, hint, .. }) => {
+            Some(Finding { level: Level::Error, object, message, hint })
+        }
+    }
 }
 
 /// The claims that are meant. A source that means none is a finding, and the others go on.

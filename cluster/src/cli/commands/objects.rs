@@ -5,14 +5,14 @@ use super::super::args;
 use super::super::output::Output;
 use super::pair;
 use crate::api::Api;
-use crate::engine::{Failure, Kind, Outcome, Repository, exit};
+use crate::engine::{self, Failure, Kind, Outcome, Repository, exit};
 use crate::kinds::{
-    AfterTimeout, BackupSource, Base, Deadlines, HookPair, Hooks, RepositoryRef, RestoreSource,
-    RestoreTarget, RetainSnapshot, SnapshotPolicy, VolumeBackupSpec, VolumeMode, VolumeRestoreSpec,
-    VolumeTemplate,
+    AfterTimeout, BackupSource, Base, Deadlines, HookPair, Hooks, LabelSelector, RepositoryRef,
+    RestoreSource, RestoreTarget, RetainSnapshot, SnapshotPolicy, VolumeBackupSpec, VolumeMode,
+    VolumeRestoreSpec, VolumeTemplate,
 };
-use crate::ops::objects;
 use crate::ops::restore::full_name;
+use crate::ops::{objects, operation};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -32,15 +32,9 @@ pub(super) async fn backup(
     given: &args::Backup,
     output: &Output,
 ) -> Result<Followed, Failure> {
-    if !given.arguments.is_empty() {
-        let what = "a VolumeBackup takes no arguments for `mover`";
-        return Err(Failure::new(exit::USAGE, what)
-            .hint("write what you need into its spec: kubectl explain volumebackup.spec"));
-    }
-    let notes = given.making.label.iter().map(|text| pair(text, "--label"));
-    let notes = notes.collect::<Result<_, _>>()?;
+    no_arguments(given)?;
     let source = BackupSource { pvc: Some(name.to_owned()), ..BackupSource::default() };
-    let spec = spec_of(source, notes, place, namespace, &given.making);
+    let spec = spec_of(source, namespace, place, &given.making)?;
     let (key, uid) = objects::make(api, Kind::VolumeBackup, namespace, name, &spec).await?;
     if !given.wait {
         return Ok(Followed::Made(key.to_string()));
@@ -60,19 +54,59 @@ pub(super) async fn backup(
     Ok(Followed::Ended(outcome(&ended, summary)))
 }
 
+fn no_arguments(given: &args::Backup) -> Result<(), Failure> {
+    if given.arguments.is_empty() {
+        return Ok(());
+    }
+    let what = "a VolumeBackup takes no arguments for `mover`";
+    Err(Failure::new(exit::USAGE, what)
+        .hint("write what you need into its spec: kubectl explain volumebackup.spec"))
+}
+
+/// A VolumeBackup of all claims with these labels, at one moment.
+pub(super) async fn group(
+    api: &Api,
+    (namespace, labels): (&str, &BTreeMap<String, String>),
+    place: &Repository,
+    given: &args::Backup,
+    output: &Output,
+) -> Result<Followed, Failure> {
+    no_arguments(given)?;
+    let source = BackupSource {
+        selector: Some(LabelSelector { match_labels: labels.clone() }),
+        group: Some(true),
+        ..BackupSource::default()
+    };
+    let spec = spec_of(source, namespace, place, &given.making)?;
+    let (key, uid) = objects::make(api, Kind::VolumeBackup, namespace, "group", &spec).await?;
+    if !given.wait {
+        return Ok(Followed::Made(key.to_string()));
+    }
+    output.progress(&format!("made {key}"));
+    let ended = objects::follow(api, &key, &uid, |text| output.progress(text)).await?;
+    let record = ended["status"]["record"].as_str().unwrap_or_default();
+    let found = operation::find(api, namespace, record).await;
+    let done = found.ok().and_then(|found| engine::outcome_of(&found.found));
+    let mut summary = done.map_or(Value::Null, |done| done.summary);
+    if summary.is_object() {
+        summary["object"] = key.name.into();
+    }
+    Ok(Followed::Ended(outcome(&ended, summary)))
+}
+
 /// What the flags say of a backup.
 pub(super) fn spec_of(
     source: BackupSource,
-    notes: BTreeMap<String, String>,
-    place: &Repository,
     namespace: &str,
+    place: &Repository,
     given: &args::Making,
-) -> VolumeBackupSpec {
+) -> Result<VolumeBackupSpec, Failure> {
+    let notes = given.label.iter().map(|text| pair(text, "--label")).collect::<Result<_, _>>()?;
     let policy = match given.keep_base {
         Some(false) => SnapshotPolicy::Never,
         _ => SnapshotPolicy::AsBase,
     };
-    VolumeBackupSpec {
+    Ok(VolumeBackupSpec {
         source,
         repository_ref: reference(place, namespace),
         snapshot_class_name: given.snapshot_class.clone(),

@@ -80,6 +80,7 @@ async fn made(
         Kind::Job,
         Kind::PersistentVolumeClaim,
         Kind::PersistentVolume,
+        Kind::VolumeGroupSnapshot,
         Kind::VolumeSnapshot,
         Kind::VolumeSnapshotContent,
         Kind::Lease,
@@ -102,6 +103,10 @@ async fn made(
 /// Whether it goes with its operation. A volume object that restored data has does not: only one
 /// that stands beside another of the same volume of the storage does.
 fn is_made(object: &Value) -> bool {
+    // The snapshot controller lets no member of a group go by itself.
+    if object["status"]["volumeGroupSnapshotName"].is_string() {
+        return false;
+    }
     let is_volume = object["spec"]["persistentVolumeReclaimPolicy"].is_string();
     !is_volume || object["metadata"]["labels"][ROLE] == "in-place"
 }
@@ -282,7 +287,11 @@ pub(super) async fn sweep(
 fn may_go(meta: &Meta, claims: &BTreeSet<String>, bases: bool) -> (bool, bool) {
     let label = |name: &str| meta.labels.get(name).map(String::as_str).unwrap_or_default();
     let is_retained = label(ROLE) == "retained" || meta.labels.contains_key(RETAINED);
-    let is_idle = label(ROLE) == "base" && !is_retained && !claims.contains(label(SOURCE));
+    let is_needed = match meta.annotations.get(engine::MEMBERS) {
+        Some(members) => engine::claims_of(members).iter().any(|claim| claims.contains(claim)),
+        None => claims.contains(label(SOURCE)),
+    };
+    let is_idle = label(ROLE) == "base" && !is_retained && !is_needed;
     (!is_retained && (label(ROLE) != "base" || is_idle && bases), is_idle)
 }
 
@@ -322,6 +331,9 @@ async fn remove(api: &Api, key: &Key, object: &Value) -> Result<(), Failure> {
             api.patch(&content, (&Meta::of(&found).uid, None), &patch).await?;
         }
     }
+    if key.kind == Kind::VolumeGroupSnapshot {
+        return Box::pin(remove_group(api, key, object)).await;
+    }
     let volume = object["spec"]["volumeName"].as_str();
     if let Some(volume) = volume.filter(|_| key.kind == Kind::PersistentVolumeClaim) {
         let volume = Key::wide(Kind::PersistentVolume, volume);
@@ -347,6 +359,41 @@ async fn remove(api: &Api, key: &Key, object: &Value) -> Result<(), Failure> {
     // Another operation may have taken over a Lease since, which keeps its uid.
     let version = Some(meta.resource_version.as_str()).filter(|_| key.kind == Kind::Lease);
     api.delete_version(key, &meta.uid, version).await?;
+    Ok(())
+}
+
+/// Removes a group, with the snapshots of the storage and the contents of its members.
+async fn remove_group(api: &Api, key: &Key, object: &Value) -> Result<(), Failure> {
+    let meta = Meta::of(object);
+    let patch = json!({ "spec": { "deletionPolicy": "Delete" } });
+    let content = object["status"]["boundVolumeGroupSnapshotContentName"].as_str();
+    if let Some(name) = content {
+        let content = Key::wide(Kind::VolumeGroupSnapshotContent, name);
+        if let Some(found) = api.get(&content).await?
+            && found["spec"]["volumeGroupSnapshotRef"]["uid"] == meta.uid.as_str()
+            && found["spec"]["deletionPolicy"] != "Delete"
+        {
+            api.patch(&content, (&Meta::of(&found).uid, None), &patch).await?;
+        }
+    }
+    let namespace = key.namespace.as_deref().unwrap_or_default();
+    let (all, _) = api.list(&Selection::labelled(Kind::VolumeSnapshot, namespace, "")).await?;
+    for member in all {
+        let name = member["status"]["boundVolumeSnapshotContentName"].as_str();
+        let Some(name) =
+            name.filter(|_| member["status"]["volumeGroupSnapshotName"] == key.name.as_str())
+        else {
+            continue;
+        };
+        let content = Key::wide(Kind::VolumeSnapshotContent, name);
+        if let Some(found) = api.get(&content).await?
+            && found["spec"]["volumeSnapshotRef"]["uid"] == Meta::of(&member).uid.as_str()
+            && found["spec"]["deletionPolicy"] != "Delete"
+        {
+            api.patch(&content, (&Meta::of(&found).uid, None), &patch).await?;
+        }
+    }
+    api.delete(key, &meta.uid).await?;
     Ok(())
 }
 

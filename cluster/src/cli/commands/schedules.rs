@@ -2,7 +2,7 @@
 
 use super::super::args::{KeepFlags, NewSchedule};
 use super::super::output::Output;
-use super::{claim, objects as of_objects, pair};
+use super::{claim, objects as of_objects};
 use crate::api::{Api, ApiError};
 use crate::engine::{Failure, Key, Kind, Meta, Repository, exit};
 use crate::kinds::{
@@ -147,15 +147,13 @@ fn spec(
     copy: Option<&Repository>,
     namespace: &str,
 ) -> Result<BackupScheduleSpec, Failure> {
-    let notes = given.making.label.iter().map(|text| pair(text, "--label"));
-    let notes = notes.collect::<Result<_, _>>()?;
     Ok(BackupScheduleSpec {
         cron: given.cron.clone(),
         time_zone: given.time_zone.clone(),
         jitter_seconds: given.jitter,
         template: BackupTemplate {
             labels: BTreeMap::new(),
-            spec: of_objects::spec_of(source, notes, place, namespace, &given.making),
+            spec: of_objects::spec_of(source, namespace, place, &given.making)?,
         },
         keep: keep(&given.keep),
         history: given.history,

@@ -2,7 +2,7 @@
 
 use super::super::args;
 use super::super::output::Output;
-use super::{claim, objects, pair, repositories};
+use super::{claim, groups, objects, pair, repositories};
 use crate::api::Api;
 use crate::drive::{Times, show_bytes};
 use crate::engine::{
@@ -17,7 +17,6 @@ use crate::ops::{
     backup as backups, hook, in_place, lookup, operation, repository, restore as restores,
 };
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// An operation without a controller lives as long as its command.
@@ -48,6 +47,9 @@ pub(super) async fn backup(
     output: &Output,
 ) -> Result<u8, Failure> {
     let args::Sources { words, selector } = &given.sources;
+    if let Some(selector) = selector.as_deref().filter(|_| given.group) {
+        return Box::pin(groups::backup(api, namespace, selector, given, output)).await;
+    }
     if sources::is_one_claim(words, selector.as_deref()) {
         let of = (namespace, claim(&words[0])?);
         return match Box::pin(back_up(api, of, given, output)).await? {
@@ -106,13 +108,16 @@ async fn back_up_all(
             json!({ "claim": skipped.claim, "result": "skipped", "message": skipped.why }),
         ));
     }
-    let head = ["CLAIM", "RESULT", "BACKUP", "KIND", "READ", "STORED", "MESSAGE"];
-    output.table(&head, 0, &rows);
+    output.table(&HEAD, 0, &rows);
     Ok(worst)
 }
 
+/// Of a table of backups.
+pub(super) const HEAD: [&str; 7] =
+    ["CLAIM", "RESULT", "BACKUP", "KIND", "READ", "STORED", "MESSAGE"];
+
 /// How the backup of one claim among others ended.
-fn row(claim: &str, outcome: &Outcome) -> (Vec<String>, Value) {
+pub(super) fn row(claim: &str, outcome: &Outcome) -> (Vec<String>, Value) {
     let summary = &outcome.summary;
     let good = outcome.exit_code == 0;
     let result = if good { "ok".to_owned() } else { format!("failed ({})", outcome.exit_code) };
@@ -154,27 +159,7 @@ async fn back_up(
     output: &Output,
 ) -> Result<Backed, Failure> {
     let begun = Instant::now();
-    let mut labels = BTreeMap::new();
-    for text in &given.making.label {
-        let (name, value) = pair(text, "--label")?;
-        labels.insert(name, value);
-    }
-    let found = repository::find(api, given.repository.as_deref(), namespace).await;
-    let place = match (found, &given.make.url) {
-        (Ok(found), None) => found,
-        (Ok(found), Some(url)) if found.url == *url => found,
-        (Ok(found), Some(url)) => {
-            let what = format!("Repository {} is at {}, not at {url}", found.name, found.url);
-            return Err(Failure::new(exit::USAGE, what)
-                .hint("leave --url away, or name another Repository by --repository"));
-        }
-        (Err(why), Some(_)) if why.exit_code == exit::USAGE => {
-            let text = given.repository.as_deref().unwrap_or(repository::DEFAULT_NAME);
-            let (at, name) = text.split_once('/').unwrap_or((namespace, text));
-            Box::pin(repositories::make(api, at, name, &given.make, output)).await?
-        }
-        (Err(why), _) => return Err(why),
-    };
+    let place = Box::pin(place_of(api, namespace, given, output)).await?;
     if is_object(api, &place).await? {
         let of = (namespace, name);
         let made = Box::pin(objects::backup(api, of, &place, given, output)).await?;
@@ -187,18 +172,7 @@ async fn back_up(
         let seconds = json!({ "total": begun.elapsed().as_secs_f64() });
         return Ok(Backed::Ended(Done { text, outcome, seconds }));
     }
-    waits(given.wait)?;
-    let options = backups::BackupOptions {
-        snapshot_class: given.making.snapshot_class.clone(),
-        storage_class: given.making.storage_class.clone(),
-        keep_base: given.making.keep_base,
-        retain: None,
-        whole: given.making.whole,
-        hook: hook(&given.making.hook),
-        labels,
-        arguments: given.arguments.clone(),
-        limits: limits(given.making.limits),
-    };
+    let options = options(given)?;
     let request = backups::request(api, namespace, name, &place, &options);
     let request = Box::pin(request).await?;
     let source = request.source.uid.clone();
@@ -208,6 +182,48 @@ async fn back_up(
     let (outcome, times) = run.await?;
     let text = said_of_backup(&volume, &place.url, &outcome.summary);
     Ok(Backed::Ended(Done { text, outcome, seconds: seconds(begun, times) }))
+}
+
+/// The Repository of a backup, which is made where that was asked for.
+pub(super) async fn place_of(
+    api: &Api,
+    namespace: &str,
+    given: &args::Backup,
+    output: &Output,
+) -> Result<Repository, Failure> {
+    let found = repository::find(api, given.repository.as_deref(), namespace).await;
+    match (found, &given.make.url) {
+        (Ok(found), None) => Ok(found),
+        (Ok(found), Some(url)) if found.url == *url => Ok(found),
+        (Ok(found), Some(url)) => {
+            let what = format!("Repository {} is at {}, not at {url}", found.name, found.url);
+            Err(Failure::new(exit::USAGE, what)
+                .hint("leave --url away, or name another Repository by --repository"))
+        }
+        (Err(why), Some(_)) if why.exit_code == exit::USAGE => {
+            let text = given.repository.as_deref().unwrap_or(repository::DEFAULT_NAME);
+            let (at, name) = text.split_once('/').unwrap_or((namespace, text));
+            Box::pin(repositories::make(api, at, name, &given.make, output)).await
+        }
+        (Err(why), _) => Err(why),
+    }
+}
+
+/// What a command that lives as long as its operation says of it.
+pub(super) fn options(given: &args::Backup) -> Result<backups::BackupOptions, Failure> {
+    waits(given.wait)?;
+    let labels = given.making.label.iter().map(|text| pair(text, "--label"));
+    Ok(backups::BackupOptions {
+        snapshot_class: given.making.snapshot_class.clone(),
+        storage_class: given.making.storage_class.clone(),
+        keep_base: given.making.keep_base,
+        retain: None,
+        whole: given.making.whole,
+        hook: hook(&given.making.hook),
+        labels: labels.collect::<Result<_, _>>()?,
+        arguments: given.arguments.clone(),
+        limits: limits(given.making.limits),
+    })
 }
 
 /// What is said of a backup that ended well.
@@ -374,7 +390,7 @@ fn said(target: &str, namespace: &str, summary: &Value) -> String {
     }
 }
 
-async fn run(
+pub(super) async fn run(
     api: &Api,
     namespace: &str,
     subject: &str,

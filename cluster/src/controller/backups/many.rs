@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 
 /// On a part: the uid of the VolumeBackup that it is a part of.
 pub(in crate::controller) const PART_OF: &str = "mover.dev/part-of";
+/// On a part of a group, `true`: the operation of the whole is its own.
+pub(in crate::controller) const GROUPED: &str = "mover.dev/grouped";
 const NAME_MOST: usize = 253;
 
 /// The parts that there are; they are made once, when the selector is first looked at.
@@ -68,12 +70,6 @@ async fn make(
     backup: &VolumeBackup,
 ) -> Result<(), Failure> {
     let namespace = meta.namespace.as_deref().unwrap_or_default();
-    if backup.spec.source.group == Some(true) {
-        // Snapshots of different moments are not what was asked for.
-        let what = "source.group: snapshots of several claims at one moment are not made yet";
-        return Err(Failure::new(exit::USAGE, what)
-            .hint("leave group away for one backup of each claim, at moments of their own"));
-    }
     let labels = backup.spec.source.selector.as_ref().map(|at| &at.match_labels);
     let pairs = labels.into_iter().flatten().map(|(name, value)| format!("{name}={value}"));
     let labels = pairs.collect::<Vec<_>>().join(",");
@@ -87,36 +83,53 @@ async fn make(
         }
     };
     for claim in found.claims {
-        let spec = VolumeBackupSpec {
-            source: BackupSource { pvc: Some(claim.name.clone()), ..BackupSource::default() },
-            ..backup.spec.clone()
-        };
-        let key = Key::new(Kind::VolumeBackup, namespace, &part_name(&meta.name, &claim.name));
-        let mut labels = meta.labels.clone();
-        labels.insert(PART_OF.into(), task.uid.clone());
-        let mut metadata = json!({
-            "name": key.name,
-            "namespace": namespace,
-            "labels": labels,
-            "ownerReferences": [task.reference()],
-        });
-        if let Some(time) = meta.annotations.get(SCHEDULED) {
-            metadata["annotations"] = json!({ SCHEDULED: time });
-        }
-        let object = engine::object(&key, metadata, json!({ "spec": spec }));
-        match context.api.create(&object).await {
-            Ok(made) => context.objects.wrote(made),
-            Err(ApiError::Conflict(why)) => {
-                let found = context.api.get(&key).await?.ok_or(why)?;
-                if Meta::of(&found).labels.get(PART_OF) != Some(&task.uid) {
-                    let what = format!("{key} exists and is no part of {}", task.key);
-                    return Err(Failure::new(exit::USAGE, what)
-                        .hint("delete it, or give the backup another name"));
-                }
-                context.objects.wrote(found);
+        part(context, task, meta, backup, (&claim.name, false)).await?;
+    }
+    Ok(())
+}
+
+/// Makes the part of a claim. One of a group is shown, and nothing is done for it: the whole is one
+/// operation.
+pub(super) async fn part(
+    context: &Context,
+    task: &Task,
+    meta: &Meta,
+    backup: &VolumeBackup,
+    (claim, is_grouped): (&str, bool),
+) -> Result<(), Failure> {
+    let namespace = meta.namespace.as_deref().unwrap_or_default();
+    let spec = VolumeBackupSpec {
+        source: BackupSource { pvc: Some(claim.to_owned()), ..BackupSource::default() },
+        ..backup.spec.clone()
+    };
+    let key = Key::new(Kind::VolumeBackup, namespace, &part_name(&meta.name, claim));
+    let mut labels = meta.labels.clone();
+    labels.insert(PART_OF.into(), task.uid.clone());
+    if is_grouped {
+        labels.insert(GROUPED.into(), "true".into());
+    }
+    let mut metadata = json!({
+        "name": key.name,
+        "namespace": namespace,
+        "labels": labels,
+        "ownerReferences": [task.reference()],
+    });
+    if let Some(time) = meta.annotations.get(SCHEDULED) {
+        metadata["annotations"] = json!({ SCHEDULED: time });
+    }
+    let object = engine::object(&key, metadata, json!({ "spec": spec }));
+    match context.api.create(&object).await {
+        Ok(made) => context.objects.wrote(made),
+        Err(ApiError::Conflict(why)) => {
+            let found = context.api.get(&key).await?.ok_or(why)?;
+            if Meta::of(&found).labels.get(PART_OF) != Some(&task.uid) {
+                let what = format!("{key} exists and is no part of {}", task.key);
+                return Err(Failure::new(exit::USAGE, what)
+                    .hint("delete it, or give the backup another name"));
             }
-            Err(why) => return Err(why.into()),
+            context.objects.wrote(found);
         }
+        Err(why) => return Err(why.into()),
     }
     Ok(())
 }

@@ -94,7 +94,7 @@ pub fn changes(of: &Meta, place: &Repository, list: &List, present: &Present) ->
     let mut names = BTreeSet::new();
     let mut steps = Vec::new();
     for backup in wanted {
-        if present.made.contains(text(backup, "backup_id")) {
+        if present.made.contains(crate::engine::operation_of(text(backup, "backup_id"))) {
             continue;
         }
         let name = name(text(backup, "volume"), text(backup, "backup_id"));

@@ -191,7 +191,7 @@ fn state(context: &Context, object: &Value) -> State {
     };
     let meta = Meta::of(object);
     let created = time(meta.creation_timestamp.as_deref()).unwrap_or_default();
-    if backup.spec.source.selector.is_some() {
+    if backup.spec.source.selector.is_some() && backup.spec.source.group != Some(true) {
         let parts = parts(context, &meta.uid);
         let states: Vec<State> = parts.iter().map(|part| state(context, part)).collect();
         let is_open = states.is_empty() || states.contains(&State::UnderWay);
