@@ -70,6 +70,11 @@ impl Page {
         &self.children
     }
 
+    /// What it takes in memory.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + size_of_val::<[Option<Child>]>(&self.children)
+    }
+
     /// Whether all is Zero: such a page is not stored.
     pub fn is_zero(&self) -> bool {
         self.children.is_empty()

@@ -151,6 +151,35 @@ impl MapReader {
         Ok(PageSet::new(self.map.clone(), ranges, levels))
     }
 
+    /// Loads the root: whether it is there and right shows here.
+    pub async fn load_root(&mut self) -> Result<()> {
+        let root = self.root_want();
+        self.pages(root).await.map(drop)
+    }
+
+    /// Loads the pages above the leaves, from the root down, as many levels as the cache keeps.
+    /// From then on a leaf costs one round of requests. For who serves a backup for long.
+    pub async fn load_inner(&mut self) -> Result<()> {
+        let all = 0..self.map.geometry().chunks();
+        let page_bytes = cache::full_page_bytes(self.map.fanout());
+        // the cache shrinks by half once it is full
+        let mut room = self.limits.cache_bytes_max / 4 * 3;
+        let mut wanted = self.root_want();
+        for level in (1..self.map.root().depth).rev() {
+            let bytes = wanted.len().saturating_mul(page_bytes);
+            if bytes > room {
+                return Ok(());
+            }
+            room -= bytes;
+            let loaded = self.pages(wanted).await?;
+            if level == 1 {
+                return Ok(());
+            }
+            wanted = children_wanted(&self.map, &loaded, std::slice::from_ref(&all));
+        }
+        Ok(())
+    }
+
     /// The root as a page to load; none if the volume is all zero.
     pub(crate) fn root_want(&self) -> Vec<Want> {
         let level = self.map.root().depth - 1;

@@ -8,6 +8,7 @@
 //! | `fetch`, `open`, `write`, `stream` | the stages: network, decryption and checks, target, output in order |
 //! | `compare`, `changed` | a device beside a backup; two backups |
 //! | `lease`, `damage`, `ranges` | the reader's lease; damaged ranges; small sets of byte ranges |
+//! | `view` | a backup as random-access bytes |
 //! | `salvage` | what a run does about damage: the same chunks from elsewhere in the repository |
 //!
 //! Must not: know the operation that reads.
@@ -24,6 +25,7 @@ pub(crate) mod plan;
 pub(crate) mod ranges;
 pub(crate) mod salvage;
 pub(crate) mod stream;
+pub mod view;
 pub(crate) mod write;
 
 pub use damage::{SkippedDamage, SkippedRange};

@@ -63,9 +63,13 @@ impl PageCache {
 }
 
 fn bytes_of(page: &Page) -> usize {
-    size_of::<Page>()
-        + size_of_val::<[Option<Child>]>(page.children())
-        + size_of::<((u8, u64), Cached)>()
+    page.memory_bytes() + size_of::<((u8, u64), Cached)>()
+}
+
+/// A page with as many children as may be, in the cache.
+pub(super) fn full_page_bytes(fanout: u16) -> usize {
+    let children = usize::from(fanout) * size_of::<Option<Child>>();
+    size_of::<Page>() + children + size_of::<((u8, u64), Cached)>()
 }
 
 #[cfg(test)]

@@ -59,9 +59,9 @@ pub(crate) struct Limits {
 /// and the one ahead.
 const LEAF_CHILD_BYTES: u64 = 2 * (96 + 112 + 64);
 /// zstd's decompression context with its window, per thread.
-const CODEC_BYTES: u64 = 512 << 10;
+pub(super) const CODEC_BYTES: u64 = 512 << 10;
 /// Runtime, stacks, connections: what no bound of ours covers.
-const BASE_BYTES: u64 = 24 << 20;
+pub(super) const BASE_BYTES: u64 = 24 << 20;
 /// Of the budget, for what the allocator keeps between buffers of many sizes, taken and given back
 /// by many threads.
 const ALLOCATOR_SHARE: u64 = 8;
@@ -69,7 +69,7 @@ const ALLOCATOR_SHARE: u64 = 8;
 pub(crate) const SLOT_BYTES: u32 = 1 << 20;
 /// More than a device has in flight and threads fill, would only be more memory to touch.
 const SLOTS_MAX: u64 = WRITES_IN_FLIGHT as u64 + 32;
-const READ_BYTES_MAX: u32 = 8 << 20;
+pub(super) const READ_BYTES_MAX: u32 = 8 << 20;
 const FETCH_BYTES_MAX: u64 = LONG_READS * READ_BYTES_MAX as u64;
 const LEAVES_MAX: u64 = 4096;
 const MAP_READ_BYTES_MIN: u64 = 2 << 20;

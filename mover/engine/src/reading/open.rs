@@ -6,14 +6,14 @@
 //! taking entries and drops them, which frees the memory that others wait for.
 
 use super::damage::Damage;
-use super::plan::{EntryWork, Placement, PlanScope, runs};
+use super::plan::{EntryWork, Placement, PlanScope, name, runs};
 use crate::run::Progress;
 use crate::run::failure::Failure;
 use crate::volume::io::{Arena, Slot};
 use bytes::Bytes;
 use chunkstore::format::names::pack_key;
 use chunkstore::{
-    Advice, Error, ErrorKind, Keys, Opener, Result,
+    Advice, ChunkNo, Error, ErrorKind, Geometry, Keys, Opener, Result,
     fetch::EntryAddr,
     pack::{EntryHeader, EntryKind},
 };
@@ -350,15 +350,30 @@ fn check_one(
     known: bool,
 ) -> Result<()> {
     let scope = ctx.scope;
+    let has_id = |range| known || ctx.keys.chunk_id(&plain[range]) == p.id;
+    right_chunk(header, &scope.geometry, (p.chunk, p.index), has_id, || place(scope, work))
+        .map(drop)
+}
+
+/// Where a chunk stands in its opened entry. Refused unless it has the length that the volume says
+/// and, by `has_id`, the id that the map says: whoever hands bytes of a backup on asks here.
+/// `place` is the entry, for messages.
+pub(crate) fn right_chunk(
+    header: EntryHeader,
+    geometry: &Geometry,
+    (chunk, index): (ChunkNo, u16),
+    has_id: impl FnOnce(Range<usize>) -> bool,
+    place: impl Fn() -> String,
+) -> Result<Range<usize>> {
     let wrong = |detail: &str| {
-        let context = format!("check {}: {}", scope.name(p.chunk), place(scope, work));
+        let context = format!("check {}: {}", name(geometry, chunk), place());
         Error::new(ErrorKind::Corrupt, context, detail).hint(hint())
     };
     let range = header
-        .expect(p.index, scope.geometry.chunk(), scope.geometry.len(p.chunk))
+        .expect(index, geometry.chunk(), geometry.len(chunk))
         .map_err(|e| wrong("").caused_by(e))?;
-    if known || ctx.keys.chunk_id(&plain[range]) == p.id {
-        return Ok(());
+    if has_id(range.clone()) {
+        return Ok(range);
     }
     Err(wrong("its bytes are not those that were backed up"))
 }
@@ -383,7 +398,7 @@ fn take_slot(arena: &Arc<Arena>, failure: &Failure) -> Option<Slot> {
     }
 }
 
-fn hint() -> String {
+pub(super) fn hint() -> String {
     format!("{}; an older or newer backup may be whole", Advice::FindDamage.words())
 }
 

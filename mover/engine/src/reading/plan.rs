@@ -161,7 +161,7 @@ impl PlanScope {
 
     /// For messages.
     pub(crate) fn name(&self, chunk: ChunkNo) -> String {
-        format!("chunk {} (volume offset {})", chunk.0, self.geometry.offset(chunk))
+        name(&self.geometry, chunk)
     }
 
     /// A page is authentic but may be wrong all the same; what it says decides how much memory is
@@ -171,6 +171,11 @@ impl PlanScope {
             .check_chunk(want.place.index, self.geometry.chunk(), self.entry_chunks)
             .map_err(|e| e.within(format!("read the map entry of {}", self.name(want.place.chunk))))
     }
+}
+
+/// A chunk, for messages.
+pub(crate) fn name(geometry: &Geometry, chunk: ChunkNo) -> String {
+    format!("chunk {} (volume offset {})", chunk.0, geometry.offset(chunk))
 }
 
 /// Cuts an ascending stream of stored chunks into batches.

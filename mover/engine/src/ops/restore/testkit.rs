@@ -5,10 +5,14 @@ use async_trait::async_trait;
 use chunkstore::testkit::{Answer, Hook, HookedStore, Request, Verb};
 use chunkstore::{
     BackupId, ChunkId, ChunkNo, ChunkRef, ChunkSize, Compression, Encryption, Geometry,
-    InitOptions, KdfCost, Location, Manifest, MapBuilder, PackAllocator, PackBuilder, PackKind,
-    Repository, Sealer, Store, VolumeName,
-    format::{BackupStats, ChangeKind, ManifestRecord, SegmentRecord, SnapshotInfo, SourceInfo},
+    InitOptions, KdfCost, Location, Manifest, MapBuilder, Opener, PackAllocator, PackBuilder,
+    PackKind, Repository, Sealer, Store, VolumeName,
+    format::names::{pack_key, parse_pack_key, stub_key},
+    format::{
+        BackupStats, ChangeKind, ManifestRecord, SegmentRecord, SnapshotInfo, SourceInfo, Stub,
+    },
     map::{Inherit, PageSink},
+    pack::{EntryKind, decode_directory, decode_pack_trailer},
 };
 use futures::StreamExt;
 use object_store::memory::InMemory;
@@ -297,5 +301,46 @@ impl Kit {
 
     pub(crate) fn remove(&self, key: &str) {
         self.rt.block_on(self.objects.delete(&Path::from(key))).unwrap();
+    }
+
+    /// Copies every entry of a pack into another one, in another order, and leaves a stub.
+    pub(crate) fn rewrite(&self, key: &str) -> String {
+        let (keys, bytes) = (self.repo.keys(), self.object(key));
+        let old = parse_pack_key(key).unwrap();
+        let mut opener = Opener::new(Arc::clone(keys)).unwrap();
+        let mut sealer = Sealer::new(chunkstore::Compression::Zstd(1)).unwrap();
+        let alloc = PackAllocator::new(Arc::clone(keys), PackKind::Chunks, 1 << 30);
+        let mut collector = PackBuilder::new(Arc::clone(keys), *self.repo.id(), PackKind::Chunks);
+        let mut relocations = Vec::new();
+        let trailer = decode_pack_trailer(&bytes).unwrap();
+        let at = trailer.directory_offset;
+        let stored = &bytes[at as usize..][..trailer.directory_len as usize];
+        let mut plain = Vec::new();
+        opener.open_entry(EntryKind::Directory, &old, at, stored, &mut plain).unwrap();
+        let directory = decode_directory(&plain, PackKind::Chunks, &trailer).unwrap();
+        let mut new = None;
+        for (number, entry) in (0..).zip(directory).collect::<Vec<_>>().into_iter().rev() {
+            let stored = &bytes[entry.offset as usize..][..entry.stored_len as usize];
+            let mut plain = Vec::new();
+            opener.open_entry(EntryKind::Chunks, &old, entry.offset, stored, &mut plain).unwrap();
+            for (index, part) in (0_u16..).zip(plain.chunks(4096)) {
+                // split: one chunk an entry
+                let id = keys.chunk_id(part);
+                let all = 0..part.len();
+                let sealed =
+                    sealer.seal_chunks(&alloc, part, std::slice::from_ref(&all), &[id]).unwrap();
+                relocations.push(((number, index), sealed.location(0)));
+                new = Some(sealed.place.pack);
+                collector.add(sealed).unwrap();
+            }
+        }
+        collector.close(alloc.close().unwrap()).unwrap();
+        let pack = collector.take_finished().unwrap();
+        self.rt.block_on(self.repo.put_pack(&pack)).unwrap();
+        let stub = Stub::new(old, relocations).unwrap();
+        let name = stub_key(&old);
+        self.replace(&name, stub.encode(keys, self.repo.id(), &name).unwrap());
+        self.remove(key);
+        pack_key(&new.unwrap())
     }
 }

@@ -3,8 +3,6 @@
 
 use super::*;
 use crate::ops::verify::{VerifyOptions, VerifySummary, verify};
-use chunkstore::format::names::{parse_pack_key, stub_key};
-use chunkstore::{PackId, format::Stub};
 
 pub(super) fn verify_options(backup: &str) -> VerifyOptions {
     VerifyOptions {
@@ -25,10 +23,6 @@ pub(super) fn run_verify(kit: &Kit, options: VerifyOptions) -> Result<VerifySumm
 /// Packs of chunks or of pages.
 pub(super) fn packs(kit: &Kit, kind: u8) -> Vec<String> {
     kit.keys_of("packs").into_iter().filter(|key| kit.object(key)[10] == kind).collect()
-}
-
-fn pack_id(key: &str) -> PackId {
-    parse_pack_key(key).unwrap()
 }
 
 #[test]
@@ -163,59 +157,14 @@ fn a_damaged_or_missing_page_is_an_error_before_anything_changes() {
     assert!(!target.exists());
 }
 
-/// Copies every entry of a pack into another one, in another order, and leaves a stub.
-fn rewrite(kit: &Kit, key: &str) -> String {
-    use chunkstore::{
-        Opener, PackAllocator, PackBuilder, PackKind, Sealer,
-        pack::{EntryKind, decode_directory, decode_pack_trailer},
-    };
-    let (keys, bytes) = (kit.repo.keys(), kit.object(key));
-    let old = pack_id(key);
-    let mut opener = Opener::new(Arc::clone(keys)).unwrap();
-    let mut sealer = Sealer::new(chunkstore::Compression::Zstd(1)).unwrap();
-    let alloc = PackAllocator::new(Arc::clone(keys), PackKind::Chunks, 1 << 30);
-    let mut collector = PackBuilder::new(Arc::clone(keys), *kit.repo.id(), PackKind::Chunks);
-    let mut relocations = Vec::new();
-    let trailer = decode_pack_trailer(&bytes).unwrap();
-    let at = trailer.directory_offset;
-    let stored = &bytes[at as usize..][..trailer.directory_len as usize];
-    let mut plain = Vec::new();
-    opener.open_entry(EntryKind::Directory, &old, at, stored, &mut plain).unwrap();
-    let directory = decode_directory(&plain, PackKind::Chunks, &trailer).unwrap();
-    let mut new = None;
-    for (number, entry) in (0..).zip(directory).collect::<Vec<_>>().into_iter().rev() {
-        let stored = &bytes[entry.offset as usize..][..entry.stored_len as usize];
-        let mut plain = Vec::new();
-        opener.open_entry(EntryKind::Chunks, &old, entry.offset, stored, &mut plain).unwrap();
-        for (index, part) in (0_u16..).zip(plain.chunks(4096)) {
-            // split: one chunk an entry
-            let id = keys.chunk_id(part);
-            let all = 0..part.len();
-            let sealed =
-                sealer.seal_chunks(&alloc, part, std::slice::from_ref(&all), &[id]).unwrap();
-            relocations.push(((number, index), sealed.location(0)));
-            new = Some(sealed.place.pack);
-            collector.add(sealed).unwrap();
-        }
-    }
-    collector.close(alloc.close().unwrap()).unwrap();
-    let pack = collector.take_finished().unwrap();
-    kit.rt.block_on(kit.repo.put_pack(&pack)).unwrap();
-    let stub = Stub::new(old, relocations).unwrap();
-    let name = stub_key(&old);
-    kit.replace(&name, stub.encode(keys, kit.repo.id(), &name).unwrap());
-    kit.remove(key);
-    chunkstore::format::names::pack_key(&new.unwrap())
-}
-
 #[test]
 fn rewritten_packs_are_followed_through_chains() {
     let kit = Kit::new(Shape::default());
     let image = some_image(&kit);
     kit.backup("vol", "one", &image);
     for key in packs(&kit, 1) {
-        let once = rewrite(&kit, &key);
-        rewrite(&kit, &once);
+        let once = kit.rewrite(&key);
+        kit.rewrite(&once);
     }
     let dir = tempfile::tempdir().unwrap();
     let target = dir.path().join("new.img");

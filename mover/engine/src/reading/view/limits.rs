@@ -1,0 +1,193 @@
+//! Every bound of backups that are read at random, derived from the one memory budget.
+//!
+//! Pure: parameters in, bounds out. What is allocated is the sum of [`ViewLimits::lines`].
+
+use crate::reading::limits::{BASE_BYTES, CODEC_BYTES, LimitLine, READ_BYTES_MAX};
+use crate::run::MemoryBudget;
+use chunkstore::limits::{ENTRY_HEADER_BYTES, TAG_BYTES};
+use chunkstore::{Result, format::RepositoryParams, map::ReadLimits};
+
+/// Of the budget, for what the allocator keeps between buffers of many sizes.
+const ALLOCATOR_SHARE: u64 = 8;
+/// Of what is spare, in hundredths.
+const MAPS_SHARE: u64 = 20;
+const FLIGHTS_SHARE: u64 = 30;
+const REPLIES_SHARE: u64 = 15;
+const MAP_BYTES_MIN: u64 = 3 << 20;
+/// The pages above the leaves of 1 TiB, and as many leaves.
+const MAP_BYTES_MAX: u64 = 96 << 20;
+const FLIGHT_BYTES_MAX: u64 = 512 << 20;
+const REPLY_BYTES_MIN: u64 = 4 << 20;
+/// Read ahead of one client.
+const WINDOW_BYTES_MAX: u64 = 64 << 20;
+
+/// All bounds.
+#[derive(Debug, Clone)]
+pub struct ViewLimits {
+    base_bytes: u64,
+    scratch_bytes: u64,
+    maps: u64,
+    /// Opener threads.
+    pub(super) threads: usize,
+    /// Of each map, pages kept by its reader and in flight to it.
+    map_read_bytes: u64,
+    /// Of each map, leaves.
+    pub(super) leaf_bytes: u64,
+    /// Stored entries in flight, and what they open to.
+    pub(super) flight_bytes: u64,
+    pub(super) read_bytes_max: u32,
+    pub(super) read_entries_max: usize,
+    /// Most bytes that an entry opens to.
+    pub(super) entry_bytes: u32,
+    pub(super) cache_bytes: u64,
+    /// Most bytes that are read ahead of one client.
+    pub(super) window_bytes: u64,
+    reply_bytes: u64,
+}
+
+impl ViewLimits {
+    /// Divides the budget among `maps` backups of a repository.
+    pub fn plan(
+        budget: MemoryBudget,
+        params: &RepositoryParams,
+        maps: usize,
+        threads: usize,
+    ) -> Result<Self> {
+        let entry_bytes = u64::from(params.chunk.bytes()) * u64::from(params.entry_chunks);
+        let stored_max = entry_bytes + u64::from(ENTRY_HEADER_BYTES + TAG_BYTES);
+        let per_thread = 2 * entry_bytes + CODEC_BYTES;
+        let one_flight = stored_max + entry_bytes;
+        let maps = maps.max(1) as u64;
+        // half of the flights may be ahead of a reader, and one of them has to fit
+        let flights_min = 2 * one_flight;
+        let cache_min = 2 * entry_bytes;
+        let fixed = BASE_BYTES
+            + per_thread
+            + maps * MAP_BYTES_MIN
+            + flights_min
+            + cache_min
+            + REPLY_BYTES_MIN;
+        let least = (fixed * ALLOCATOR_SHARE).div_ceil(ALLOCATOR_SHARE - 1);
+        let total = budget.total_bytes;
+        if total < least {
+            let context = "divide the memory budget";
+            return Err(budget.too_little(context, "the backups that are served", least));
+        }
+        let allocator_bytes = total / ALLOCATOR_SHARE;
+        let mut spare = total - allocator_bytes - fixed;
+        let more_threads = (spare / 4 / per_thread).min(threads.max(1) as u64 - 1);
+        spare -= more_threads * per_thread;
+        let share = |hundredths| spare * hundredths / 100;
+        let map_bytes = (MAP_BYTES_MIN + share(MAPS_SHARE) / maps).min(MAP_BYTES_MAX);
+        let flight_bytes =
+            (flights_min + share(FLIGHTS_SHARE)).min(FLIGHT_BYTES_MAX.max(flights_min));
+        let reply_bytes = REPLY_BYTES_MIN + share(REPLIES_SHARE);
+        let spent = (map_bytes - MAP_BYTES_MIN) * maps
+            + (flight_bytes - flights_min)
+            + share(REPLIES_SHARE);
+        let cache_bytes = cache_min + spare - spent;
+        // four reads of the longest fit ahead of readers, if each is not a single entry
+        let read_share = flight_bytes / 8;
+        let read_bytes_max =
+            (read_share / 4).clamp(stored_max, u64::from(READ_BYTES_MAX).max(stored_max));
+        let read_entries_max = (read_share.saturating_sub(read_bytes_max) / entry_bytes).max(1);
+        let (leaf_bytes, map_read_bytes) = (map_bytes / 3, map_bytes / 3 * 2);
+        Ok(Self {
+            base_bytes: BASE_BYTES + allocator_bytes,
+            scratch_bytes: (more_threads + 1) * per_thread,
+            maps,
+            threads: usize::try_from(more_threads + 1).unwrap_or(usize::MAX),
+            map_read_bytes,
+            leaf_bytes,
+            flight_bytes,
+            read_bytes_max: u32::try_from(read_bytes_max).unwrap_or(u32::MAX),
+            read_entries_max: usize::try_from(read_entries_max).unwrap_or(usize::MAX),
+            entry_bytes: u32::try_from(entry_bytes).unwrap_or(u32::MAX),
+            cache_bytes,
+            window_bytes: (cache_bytes / 4).min(WINDOW_BYTES_MAX),
+            reply_bytes,
+        })
+    }
+
+    /// For whoever hands the bytes on: its own buffers.
+    pub fn reply_bytes(&self) -> u64 {
+        self.reply_bytes
+    }
+
+    /// How a map is read.
+    pub(super) fn map_reads(&self) -> ReadLimits {
+        let in_flight = u32::try_from(self.map_read_bytes / 4).unwrap_or(u32::MAX);
+        let in_flight_bytes_max = in_flight.min(16 << 20);
+        let kept = self.map_read_bytes - u64::from(in_flight_bytes_max);
+        ReadLimits {
+            read_bytes_max: in_flight_bytes_max / 4,
+            in_flight_bytes_max,
+            cache_bytes_max: usize::try_from(kept).unwrap_or(usize::MAX),
+            ..ReadLimits::default()
+        }
+    }
+
+    /// For the summary: what each bound is for. Their sum is within the budget.
+    pub fn lines(&self) -> Vec<LimitLine> {
+        let line = |what: &str, bytes| LimitLine { what: what.into(), bytes };
+        vec![
+            line("process and allocator", self.base_bytes),
+            line(
+                "map pages in flight and kept",
+                self.maps * (self.map_read_bytes + self.leaf_bytes),
+            ),
+            line("entries in flight", self.flight_bytes),
+            line("opened entries", self.scratch_bytes),
+            line("entries kept", self.cache_bytes),
+            line("answers under way", self.reply_bytes),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chunkstore::{ChunkSize, Encryption, ErrorKind};
+
+    fn params(chunk_bytes: u32, entry_chunks: u16) -> RepositoryParams {
+        RepositoryParams {
+            repository_id: chunkstore::RepositoryId::random(),
+            chunk: ChunkSize::new(chunk_bytes).unwrap(),
+            entry_chunks,
+            page_fanout: 128,
+            encryption: Encryption::Aes256Gcm,
+            created: chrono::Utc::now(),
+            created_by: "test".into(),
+            clear_master_key: None,
+        }
+    }
+
+    #[test]
+    fn the_bounds_add_up_to_the_budget_and_each_flight_fits() {
+        for (chunk, entry_chunks) in [(4096, 1), (4096, 8), (65536, 16), (65536, 256), (4 << 20, 4)]
+        {
+            let params = params(chunk, entry_chunks);
+            for (mib, maps) in [(200_u64, 1), (256, 4), (1024, 16), (16384, 1)] {
+                let budget = MemoryBudget { total_bytes: mib << 20 };
+                let limits = ViewLimits::plan(budget, &params, maps, 8).unwrap();
+                let sum: u64 = limits.lines().iter().map(|l| l.bytes).sum();
+                assert!(sum <= budget.total_bytes, "{limits:?} within {mib} MiB");
+                let entry = u64::from(limits.entry_bytes);
+                let one = entry + 24 + entry;
+                let longest = (u64::from(limits.read_bytes_max)
+                    + limits.read_entries_max as u64 * entry)
+                    .max(one);
+                assert!(longest <= limits.flight_bytes / 2, "{limits:?}");
+                assert!(limits.window_bytes <= limits.cache_bytes / 2, "{limits:?}");
+                assert!(limits.cache_bytes >= 2 * entry && limits.reply_bytes() >= 4 << 20);
+            }
+        }
+    }
+
+    #[test]
+    fn too_small_a_budget_is_refused() {
+        let budget = MemoryBudget { total_bytes: 16 << 20 };
+        let error = ViewLimits::plan(budget, &params(4 << 20, 4), 1, 8).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Usage);
+    }
+}
