@@ -10,6 +10,7 @@
 //! A new target is a `pub fn` here, its name in [`TARGETS`], and a few small files in
 //! `corpus/<its name>/`.
 
+mod clients;
 mod filesystems;
 mod kit;
 mod lists;
@@ -19,6 +20,7 @@ mod packs;
 mod records;
 mod segments;
 
+pub use clients::nbd_client;
 pub use filesystems::filesystem;
 pub use lists::changed_blocks;
 pub use names::{object_key, volume_name};
@@ -45,6 +47,6 @@ macro_rules! targets {
 
 /// All targets.
 pub const TARGETS: &[Target] = targets! {
-    changed_blocks filesystem nbd object_key volume_name pack pack_directory pack_entry page segment segment_layout filter
+    changed_blocks filesystem nbd nbd_client object_key volume_name pack pack_directory pack_entry page segment segment_layout filter
     record repository_params key_info manifest lease forgotten damaged feature moved condemned blockers verdict
 };

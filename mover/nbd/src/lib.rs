@@ -1,5 +1,7 @@
-//! A client of the NBD protocol: volumes that are read and written over a socket, and what the
-//! server knows of their blocks.
+//! The NBD protocol: a client, and in `server` a server.
+//!
+//! The client reads and writes volumes over a socket, and asks what the server knows of their
+//! blocks.
 //!
 //! <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>, as far as a reader of whole volumes needs it: the fixed
 //! newstyle handshake with `NBD_OPT_GO`, structured replies, the metadata contexts
@@ -29,6 +31,7 @@ mod handshake;
 #[cfg(any(test, feature = "testkit"))]
 mod replay;
 mod reply;
+pub mod server;
 mod socket;
 #[cfg(test)]
 mod tests;

@@ -7,36 +7,58 @@ pub(super) const MAGIC: u64 = 0x4e42_444d_4147_4943;
 pub(super) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 pub(super) const OLDSTYLE_MAGIC: u64 = 0x0000_4202_8186_1253;
 pub(super) const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-const REQUEST_MAGIC: u32 = 0x2560_9513;
-const SIMPLE_MAGIC: u32 = 0x6744_6698;
-const STRUCTURED_MAGIC: u32 = 0x668e_33ef;
+pub(super) const REQUEST_MAGIC: u32 = 0x2560_9513;
+pub(super) const SIMPLE_MAGIC: u32 = 0x6744_6698;
+pub(super) const STRUCTURED_MAGIC: u32 = 0x668e_33ef;
 
 pub(super) const HANDSHAKE_FIXED_NEWSTYLE: u16 = 1;
 pub(super) const HANDSHAKE_NO_ZEROES: u16 = 2;
 
+pub(super) const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
+pub(super) const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
+
+pub(super) const OPTION_EXPORT_NAME: u32 = 1;
 pub(super) const OPTION_ABORT: u32 = 2;
+pub(super) const OPTION_LIST: u32 = 3;
+pub(super) const OPTION_STARTTLS: u32 = 5;
+pub(super) const OPTION_INFO: u32 = 6;
 pub(super) const OPTION_GO: u32 = 7;
 pub(super) const OPTION_STRUCTURED_REPLY: u32 = 8;
 pub(super) const OPTION_LIST_META_CONTEXT: u32 = 9;
 pub(super) const OPTION_SET_META_CONTEXT: u32 = 10;
 
+pub(super) const OPTION_EXTENDED_HEADERS: u32 = 11;
+
 pub(super) const REP_ACK: u32 = 1;
+pub(super) const REP_SERVER: u32 = 2;
 pub(super) const REP_INFO: u32 = 3;
 pub(super) const REP_META_CONTEXT: u32 = 4;
 pub(super) const REP_ERROR: u32 = 1 << 31;
 pub(super) const REP_ERROR_UNSUP: u32 = REP_ERROR + 1;
 pub(super) const REP_ERROR_POLICY: u32 = REP_ERROR + 2;
+pub(super) const REP_ERROR_INVALID: u32 = REP_ERROR + 3;
 pub(super) const REP_ERROR_TLS_REQD: u32 = REP_ERROR + 5;
 pub(super) const REP_ERROR_UNKNOWN: u32 = REP_ERROR + 6;
 pub(super) const REP_ERROR_SHUTDOWN: u32 = REP_ERROR + 7;
 
 pub(super) const INFO_EXPORT: u16 = 0;
+pub(super) const INFO_NAME: u16 = 1;
+pub(super) const INFO_DESCRIPTION: u16 = 2;
 pub(super) const INFO_BLOCK_SIZE: u16 = 3;
 
+pub(super) const FLAG_HAS_FLAGS: u16 = 1;
 pub(super) const FLAG_READ_ONLY: u16 = 1 << 1;
 pub(super) const FLAG_SEND_FLUSH: u16 = 1 << 2;
 pub(super) const FLAG_SEND_WRITE_ZEROES: u16 = 1 << 6;
+pub(super) const FLAG_SEND_DF: u16 = 1 << 7;
 pub(super) const FLAG_CAN_MULTI_CONN: u16 = 1 << 8;
+
+pub(super) const REQUEST_PAYLOAD_LEN: u16 = 1 << 5;
+pub(super) const REQUEST_DF: u16 = 1 << 2;
+pub(super) const REQUEST_ONE: u16 = 1 << 3;
+
+/// What only a server takes: a client here never sends it.
+pub(super) const COMMAND_TRIM: u16 = 4;
 
 /// What is asked in the transmission phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,8 +76,18 @@ pub(super) const CHUNK_NONE: u16 = 0;
 pub(super) const CHUNK_DATA: u16 = 1;
 pub(super) const CHUNK_HOLE: u16 = 2;
 pub(super) const CHUNK_BLOCK_STATUS: u16 = 5;
+pub(super) const CHUNK_BLOCK_STATUS_EXTENDED: u16 = 6;
 /// All types with this bit are errors, known or not.
 pub(super) const CHUNK_ERROR: u16 = 1 << 15;
+pub(super) const CHUNK_ERROR_PLAIN: u16 = CHUNK_ERROR + 1;
+pub(super) const CHUNK_ERROR_OFFSET: u16 = CHUNK_ERROR + 2;
+
+pub(super) const EPERM: u32 = 1;
+pub(super) const EIO: u32 = 5;
+pub(super) const EINVAL: u32 = 22;
+pub(super) const EOVERFLOW: u32 = 75;
+pub(super) const ENOTSUP: u32 = 95;
+pub(super) const ESHUTDOWN: u32 = 108;
 
 /// Messages of a server are shown to people.
 pub(super) const TEXT_BYTES_MAX: usize = 4096;

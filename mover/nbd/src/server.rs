@@ -1,0 +1,197 @@
+//! A server of the NBD protocol: volumes that are read at any offset by any number of clients.
+//!
+//! | file | |
+//! |---|---|
+//! | `decode` | pure: what clients say |
+//! | `handshake`, `request` | pure: what is agreed on; what is to be done about a request |
+//! | `encode` | pure: the bytes of replies |
+//! | `memory` | the memory of answers under way |
+//! | `connection` | one client |
+//! | `listen` | the sockets that clients come to |
+//!
+//! The fixed newstyle handshake with all of `EXPORT_NAME`, `LIST`, `INFO`, `GO` and the options
+//! about contexts; simple, structured and extended replies; `READ` and `BLOCK_STATUS`. The exports
+//! are read-only and say so, and all connections see the same.
+//!
+//! Nothing that a client says is trusted. Each has memory of its own bound, a time for its
+//! handshake, and an end of its own: what one of them does is no other's loss.
+//!
+//! Cannot deadlock: clients share the pool of memory alone, and each gets on without it.
+//!
+//! Must not: know what a volume is made of.
+
+mod connection;
+mod decode;
+mod encode;
+mod handshake;
+mod listen;
+mod memory;
+#[cfg(any(test, feature = "testkit"))]
+mod overheard;
+mod request;
+#[cfg(test)]
+mod tests;
+
+pub use handshake::ExportTerms;
+pub use listen::{ClientSocket, Door};
+#[cfg(any(test, feature = "testkit"))]
+pub use overheard::{Overheard, overhear};
+
+use connection::{Served, Stream, serve};
+use memory::Pool;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+/// After a failed accept (no descriptors left, say), so that it does not spin.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The content of an export. Dropping a call ends it.
+pub trait Volume: Send + Sync + 'static {
+    /// Fills a buffer from an offset on; the range is within the export. Gives parts of the buffer
+    /// that are known to be zero, ascending, which are filled all the same.
+    fn read(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> impl Future<Output = io::Result<Vec<Range<usize>>>> + Send;
+
+    /// The state of blocks by one of the export's contexts: stretches side by side from the start
+    /// of the range on, maybe fewer than all, none behind its end.
+    fn states(
+        &self,
+        context: usize,
+        range: Range<u64>,
+    ) -> impl Future<Output = io::Result<Vec<(Range<u64>, u32)>>> + Send;
+}
+
+/// An export.
+#[derive(Debug)]
+pub struct ServedExport<V> {
+    /// What the handshake says of it.
+    pub terms: ExportTerms,
+    /// What is in it.
+    pub volume: V,
+}
+
+/// What was done so far.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Clients that have come.
+    pub clients: AtomicU64,
+    /// Clients that are there.
+    pub connected: AtomicUsize,
+    /// Reads that were asked for.
+    pub reads: AtomicU64,
+    /// Time that they took, one after the other, in microseconds.
+    pub read_micros: AtomicU64,
+    /// Bytes of the volumes that were sent.
+    pub sent_bytes: AtomicU64,
+    /// Requests that ended with an error of the volume.
+    pub errors: AtomicU64,
+}
+
+/// Exports, and who serves them.
+#[derive(Debug)]
+pub struct NbdServer<V> {
+    exports: Arc<[ServedExport<V>]>,
+    pool: Pool,
+    counts: Arc<Counts>,
+    left: Notify,
+}
+
+impl<V: Volume> NbdServer<V> {
+    /// Nobody is served yet. `memory_bytes` bounds the answers under way.
+    pub fn new(exports: Vec<ServedExport<V>>, memory_bytes: u64) -> Self {
+        Self {
+            exports: exports.into(),
+            pool: Pool::new(memory_bytes),
+            counts: Arc::default(),
+            left: Notify::new(),
+        }
+    }
+
+    /// What was done so far.
+    pub fn counts(&self) -> &Arc<Counts> {
+        &self.counts
+    }
+
+    /// Serves whoever comes to the doors, until the future is dropped; then all clients are left.
+    pub async fn run(&self, doors: &[Door]) {
+        let mut clients = JoinSet::new();
+        loop {
+            let accepts = doors.iter().map(|door| Box::pin(door.accept()));
+            let accepted = tokio::select! {
+                (accepted, ..) = futures::future::select_all(accepts) => accepted,
+                Some(ended) = clients.join_next() => {
+                    self.note(ended);
+                    continue;
+                }
+            };
+            let socket = match accepted {
+                Ok(socket) => socket,
+                Err(e) => {
+                    tracing::warn!("a client could not be let in: {e}");
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            if clients.len() >= self.pool.connections_max() {
+                tracing::warn!(
+                    "{} is sent away: {} clients are served",
+                    socket.who(),
+                    clients.len()
+                );
+                continue;
+            }
+            self.counts.clients.fetch_add(1, Ordering::Relaxed);
+            self.counts.connected.fetch_add(1, Ordering::Relaxed);
+            tracing::info!("{} has come", socket.who());
+            let served = Served {
+                exports: Arc::clone(&self.exports),
+                counts: Arc::clone(&self.counts),
+                pieces: self.pool.of_connection(),
+            };
+            clients.spawn(async move {
+                let who = socket.who().to_owned();
+                let ended = match socket {
+                    ClientSocket::Unix(stream, _) => talk(served, stream).await,
+                    ClientSocket::Tcp(stream, _) => talk(served, stream).await,
+                };
+                (who, ended)
+            });
+        }
+    }
+
+    /// Waits until somebody was served and all have left.
+    pub async fn idle(&self) {
+        loop {
+            let left = self.left.notified();
+            let (clients, connected) = (&self.counts.clients, &self.counts.connected);
+            if clients.load(Ordering::SeqCst) > 0 && connected.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            left.await;
+        }
+    }
+
+    fn note(&self, ended: Result<(String, io::Result<()>), tokio::task::JoinError>) {
+        self.counts.connected.fetch_sub(1, Ordering::SeqCst);
+        self.left.notify_one();
+        match ended {
+            Ok((who, Ok(()))) => tracing::info!("{who} has left"),
+            Ok((who, Err(e))) => tracing::warn!("{who} is left: {e}"),
+            // a panic has ended the process
+            Err(e) => tracing::warn!("a client is left: {e}"),
+        }
+    }
+}
+
+async fn talk<V: Volume>(served: Served<V>, stream: impl Stream) -> io::Result<()> {
+    // the future holds no buffers, but those that it is made of are large
+    Box::pin(serve(served, stream)).await
+}

@@ -1,0 +1,376 @@
+//! One client: its handshake, its requests, its end.
+//!
+//! A task reads requests and starts one task for each, up to [`REQUESTS_MAX`]; beyond them the
+//! client's next request stays in its socket. A request is answered by pieces (`memory.rs`), each of
+//! which is written as soon as it is there, in any order where the client knows structured replies.
+//! Pieces of one reply are written whole, one after the other, under one lock.
+//!
+//! A simple reply cannot take its word back once it has begun. What is longer than a piece is
+//! therefore read and checked first, then read again, mostly from what is kept, and sent.
+//!
+//! Cannot deadlock: a request waits for memory before it reads, and writes what it has read before
+//! it takes more. Who writes waits for the client only, and for no longer than [`STALLED`] without
+//! that a piece goes out. When the connection ends, all its tasks are dropped.
+
+use super::decode::{
+    ClientRequest, EXTENDED_REQUEST_BYTES, Garbage, OPTION_HEAD_BYTES, OptionHead, REQUEST_BYTES,
+};
+use super::encode::Replier;
+use super::handshake::{Agreed, Handshake, Next, Replies, greeting};
+use super::memory::{PIECE_BYTES, Pieces};
+use super::request::{Task, judge};
+use super::{Counts, ServedExport, Volume};
+use crate::wire::{EINVAL, EIO, EOVERFLOW, ESHUTDOWN};
+use futures::stream::{self, StreamExt};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadHalf, WriteHalf,
+};
+use tokio::sync::{Mutex, Notify, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// From the first byte to the first request.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(30);
+/// A client that takes nothing of an answer for so long is gone.
+const STALLED: Duration = Duration::from_secs(300);
+/// Requests of one client under way; their heads are all that they keep.
+const REQUESTS_MAX: usize = 64;
+/// Pieces of one request that are read at a time.
+const PIECES_AT_ONCE: usize = 8;
+const READ_AHEAD_BYTES: usize = 4096;
+
+/// A stream to a client.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
+
+/// What a connection needs of its server.
+#[derive(Debug)]
+pub(super) struct Served<V> {
+    pub(super) exports: Arc<[ServedExport<V>]>,
+    pub(super) counts: Arc<Counts>,
+    pub(super) pieces: Pieces,
+}
+
+/// Why a connection ended before the client wished so.
+fn garbage(Garbage(what): Garbage) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("the client breaks the NBD protocol: {what}"),
+    )
+}
+
+/// Serves one client until it leaves, or is left.
+pub(super) async fn serve<V: Volume, S: Stream>(served: Served<V>, stream: S) -> io::Result<()> {
+    let (incoming, mut outgoing) = tokio::io::split(stream);
+    let mut incoming = BufReader::with_capacity(READ_AHEAD_BYTES, incoming);
+    let terms: Vec<_> = served.exports.iter().map(|export| export.terms.clone()).collect();
+    let agreed = timeout(HANDSHAKE_WITHIN, async {
+        outgoing.write_all(&greeting()).await?;
+        let flags = incoming.read_u32().await?;
+        let unknown = Garbage("it wants what this server does not know");
+        let mut handshake = Handshake::begin(&terms, flags).ok_or_else(|| garbage(unknown))?;
+        loop {
+            let mut head = [0; OPTION_HEAD_BYTES];
+            incoming.read_exact(&mut head).await?;
+            let OptionHead { option, len } = OptionHead::decode(&head).map_err(garbage)?;
+            let mut data = vec![0; len as usize];
+            incoming.read_exact(&mut data).await?;
+            let (answer, next) = handshake.answer(option, &data);
+            outgoing.write_all(&answer).await?;
+            match next {
+                Next::More => {}
+                Next::Serve(agreed) => return Ok::<_, io::Error>(Some(agreed)),
+                Next::Close => return Ok(None),
+            }
+        }
+    });
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long");
+    let Some(agreed) = agreed.await.map_err(late)?? else { return Ok(()) };
+    let client = Arc::new(Client {
+        extended: agreed.replies == Replies::Extended,
+        served,
+        agreed,
+        out: Mutex::new(outgoing),
+        broken: Notify::new(),
+        requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
+    });
+    let mut tasks = JoinSet::new();
+    let served = client.take_requests(&mut incoming, &mut tasks).await;
+    if served.is_ok() {
+        // it has said goodbye, and may still want the answers
+        while tasks.join_next().await.is_some() {}
+    }
+    served
+}
+
+#[derive(Debug)]
+struct Client<V, S> {
+    served: Served<V>,
+    agreed: Agreed,
+    extended: bool,
+    out: Mutex<WriteHalf<S>>,
+    /// Nothing more can be written.
+    broken: Notify,
+    requests: Arc<Semaphore>,
+}
+
+impl<V: Volume, S: Stream> Client<V, S> {
+    fn export(&self) -> &ServedExport<V> {
+        &self.served.exports[self.agreed.export]
+    }
+
+    async fn take_requests(
+        self: &Arc<Self>,
+        incoming: &mut BufReader<ReadHalf<S>>,
+        tasks: &mut JoinSet<()>,
+    ) -> io::Result<()> {
+        let broken = self.broken.notified();
+        let mut broken = std::pin::pin!(broken);
+        loop {
+            let request = tokio::select! {
+                biased;
+                () = &mut broken => {
+                    let what = "the client takes no answers";
+                    return Err(io::Error::new(io::ErrorKind::BrokenPipe, what));
+                }
+                request = self.next_request(incoming) => request?,
+            };
+            while tasks.try_join_next().is_some() {}
+            let Some(request) = request else { return Ok(()) };
+            let size_bytes = self.export().terms.size_bytes;
+            let has_contexts = !self.agreed.contexts.is_empty();
+            let task = judge(&request, size_bytes, self.agreed.replies, has_contexts);
+            let to = Replier {
+                replies: self.agreed.replies,
+                cookie: request.cookie,
+                offset: request.offset,
+            };
+            match task {
+                Task::Disconnect => return Ok(()),
+                Task::Close(why) => {
+                    let _ = self.send(&to.error(EINVAL, None, why), &[]).await;
+                    return Err(garbage(Garbage(why)));
+                }
+                Task::Refuse { errno, why, skip_bytes } => {
+                    skip(incoming, skip_bytes).await?;
+                    self.send(&to.error(errno, None, why), &[]).await?;
+                }
+                work @ (Task::Read { .. } | Task::Status { .. }) => {
+                    let Ok(place) = Arc::clone(&self.requests).acquire_owned().await else {
+                        return Ok(());
+                    };
+                    let client = Arc::clone(self);
+                    tasks.spawn(async move {
+                        let done = match work {
+                            Task::Read { range, whole } => client.read(to, range, whole).await,
+                            Task::Status { range, one } => client.status(to, range, one).await,
+                            _ => Ok(()),
+                        };
+                        drop(place);
+                        if done.is_err() {
+                            client.broken.notify_one();
+                        }
+                    });
+                }
+            }
+        }
+    }
+
+    /// `None`: the client has left.
+    async fn next_request(
+        &self,
+        incoming: &mut BufReader<ReadHalf<S>>,
+    ) -> io::Result<Option<ClientRequest>> {
+        let mut head = [0; EXTENDED_REQUEST_BYTES];
+        let len = if self.extended { EXTENDED_REQUEST_BYTES } else { REQUEST_BYTES };
+        match incoming.read_exact(&mut head[..len]).await {
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            Err(e) => return Err(e),
+        }
+        ClientRequest::decode(&head[..len], self.extended).map(Some).map_err(garbage)
+    }
+
+    /// Writes one piece of a reply. An error is that the client is gone.
+    async fn send(&self, head: &[u8], payload: &[u8]) -> io::Result<()> {
+        let mut out = self.out.lock().await;
+        let written = timeout(STALLED, async {
+            out.write_all(head).await?;
+            out.write_all(payload).await
+        });
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the client takes no answers");
+        written.await.map_err(late)??;
+        self.served.counts.sent_bytes.fetch_add(payload.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn read(&self, to: Replier, range: Range<u64>, whole: bool) -> io::Result<()> {
+        let begun = Instant::now();
+        let done = self.read_pieces(to, range, whole).await;
+        let took = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.served.counts.reads.fetch_add(1, Ordering::Relaxed);
+        self.served.counts.read_micros.fetch_add(took, Ordering::Relaxed);
+        done
+    }
+
+    async fn read_pieces(&self, to: Replier, range: Range<u64>, whole: bool) -> io::Result<()> {
+        let len = range.end - range.start;
+        if to.replies == Replies::Simple {
+            return self.read_simple(to, range).await;
+        }
+        if len <= u64::from(PIECE_BYTES) {
+            return match self.piece(to, range.clone(), true, whole).await? {
+                Ok(()) => Ok(()),
+                Err((at, e)) => self.fail(to, at, &e).await,
+            };
+        }
+        if whole {
+            let what = "so long a read is not answered in one piece";
+            return self.send(&to.error(EOVERFLOW, None, what), &[]).await;
+        }
+        let at_once = PIECES_AT_ONCE.min(self.served.pieces.most());
+        let mut pieces = stream::iter(pieces(range))
+            .map(|piece| self.piece(to, piece, false, false))
+            .buffer_unordered(at_once);
+        let mut first = None;
+        while let Some(sent) = pieces.next().await {
+            if let (Err(failed), None) = (sent?, &first) {
+                first = Some(failed);
+                break;
+            }
+        }
+        drop(pieces);
+        match first {
+            None => self.send(&to.done(), &[]).await,
+            Some((at, e)) => self.fail(to, at, &e).await,
+        }
+    }
+
+    /// Reads and sends one piece. The outer error is the client's, the inner one the volume's.
+    async fn piece(
+        &self,
+        to: Replier,
+        range: Range<u64>,
+        last: bool,
+        whole: bool,
+    ) -> io::Result<Result<(), (u64, io::Error)>> {
+        let Some(_memory) = self.served.pieces.take().await else { return Ok(Ok(())) };
+        let (buf, zeros) = match self.fill(&range).await {
+            Ok(filled) => filled,
+            Err(e) => return Ok(Err((range.start, e))),
+        };
+        if whole || zeros.is_empty() {
+            self.send(&to.data(last, range.start, buf.len()), &buf).await?;
+            return Ok(Ok(()));
+        }
+        let mut at = 0;
+        let parts = zeros.iter().map(|z| (z.clone(), true)).chain([(buf.len()..buf.len(), false)]);
+        for (zero, is_hole) in parts {
+            let data = at..zero.start;
+            let offset = |at: usize| range.start + at as u64;
+            if !data.is_empty() {
+                let ends = last && zero.start == buf.len();
+                let head = to.data(ends, offset(data.start), data.len());
+                self.send(&head, &buf[data]).await?;
+            }
+            if is_hole {
+                let ends = last && zero.end == buf.len();
+                self.send(&to.hole(ends, offset(zero.start), zero.len()), &[]).await?;
+            }
+            at = zero.end;
+        }
+        Ok(Ok(()))
+    }
+
+    async fn fill(&self, range: &Range<u64>) -> io::Result<(Vec<u8>, Vec<Range<usize>>)> {
+        let len = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+        let mut buf = vec![0; len];
+        let zeros = self.export().volume.read(range.start, &mut buf).await?;
+        Ok((buf, zeros))
+    }
+
+    async fn read_simple(&self, to: Replier, range: Range<u64>) -> io::Result<()> {
+        let Some(_memory) = self.served.pieces.take().await else { return Ok(()) };
+        if range.end - range.start <= u64::from(PIECE_BYTES) {
+            return match self.fill(&range).await {
+                Ok((buf, _)) => self.send(&to.simple(0), &buf).await,
+                Err(e) => self.fail(to, range.start, &e).await,
+            };
+        }
+        for piece in pieces(range.clone()) {
+            if let Err(e) = self.fill(&piece).await {
+                return self.fail(to, piece.start, &e).await;
+            }
+        }
+        let mut out = self.out.lock().await;
+        let mut head = to.simple(0);
+        for piece in pieces(range) {
+            // what was well a moment ago fails: the reply cannot be taken back
+            let (buf, _) = self.fill(&piece).await?;
+            let written = timeout(STALLED, async {
+                out.write_all(&head).await?;
+                out.write_all(&buf).await
+            });
+            let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the client takes no answers");
+            written.await.map_err(late)??;
+            head.clear();
+            self.served.counts.sent_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    async fn status(&self, to: Replier, range: Range<u64>, one: bool) -> io::Result<()> {
+        let Some(_memory) = self.served.pieces.take().await else { return Ok(()) };
+        let contexts = &self.agreed.contexts;
+        for (nth, context) in contexts.iter().enumerate() {
+            let states = self.export().volume.states(*context, range.clone()).await;
+            let mut states = match states {
+                Ok(states) if !states.is_empty() => states,
+                Ok(_) => {
+                    let e = io::Error::other("the state of these blocks is not known");
+                    return self.fail(to, range.start, &e).await;
+                }
+                Err(e) => return self.fail(to, range.start, &e).await,
+            };
+            if one {
+                states.truncate(1);
+            }
+            let last = nth + 1 == contexts.len();
+            self.send(&to.states(last, *context, &states), &[]).await?;
+        }
+        Ok(())
+    }
+
+    async fn fail(&self, to: Replier, at: u64, e: &io::Error) -> io::Result<()> {
+        self.served.counts.errors.fetch_add(1, Ordering::Relaxed);
+        let name = self.export().terms.names.first().map_or("", String::as_str);
+        tracing::warn!("export {name}, offset {at}: {e}");
+        let errno = match e.kind() {
+            io::ErrorKind::ConnectionAborted => ESHUTDOWN,
+            _ => EIO,
+        };
+        self.send(&to.error(errno, Some(at), &e.to_string()), &[]).await
+    }
+}
+
+/// A range by pieces, whose inner ends are multiples of their size.
+fn pieces(range: Range<u64>) -> impl Iterator<Item = Range<u64>> + Send {
+    let piece = u64::from(PIECE_BYTES);
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        let start = at;
+        at = ((start / piece + 1) * piece).min(range.end);
+        (start < range.end).then_some(start..at)
+    })
+}
+
+/// Reads what a client sends behind a request that is refused.
+async fn skip(incoming: &mut (impl AsyncRead + Unpin), bytes: u64) -> io::Result<()> {
+    let skipped = tokio::io::copy(&mut incoming.take(bytes), &mut tokio::io::sink()).await?;
+    if skipped < bytes { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+}

@@ -1,0 +1,262 @@
+//! What is agreed on with a client: pure. Options in, the bytes of their answers and the next step
+//! out.
+//!
+//! A client may ask for anything in any order. Contexts that it chose count for the export that it
+//! chose them for, and for no other.
+
+use super::decode::{ClientOption, PAYLOAD_BYTES_MAX};
+use crate::wire::{
+    FLAG_CAN_MULTI_CONN, FLAG_HAS_FLAGS, FLAG_READ_ONLY, FLAG_SEND_DF, HANDSHAKE_FIXED_NEWSTYLE,
+    HANDSHAKE_NO_ZEROES, INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME, MAGIC,
+    OPTION_MAGIC, OPTION_REPLY_MAGIC, REP_ACK, REP_ERROR, REP_ERROR_INVALID, REP_ERROR_UNKNOWN,
+    REP_ERROR_UNSUP, REP_INFO, REP_META_CONTEXT, REP_SERVER,
+};
+
+/// Zeros behind the answer to an old client's choice.
+const OLD_ZEROES: usize = 124;
+
+/// What the handshake says of an export.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportTerms {
+    /// What clients may call it. The first one is listed.
+    pub names: Vec<String>,
+    /// For a person.
+    pub description: String,
+    /// In bytes.
+    pub size_bytes: u64,
+    /// Reads of this size, at multiples of it, cost least. A power of two.
+    pub preferred_bytes: u32,
+    /// Contexts that the state of blocks can be asked for.
+    pub contexts: Vec<String>,
+}
+
+/// How replies look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Replies {
+    #[default]
+    Simple,
+    Structured,
+    Extended,
+}
+
+/// What was agreed on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Agreed {
+    /// Which export.
+    pub(super) export: usize,
+    pub(super) replies: Replies,
+    /// Which of its contexts the state is told for; their numbers on the wire are the same.
+    pub(super) contexts: Vec<usize>,
+}
+
+/// What comes next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Another option.
+    More,
+    /// Requests.
+    Serve(Agreed),
+    /// The end.
+    Close,
+}
+
+/// A client on its way to an export.
+#[derive(Debug)]
+pub(super) struct Handshake<'a> {
+    exports: &'a [ExportTerms],
+    no_zeroes: bool,
+    replies: Replies,
+    /// An export, and contexts of it.
+    chosen: Option<(usize, Vec<usize>)>,
+}
+
+/// What a server says first.
+pub(super) fn greeting() -> Vec<u8> {
+    let flags = HANDSHAKE_FIXED_NEWSTYLE | HANDSHAKE_NO_ZEROES;
+    [&MAGIC.to_be_bytes()[..], &OPTION_MAGIC.to_be_bytes(), &flags.to_be_bytes()].concat()
+}
+
+impl<'a> Handshake<'a> {
+    /// With what a client answers to the greeting; `None`: it wants what is not known here.
+    pub(super) fn begin(exports: &'a [ExportTerms], client_flags: u32) -> Option<Self> {
+        let known = u32::from(HANDSHAKE_FIXED_NEWSTYLE | HANDSHAKE_NO_ZEROES);
+        let no_zeroes = client_flags & u32::from(HANDSHAKE_NO_ZEROES) != 0;
+        let replies = Replies::Simple;
+        (client_flags & !known == 0).then_some(Self { exports, no_zeroes, replies, chosen: None })
+    }
+
+    /// Answers one option.
+    pub(super) fn answer(&mut self, option: u32, data: &[u8]) -> (Vec<u8>, Next) {
+        let mut out = Answer { option, bytes: Vec::new() };
+        let next = match ClientOption::decode(option, data) {
+            // an old client's choice has no answer but an export
+            Ok(ClientOption::ExportName(name)) => return self.export_name(&name),
+            Err(_) if option == crate::wire::OPTION_EXPORT_NAME => Next::Close,
+            Err(why) => out.refuse(REP_ERROR_INVALID, why),
+            Ok(ClientOption::Abort) => {
+                out.acknowledge();
+                Next::Close
+            }
+            Ok(ClientOption::List) => self.list(&mut out),
+            Ok(ClientOption::Open { export, infos, go }) => {
+                self.open(&mut out, &export, &infos, go)
+            }
+            Ok(ClientOption::StructuredReplies) => {
+                // long headers have structured replies, and are not taken back
+                if self.replies == Replies::Simple {
+                    self.replies = Replies::Structured;
+                }
+                out.acknowledge()
+            }
+            Ok(ClientOption::ExtendedHeaders) => {
+                self.replies = Replies::Extended;
+                out.acknowledge()
+            }
+            Ok(ClientOption::Contexts { export, queries, set }) => {
+                self.contexts(&mut out, &export, &queries, set)
+            }
+            Ok(ClientOption::StartTls) => out.refuse(REP_ERROR_UNSUP, "this server has no TLS"),
+            Ok(ClientOption::Unknown) => out.refuse(REP_ERROR_UNSUP, "this option is not known"),
+        };
+        (out.bytes, next)
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        self.exports.iter().position(|export| export.names.iter().any(|known| known == name))
+    }
+
+    fn agreed(&self, export: usize) -> Agreed {
+        let chosen = self.chosen.as_ref().filter(|(of, _)| *of == export);
+        let contexts = chosen.map(|(_, contexts)| contexts.clone()).unwrap_or_default();
+        Agreed { export, replies: self.replies, contexts }
+    }
+
+    fn export_name(&self, name: &str) -> (Vec<u8>, Next) {
+        let Some(at) = self.find(name) else { return (Vec::new(), Next::Close) };
+        let mut bytes = self.exports[at].size_bytes.to_be_bytes().to_vec();
+        bytes.extend(self.flags().to_be_bytes());
+        if !self.no_zeroes {
+            bytes.extend([0; OLD_ZEROES]);
+        }
+        (bytes, Next::Serve(self.agreed(at)))
+    }
+
+    /// Nobody writes, so every connection sees the same.
+    fn flags(&self) -> u16 {
+        let df = if self.replies == Replies::Simple { 0 } else { FLAG_SEND_DF };
+        FLAG_HAS_FLAGS | FLAG_READ_ONLY | FLAG_CAN_MULTI_CONN | df
+    }
+
+    fn list(&self, out: &mut Answer) -> Next {
+        for export in self.exports {
+            let name = export.names.first().map_or("", String::as_str);
+            out.reply(REP_SERVER, &[&text(name), export.description.as_bytes()].concat());
+        }
+        out.acknowledge()
+    }
+
+    fn open(&self, out: &mut Answer, name: &str, infos: &[u16], go: bool) -> Next {
+        let Some(at) = self.find(name) else { return out.refuse_export(name) };
+        let export = &self.exports[at];
+        let size = export.size_bytes.to_be_bytes();
+        out.reply(
+            REP_INFO,
+            &[&INFO_EXPORT.to_be_bytes()[..], &size, &self.flags().to_be_bytes()].concat(),
+        );
+        let mut told = Vec::new();
+        for info in infos {
+            if told.contains(info) {
+                continue;
+            }
+            told.push(*info);
+            let of = info.to_be_bytes();
+            match *info {
+                INFO_NAME => {
+                    let name = export.names.first().map_or("", String::as_str);
+                    out.reply(REP_INFO, &[&of[..], name.as_bytes()].concat());
+                }
+                INFO_DESCRIPTION if !export.description.is_empty() => {
+                    out.reply(REP_INFO, &[&of[..], export.description.as_bytes()].concat());
+                }
+                INFO_BLOCK_SIZE => {
+                    let sizes = [1, export.preferred_bytes, PAYLOAD_BYTES_MAX];
+                    let sizes = sizes.map(u32::to_be_bytes).concat();
+                    out.reply(REP_INFO, &[&of[..], &sizes].concat());
+                }
+                _ => {}
+            }
+        }
+        out.acknowledge();
+        if go { Next::Serve(self.agreed(at)) } else { Next::More }
+    }
+
+    fn contexts(&mut self, out: &mut Answer, name: &str, queries: &[String], set: bool) -> Next {
+        if set {
+            // whatever comes of it, what was chosen before is gone
+            self.chosen = None;
+        }
+        if self.replies == Replies::Simple {
+            return out.refuse(REP_ERROR_INVALID, "ask for structured replies first");
+        }
+        let Some(at) = self.find(name) else { return out.refuse_export(name) };
+        let all = &self.exports[at].contexts;
+        let listed = |context: &String| {
+            let of_namespace = |query: &String| {
+                !set && query.ends_with(':') && context.starts_with(query.as_str())
+            };
+            (!set && queries.is_empty()) || queries.iter().any(|q| q == context || of_namespace(q))
+        };
+        let found: Vec<usize> = (0..all.len()).filter(|at| listed(&all[*at])).collect();
+        for context in &found {
+            let number = if set { context_number(*context) } else { 0 };
+            let name = all[*context].as_bytes();
+            out.reply(REP_META_CONTEXT, &[&number.to_be_bytes()[..], name].concat());
+        }
+        if set {
+            self.chosen = Some((at, found));
+        }
+        out.acknowledge()
+    }
+}
+
+/// The number of a context on the wire.
+pub(super) fn context_number(context: usize) -> u32 {
+    u32::try_from(context).unwrap_or(u32::MAX)
+}
+
+fn text(text: &str) -> Vec<u8> {
+    // names are limited where exports are made
+    let len = u32::try_from(text.len()).unwrap_or(u32::MAX);
+    [&len.to_be_bytes(), text.as_bytes()].concat()
+}
+
+struct Answer {
+    option: u32,
+    bytes: Vec<u8>,
+}
+
+impl Answer {
+    fn reply(&mut self, kind: u32, data: &[u8]) {
+        self.bytes.extend(OPTION_REPLY_MAGIC.to_be_bytes());
+        for number in [self.option, kind, u32::try_from(data.len()).unwrap_or(u32::MAX)] {
+            self.bytes.extend(number.to_be_bytes());
+        }
+        self.bytes.extend(data);
+    }
+
+    fn acknowledge(&mut self) -> Next {
+        self.reply(REP_ACK, &[]);
+        Next::More
+    }
+
+    fn refuse(&mut self, kind: u32, why: &str) -> Next {
+        debug_assert!(kind & REP_ERROR != 0, "an error has its bit");
+        self.reply(kind, why.as_bytes());
+        Next::More
+    }
+
+    fn refuse_export(&mut self, name: &str) -> Next {
+        let name: String = name.chars().take(100).collect();
+        self.refuse(REP_ERROR_UNKNOWN, &format!("there is no export {name:?} here; list them"))
+    }
+}
