@@ -179,8 +179,10 @@ impl Search {
         if left.is_empty() {
             return Ok(found);
         }
-        let wanted = left.iter().flat_map(|(id, bad)| bad.iter().map(|at| (*id.as_bytes(), *at)));
-        let mut listed = self.listed(PackKind::Chunks, wanted).await?;
+        // an iterator that borrows would keep this future from being sent to another thread
+        let wanted: Vec<_> =
+            left.iter().flat_map(|(id, bad)| bad.iter().map(|at| (*id.as_bytes(), *at))).collect();
+        let mut listed = self.listed(PackKind::Chunks, wanted.into_iter()).await?;
         while !listed.is_empty() {
             let next = |(id, places): (&[u8; 32], &mut Vec<Location>)| {
                 places.pop().map(|at| (ChunkId::from_bytes(*id), at))

@@ -13,6 +13,8 @@
 //! | foretell what that would read, send and cost | [`ops::backup::forecast`] |
 //! | write a backup, or a range of it, back | [`ops::restore::restore`] |
 //! | compare a backup with a device | [`ops::verify::verify`] |
+//! | serve backups to clients of NBD | [`ops::serve::serve`] |
+//! | read a backup at any offset | [`reading::view::BackupView`] |
 //! | compare two backups | [`ops::diff::diff`] |
 //! | copy backups into another repository | [`ops::copy::copy`] |
 //! | find damage | [`ops::check::check`] |

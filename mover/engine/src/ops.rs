@@ -7,4 +7,5 @@ pub mod copy;
 pub mod diff;
 pub mod restore;
 pub mod roots;
+pub mod serve;
 pub mod verify;

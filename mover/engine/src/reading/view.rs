@@ -447,5 +447,5 @@ impl BackupView {
 fn shared(e: &Error) -> Error {
     let text = e.to_string();
     // its next step is in the text
-    Error::new(e.kind(), "fetch", text)
+    Error::new(e.kind(), "fetch its entry", text)
 }

@@ -101,6 +101,20 @@ pub struct Progress {
     pub uploaded_bytes: Counter,
     /// Written to a target by a restore.
     pub written_bytes: Counter,
+    /// Sent to clients that are served.
+    pub served_bytes: Counter,
+    /// Reads of clients.
+    pub served_reads: Counter,
+    /// Time that these took, one after the other, in microseconds.
+    pub served_micros: Counter,
+    /// Requests of clients that failed.
+    pub served_errors: Counter,
+    /// Clients that are there.
+    pub clients: Counter,
+    /// Entries that were wanted, and kept or under way.
+    pub cache_hits: Counter,
+    /// Entries that were wanted, and asked for.
+    pub cache_misses: Counter,
 }
 
 /// A piece of a changed-block list has come. What is endless there has an end of its own.
@@ -128,6 +142,13 @@ impl Default for Progress {
             stored_bytes: counter(),
             uploaded_bytes: counter(),
             written_bytes: counter(),
+            served_bytes: counter(),
+            served_reads: counter(),
+            served_micros: counter(),
+            served_errors: counter(),
+            clients: counter(),
+            cache_hits: counter(),
+            cache_misses: counter(),
             movement,
         }
     }

@@ -86,10 +86,10 @@ impl ViewLimits {
             + (flight_bytes - flights_min)
             + share(REPLIES_SHARE);
         let cache_bytes = cache_min + spare - spent;
-        // four reads of the longest fit ahead of readers, if each is not a single entry
+        // four of the longest fit ahead of readers, if none is a single entry
         let read_share = flight_bytes / 8;
         let read_bytes_max =
-            (read_share / 4).clamp(stored_max, u64::from(READ_BYTES_MAX).max(stored_max));
+            (read_share / 2).clamp(stored_max, u64::from(READ_BYTES_MAX).max(stored_max));
         let read_entries_max = (read_share.saturating_sub(read_bytes_max) / entry_bytes).max(1);
         let (leaf_bytes, map_read_bytes) = (map_bytes / 3, map_bytes / 3 * 2);
         Ok(Self {

@@ -1,0 +1,199 @@
+//! Serving: backups that are read at any offset, by clients of the NBD protocol, before or instead
+//! of a restore.
+//!
+//! Takes a lease on each backup that is served or compared with, and keeps it for as long as it
+//! serves. Nothing of a backup is read before a client asks for it, but for the upper pages of its
+//! map, and of the maps of two backups where they differ.
+//!
+//! It ends when it is told to, when a stop is requested (that is no failure: nobody ends a server
+//! otherwise), or, if so wished, when the last client has left. Clients are left then.
+//!
+//! Cannot deadlock: this thread waits for the server's task alone, and that waits for clients.
+
+mod summary;
+mod volume;
+
+pub use summary::ServeSummary;
+
+use crate::reading::Reading;
+use crate::reading::view::{BackupView, ViewLimits, ViewPool};
+use crate::run::threads::cores;
+use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
+use chunkstore::map::delta_of;
+use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Repository, Result};
+use mover_nbd::server::{Door, ExportTerms, NbdServer, ServedExport};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use volume::{ServedVolume, context_names};
+
+/// How often the figures for whoever looks at them are brought up to date.
+const FIGURES_EVERY: Duration = Duration::from_millis(500);
+
+/// A backup, and under which names it is served.
+#[derive(Debug, Clone)]
+pub struct ServedBackup {
+    /// What clients may call it. The first one is listed.
+    pub names: Vec<String>,
+    /// The backup.
+    pub manifest: Manifest,
+    /// Backups of the same volume; what differs from each can be asked for.
+    pub since: Vec<Manifest>,
+}
+
+/// What to serve with, and for how long.
+#[derive(Debug, Clone)]
+pub struct ServeOptions {
+    /// The leases to take; without them, nobody may forget these backups meanwhile.
+    pub lease: Option<LeaseOptions>,
+    /// Bound on memory.
+    pub memory: MemoryBudget,
+    /// Opener threads; by default one a core.
+    pub threads: Option<usize>,
+    /// It ends when somebody was served and all have left.
+    pub exit_when_idle: bool,
+    /// It ends when this is notified.
+    pub enough: Arc<Notify>,
+}
+
+/// Serves backups to whoever comes to the doors. `ready` is called once clients are answered; an
+/// error of it ends the run. The calling thread drives it and must not be one of the runtime's.
+pub fn serve(
+    rt: &Handle,
+    repo: &Arc<Repository>,
+    backups: Vec<ServedBackup>,
+    doors: &[Door],
+    options: &ServeOptions,
+    (progress, cancel): (&Arc<Progress>, &Arc<Cancel>),
+    ready: impl FnOnce() -> Result<()>,
+) -> Result<ServeSummary> {
+    let begun = Instant::now();
+    progress.set_phase(Phase::Planning);
+    let run = RunContext { rt, cancel, progress };
+    let threads = options.threads.unwrap_or_else(cores);
+    let limits = ViewLimits::plan(options.memory, repo.params(), backups.len(), threads)?;
+    let mut leases = Vec::new();
+    let served = leases_of(run, repo, &backups, options, &mut leases).and_then(|()| {
+        let pool = ViewPool::start(rt, repo, limits.clone())?;
+        let mut exports = Vec::new();
+        for backup in backups {
+            exports.push(export(run, repo, &pool, backup)?);
+        }
+        let names = exports.iter().filter_map(|e| e.terms.names.first().cloned()).collect();
+        let server = NbdServer::new(exports, limits.reply_bytes());
+        progress.set_phase(Phase::Moving);
+        ready()?;
+        rt.block_on(until_enough(&server, &pool, doors, options, (progress, cancel)));
+        progress.set_phase(Phase::Finishing);
+        Ok(ServeSummary::new(names, &pool, server.counts(), &limits))
+    });
+    let warnings: Vec<String> = leases.into_iter().flat_map(|lease| lease.finish(run)).collect();
+    let mut summary = served?;
+    summary.warnings.extend(warnings);
+    summary.elapsed_seconds = begun.elapsed().as_secs_f64();
+    summary.requests = repo.store().counts();
+    Ok(summary)
+}
+
+/// One lease for each backup, however often it is named. What was taken is given back by the
+/// caller, also after an error.
+fn leases_of(
+    run: RunContext<'_>,
+    repo: &Arc<Repository>,
+    backups: &[ServedBackup],
+    options: &ServeOptions,
+    leases: &mut Vec<Reading>,
+) -> Result<()> {
+    let mut held = Vec::new();
+    for manifest in backups.iter().flat_map(|b| std::iter::once(&b.manifest).chain(&b.since)) {
+        let name = manifest.name();
+        if !held.contains(&name) {
+            leases.push(Reading::begin(run, repo, manifest, options.lease.clone())?);
+            held.push(name);
+        }
+    }
+    Ok(())
+}
+
+fn export(
+    run: RunContext<'_>,
+    repo: &Arc<Repository>,
+    pool: &ViewPool,
+    backup: ServedBackup,
+) -> Result<ServedExport<ServedVolume>> {
+    let ServedBackup { names, manifest, since } = backup;
+    let view = run.wait(BackupView::open(pool, &manifest))?;
+    let mut deltas = Vec::new();
+    for base in &since {
+        if base.volume != manifest.volume {
+            let context = format!("compare backups {} and {}", base.backup_id, manifest.backup_id);
+            let what = format!(
+                "the first is of volume {}, the second of {}",
+                base.volume, manifest.volume
+            );
+            return Err(Error::new(ErrorKind::Usage, context, what)
+                .hint("name backups of the volumes that are served"));
+        }
+        deltas.push(run.wait(Box::pin(delta_of(repo, base, &manifest)))?);
+    }
+    let terms = ExportTerms {
+        names,
+        description: format!(
+            "volume {}, backup {} of {}",
+            manifest.volume,
+            manifest.backup_id,
+            manifest.ordered.format("%Y-%m-%d %H:%M:%S UTC")
+        ),
+        size_bytes: view.size_bytes(),
+        preferred_bytes: view.chunk_bytes(),
+        contexts: context_names(&since),
+    };
+    Ok(ServedExport { terms, volume: ServedVolume::new(view, deltas) })
+}
+
+async fn until_enough(
+    server: &NbdServer<ServedVolume>,
+    pool: &ViewPool,
+    doors: &[Door],
+    options: &ServeOptions,
+    (progress, cancel): (&Arc<Progress>, &Arc<Cancel>),
+) {
+    let idle = async {
+        if options.exit_when_idle {
+            server.idle().await;
+        } else {
+            std::future::pending::<()>().await;
+        }
+    };
+    let figures = async {
+        let mut every = tokio::time::interval(FIGURES_EVERY);
+        loop {
+            every.tick().await;
+            publish(server, pool, progress);
+        }
+    };
+    tokio::select! {
+        biased;
+        () = cancel.requested() => tracing::info!("a stop was requested"),
+        () = options.enough.notified() => {}
+        () = idle => tracing::info!("all clients have left"),
+        () = figures => {}
+        () = Box::pin(server.run(doors)) => {}
+    }
+    publish(server, pool, progress);
+}
+
+/// For the metrics.
+fn publish(server: &NbdServer<ServedVolume>, pool: &ViewPool, progress: &Progress) {
+    let (served, read) = (server.counts(), pool.counts());
+    progress.read_bytes.set(read.read_bytes);
+    progress.cache_hits.set(read.hits);
+    progress.cache_misses.set(read.misses);
+    progress.clients.set(served.connected.load(Ordering::Relaxed) as u64);
+    progress.served_bytes.set(served.sent_bytes.load(Ordering::Relaxed));
+    progress.served_reads.set(served.reads.load(Ordering::Relaxed));
+    progress.served_micros.set(served.read_micros.load(Ordering::Relaxed));
+    progress.served_errors.set(served.errors.load(Ordering::Relaxed));
+}
