@@ -29,6 +29,8 @@ mod reporting;
 pub(crate) use reporting::{LogLevel, ReportArgs};
 
 mod resources;
+mod serving;
+pub(crate) use serving::ServeArgs;
 mod storing;
 mod upgrading;
 pub(crate) use storing::StoringArgs;
@@ -197,6 +199,7 @@ pub(crate) enum Command {
     Init(InitArgs),
     Backup(Box<BackupArgs>),
     Restore(RestoreArgs),
+    Serve(Box<ServeArgs>),
     List(ListArgs),
     Show(ShowArgs),
     Stats(StatsArgs),

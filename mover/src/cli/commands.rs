@@ -12,6 +12,7 @@ mod keyring;
 mod plan;
 mod restore;
 mod roots;
+mod serve;
 mod stats;
 mod upgrade;
 
@@ -26,6 +27,7 @@ pub(crate) fn run(ctx: &Context, command: Command) -> Result<()> {
         Command::Backup(args) => backup::backup(ctx, *args),
         Command::Init(args) => init::init(ctx, &args),
         Command::Restore(args) => restore::restore(ctx, args),
+        Command::Serve(args) => serve::serve(ctx, *args),
         Command::Verify(args) => restore::verify(ctx, args),
         Command::Check(args) if args.find_roots => roots::roots(ctx, &args),
         Command::Check(args) => check::check(ctx, &args),

@@ -21,7 +21,7 @@ pub(crate) use serve::Server;
 
 use super::exit::{CANCELLED, LIMIT, OK};
 use chunkstore::{Error, ErrorKind, Result, Store, store::RequestCounts};
-use mover_engine::run::{Phase, Progress};
+use mover_engine::run::{Counter, Phase, Progress};
 use names::{INFO, Kind, OUTCOME, PHASE, PLAIN, REQUESTS};
 use prometheus::core::Collector;
 use prometheus::{Gauge, GaugeVec, IntCounter, IntCounterVec, Registry, TextEncoder};
@@ -60,6 +60,8 @@ struct Moment {
     new_bytes: u64,
     stored_bytes: u64,
     written_bytes: u64,
+    /// Of a run that serves.
+    served: Option<Arc<Progress>>,
     requests: RequestCounts,
     resident_bytes: Option<u64>,
     exit_code: Option<u8>,
@@ -155,6 +157,11 @@ impl Telemetry {
             new_bytes: p.new_bytes.get(),
             stored_bytes: p.stored_bytes.get(),
             written_bytes: p.written_bytes.get(),
+            served: watched
+                .progress
+                .as_ref()
+                .filter(|_| self.run.command == "serve")
+                .map(|(progress, _)| Arc::clone(progress)),
             requests: watched.store.as_ref().map(Store::counts).unwrap_or_default(),
             resident_bytes: resident_bytes(),
             exit_code: end.map(|end| end.exit_code),
@@ -174,6 +181,13 @@ impl Telemetry {
         let (moment, summary) = self.moment();
         fill(&registry, &moment, summary.as_ref().unwrap_or(&Value::Null)).map_err(failed)?;
         TextEncoder::new().encode_to_string(&registry.gather()).map_err(failed)
+    }
+}
+
+impl Moment {
+    /// A counter of a run that serves.
+    fn served(&self, counter: fn(&Progress) -> &Counter) -> Option<u64> {
+        self.served.as_ref().map(|progress| counter(progress).get())
     }
 }
 

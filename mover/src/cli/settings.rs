@@ -4,10 +4,13 @@
 //! here has an effect on disk, terminal or network.
 
 mod reporting;
+mod service;
 
 pub(crate) use reporting::{
     ReportSettings, explain_memory, limits_line, limits_warning, termination_log,
 };
+
+pub(crate) use service::ServiceSettings;
 
 use super::args::{
     ColorWhen, DirectArg, EngineArg, GlobalArgs, LogLevel, OutputArgs, ResourceArgs,
@@ -53,6 +56,7 @@ pub(crate) struct Environment {
     pub(crate) has_termination_log: bool,
     /// The twin of the flag, for a command line that cannot be understood.
     pub(crate) termination_log: Option<PathBuf>,
+    pub(crate) service: ServiceSettings,
     pub(crate) cgroup: CgroupLimits,
     /// Processors that this process may run on; 0 counts as 1.
     pub(crate) online: usize,
@@ -84,6 +88,7 @@ impl Environment {
             stderr_is_terminal: std::io::stderr().is_terminal() && !dumb,
             has_termination_log: reporting::has_termination_log(),
             termination_log: set("MOVER_TERMINATION_LOG").map(PathBuf::from),
+            service: ServiceSettings::capture(&set),
             cgroup: CgroupLimits::of_this_process(),
             online: std::thread::available_parallelism().map_or(1, usize::from),
         }
@@ -136,6 +141,7 @@ pub(crate) struct Settings {
     pub(crate) resources: Resources,
     pub(crate) target: TargetSettings,
     pub(crate) report: ReportSettings,
+    pub(crate) service: ServiceSettings,
 }
 
 /// What the environment says of the repository that `copy` copies to.
@@ -225,6 +231,7 @@ impl Settings {
             None => embedded(&env),
         };
         let output = output_settings(&args.output, args.report.log_level, &env);
+        let service = env.service.clone();
         let report = ReportSettings::new(args.report)?;
         let resources = resources(args.resources, &env)?;
         let keys = KeySources {
@@ -240,7 +247,7 @@ impl Settings {
             Error::new(ErrorKind::Usage, "read MOVER_TO_PASSWORD", "it is not valid UTF-8")
         })?;
         let target = TargetSettings { password, store: env.to_store };
-        Ok(Self { place, keys, output, resources, report, target })
+        Ok(Self { place, keys, output, resources, report, target, service })
     }
 }
 

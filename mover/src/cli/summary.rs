@@ -6,6 +6,7 @@ use chunkstore::store::{RequestCounts, Retention};
 use mover_engine::ops::backup::{BackupOutcome, BackupSummary};
 use mover_engine::ops::copy::{CopyOutcome, CopySummary};
 use mover_engine::ops::restore::RestoreSummary;
+use mover_engine::ops::serve::ServeSummary;
 use mover_engine::ops::verify::VerifySummary;
 use mover_engine::reading::LimitLine;
 use mover_engine::sizes::{show_bytes, show_duration, show_rate};
@@ -96,6 +97,24 @@ pub(crate) fn copy_text(s: &CopySummary) -> String {
     page.line("stored", &format!("{stored} in {packs} packs, {pages} map pages"));
     let rate = show_rate(s.read_bytes, elapsed);
     page.line("time", &format!("{}, {rate}", show_duration(elapsed)));
+    page.0
+}
+
+/// The end of a run that served.
+pub(crate) fn serve_text(s: &ServeSummary) -> String {
+    let elapsed = seconds(s.elapsed_seconds);
+    let mut page = Page::default();
+    page.line("served", &s.exports.join(", "));
+    page.line("clients", &s.clients.to_string());
+    page.line("sent", &format!("{} in {} reads", show_bytes(s.served_bytes), s.served_reads));
+    page.line("fetched", &format!("{} in {} reads", show_bytes(s.fetched_bytes), s.reads));
+    let wanted = s.cache_hits + s.cache_misses;
+    page.line("kept", &format!("{} of {wanted} entries were there when wanted", s.cache_hits));
+    if s.served_errors > 0 {
+        page.line("failed", &format!("{} requests", s.served_errors));
+    }
+    page.line("time", &show_duration(elapsed));
+    page.line("requests", &requests(&s.requests));
     page.0
 }
 

@@ -33,7 +33,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("kubectl -n", "replicas"),
     ("losetup", "detach find show"),
     ("mysql", "batch skip-reconnect unbuffered"),
-    ("nbdinfo", "list"),
+    ("nbdinfo", "list map"),
     ("podman manifest", "digestfile"),
     ("pushgateway", "persistence"),
     ("qemu-img", "add output"),

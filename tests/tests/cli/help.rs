@@ -2,10 +2,11 @@
 
 use tests::Mover;
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 17] = [
     "init",
     "backup",
     "restore",
+    "serve",
     "list",
     "show",
     "stats",

@@ -58,6 +58,7 @@ impl Command {
             Self::Init(_) => "init",
             Self::Backup(_) => "backup",
             Self::Restore(_) => "restore",
+            Self::Serve(_) => "serve",
             Self::List(_) => "list",
             Self::Show(_) => "show",
             Self::Stats(_) => "stats",
@@ -84,6 +85,7 @@ impl Command {
             Self::Backup(args) => !args.plan.plan,
             Self::Init(_)
             | Self::Restore(_)
+            | Self::Serve(_)
             | Self::Verify(_)
             | Self::Check(_)
             | Self::Forget(_)

@@ -50,10 +50,21 @@ const fn gauge(
     Metric { name, kind: Kind::Gauge, unit, stability, help, members: &[], live }
 }
 
+/// Of `serve` alone.
+const fn served(
+    name: &'static str,
+    unit: &'static str,
+    help: &'static str,
+    members: &'static [&'static str],
+    live: fn(&Moment) -> Option<u64>,
+) -> Metric {
+    Metric { unit, stability: Stability::Experimental, ..counter(name, help, members, live) }
+}
+
 use Stability::{Experimental, Stable};
 
 /// Metrics of one value each. All carry the labels `command` and, where it is known, `volume`.
-pub(super) const PLAIN: [Metric; 22] = [
+pub(super) const PLAIN: [Metric; 29] = [
     gauge("mover_planned_bytes", "bytes", Stable, "What is to be gone through", |m| {
         Some(m.total_bytes)
     }),
@@ -83,6 +94,43 @@ pub(super) const PLAIN: [Metric; 22] = [
         Some(m.written_bytes)
     }),
     counter("mover_deleted_bytes_total", "Deleted by gc", &["deleted_bytes"], |_| None),
+    served("mover_served_bytes_total", "bytes", "Sent to clients", &["served_bytes"], |m| {
+        m.served(|p| &p.served_bytes)
+    }),
+    served("mover_served_reads_total", "reads", "Reads of clients", &["served_reads"], |m| {
+        m.served(|p| &p.served_reads)
+    }),
+    served(
+        "mover_served_microseconds_total",
+        "microseconds",
+        "Time of these reads, one after the other",
+        &[],
+        |m| m.served(|p| &p.served_micros),
+    ),
+    served(
+        "mover_served_errors_total",
+        "requests",
+        "Requests of clients that failed",
+        &["served_errors"],
+        |m| m.served(|p| &p.served_errors),
+    ),
+    served(
+        "mover_cache_hits_total",
+        "entries",
+        "Entries that clients wanted, and that were kept or under way",
+        &["cache_hits"],
+        |m| m.served(|p| &p.cache_hits),
+    ),
+    served(
+        "mover_cache_misses_total",
+        "entries",
+        "Entries that clients wanted, and that were asked for",
+        &["cache_misses"],
+        |m| m.served(|p| &p.cache_misses),
+    ),
+    gauge("mover_clients", "clients", Experimental, "Clients that are served", |m| {
+        m.served(|p| &p.clients)
+    }),
     Metric {
         unit: "chunks",
         ..counter(

@@ -1,0 +1,54 @@
+//! What can be typed after `serve`.
+
+use super::ReadingArgs;
+use clap::ArgAction;
+use clap::builder::FalseyValueParser;
+use std::path::PathBuf;
+
+/// Serve backups over NBD, so that they are read before they are restored.
+///
+/// Clients attach to a backup as to a disk, and read any part of it at once: qemu-img, nbdcopy,
+/// nbdfuse, a virtual machine. What they read is fetched and checked then. Exports are read-only.
+/// It serves until a signal ends it, and that is a success: exit code 0.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  mover serve db@latest --socket /run/db.sock
+  mover serve db@latest --run 'qemu-img convert -p $uri -O qcow2 db.qcow2'
+  mover serve db@latest --changed-since db@3f2a --socket /run/db.sock
+  mover serve db@latest web@latest --listen localhost:10809 --insecure")]
+pub(crate) struct ServeArgs {
+    /// Backups to serve: VOLUME@latest, VOLUME@ID, VOLUME@SNAPSHOT, VOLUME@DATE, or ids
+    ///
+    /// Each is an export named VOLUME@ID. What was typed is a name of it too, and so is VOLUME where
+    /// it is the only backup of its volume; the only export also has the empty name.
+    #[arg(value_name = "BACKUP", required = true)]
+    pub(crate) backups: Vec<String>,
+    /// UNIX socket to make and serve on, for this user alone (mode 0600)
+    #[arg(long, env = "MOVER_SOCKET", value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Address to serve on; there is no TLS, so only a loopback one is taken, with --insecure
+    #[arg(long, env = "MOVER_LISTEN", value_name = "HOST:PORT")]
+    pub(crate) listen: Option<String>,
+    /// Let every process of this machine connect, and read the backups as plain text
+    #[arg(long, env = "MOVER_INSECURE", value_parser = FalseyValueParser::new())]
+    pub(crate) insecure: bool,
+    /// Backup to compare with: clients may ask what has changed since. May be repeated
+    ///
+    /// Exports of the same volume have the contexts mover:changed-since=ID and
+    /// qemu:dirty-bitmap:ID for it.
+    #[arg(long, env = "MOVER_CHANGED_SINCE", value_name = "BACKUP", action = ArgAction::Append)]
+    pub(crate) changed_since: Vec<String>,
+    /// Shell command to run while it serves, with the address of the first export in $uri; it
+    /// serves as long as that runs. Without --socket and --listen a socket is made for it
+    #[arg(long, env = "MOVER_RUN", value_name = "COMMAND")]
+    pub(crate) run: Option<String>,
+    /// End when somebody was served and all have left
+    #[arg(long, env = "MOVER_EXIT_WHEN_IDLE", value_parser = FalseyValueParser::new())]
+    pub(crate) exit_when_idle: bool,
+    /// File for the number of this process, there as long as it serves
+    #[arg(long, env = "MOVER_PID_FILE", value_name = "FILE")]
+    pub(crate) pid_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) reading: ReadingArgs,
+}

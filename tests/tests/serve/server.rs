@@ -1,0 +1,57 @@
+//! `mover serve`, ended when dropped.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+use tests::Mover;
+
+pub(crate) struct Server {
+    child: Child,
+    socket: PathBuf,
+    pid_file: PathBuf,
+}
+
+impl Server {
+    pub(crate) fn start(mover: &Mover, socket: &Path, arguments: &[&str]) -> Self {
+        let pid_file = socket.with_extension("pid");
+        let mut command = mover.command(["serve", "--socket", socket.to_str().unwrap()]);
+        command.arg("--pid-file").arg(&pid_file).args(arguments);
+        command.stdout(Stdio::null()).stderr(Stdio::inherit());
+        let mut child = command.spawn().unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        // it is there once clients are answered
+        while !pid_file.exists() {
+            let ended = child.try_wait().unwrap();
+            assert!(ended.is_none() && Instant::now() < end, "{command:?}: {ended:?}");
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+        Self { child, socket: socket.to_owned(), pid_file }
+    }
+
+    pub(crate) fn uri(&self, export: &str) -> String {
+        format!("nbd+unix:///{export}?socket={}", self.socket.display())
+    }
+
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    pub(crate) fn pid_file(&self) -> &Path {
+        &self.pid_file
+    }
+
+    pub(crate) fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        tests::run("kill", [self.child.id().to_string()]);
+        let status = self.child.wait().unwrap();
+        if !std::thread::panicking() {
+            assert!(status.success(), "a signal is how a server ends: {status}");
+            assert!(!self.socket.exists() && !self.pid_file.exists(), "left behind");
+        }
+    }
+}
