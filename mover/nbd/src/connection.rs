@@ -16,7 +16,7 @@
 //! those belong to others, who wait here and do read. Every wait for the server has an end
 //! (`socket.rs`).
 
-use super::handshake::{Contexts, Negotiated, Refusal, negotiate};
+use super::handshake::{Contexts, Negotiated, Refusal, greet, negotiate, start_tls};
 use super::reply::Answer;
 use super::socket::{Line, Socket, StopFlag};
 use super::uri::NbdUri;
@@ -71,6 +71,11 @@ impl Connection {
         let end = Instant::now() + timeout;
         let socket = Arc::new(Socket::connect(uri, timeout, stop)?);
         let mut line = Line::until(&socket, end);
+        greet(&mut line)?;
+        if let Some(tls) = &uri.tls {
+            start_tls(&mut line)?;
+            line.secure(tls)?;
+        }
         let agreed = negotiate(&mut line, &uri.export, contexts)?;
         Ok(Self {
             agreed,

@@ -6,7 +6,7 @@ use super::error::{Error, ErrorKind, Result};
 use super::handshake::{self, Contexts, Refusal};
 use super::reply::{Answer, States, Wanted};
 use super::socket::StopFlag;
-use super::uri::{NbdUri, no_tls};
+use super::uri::{NbdUri, needs_tls};
 use super::wire::Command;
 use std::io;
 use std::ops::Range;
@@ -276,7 +276,7 @@ fn request_len(len: u64) -> io::Result<u32> {
 fn explain(uri: &NbdUri, refusal: Refusal) -> Error {
     let context = format!("open {uri}");
     match refusal {
-        Refusal::Tls => no_tls(context, "the server wants TLS"),
+        Refusal::Tls => needs_tls(context, "the server wants TLS"),
         Refusal::Unknown(words) => {
             let what = match uri.export.as_str() {
                 "" => format!("the server has no default export, and none is named: {words}"),
@@ -302,8 +302,14 @@ fn explain(uri: &NbdUri, refusal: Refusal) -> Error {
                 io::ErrorKind::ConnectionRefused => {
                     (ErrorKind::Unavailable, "is the server running, and is the address right?")
                 }
+                io::ErrorKind::PermissionDenied if uri.tls.is_some() => {
+                    (ErrorKind::Denied, "look at the certificates of both, and at the server's log")
+                }
                 io::ErrorKind::PermissionDenied => {
                     (ErrorKind::Denied, "run as a user who may write to the socket")
+                }
+                io::ErrorKind::InvalidInput if uri.tls.is_some() => {
+                    (ErrorKind::Usage, "look at the directory of certificates")
                 }
                 io::ErrorKind::InvalidData => {
                     (ErrorKind::Corrupt, "check that the address is that of an NBD server")

@@ -8,9 +8,9 @@ use super::wire::{
     FLAG_CAN_MULTI_CONN, FLAG_READ_ONLY, FLAG_SEND_FLUSH, FLAG_SEND_WRITE_ZEROES,
     HANDSHAKE_FIXED_NEWSTYLE, HANDSHAKE_NO_ZEROES, INFO_BLOCK_SIZE, INFO_EXPORT, MAGIC,
     OLDSTYLE_MAGIC, OPTION_ABORT, OPTION_GO, OPTION_LIST_META_CONTEXT, OPTION_MAGIC,
-    OPTION_REPLY_MAGIC, OPTION_SET_META_CONTEXT, OPTION_STRUCTURED_REPLY, REP_ACK, REP_ERROR,
-    REP_ERROR_POLICY, REP_ERROR_SHUTDOWN, REP_ERROR_TLS_REQD, REP_ERROR_UNKNOWN, REP_ERROR_UNSUP,
-    REP_INFO, REP_META_CONTEXT, broken, read_u16, read_u32, read_u64, shown,
+    OPTION_REPLY_MAGIC, OPTION_SET_META_CONTEXT, OPTION_STARTTLS, OPTION_STRUCTURED_REPLY, REP_ACK,
+    REP_ERROR, REP_ERROR_POLICY, REP_ERROR_SHUTDOWN, REP_ERROR_TLS_REQD, REP_ERROR_UNKNOWN,
+    REP_ERROR_UNSUP, REP_INFO, REP_META_CONTEXT, broken, read_u16, read_u32, read_u64, shown,
 };
 use std::io::{self, Read, Write};
 
@@ -93,13 +93,23 @@ pub(super) enum Contexts {
     All,
 }
 
-/// Goes through the handshake; what follows on the stream is the transmission phase.
+/// Agrees on TLS, once the server has greeted; what follows on the stream is its handshake.
+pub(super) fn start_tls<S: Read + Write>(stream: &mut S) -> Result<(), Refusal> {
+    match (Options { stream }).ask(OPTION_STARTTLS, &[])? {
+        OptionAnswer::Acknowledged(_) => Ok(()),
+        OptionAnswer::Refused(_, words) => {
+            Err(Refusal::Unsupported(format!("the server has no TLS: {words}")))
+        }
+    }
+}
+
+/// Goes through the options, once the server has greeted; what follows on the stream is the
+/// transmission phase.
 pub(super) fn negotiate<S: Read + Write>(
     stream: &mut S,
     export: &str,
     wanted: Contexts,
 ) -> Result<Negotiated, Refusal> {
-    greet(stream)?;
     let mut options = Options { stream };
     let structured = match options.ask(OPTION_STRUCTURED_REPLY, &[])? {
         OptionAnswer::Acknowledged(_) => true,
@@ -144,7 +154,8 @@ pub(super) fn negotiate<S: Read + Write>(
     }
 }
 
-fn greet<S: Read + Write>(stream: &mut S) -> Result<(), Refusal> {
+/// Takes what a server says first.
+pub(super) fn greet<S: Read + Write>(stream: &mut S) -> Result<(), Refusal> {
     if read_u64(stream)? != MAGIC {
         return Err(broken("it does not begin with NBDMAGIC; is it an NBD server?").into());
     }

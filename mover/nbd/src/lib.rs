@@ -5,8 +5,8 @@
 //!
 //! <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>, as far as a reader of whole volumes needs it: the fixed
 //! newstyle handshake with `NBD_OPT_GO`, structured replies, the metadata contexts
-//! `base:allocation` and `qemu:dirty-bitmap:…`, reads, writes, write-zeroes and flush. No TLS: a
-//! server that wants it, or an address that asks for it, is refused with what to do instead.
+//! `base:allocation` and `qemu:dirty-bitmap:…`, reads, writes, write-zeroes and flush. With `nbds://`
+//! all of it goes through TLS: the client shows a certificate, if it has one, and the server must.
 //!
 //! An [`Export`] takes the place of a file's descriptors: worker threads call it as they would
 //! `pread`, and their calls share a few connections, each with many requests in flight
@@ -35,6 +35,7 @@ pub mod server;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod uri;
 mod wire;
 

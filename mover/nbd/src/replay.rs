@@ -1,7 +1,7 @@
 //! A server's bytes without a server: the whole client, from the handshake on, over what was
 //! recorded or made up.
 
-use super::handshake::{Contexts, negotiate};
+use super::handshake::{Contexts, greet, negotiate};
 use super::reply::{Answer, States, Wanted};
 use super::wire::ReplyHead;
 use std::io::{self, Read, Write};
@@ -53,6 +53,7 @@ pub fn replay(bytes: &[u8]) -> Replayed {
 
 fn play(bytes: &[u8], done: &mut Replayed) -> Result<(), String> {
     let mut script = Script(bytes);
+    greet(&mut script).map_err(|e| format!("{e:?}"))?;
     let agreed = negotiate(&mut script, "x", Contexts::All).map_err(|e| format!("{e:?}"))?;
     let size_bytes = agreed.size_bytes;
     done.export = Some((size_bytes, agreed.block_bytes, agreed.payload_bytes_max));

@@ -7,7 +7,7 @@
 //! | `encode` | pure: the bytes of replies |
 //! | `memory` | the memory of answers under way |
 //! | `connection` | one client |
-//! | `listen` | the sockets that clients come to |
+//! | `listen`, `tls` | the sockets that clients come to; who may, over a network |
 //!
 //! The fixed newstyle handshake with all of `EXPORT_NAME`, `LIST`, `INFO`, `GO` and the options
 //! about contexts; simple, structured and extended replies; `READ` and `BLOCK_STATUS`. The exports
@@ -31,11 +31,13 @@ mod overheard;
 mod request;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 pub use handshake::ExportTerms;
 pub use listen::{ClientSocket, Door};
 #[cfg(any(test, feature = "testkit"))]
 pub use overheard::{Overheard, overhear};
+pub use tls::{ClientRule, ServerTls};
 
 use connection::{Served, Stream, serve};
 use memory::Pool;
@@ -100,16 +102,19 @@ pub struct Counts {
 pub struct NbdServer<V> {
     exports: Arc<[ServedExport<V>]>,
     pool: Pool,
+    tls: Option<ServerTls>,
     counts: Arc<Counts>,
     left: Notify,
 }
 
 impl<V: Volume> NbdServer<V> {
-    /// Nobody is served yet. `memory_bytes` bounds the answers under way.
-    pub fn new(exports: Vec<ServedExport<V>>, memory_bytes: u64) -> Self {
+    /// Nobody is served yet. `memory_bytes` bounds the answers under way. With `tls` clients that
+    /// come by TCP have to speak it.
+    pub fn new(exports: Vec<ServedExport<V>>, memory_bytes: u64, tls: Option<ServerTls>) -> Self {
         Self {
             exports: exports.into(),
             pool: Pool::new(memory_bytes),
+            tls,
             counts: Arc::default(),
             left: Notify::new(),
         }
@@ -155,14 +160,18 @@ impl<V: Volume> NbdServer<V> {
                 exports: Arc::clone(&self.exports),
                 counts: Arc::clone(&self.counts),
                 pieces: self.pool.of_connection(),
+                sent_bytes: Arc::default(),
             };
+            let sent_bytes = Arc::clone(&served.sent_bytes);
+            let tls = self.tls.clone();
             clients.spawn(async move {
                 let who = socket.who().to_owned();
                 let ended = match socket {
-                    ClientSocket::Unix(stream, _) => talk(served, stream).await,
-                    ClientSocket::Tcp(stream, _) => talk(served, stream).await,
+                    ClientSocket::Unix(stream, _) => talk(served, None, stream).await,
+                    ClientSocket::Tcp(stream, _) => talk(served, tls, stream).await,
                 };
-                (who, ended)
+                let sent_bytes = sent_bytes.load(Ordering::Relaxed);
+                (format!("{who}, which was sent {sent_bytes} bytes,"), ended)
             });
         }
     }
@@ -191,7 +200,11 @@ impl<V: Volume> NbdServer<V> {
     }
 }
 
-async fn talk<V: Volume>(served: Served<V>, stream: impl Stream) -> io::Result<()> {
+async fn talk<V: Volume>(
+    served: Served<V>,
+    tls: Option<ServerTls>,
+    stream: impl Stream,
+) -> io::Result<()> {
     // the future holds no buffers, but those that it is made of are large
-    Box::pin(serve(served, stream)).await
+    Box::pin(serve(served, tls, stream)).await
 }

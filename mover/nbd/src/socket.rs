@@ -4,6 +4,7 @@
 //! waited for then decides: the end of the handshake, or the time since the last byte moved in
 //! either direction; or that nobody wants the answer any more.
 
+use super::tls::{Session, TlsPlace};
 use super::uri::{NbdUri, Place};
 use crossbeam_channel::bounded;
 use std::ffi::OsStr;
@@ -54,6 +55,8 @@ enum Stream {
 #[derive(Debug)]
 pub(super) struct Socket {
     stream: Stream,
+    /// Once it was agreed on.
+    tls: OnceLock<Session>,
     stop: StopFlag,
     timeout: Duration,
     begun: Instant,
@@ -94,7 +97,8 @@ impl Socket {
             }
         }
         let (begun, moved_ms) = (Instant::now(), AtomicU64::new(0));
-        Ok(Self { stream, stop: stop.clone(), timeout, begun, moved_ms, name, said })
+        let tls = OnceLock::new();
+        Ok(Self { stream, tls, stop: stop.clone(), timeout, begun, moved_ms, name, said })
     }
 
     /// Something is waited for from now on.
@@ -213,11 +217,23 @@ impl Line {
     pub(super) fn moving(socket: &Arc<Socket>) -> Self {
         Self { socket: Arc::clone(socket), until: None }
     }
+
+    /// Goes on in secret.
+    pub(super) fn secure(&self, place: &TlsPlace) -> io::Result<()> {
+        let session = Session::begin(place, Wire(self))?;
+        // a socket is secured once
+        let _ = self.socket.tls.set(session);
+        Ok(())
+    }
 }
 
-impl Read for Line {
+/// The bytes as they are on the wire.
+struct Wire<'a>(&'a Line);
+
+impl Read for Wire<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let n = self.socket.patiently(self.until, |stream| match stream {
+        let Line { socket, until } = self.0;
+        let n = socket.patiently(*until, |stream| match stream {
             Stream::Tcp(s) => (&*s).read(buf),
             Stream::Unix(s) => (&*s).read(buf),
         })?;
@@ -228,12 +244,39 @@ impl Read for Line {
     }
 }
 
-impl Write for Line {
+impl Write for Wire<'_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.socket.patiently(self.until, |stream| match stream {
+        let Line { socket, until } = self.0;
+        socket.patiently(*until, |stream| match stream {
             Stream::Tcp(s) => (&*s).write(buf),
             Stream::Unix(s) => (&*s).write(buf),
         })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for Line {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = match self.socket.tls.get() {
+            Some(session) => session.read(buf, Wire(self))?,
+            None => Wire(self).read(buf)?,
+        };
+        if n == 0 && !buf.is_empty() {
+            return Err(closed());
+        }
+        Ok(n)
+    }
+}
+
+impl Write for Line {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self.socket.tls.get() {
+            Some(session) => session.write(buf, Wire(self)),
+            None => Wire(self).write(buf),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -2,11 +2,14 @@
 //!
 //! Two parameters are our own, and so begin with `x-`: `x-timeout`, the seconds that the server may
 //! be silent for while an answer is due, and `x-connections`, the most connections that are opened
-//! where the server allows several.
+//! where the server allows several. `tls-certificates` and `tls-hostname` are those of libnbd.
 
 use super::error::{Error, ErrorKind, Result};
+use super::tls::TlsPlace;
+use std::ffi::OsString;
 use std::fmt;
-use std::path::Path;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -44,6 +47,7 @@ pub struct NbdUri {
     text: String,
     pub(super) place: Place,
     pub(super) export: String,
+    pub(super) tls: Option<TlsPlace>,
     pub(super) timeout: Duration,
     pub(super) connections_max: usize,
 }
@@ -85,11 +89,12 @@ impl FromStr for NbdUri {
     fn from_str(text: &str) -> Result<Self> {
         let no = |what: &str| Err(refused(text, what));
         let Some((scheme, rest)) = text.split_once("://") else { return no("it has no scheme") };
-        let unix = match scheme {
-            "nbd" => false,
-            "nbd+unix" => true,
-            "nbds" | "nbds+unix" => return Err(no_tls(format!("open {text}"), "it asks for TLS")),
-            _ => return no("only nbd:// and nbd+unix:// are spoken"),
+        let (secret, unix) = match scheme {
+            "nbd" => (false, false),
+            "nbd+unix" => (false, true),
+            "nbds" => (true, false),
+            "nbds+unix" => (true, true),
+            _ => return no("only nbd://, nbd+unix://, nbds:// and nbds+unix:// are spoken"),
         };
         if rest.contains('#') {
             return no("it has a fragment (write # as %23)");
@@ -116,9 +121,25 @@ impl FromStr for NbdUri {
                 None => return no("its host or port is none"),
             },
         };
+        let tls = match (secret, parameters.certificates) {
+            (false, None) => None,
+            (false, Some(_)) => return no("it names certificates, and is not nbds://"),
+            (true, None) => {
+                return no("the certificates are missing: ?tls-certificates=DIRECTORY");
+            }
+            (true, Some(directory)) => {
+                let of_place = match &place {
+                    Place::Tcp { host, .. } => host.clone(),
+                    Place::Unix(_) => "localhost".to_owned(),
+                };
+                let server_name = parameters.server_name.unwrap_or(of_place);
+                Some(TlsPlace { directory, server_name })
+            }
+        };
         Ok(Self {
             text: text.to_owned(),
             place,
+            tls,
             export,
             timeout: Duration::from_secs(parameters.timeout_seconds.unwrap_or(TIMEOUT_SECONDS)),
             connections_max: parameters.connections_max.unwrap_or(CONNECTIONS),
@@ -129,6 +150,8 @@ impl FromStr for NbdUri {
 #[derive(Default)]
 struct Parameters {
     socket: Option<Vec<u8>>,
+    certificates: Option<PathBuf>,
+    server_name: Option<String>,
     timeout_seconds: Option<u64>,
     connections_max: Option<usize>,
 }
@@ -152,14 +175,25 @@ impl Parameters {
                 let n = number(CONNECTIONS_MAX as u64)?;
                 self.connections_max = Some(usize::try_from(n).unwrap_or(CONNECTIONS_MAX));
             }
-            _ if name.starts_with("tls-") => {
-                let what = format!("it asks for TLS by {name}");
-                return Err(no_tls(format!("open {uri}"), &what));
+            "tls-certificates" => {
+                let Some(path) = decode(value).filter(|path| !path.is_empty()) else {
+                    return Err(refused(uri, "the directory of certificates is none"));
+                };
+                self.certificates = Some(OsString::from_vec(path).into());
+            }
+            "tls-hostname" => {
+                let name = decode(value).and_then(|name| String::from_utf8(name).ok());
+                let Some(name) = name.filter(|name| !name.is_empty()) else {
+                    return Err(refused(uri, "the name of the server is none"));
+                };
+                self.server_name = Some(name);
             }
             _ => {
                 let what = format!("the parameter {name} is not known");
-                return Err(refused(uri, &what)
-                    .hint("known are socket, x-timeout (seconds) and x-connections"));
+                return Err(refused(uri, &what).hint(
+                    "known are socket, tls-certificates (a directory), tls-hostname, x-timeout \
+                         (seconds) and x-connections",
+                ));
             }
         }
         Ok(())
@@ -213,10 +247,11 @@ fn refused(uri: &str, what: &str) -> Error {
 }
 
 /// Says what to do where TLS is wanted.
-pub(super) fn no_tls(context: String, what: &str) -> Error {
+pub(super) fn needs_tls(context: String, what: &str) -> Error {
     Error::new(ErrorKind::Unsupported, context, what).hint(
-        "mover speaks no TLS: let a proxy on this machine do it, such as \
-         nbdkit -U SOCKET nbd uri=nbds://HOST/EXPORT, and give nbd+unix:///?socket=SOCKET",
+        "give nbds://HOST/EXPORT?tls-certificates=DIRECTORY, with ca-cert.pem and perhaps \
+         client-cert.pem and client-key.pem in it; for keys agreed on before let a proxy do it, such \
+         as nbdkit -U SOCKET nbd uri=nbds://…",
     )
 }
 
@@ -275,15 +310,25 @@ mod tests {
             ("nbd://h/x?x-connections=17", "from 1 to 16"),
             ("nbd://h/x?soket=/s", "soket is not known"),
             ("nbd+vsock:///x", "only nbd://"),
+            ("nbds+unix:///x?socket=/s", "tls-certificates"),
         ] {
             let error = text.parse::<NbdUri>().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage, "{text}");
             assert!(error.to_string().contains(what), "{text}: {error}");
         }
-        for text in ["nbds://h/x", "nbds+unix:///x?socket=/s", "nbd://h/x?tls-type=x509"] {
+    }
+
+    #[test]
+    fn secret_addresses_name_certificates() {
+        let of = |text: &str| text.parse::<NbdUri>().unwrap().tls.unwrap();
+        let place = |name: &str| TlsPlace { directory: "/c d".into(), server_name: name.into() };
+        assert_eq!(of("nbds://h/x?tls-certificates=/c%20d"), place("h"));
+        assert_eq!(of("nbds://h/x?tls-certificates=/c d&tls-hostname=i"), place("i"));
+        let unix = "nbds+unix:///x?socket=/s&tls-certificates=/c%20d";
+        assert_eq!(of(unix), place("localhost"));
+        for text in ["nbds://h/x", "nbd://h/x?tls-certificates=/c", "nbds://h/x?tls-type=x509"] {
             let error = text.parse::<NbdUri>().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Unsupported, "{text}");
-            assert!(format!("{error}").contains("TLS"), "{error}");
+            assert_eq!(error.kind(), ErrorKind::Usage, "{text}");
         }
     }
 

@@ -30,7 +30,7 @@ pub(crate) use reporting::{LogLevel, ReportArgs};
 
 mod resources;
 mod serving;
-pub(crate) use serving::ServeArgs;
+pub(crate) use serving::{ServeArgs, ServeTlsArgs};
 mod storing;
 mod upgrading;
 pub(crate) use storing::StoringArgs;

@@ -138,7 +138,7 @@ fn what_is_no_export_is_told_apart() {
     let nowhere = stage.socket("nowhere");
     let uri = |path: &Path| format!("nbd+unix:///x?socket={}", path.display());
     refused(&uri(&nowhere), 2, &["is the server running"]);
-    refused("nbds://localhost/x", 2, &["TLS", "nbdkit"]);
+    refused("nbds://localhost/x", 2, &["tls-certificates"]);
     refused("nbd+unix:///x", 2, &["socket is missing"]);
 
     let image = stage.path("disk.qcow2");

@@ -86,7 +86,7 @@ fn damage_fails_its_own_bytes_only() {
         String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
     };
     let (bad, good): (Vec<_>, Vec<_>) =
-        (0..512_u64).step_by(8).map(|chunk| read(chunk)).partition(|text| text.contains("rror"));
+        (0..512_u64).step_by(8).map(read).partition(|text| text.contains("rror"));
     assert!(!bad.is_empty() && good.len() > bad.len(), "{bad:?}");
     assert!(bad.iter().all(|text| text.contains("Input/output error")), "{bad:?}");
     // somebody who says nothing all the while

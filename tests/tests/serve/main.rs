@@ -7,6 +7,7 @@
 mod clients;
 mod ends;
 mod server;
+mod tls;
 
 use server::Server;
 use std::fs;

@@ -21,7 +21,7 @@ use crate::run::threads::cores;
 use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
 use chunkstore::map::delta_of;
 use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Repository, Result};
-use mover_nbd::server::{Door, ExportTerms, NbdServer, ServedExport};
+use mover_nbd::server::{Door, ExportTerms, NbdServer, ServedExport, ServerTls};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -52,6 +52,8 @@ pub struct ServeOptions {
     pub memory: MemoryBudget,
     /// Opener threads; by default one a core.
     pub threads: Option<usize>,
+    /// Clients that come by TCP speak TLS, and show who they are.
+    pub tls: Option<ServerTls>,
     /// It ends when somebody was served and all have left.
     pub exit_when_idle: bool,
     /// It ends when this is notified.
@@ -82,7 +84,7 @@ pub fn serve(
             exports.push(export(run, repo, &pool, backup)?);
         }
         let names = exports.iter().filter_map(|e| e.terms.names.first().cloned()).collect();
-        let server = NbdServer::new(exports, limits.reply_bytes());
+        let server = NbdServer::new(exports, limits.reply_bytes(), options.tls.clone());
         progress.set_phase(Phase::Moving);
         ready()?;
         rt.block_on(until_enough(&server, &pool, doors, options, (progress, cancel)));

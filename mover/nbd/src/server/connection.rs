@@ -16,16 +16,17 @@ use super::decode::{
     ClientRequest, EXTENDED_REQUEST_BYTES, Garbage, OPTION_HEAD_BYTES, OptionHead, REQUEST_BYTES,
 };
 use super::encode::Replier;
-use super::handshake::{Agreed, Handshake, Next, Replies, greeting};
+use super::handshake::{Agreed, Handshake, Next, Replies, Secrecy, greeting};
 use super::memory::{PIECE_BYTES, Pieces};
 use super::request::{Task, judge};
+use super::tls::ServerTls;
 use super::{Counts, ServedExport, Volume};
 use crate::wire::{EINVAL, EIO, EOVERFLOW, ESHUTDOWN};
 use futures::stream::{self, StreamExt};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadHalf, WriteHalf,
@@ -54,6 +55,8 @@ pub(super) struct Served<V> {
     pub(super) exports: Arc<[ServedExport<V>]>,
     pub(super) counts: Arc<Counts>,
     pub(super) pieces: Pieces,
+    /// Bytes of volumes that this client was sent.
+    pub(super) sent_bytes: Arc<AtomicU64>,
 }
 
 /// Why a connection ended before the client wished so.
@@ -65,32 +68,75 @@ fn garbage(Garbage(what): Garbage) -> io::Error {
 }
 
 /// Serves one client until it leaves, or is left.
-pub(super) async fn serve<V: Volume, S: Stream>(served: Served<V>, stream: S) -> io::Result<()> {
-    let (incoming, mut outgoing) = tokio::io::split(stream);
-    let mut incoming = BufReader::with_capacity(READ_AHEAD_BYTES, incoming);
-    let terms: Vec<_> = served.exports.iter().map(|export| export.terms.clone()).collect();
-    let agreed = timeout(HANDSHAKE_WITHIN, async {
-        outgoing.write_all(&greeting()).await?;
-        let flags = incoming.read_u32().await?;
+pub(super) async fn serve<V: Volume, S: Stream>(
+    served: Served<V>,
+    tls: Option<ServerTls>,
+    mut stream: S,
+) -> io::Result<()> {
+    let until = Instant::now() + HANDSHAKE_WITHIN;
+    let exports = Arc::clone(&served.exports);
+    let terms: Vec<_> = exports.iter().map(|export| export.terms.clone()).collect();
+    let secrecy = if tls.is_some() { Secrecy::Required } else { Secrecy::None };
+    let begun = async {
+        stream.write_all(&greeting()).await?;
+        let flags = stream.read_u32().await?;
         let unknown = Garbage("it wants what this server does not know");
-        let mut handshake = Handshake::begin(&terms, flags).ok_or_else(|| garbage(unknown))?;
-        loop {
-            let mut head = [0; OPTION_HEAD_BYTES];
-            incoming.read_exact(&mut head).await?;
-            let OptionHead { option, len } = OptionHead::decode(&head).map_err(garbage)?;
-            let mut data = vec![0; len as usize];
-            incoming.read_exact(&mut data).await?;
-            let (answer, next) = handshake.answer(option, &data);
-            outgoing.write_all(&answer).await?;
-            match next {
-                Next::More => {}
-                Next::Serve(agreed) => return Ok::<_, io::Error>(Some(agreed)),
-                Next::Close => return Ok(None),
+        let begun = Handshake::begin(&terms, flags, secrecy);
+        let mut handshake = begun.ok_or_else(|| garbage(unknown))?;
+        let next = options(&mut stream, &mut handshake).await?;
+        Ok((handshake, next))
+    };
+    let (handshake, next) = within(until, begun).await?;
+    match (next, tls) {
+        (Next::Serve(agreed), _) => Box::pin(requests(served, agreed, stream)).await,
+        (Next::StartTls, Some(tls)) => {
+            let secured = async {
+                // what came behind the option in plain text is no TLS, and ends it
+                let mut stream = tls.acceptor().accept(stream).await?;
+                let visible = tls.visible(stream.get_ref().1.peer_certificates(), &terms);
+                let mut handshake = handshake.secured(visible);
+                let next = options(&mut stream, &mut handshake).await?;
+                Ok((stream, next))
+            };
+            match within(until, Box::pin(secured)).await? {
+                (stream, Next::Serve(agreed)) => Box::pin(requests(served, agreed, stream)).await,
+                _ => Ok(()),
             }
         }
-    });
+        _ => Ok(()),
+    }
+}
+
+async fn within<T>(until: Instant, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long");
-    let Some(agreed) = agreed.await.map_err(late)?? else { return Ok(()) };
+    timeout(until.saturating_duration_since(Instant::now()), work).await.map_err(late)?
+}
+
+/// Answers options until something else comes. Not a byte more than theirs is read.
+async fn options<S: Stream>(stream: &mut S, handshake: &mut Handshake<'_>) -> io::Result<Next> {
+    loop {
+        let mut head = [0; OPTION_HEAD_BYTES];
+        stream.read_exact(&mut head).await?;
+        let OptionHead { option, len } = OptionHead::decode(&head).map_err(garbage)?;
+        let mut data = vec![0; len as usize];
+        stream.read_exact(&mut data).await?;
+        let (answer, next) = handshake.answer(option, &data);
+        stream.write_all(&answer).await?;
+        stream.flush().await?;
+        if next != Next::More {
+            return Ok(next);
+        }
+    }
+}
+
+/// Answers requests until the client leaves, or is left.
+async fn requests<V: Volume, S: Stream>(
+    served: Served<V>,
+    agreed: Agreed,
+    stream: S,
+) -> io::Result<()> {
+    let (incoming, outgoing) = tokio::io::split(stream);
+    let mut incoming = BufReader::with_capacity(READ_AHEAD_BYTES, incoming);
     let client = Arc::new(Client {
         extended: agreed.replies == Replies::Extended,
         served,
@@ -201,12 +247,18 @@ impl<V: Volume, S: Stream> Client<V, S> {
         let mut out = self.out.lock().await;
         let written = timeout(STALLED, async {
             out.write_all(head).await?;
-            out.write_all(payload).await
+            out.write_all(payload).await?;
+            out.flush().await
         });
         let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the client takes no answers");
         written.await.map_err(late)??;
-        self.served.counts.sent_bytes.fetch_add(payload.len() as u64, Ordering::Relaxed);
+        self.count_sent(payload.len());
         Ok(())
+    }
+
+    fn count_sent(&self, bytes: usize) {
+        self.served.counts.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.served.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     async fn read(&self, to: Replier, range: Range<u64>, whole: bool) -> io::Result<()> {
@@ -314,12 +366,13 @@ impl<V: Volume, S: Stream> Client<V, S> {
             let (buf, _) = self.fill(&piece).await?;
             let written = timeout(STALLED, async {
                 out.write_all(&head).await?;
-                out.write_all(&buf).await
+                out.write_all(&buf).await?;
+                out.flush().await
             });
             let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the client takes no answers");
             written.await.map_err(late)??;
             head.clear();
-            self.served.counts.sent_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
+            self.count_sent(buf.len());
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use std::ops::Range;
 /// What clients are shown of an error.
 const TEXT_BYTES_MAX: usize = 1000;
 /// Longest stretch of one descriptor of 32 bits: whole pages of it.
-const STRETCH_BYTES_MAX: u64 = (u32::MAX & !0xffff) as u64;
+const STRETCH_BYTES_MAX: u64 = 0xffff_0000;
 
 /// To whom: the request, and where it began.
 #[derive(Debug, Clone, Copy)]

@@ -8,8 +8,8 @@ use super::decode::{ClientOption, PAYLOAD_BYTES_MAX};
 use crate::wire::{
     FLAG_CAN_MULTI_CONN, FLAG_HAS_FLAGS, FLAG_READ_ONLY, FLAG_SEND_DF, HANDSHAKE_FIXED_NEWSTYLE,
     HANDSHAKE_NO_ZEROES, INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME, MAGIC,
-    OPTION_MAGIC, OPTION_REPLY_MAGIC, REP_ACK, REP_ERROR, REP_ERROR_INVALID, REP_ERROR_UNKNOWN,
-    REP_ERROR_UNSUP, REP_INFO, REP_META_CONTEXT, REP_SERVER,
+    OPTION_EXPORT_NAME, OPTION_MAGIC, OPTION_REPLY_MAGIC, REP_ACK, REP_ERROR, REP_ERROR_INVALID,
+    REP_ERROR_TLS_REQD, REP_ERROR_UNKNOWN, REP_ERROR_UNSUP, REP_INFO, REP_META_CONTEXT, REP_SERVER,
 };
 
 /// Zeros behind the answer to an old client's choice.
@@ -56,14 +56,30 @@ pub(super) enum Next {
     More,
     /// Requests.
     Serve(Agreed),
+    /// TLS, and then options again.
+    StartTls,
     /// The end.
     Close,
+}
+
+/// Whether the client and the server speak in secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Secrecy {
+    /// It is not needed, and not to be had.
+    None,
+    /// Before it nothing is told.
+    Required,
+    /// They do.
+    Tls,
 }
 
 /// A client on its way to an export.
 #[derive(Debug)]
 pub(super) struct Handshake<'a> {
     exports: &'a [ExportTerms],
+    /// Exports that this client may see.
+    visible: Vec<bool>,
+    secrecy: Secrecy,
     no_zeroes: bool,
     replies: Replies,
     /// An export, and contexts of it.
@@ -78,20 +94,48 @@ pub(super) fn greeting() -> Vec<u8> {
 
 impl<'a> Handshake<'a> {
     /// With what a client answers to the greeting; `None`: it wants what is not known here.
-    pub(super) fn begin(exports: &'a [ExportTerms], client_flags: u32) -> Option<Self> {
+    pub(super) fn begin(
+        exports: &'a [ExportTerms],
+        client_flags: u32,
+        secrecy: Secrecy,
+    ) -> Option<Self> {
         let known = u32::from(HANDSHAKE_FIXED_NEWSTYLE | HANDSHAKE_NO_ZEROES);
         let no_zeroes = client_flags & u32::from(HANDSHAKE_NO_ZEROES) != 0;
-        let replies = Replies::Simple;
-        (client_flags & !known == 0).then_some(Self { exports, no_zeroes, replies, chosen: None })
+        let visible = vec![true; exports.len()];
+        let (replies, chosen) = (Replies::Simple, None);
+        let begun = Self { exports, visible, secrecy, no_zeroes, replies, chosen };
+        (client_flags & !known == 0).then_some(begun)
+    }
+
+    /// After TLS, for a client that sees these exports. What was said before is forgotten.
+    pub(super) fn secured(self, visible: Vec<bool>) -> Self {
+        let (secrecy, replies, chosen) = (Secrecy::Tls, Replies::Simple, None);
+        Self { visible, secrecy, replies, chosen, ..self }
     }
 
     /// Answers one option.
     pub(super) fn answer(&mut self, option: u32, data: &[u8]) -> (Vec<u8>, Next) {
         let mut out = Answer { option, bytes: Vec::new() };
-        let next = match ClientOption::decode(option, data) {
+        let decoded = ClientOption::decode(option, data);
+        if self.secrecy == Secrecy::Required {
+            let next = match decoded {
+                Ok(ClientOption::StartTls) => {
+                    out.acknowledge();
+                    Next::StartTls
+                }
+                Ok(ClientOption::Abort) => {
+                    out.acknowledge();
+                    Next::Close
+                }
+                _ if option == OPTION_EXPORT_NAME => return (Vec::new(), Next::Close),
+                _ => out.refuse(REP_ERROR_TLS_REQD, "say NBD_OPT_STARTTLS first"),
+            };
+            return (out.bytes, next);
+        }
+        let next = match decoded {
             // an old client's choice has no answer but an export
             Ok(ClientOption::ExportName(name)) => return self.export_name(&name),
-            Err(_) if option == crate::wire::OPTION_EXPORT_NAME => Next::Close,
+            Err(_) if option == OPTION_EXPORT_NAME => Next::Close,
             Err(why) => out.refuse(REP_ERROR_INVALID, why),
             Ok(ClientOption::Abort) => {
                 out.acknowledge();
@@ -115,14 +159,22 @@ impl<'a> Handshake<'a> {
             Ok(ClientOption::Contexts { export, queries, set }) => {
                 self.contexts(&mut out, &export, &queries, set)
             }
-            Ok(ClientOption::StartTls) => out.refuse(REP_ERROR_UNSUP, "this server has no TLS"),
+            Ok(ClientOption::StartTls) if self.secrecy == Secrecy::Tls => {
+                out.refuse(REP_ERROR_INVALID, "this is TLS already")
+            }
+            Ok(ClientOption::StartTls) => out.refuse(REP_ERROR_UNSUP, "there is no TLS here"),
             Ok(ClientOption::Unknown) => out.refuse(REP_ERROR_UNSUP, "this option is not known"),
         };
         (out.bytes, next)
     }
 
     fn find(&self, name: &str) -> Option<usize> {
-        self.exports.iter().position(|export| export.names.iter().any(|known| known == name))
+        let named = |export: &ExportTerms| export.names.iter().any(|known| known == name);
+        (0..self.exports.len()).find(|at| self.sees(*at) && named(&self.exports[*at]))
+    }
+
+    fn sees(&self, export: usize) -> bool {
+        self.visible.get(export).copied().unwrap_or(false)
     }
 
     fn agreed(&self, export: usize) -> Agreed {
@@ -148,7 +200,10 @@ impl<'a> Handshake<'a> {
     }
 
     fn list(&self, out: &mut Answer) -> Next {
-        for export in self.exports {
+        for (at, export) in self.exports.iter().enumerate() {
+            if !self.sees(at) {
+                continue;
+            }
             let name = export.names.first().map_or("", String::as_str);
             out.reply(REP_SERVER, &[&text(name), export.description.as_bytes()].concat());
         }
@@ -163,14 +218,13 @@ impl<'a> Handshake<'a> {
             REP_INFO,
             &[&INFO_EXPORT.to_be_bytes()[..], &size, &self.flags().to_be_bytes()].concat(),
         );
-        let mut told = Vec::new();
-        for info in infos {
-            if told.contains(info) {
+        // each that is known once, however often it is asked for
+        for info in [INFO_NAME, INFO_DESCRIPTION, INFO_BLOCK_SIZE] {
+            if !infos.contains(&info) {
                 continue;
             }
-            told.push(*info);
             let of = info.to_be_bytes();
-            match *info {
+            match info {
                 INFO_NAME => {
                     let name = export.names.first().map_or("", String::as_str);
                     out.reply(REP_INFO, &[&of[..], name.as_bytes()].concat());
@@ -258,5 +312,88 @@ impl Answer {
     fn refuse_export(&mut self, name: &str) -> Next {
         let name: String = name.chars().take(100).collect();
         self.refuse(REP_ERROR_UNKNOWN, &format!("there is no export {name:?} here; list them"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{
+        OPTION_ABORT, OPTION_GO, OPTION_LIST, OPTION_SET_META_CONTEXT, OPTION_STARTTLS,
+        OPTION_STRUCTURED_REPLY,
+    };
+
+    fn exports() -> [ExportTerms; 2] {
+        ["db", "web"].map(|name| ExportTerms {
+            names: vec![name.to_owned()],
+            description: String::new(),
+            size_bytes: 1 << 20,
+            preferred_bytes: 4096,
+            contexts: vec!["base:allocation".to_owned()],
+        })
+    }
+
+    fn kinds(answer: &[u8]) -> Vec<u32> {
+        let mut found = Vec::new();
+        let mut rest = answer;
+        while let Some((head, behind)) = rest.split_first_chunk::<20>() {
+            let number = |at: usize| {
+                let bytes = head[at..at + 4].try_into().unwrap();
+                u32::from_be_bytes(bytes)
+            };
+            found.push(number(12));
+            rest = &behind[number(16) as usize..];
+        }
+        found
+    }
+
+    const GO_DB: &[u8] = b"\0\0\0\x02db\0\0";
+
+    #[test]
+    fn before_tls_nothing_is_told() {
+        let exports = exports();
+        let mut talk = Handshake::begin(&exports, 3, Secrecy::Required).unwrap();
+        for (option, data) in [
+            (OPTION_LIST, &b""[..]),
+            (OPTION_GO, GO_DB),
+            (OPTION_STRUCTURED_REPLY, b""),
+            (4711, b"?"),
+            (OPTION_STARTTLS, b"?"),
+        ] {
+            let (answer, next) = talk.answer(option, data);
+            assert_eq!((kinds(&answer), next), (vec![REP_ERROR_TLS_REQD], Next::More), "{option}");
+        }
+        assert_eq!(talk.answer(OPTION_EXPORT_NAME, b"db"), (Vec::new(), Next::Close));
+        assert_eq!(talk.answer(OPTION_ABORT, b"").1, Next::Close);
+        let (answer, next) = talk.answer(OPTION_STARTTLS, b"");
+        assert_eq!((kinds(&answer), next), (vec![REP_ACK], Next::StartTls));
+    }
+
+    #[test]
+    fn after_tls_a_client_sees_its_exports_alone() {
+        let exports = exports();
+        let mut talk = Handshake::begin(&exports, 3, Secrecy::None).unwrap();
+        assert_eq!(kinds(&talk.answer(OPTION_STARTTLS, b"").0), [REP_ERROR_UNSUP]);
+        talk.answer(OPTION_STRUCTURED_REPLY, b"");
+        talk.answer(OPTION_SET_META_CONTEXT, b"\0\0\0\x02db\0\0\0\x01\0\0\0\x0fbase:allocation");
+        let mut talk = talk.secured(vec![true, false]);
+        assert_eq!(kinds(&talk.answer(OPTION_STARTTLS, b"").0), [REP_ERROR_INVALID]);
+        assert_eq!(kinds(&talk.answer(OPTION_LIST, b"").0), [REP_SERVER, REP_ACK]);
+        let (answer, next) = talk.answer(OPTION_GO, b"\0\0\0\x03web\0\0");
+        assert_eq!((kinds(&answer), next), (vec![REP_ERROR_UNKNOWN], Next::More));
+        // what was agreed on in plain text is not kept
+        let agreed = Agreed { export: 0, replies: Replies::Simple, contexts: Vec::new() };
+        assert_eq!(talk.answer(OPTION_GO, GO_DB).1, Next::Serve(agreed));
+    }
+
+    #[test]
+    fn an_information_is_told_once_however_often_it_is_asked_for() {
+        let exports = exports();
+        let mut talk = Handshake::begin(&exports, 0, Secrecy::None).unwrap();
+        let mut many = b"\0\0\0\x02db\x7f\xff".to_vec();
+        (0..0x7fff_u16).for_each(|n| many.extend((n % 5).to_be_bytes()));
+        let (answer, _) = talk.answer(OPTION_GO, &many);
+        // the export, its name, its sizes: it has no description
+        assert_eq!(kinds(&answer), [REP_INFO, REP_INFO, REP_INFO, REP_ACK]);
     }
 }

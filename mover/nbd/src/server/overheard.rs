@@ -4,7 +4,7 @@
 use super::decode::{
     ClientRequest, EXTENDED_REQUEST_BYTES, OPTION_HEAD_BYTES, OptionHead, REQUEST_BYTES,
 };
-use super::handshake::{ExportTerms, Handshake, Next, Replies};
+use super::handshake::{ExportTerms, Handshake, Next, Replies, Secrecy};
 use super::request::{Task, judge};
 use std::ops::Range;
 
@@ -43,7 +43,7 @@ fn take<'b>(bytes: &mut &'b [u8], len: usize) -> Option<&'b [u8]> {
 
 fn listen(exports: &[ExportTerms], mut bytes: &[u8], heard: &mut Overheard) -> Option<()> {
     let flags = u32::from_be_bytes(take(&mut bytes, 4)?.try_into().ok()?);
-    let mut handshake = Handshake::begin(exports, flags)?;
+    let mut handshake = Handshake::begin(exports, flags, Secrecy::None)?;
     let agreed = loop {
         let head = take(&mut bytes, OPTION_HEAD_BYTES)?.try_into().ok()?;
         let OptionHead { option, len } = OptionHead::decode(&head).ok()?;
@@ -53,7 +53,7 @@ fn listen(exports: &[ExportTerms], mut bytes: &[u8], heard: &mut Overheard) -> O
         match next {
             Next::More => {}
             Next::Serve(agreed) => break agreed,
-            Next::Close => {
+            Next::Close | Next::StartTls => {
                 heard.ended = true;
                 return None;
             }

@@ -81,7 +81,7 @@ impl Running {
             contexts: vec!["base:allocation".into(), "qemu:dirty-bitmap:b0".into()],
         };
         let export = ServedExport { terms, volume: Arc::clone(&volume) };
-        let server = Arc::new(NbdServer::new(vec![export], memory_bytes));
+        let server = Arc::new(NbdServer::new(vec![export], memory_bytes, None));
         let (stop, stopped) = oneshot::channel();
         let (ready, wait) = std::sync::mpsc::channel();
         let (path, running) = (directory.path().join("s"), Arc::clone(&server));

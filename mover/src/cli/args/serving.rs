@@ -16,7 +16,9 @@ Examples:
   mover serve db@latest --socket /run/db.sock
   mover serve db@latest --run 'qemu-img convert -p $uri -O qcow2 db.qcow2'
   mover serve db@latest --changed-since db@3f2a --socket /run/db.sock
-  mover serve db@latest web@latest --listen localhost:10809 --insecure")]
+  mover serve db@latest web@latest --listen localhost:10809 --insecure
+  mover serve db@latest --listen 0.0.0.0:10809 --tls-cert server.pem --tls-key server.key \\
+      --tls-client-ca clients.pem --tls-client vm7.example.org=db")]
 pub(crate) struct ServeArgs {
     /// Backups to serve: VOLUME@latest, VOLUME@ID, VOLUME@SNAPSHOT, VOLUME@DATE, or ids
     ///
@@ -27,7 +29,8 @@ pub(crate) struct ServeArgs {
     /// UNIX socket to make and serve on, for this user alone (mode 0600)
     #[arg(long, env = "MOVER_SOCKET", value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
-    /// Address to serve on; there is no TLS, so only a loopback one is taken, with --insecure
+    /// Address to serve on, with TLS (--tls-cert and what belongs to it), or a loopback one with
+    /// --insecure
     #[arg(long, env = "MOVER_LISTEN", value_name = "HOST:PORT")]
     pub(crate) listen: Option<String>,
     /// Let every process of this machine connect, and read the backups as plain text
@@ -51,4 +54,25 @@ pub(crate) struct ServeArgs {
     pub(crate) pid_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) reading: ReadingArgs,
+    #[command(flatten)]
+    pub(crate) tls: ServeTlsArgs,
+}
+
+/// TLS for clients that come by TCP.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "TLS")]
+pub(crate) struct ServeTlsArgs {
+    /// File with the certificate of this server and those above it (PEM)
+    #[arg(long, env = "MOVER_TLS_CERT", value_name = "FILE")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// File with the key of that certificate (PEM)
+    #[arg(long, env = "MOVER_TLS_KEY", value_name = "FILE")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// File with the authorities that sign certificates of clients (PEM); each client shows one
+    #[arg(long, env = "MOVER_TLS_CLIENT_CA", value_name = "FILE")]
+    pub(crate) tls_client_ca: Option<PathBuf>,
+    /// Export that clients with this DNS name in their certificate see. May be repeated; without
+    /// it all clients see all exports
+    #[arg(long, env = "MOVER_TLS_CLIENT", value_name = "NAME=EXPORT", action = ArgAction::Append)]
+    pub(crate) tls_client: Vec<String>,
 }

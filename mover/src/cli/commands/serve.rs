@@ -3,10 +3,12 @@
 //! | file | |
 //! |---|---|
 //! | `doors` | the sockets: made here, or given by a service manager |
+//! | `tls` | certificates, and who sees which export |
 //! | `beside` | the command that runs meanwhile, the file with our number, the service manager |
 
 mod beside;
 mod doors;
+mod tls;
 
 use super::super::args::ServeArgs;
 use super::super::context::Context;
@@ -41,12 +43,14 @@ pub(crate) fn serve(ctx: &Context, args: ServeArgs) -> Result<()> {
     let backups = backups(ctx, &repository, &args)?;
     let exports: Vec<String> = backups.iter().filter_map(|b| b.names.first().cloned()).collect();
     let uri = doors.uri(if exports.len() == 1 { "" } else { &exports[0] });
+    let tls = tls::tls(&args.tls, &backups)?;
     let resources = &ctx.settings.resources;
     let enough = Arc::new(Notify::new());
     let options = ServeOptions {
         lease: lease(&args.reading),
         memory: resources.memory,
         threads: resources.threads,
+        tls,
         exit_when_idle: args.exit_when_idle,
         enough: Arc::clone(&enough),
     };

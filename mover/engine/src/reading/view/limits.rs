@@ -34,7 +34,7 @@ pub struct ViewLimits {
     /// Of each map, leaves.
     pub(super) leaf_bytes: u64,
     /// Stored entries in flight, and what they open to.
-    pub(super) flight_bytes: u64,
+    pub(super) flight_bytes: u32,
     pub(super) read_bytes_max: u32,
     pub(super) read_entries_max: usize,
     /// Most bytes that an entry opens to.
@@ -99,7 +99,7 @@ impl ViewLimits {
             threads: usize::try_from(more_threads + 1).unwrap_or(usize::MAX),
             map_read_bytes,
             leaf_bytes,
-            flight_bytes,
+            flight_bytes: u32::try_from(flight_bytes).unwrap_or(u32::MAX),
             read_bytes_max: u32::try_from(read_bytes_max).unwrap_or(u32::MAX),
             read_entries_max: usize::try_from(read_entries_max).unwrap_or(usize::MAX),
             entry_bytes: u32::try_from(entry_bytes).unwrap_or(u32::MAX),
@@ -136,7 +136,7 @@ impl ViewLimits {
                 "map pages in flight and kept",
                 self.maps * (self.map_read_bytes + self.leaf_bytes),
             ),
-            line("entries in flight", self.flight_bytes),
+            line("entries in flight", self.flight_bytes.into()),
             line("opened entries", self.scratch_bytes),
             line("entries kept", self.cache_bytes),
             line("answers under way", self.reply_bytes),
@@ -177,7 +177,7 @@ mod tests {
                 let longest = (u64::from(limits.read_bytes_max)
                     + limits.read_entries_max as u64 * entry)
                     .max(one);
-                assert!(longest <= limits.flight_bytes / 2, "{limits:?}");
+                assert!(longest <= u64::from(limits.flight_bytes / 2), "{limits:?}");
                 assert!(limits.window_bytes <= limits.cache_bytes / 2, "{limits:?}");
                 assert!(limits.cache_bytes >= 2 * entry && limits.reply_bytes() >= 4 << 20);
             }

@@ -1,6 +1,7 @@
 //! The sockets that clients come to: made here, or given by a service manager.
 //!
-//! TCP without TLS is taken on loopback only, and only by who says so.
+//! TCP without TLS is taken on loopback only, and only by who says so. With TLS it is taken
+//! anywhere: the server asks each client who it is.
 
 use super::super::super::args::ServeArgs;
 use super::super::super::context::Context;
@@ -21,6 +22,7 @@ const FIRST_GIVEN: i32 = 3;
 #[derive(Debug)]
 pub(super) struct Doors {
     doors: Vec<Door>,
+    tls: bool,
     /// Last, as a socket is in it.
     _directory: Option<Directory>,
 }
@@ -40,16 +42,18 @@ impl Doors {
     pub(super) fn open(ctx: &Context, args: &ServeArgs) -> Result<Self> {
         // sockets belong to the runtime that they are made in
         let _inside = ctx.runtime()?.enter();
+        let tls = args.tls.tls_cert.is_some();
+        let trust = if tls { Trust::Tls } else { Trust::Plain { insecure: args.insecure } };
         let mut doors = Vec::new();
         for number in 0..ctx.settings.service.listen_fds {
-            doors.push(given(FIRST_GIVEN.saturating_add_unsigned(number), args.insecure)?);
+            doors.push(given(FIRST_GIVEN.saturating_add_unsigned(number), trust)?);
         }
         let socket = args.socket.as_deref().filter(|path| !path.as_os_str().is_empty());
         if let Some(path) = socket {
             doors.push(at_path(path)?);
         }
         if let Some(address) = args.listen.as_deref().filter(|address| !address.is_empty()) {
-            doors.push(at_address(address, args.insecure)?);
+            doors.push(at_address(address, trust)?);
         }
         let mut directory = None;
         if doors.is_empty() {
@@ -62,22 +66,24 @@ impl Doors {
             doors.push(at_path(&made.0.join("s"))?);
             directory = Some(made);
         }
-        Ok(Self { doors, _directory: directory })
+        Ok(Self { doors, tls, _directory: directory })
     }
 
     pub(super) fn all(&self) -> &[Door] {
         &self.doors
     }
 
-    /// The address of an export at the socket that was made, or given, last.
+    /// The address of an export: at a UNIX socket, if there is one.
     pub(super) fn uri(&self, export: &str) -> String {
         let export = escaped(export.as_bytes(), b"");
-        let Some(door) = self.doors.last() else { return String::new() };
+        let unix = self.doors.iter().find(|door| door.unix_path().is_some());
+        let Some(door) = unix.or(self.doors.first()) else { return String::new() };
         match (door.unix_path(), door.tcp_address()) {
             (Some(path), _) => {
                 let path = escaped(path.as_os_str().as_bytes(), b"/");
                 format!("nbd+unix:///{export}?socket={path}")
             }
+            (None, Some(address)) if self.tls => format!("nbds://{address}/{export}"),
             (None, Some(address)) => format!("nbd://{address}/{export}"),
             // one without a place in the file system
             (None, None) => format!("nbd+unix:///{export}"),
@@ -105,7 +111,7 @@ fn at_path(path: &Path) -> Result<Door> {
     })
 }
 
-fn at_address(address: &str, insecure: bool) -> Result<Door> {
+fn at_address(address: &str, trust: Trust) -> Result<Door> {
     let context = || format!("listen on {address}");
     let addresses: Vec<SocketAddr> = address
         .to_socket_addrs()
@@ -113,13 +119,23 @@ fn at_address(address: &str, insecure: bool) -> Result<Door> {
             Error::caused(ErrorKind::Usage, context(), e).hint("write it like localhost:10809")
         })?
         .collect();
-    check_tcp(&addresses, insecure, context)?;
+    check_tcp(&addresses, trust, context)?;
     Door::at_addresses(&addresses).map_err(|e| {
         Error::caused(ErrorKind::Usage, context(), e).hint("choose another address or port")
     })
 }
 
-fn check_tcp(addresses: &[SocketAddr], insecure: bool, context: impl Fn() -> String) -> Result<()> {
+/// What keeps strangers away from TCP.
+#[derive(Debug, Clone, Copy)]
+enum Trust {
+    /// Each client shows a certificate.
+    Tls,
+    /// Nothing, and whether that is wished.
+    Plain { insecure: bool },
+}
+
+fn check_tcp(addresses: &[SocketAddr], trust: Trust, context: impl Fn() -> String) -> Result<()> {
+    let Trust::Plain { insecure } = trust else { return Ok(()) };
     let outside = addresses.iter().find(|address| !address.ip().is_loopback());
     let what = match outside {
         Some(address) => {
@@ -129,7 +145,7 @@ fn check_tcp(addresses: &[SocketAddr], insecure: bool, context: impl Fn() -> Str
         None => return Ok(()),
     };
     let hint = if outside.is_some() {
-        "use --socket PATH, and let a proxy with TLS or an SSH tunnel connect to it"
+        "give --tls-cert, --tls-key and --tls-client-ca, or use --socket PATH"
     } else {
         "use --socket PATH, or say --insecure"
     };
@@ -137,7 +153,7 @@ fn check_tcp(addresses: &[SocketAddr], insecure: bool, context: impl Fn() -> Str
 }
 
 /// A socket that a service manager has made.
-fn given(number: i32, insecure: bool) -> Result<Door> {
+fn given(number: i32, trust: Trust) -> Result<Door> {
     let context = || format!("take socket {number} of the service manager");
     let failed = |e: io::Error| {
         Error::caused(ErrorKind::Usage, context(), e)
@@ -149,7 +165,7 @@ fn given(number: i32, insecure: bool) -> Result<Door> {
     let socket = socket.map_err(|e| failed(e.into()))?;
     let door = Door::given(socket).map_err(failed)?;
     if let Some(address) = door.tcp_address() {
-        check_tcp(&[address], insecure, context)?;
+        check_tcp(&[address], trust, context)?;
     }
     Ok(door)
 }
@@ -175,9 +191,11 @@ mod tests {
 
     #[test]
     fn only_loopback_is_taken_and_only_by_who_says_so() {
-        let check = |address: &str, insecure| {
-            check_tcp(&[address.parse().unwrap()], insecure, || "listen".into())
+        let check_with = |address: &str, trust| {
+            check_tcp(&[address.parse().unwrap()], trust, || "listen".into())
         };
+        let check = |address, insecure| check_with(address, Trust::Plain { insecure });
+        assert!(check_with("10.0.0.1:1", Trust::Tls).is_ok());
         assert!(check("127.0.0.1:1", true).is_ok() && check("[::1]:1", true).is_ok());
         for (address, insecure) in
             [("127.0.0.1:1", false), ("0.0.0.0:1", true), ("[::]:1", true), ("10.0.0.1:1", true)]
