@@ -120,7 +120,7 @@ pub(super) fn spec_of(
         notes,
         deadlines: deadlines(given.limits),
         ..VolumeBackupSpec::default()
-    }
+    })
 }
 
 pub(super) fn reference(place: &Repository, namespace: &str) -> RepositoryRef {
