@@ -6,6 +6,7 @@
 //! | `limits` | pure: the memory budget → every bound |
 //! | `pipeline` | the stages and their threads; why it cannot deadlock |
 //! | `fetch`, `open`, `write`, `stream` | the stages: network, decryption and checks, target, output in order |
+//! | `stdout` | standard output, from which a reader may go away |
 //! | `compare`, `changed` | a device beside a backup; two backups |
 //! | `lease`, `damage`, `ranges` | the reader's lease; damaged ranges; small sets of byte ranges |
 //! | `view` | a backup as random-access bytes |
@@ -24,6 +25,7 @@ pub(crate) mod pipeline;
 pub(crate) mod plan;
 pub(crate) mod ranges;
 pub(crate) mod salvage;
+pub(crate) mod stdout;
 pub(crate) mod stream;
 pub mod view;
 pub(crate) mod write;

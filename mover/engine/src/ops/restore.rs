@@ -11,7 +11,6 @@
 
 mod options;
 mod ours;
-mod stdout;
 pub(crate) mod summary;
 
 #[cfg(test)]
@@ -27,6 +26,7 @@ use crate::reading::damage::Damage;
 use crate::reading::limits::{Limits, OutputKind, WRITES_IN_FLIGHT};
 use crate::reading::pipeline::{self, Destination, Run};
 use crate::reading::plan::PlanScope;
+use crate::reading::stdout::Stdout;
 use crate::reading::write::{Edge, write_edges};
 use crate::reading::{
     OnDamage, Reading, SkippedDamage, SkippedRange, find, map_reader, salvage, scope_of,
@@ -70,7 +70,7 @@ pub fn restore_found(
     match &options.target {
         RestoreTarget::Path(path) => restore_to(run, repo, &options, found, To::Path(path)),
         RestoreTarget::Stdout => {
-            let mut out = stdout::Stdout::open(Arc::clone(cancel))?;
+            let mut out = Stdout::open("restore", Arc::clone(cancel))?;
             let to = To::Output(&mut out);
             let mut summary = restore_to(run, repo, &options, found, to)?;
             summary.flushed = out.is_durable().then_some(true);

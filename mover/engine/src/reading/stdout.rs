@@ -43,19 +43,18 @@ enum Kind {
 }
 
 impl Stdout {
-    /// The process's. A terminal is refused.
-    pub(crate) fn open(cancel: Arc<Cancel>) -> Result<Self> {
+    /// The process's. A terminal is refused. `doing`: "restore", for messages.
+    pub(crate) fn open(doing: &str, cancel: Arc<Cancel>) -> Result<Self> {
         let failed = |e: io::Error| Error::caused(ErrorKind::Usage, "open standard output", e);
+        let context = || format!("{doing} to standard output");
         if io::stdout().is_terminal() {
-            let context = "restore to standard output";
-            return Err(Error::new(ErrorKind::Usage, context, "it is a terminal")
+            return Err(Error::new(ErrorKind::Usage, context(), "it is a terminal")
                 .hint("redirect it to a file or a pipe"));
         }
         let fd = rustix::stdio::stdout().try_clone_to_owned().map_err(failed)?;
         if stands_for_a_closed_one(&fd).map_err(failed)? {
-            let context = "restore to standard output";
             let why = "it is closed, or it is /dev/null opened for reading too";
-            return Err(Error::new(ErrorKind::Usage, context, why).hint(
+            return Err(Error::new(ErrorKind::Usage, context(), why).hint(
                 "redirect it to a file, a device or a pipe; `> /dev/null` throws the bytes away",
             ));
         }
