@@ -238,6 +238,7 @@ impl<'a> Maker<'a> {
             labels: BTreeMap::new(),
             degraded: Vec::new(),
             copied_from: None,
+            attachments: Vec::new(),
         };
         match writer.commit(manifest, own_packs, &[]).await? {
             Commit::Done(_) => drop(writer.finish().await),

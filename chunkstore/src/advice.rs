@@ -50,6 +50,8 @@ pub enum Advice {
     ListAndRestore,
     /// Add what a repository has not got yet.
     Upgrade,
+    /// Add the feature that backups with attachments need.
+    AddAttachments,
 }
 
 impl Advice {
@@ -96,6 +98,9 @@ impl Advice {
             Self::ListBackups => "a list of the backups shows what there is",
             Self::ListAndRestore => "    list the backups, then restore one of them",
             Self::Upgrade => "an upgrade shows what can be added",
+            Self::AddAttachments => {
+                "an upgrade adds it, for good: programs that do not know it can then only read the repository"
+            }
         }
     }
 }

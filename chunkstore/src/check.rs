@@ -50,7 +50,7 @@ use refs::Refs;
 pub use repair::Repaired;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
-pub use trace::LostBackup;
+pub use trace::{LostAttachment, LostBackup};
 
 /// Findings that are kept; more are counted.
 const FINDINGS_MAX: usize = 4096;
@@ -185,6 +185,8 @@ pub struct Check {
     /// Keys of the records of damage that there were before anything was read.
     recorded_before: HashSet<String>,
     pages: u64,
+    /// Backups have attachments, and the repository has not got that feature.
+    lacks_attachments: bool,
 }
 
 impl Check {
@@ -212,10 +214,12 @@ impl Check {
             unsteady: BTreeSet::new(),
             recorded_before: HashSet::new(),
             pages: 0,
+            lacks_attachments: false,
         };
         let records = check.inventory.damage_records.iter();
         check.recorded_before = records.map(|record| record.key.clone()).collect();
         check.mark().await?;
+        check.look_for_features().await?;
         let absent = |pack: &&PackId| !check.inventory.packs.contains_key(*pack);
         check.gone = check.refs.packs().filter(absent).copied().collect();
         check.follow_stubs().await?;

@@ -6,6 +6,7 @@
 //! and what is left over, and never panics. Every encoder writes the one canonical form, so equal
 //! values give equal plaintext.
 
+pub(crate) mod attachment;
 pub(crate) mod damaged;
 pub(crate) mod feature;
 pub(crate) mod fields;
@@ -26,6 +27,7 @@ pub(crate) mod stub;
 #[cfg(test)]
 pub(crate) mod test_kit;
 
+pub use attachment::{Attachment, EMPTY_MAP};
 pub use damaged::Damaged;
 pub use feature::{Feature, FeatureName, FeatureNeed};
 pub use forgotten::Forgotten;

@@ -3,7 +3,9 @@
 
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::{BACKUP_ID_BYTES_MAX, VOLUME_KEY_BYTES_MAX, VOLUME_NAME_BYTES_MAX};
+use crate::limits::{
+    ATTACHMENT_NAME_BYTES_MAX, BACKUP_ID_BYTES_MAX, VOLUME_KEY_BYTES_MAX, VOLUME_NAME_BYTES_MAX,
+};
 use std::fmt;
 
 macro_rules! id {
@@ -221,6 +223,37 @@ impl BackupId {
 }
 
 impl fmt::Display for BackupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Names an attachment within its backup.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AttachmentName(String);
+
+impl AttachmentName {
+    /// Checks length and characters.
+    pub fn new(name: impl Into<String>) -> Result<Self> {
+        let name = name.into();
+        let fits = (1..=ATTACHMENT_NAME_BYTES_MAX as usize).contains(&name.len())
+            && !name.starts_with('.');
+        if fits && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) {
+            return Ok(Self(name));
+        }
+        let context = format!("use attachment name {name:?}");
+        Err(Error::new(ErrorKind::Usage, context, "not a name of an attachment").hint(format!(
+            "use 1 to {ATTACHMENT_NAME_BYTES_MAX} of the characters A-Z a-z 0-9 . _ -, not starting with a dot"
+        )))
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for AttachmentName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }

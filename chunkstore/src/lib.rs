@@ -121,6 +121,7 @@
 //!     labels: Default::default(),
 //!     degraded: Vec::new(),
 //!     copied_from: None,
+//!     attachments: Vec::new(),
 //! };
 //! let committed = writer.commit(manifest, &[data_pack.pack, map_pack.pack], &[]).await?;
 //! assert!(matches!(committed, Commit::Done(_)));
@@ -182,7 +183,7 @@ pub use check::Check;
 pub use chunk::is_zero;
 pub use error::{Error, ErrorKind, Result};
 pub use format::Manifest;
-pub use ids::{BackupId, ChunkId, PackId, RepositoryId, VolumeName, random_bytes};
+pub use ids::{AttachmentName, BackupId, ChunkId, PackId, RepositoryId, VolumeName, random_bytes};
 pub use keys::{Credential, Encryption, KdfCost, Keys};
 pub use map::{MapBuilder, MapReader, VolumeMap};
 pub use pack::{PackAllocator, PackBuilder, PackKind};

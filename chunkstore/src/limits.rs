@@ -71,6 +71,12 @@ pub const LABELS_MAX: u32 = 64;
 pub const LABEL_NAME_BYTES_MAX: u32 = 63;
 /// Longest label value, bytes.
 pub const LABEL_VALUE_BYTES_MAX: u32 = 255;
+/// Most attachments of a backup.
+pub const ATTACHMENTS_MAX: u32 = 16;
+/// Longest name of an attachment, bytes.
+pub const ATTACHMENT_NAME_BYTES_MAX: u32 = 63;
+/// Largest attachment, bytes.
+pub const ATTACHMENT_BYTES_MAX: u64 = 1 << 30;
 /// Longest name of a feature, bytes.
 pub const FEATURE_NAME_BYTES_MAX: u32 = 63;
 /// Most stubs that are followed for one location.

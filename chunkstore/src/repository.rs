@@ -26,7 +26,7 @@ pub(crate) use backups::before;
 pub use backups::{BackupEntry, NewestSeen, Recent};
 pub use base::BaseProblem;
 pub use condemned::{DamagedSet, read_damaged};
-pub use features::{AddedFeature, KNOWN_FEATURES, KnownFeature};
+pub use features::{ATTACHMENTS, AddedFeature, KNOWN_FEATURES, KnownFeature};
 pub use init::InitOptions;
 pub use objects::{PackTotals, SegmentInfo};
 pub use selector::TimePrefix;

@@ -111,9 +111,8 @@ impl Known {
         while let Some(record) = records.next().await {
             match record {
                 Ok(Some(ManifestRecord::Backup(manifest))) => {
-                    maps.extend(VolumeMap::of(repo, &manifest).ok());
-                    of_maps.push(manifest.volume.clone());
-                    of_maps.truncate(maps.len());
+                    maps.extend(VolumeMap::all_of(repo, &manifest).unwrap_or_default());
+                    of_maps.resize(maps.len(), manifest.volume.clone());
                 }
                 Ok(Some(ManifestRecord::Fence { .. }) | None) => {}
                 // it is as lost as one that is gone

@@ -5,13 +5,14 @@ use chrono::{DateTime, Utc};
 use chunkstore::format::names::AttemptName;
 use chunkstore::testkit::{fuzzing, golden};
 use chunkstore::{
-    BackupId, ChunkId, ChunkNo, ChunkSize, Compression, Credential, Encryption, KdfCost, Keys,
-    Location, Manifest, PackBuilder, PackId, PackKind, RepositoryId, Result, Sealer, VolumeName,
+    AttachmentName, BackupId, ChunkId, ChunkNo, ChunkSize, Compression, Credential, Encryption,
+    KdfCost, Keys, Location, Manifest, PackBuilder, PackId, PackKind, RepositoryId, Result, Sealer,
+    VolumeName,
     format::{
-        BackupStats, Blocker, Blockers, ChangeKind, Checkpoint, Child, Condemned, CondemnedList,
-        Damaged, Feature, FeatureName, FeatureNeed, Forgotten, FrontierPage, Lease, LeaseRole,
-        ManifestRecord, MapRoot, Page, ParentRef, RepositoryParams, SegmentRecord, SnapshotInfo,
-        SourceInfo, Stub, Verdict, Wrapping, encode_segment, names,
+        Attachment, BackupStats, Blocker, Blockers, ChangeKind, Checkpoint, Child, Condemned,
+        CondemnedList, Damaged, EMPTY_MAP, Feature, FeatureName, FeatureNeed, Forgotten,
+        FrontierPage, Lease, LeaseRole, ManifestRecord, MapRoot, Page, ParentRef, RepositoryParams,
+        SegmentRecord, SnapshotInfo, SourceInfo, Stub, Verdict, Wrapping, encode_segment, names,
     },
     ids::{GenerationId, KeyId, LeaseId, PageId, PlanDigest, SegmentId},
     keys::MasterKey,
@@ -238,7 +239,19 @@ fn manifest_value() -> Manifest {
         labels: [("a".to_owned(), "\u{e4}\n".to_owned())].into(),
         degraded: vec!["no list".into()],
         copied_from: None,
+        attachments: vec![
+            Attachment { name: attached("empty"), size_bytes: 0, map: EMPTY_MAP },
+            Attachment {
+                name: attached("manifest.json"),
+                size_bytes: 10_000,
+                map: MapRoot { depth: 1, root: Some(root()) },
+            },
+        ],
     }
+}
+
+fn attached(name: &str) -> AttachmentName {
+    must(AttachmentName::new(name))
 }
 
 #[test]
@@ -257,6 +270,7 @@ fn json_records() {
         labels: [].into(),
         degraded: vec![],
         copied_from: None,
+        attachments: Vec::new(),
         ..manifest_value()
     };
     let empty = ManifestRecord::Backup(Box::new(empty));

@@ -6,6 +6,7 @@ chunk ids, stubs of moved packs. It is slow and simple on purpose; its only use 
 
     reader.py REPOSITORY [--key-file FILE | --password TEXT] list
     reader.py REPOSITORY [...] restore VOLUME BACKUP_ID OUTPUT
+    reader.py REPOSITORY [...] attachment VOLUME BACKUP_ID NAME OUTPUT
     reader.py REPOSITORY check-packs
     reader.py DOCUMENT check-vectors
 """
@@ -284,9 +285,30 @@ class Repository:
             need(backup in readable, why)
         return list(found.values())
 
+    def find(self, volume, backup_id):
+        return next(b for b in self.backups() if b["volume"] == volume and b["backup_id"] == backup_id)
+
     def restore(self, volume, backup_id, output):
-        manifest = next(b for b in self.backups() if b["volume"] == volume and b["backup_id"] == backup_id)
-        size, depth, root = manifest["size_bytes"], manifest["map"]["depth"], manifest["map"]["root"]
+        manifest = self.find(volume, backup_id)
+        need(1 <= manifest["size_bytes"], "a volume of no bytes")
+        self.write(manifest["size_bytes"], manifest["map"], output)
+
+    def attachment(self, volume, backup_id, name, output):
+        found = self.find(volume, backup_id).get("attachments", [])
+        names = [a["name"] for a in found]
+        need(names == sorted(set(names)) and len(names) <= 16, "attachments: order or number")
+        attachment = found[names.index(name)]
+        size, where = attachment["size_bytes"], attachment["map"]
+        need(0 <= size <= 1 << 30, "attachment: size")
+        if size == 0:
+            need(where == {"depth": 1, "root": None}, "attachment: a map of nothing")
+            Path(output).write_bytes(b"")
+        else:
+            self.write(size, where, output)
+
+    def write(self, size, where, output):
+        """The bytes of a map, into a file."""
+        depth, root = where["depth"], where["root"]
         chunks = -(-size // self.chunk)
         need(depth >= 1 and self.fanout ** depth >= chunks and (depth == 1 or self.fanout ** (depth - 1) < chunks), "depth")
         if root is not None:
@@ -350,7 +372,7 @@ def main():
     p.add_argument("repository")
     p.add_argument("--key-file")
     p.add_argument("--password")
-    p.add_argument("command", choices=["list", "restore", "check-packs", "check-vectors"])
+    p.add_argument("command", choices=["list", "restore", "attachment", "check-packs", "check-vectors"])
     p.add_argument("rest", nargs="*")
     a = p.parse_args()
     try:
@@ -367,8 +389,10 @@ def main():
         if a.command == "list":
             for b in repo.backups():
                 print(json.dumps(b, sort_keys=True))
-        else:
+        elif a.command == "restore":
             repo.restore(*a.rest)
+        else:
+            repo.attachment(*a.rest)
     except Refused as e:
         sys.exit(f"refused: {e}")
 

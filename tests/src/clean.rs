@@ -2,7 +2,7 @@
 //! the collector's.
 
 use chunkstore::{
-    ChunkRef, Error, Location, PackId, Repository, Result, VolumeMap,
+    BackupEntry, ChunkRef, Error, Location, PackId, Repository, Result, VolumeMap,
     format::{SegmentIndex, SegmentLayout, SegmentOpener, Stub, names},
     map::{PageAt, ReadLimits, Visitor, reach},
 };
@@ -65,8 +65,8 @@ async fn resolve(
 pub async fn expect_clean(repo: &Repository, backups: usize, when: &str) {
     let (entries, problems) = repo.list_backups(None).await.expect("it can be read");
     assert!(problems.is_empty() && entries.len() == backups, "{when}: {entries:?} {problems:?}");
-    let maps: Vec<_> =
-        entries.iter().map(|b| VolumeMap::of(repo, &b.manifest).expect("it can be read")).collect();
+    let all = |b: &BackupEntry| VolumeMap::all_of(repo, &b.manifest).expect("it can be read");
+    let maps: Vec<_> = entries.iter().flat_map(all).collect();
     let mut places = Places::default();
     reach(repo, &maps, ReadLimits::default(), &mut places).await.expect("it can be read");
     let keys: Vec<_> = repo.store().list("").await.expect("it can be read");
@@ -100,7 +100,7 @@ pub async fn expect_clean(repo: &Repository, backups: usize, when: &str) {
         } else {
             let kind = key.split('/').next().expect("it can be read");
             let base = names::TOP_KEYS.contains(&kind) || kind == names::README_KEY;
-            let stays = base || ["keys", "forgotten", "packs", "moved"].contains(&kind);
+            let stays = base || ["keys", "forgotten", "packs", "moved", "features"].contains(&kind);
             assert!(stays, "{when}: {key} is left");
         }
     }

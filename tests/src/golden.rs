@@ -29,6 +29,8 @@ pub struct ExpectedBackup {
     pub size_bytes: u64,
     /// BLAKE3 of the volume, hex.
     pub blake3: String,
+    /// Its attachments: name, size, BLAKE3 in hex.
+    pub attachments: Vec<(String, u64, String)>,
 }
 
 impl ExpectedBackup {
@@ -48,7 +50,7 @@ impl ExpectedBackup {
 /// One of the golden repositories, or a copy of one.
 #[derive(Debug, Clone)]
 pub struct Golden {
-    /// `encrypted` or `plain`.
+    /// Of its directory.
     pub name: &'static str,
     /// Its directory.
     pub dir: PathBuf,
@@ -62,22 +64,32 @@ pub struct Golden {
 
 impl Golden {
     /// All of them, where they are in the source tree: not to be changed.
-    pub fn all() -> [Self; 3] {
+    pub fn all() -> [Self; 4] {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
         let text = std::fs::read(root.join("expected.json")).expect("read expected.json");
         let expected: Value = serde_json::from_slice(&text).expect("expected.json is JSON");
-        ["encrypted", "plain", "later"].map(|name| Self::of(&root, name, &expected[name]))
+        ["encrypted", "plain", "later", "attached"]
+            .map(|name| Self::of(&root, name, &expected[name]))
     }
 
     fn of(root: &Path, name: &'static str, expected: &Value) -> Self {
         let text = |value: &Value| value.as_str().expect("a text").to_owned();
         let number = |value: &Value| value.as_u64().expect("a number");
+        let attachment = |value: &Value| {
+            (text(&value["name"]), number(&value["size_bytes"]), text(&value["blake3"]))
+        };
         let backup = |value: &Value| ExpectedBackup {
             volume: text(&value["volume"]),
             backup_id: text(&value["backup_id"]),
             attempt: u32::try_from(number(&value["attempt"])).expect("an attempt"),
             size_bytes: number(&value["size_bytes"]),
             blake3: text(&value["blake3"]),
+            attachments: value["attachments"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(attachment)
+                .collect(),
         };
         let backups = expected["backups"].as_array().expect("a list");
         let mut backups: Vec<_> = backups.iter().map(backup).collect();
@@ -212,6 +224,7 @@ impl Library {
             volume_changed: false,
             compression: Compression::Zstd(3).into(),
             labels: BTreeMap::new(),
+            attachments: Vec::new(),
             memory: MemoryBudget { total_bytes: 256 << 20 },
             engine: EngineChoice::Auto,
             direct: DirectIo::Auto,

@@ -3,12 +3,13 @@
 
 use crate::work_dir;
 use chunkstore::{
-    BackupId, ChunkSize, CollectOptions, Compression, Credential, Encryption, InitOptions, KdfCost,
-    LeaseOptions, Repository, Result, Store, VolumeName, collect, format::SnapshotInfo,
-    map::ReadLimits, protocol::Collected,
+    AttachmentName, BackupId, ChunkSize, CollectOptions, Compression, Credential, Encryption,
+    InitOptions, KdfCost, LeaseOptions, Repository, Result, Store, VolumeName, collect,
+    format::SnapshotInfo, map::ReadLimits, protocol::Collected, repository::ATTACHMENTS,
 };
 use futures::TryStreamExt;
 use mover_changes::ChangeRequest;
+use mover_engine::ops::attachment::{AttachmentOptions, AttachmentTarget, write_attachment};
 use mover_engine::ops::backup::{AuditAmount, BackupOptions, BackupSummary, ParentChoice, backup};
 use mover_engine::ops::check::{CheckOptions, CheckReport, ReadData, check};
 use mover_engine::ops::restore::{RestoreOptions, RestoreSummary, RestoreTarget, restore};
@@ -151,6 +152,7 @@ impl Vault {
             volume_changed: self.volume_changes,
             compression: Compression::Zstd(1).into(),
             labels: BTreeMap::new(),
+            attachments: Vec::new(),
             memory: MEMORY,
             engine: EngineChoice::Blocking,
             direct: DirectIo::Never,
@@ -290,6 +292,36 @@ impl Vault {
             threads: Some(2),
         };
         verify(self.rt.handle(), &repo, options, &Progress::new(), &Cancel::new())
+    }
+
+    /// Adds the feature that backups with attachments need.
+    pub fn add_attachments(&self, objects: Arc<dyn ObjectStore>) {
+        let repo = self.open(objects).expect("it opens");
+        self.rt.block_on(repo.add_feature(ATTACHMENTS.name, "test")).expect("a feature is added");
+    }
+
+    /// An attachment of backup `id`, through a file.
+    pub fn attachment(
+        &self,
+        objects: Arc<dyn ObjectStore>,
+        id: &str,
+        name: &str,
+    ) -> Result<Vec<u8>> {
+        let repo = self.open(objects)?;
+        let manifest = self.rt.block_on(repo.find_backup(&format!("v@{id}")))?;
+        let target = self.path("attachment");
+        // of an earlier call
+        let _ = fs::remove_file(&target);
+        let options = AttachmentOptions {
+            name: AttachmentName::new(name)?,
+            target: AttachmentTarget::File(target.clone()),
+            lease: None,
+            memory: MEMORY,
+            threads: Some(2),
+        };
+        let (progress, cancel) = (Progress::new(), Cancel::new());
+        write_attachment(self.rt.handle(), &repo, &manifest, &options, &progress, &cancel)?;
+        Ok(fs::read(&target).expect("the file can be read"))
     }
 
     /// What backup `id` restores to, onto a file that is not there yet.

@@ -152,6 +152,7 @@ fn what_the_copies_say(source: &Vault, target: &Vault) {
             map: original.map,
             parent: original.parent.clone(),
             copied_from: None,
+            attachments: Vec::new(),
             ..copy.clone()
         };
         assert_eq!(same, *original);

@@ -83,6 +83,13 @@ fn the_second_reader_reads_the_golden_repositories() {
                 let args = ["restore", &backup.volume, &backup.backup_id, to];
                 reader.ok(&golden.dir, &access, &args);
                 backup.check(&target);
+                for (name, size, hash) in &backup.attachments {
+                    let args = ["attachment", &backup.volume, &backup.backup_id, name, to];
+                    reader.ok(&golden.dir, &access, &args);
+                    let bytes = std::fs::read(&target).unwrap();
+                    assert_eq!(bytes.len() as u64, *size, "{name}");
+                    assert_eq!(blake3::hash(&bytes).to_hex().as_str(), hash, "{name}");
+                }
             }
         }
         let packs = golden.objects().into_keys().filter(|key| is_pack(key)).count();
@@ -161,8 +168,11 @@ fn the_second_reader_refuses_damage_and_other_keys() {
         }
         assert!(!reader.run(&copy.dir, &[], &["check-packs"]).status.success());
         let target = work.path().join("volume.img");
-        let (volume, id) =
-            if golden.name == "later" { ("disk", "full") } else { ("moved", "twice") };
+        let (volume, id) = if ["later", "attached"].contains(&golden.name) {
+            ("disk", "full")
+        } else {
+            ("moved", "twice")
+        };
         let args = ["restore", volume, id, target.to_str().unwrap()];
         let ways = access(&golden);
         assert!(!reader.run(&copy.dir, &ways[0], &args).status.success());

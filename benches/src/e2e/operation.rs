@@ -171,6 +171,7 @@ impl Request {
             volume_changed: false,
             compression: parse_compression(&self.compression)?,
             labels: BTreeMap::new(),
+            attachments: Vec::new(),
             memory: MemoryBudget { total_bytes: self.memory_bytes },
             engine: self.engine.parse()?,
             direct: DirectIo::Auto,

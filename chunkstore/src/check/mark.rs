@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fetch::EntryAddr;
 use crate::format::names::pack_key;
 use crate::map::{PageAt, Visited, Visitor, VolumeMap, reach};
-use crate::repository::Repository;
+use crate::repository::{ATTACHMENTS, Repository};
 use crate::units::{ChunkNo, ChunkRef, Location};
 
 impl Check {
@@ -15,9 +15,9 @@ impl Check {
         let mut maps = Vec::with_capacity(self.inventory.backups.len());
         let mut kept = Vec::with_capacity(maps.capacity());
         for manifest in std::mem::take(&mut self.inventory.backups) {
-            match VolumeMap::of(&self.repo, &manifest) {
-                Ok(map) => {
-                    maps.push(map);
+            match VolumeMap::all_of(&self.repo, &manifest) {
+                Ok(all) => {
+                    maps.extend(all);
                     kept.push(manifest);
                 }
                 Err(e) if is_damage(&e) => {
@@ -33,6 +33,25 @@ impl Check {
         let (refs, damage, findings) = (&mut self.refs, &mut self.damage, &mut self.findings);
         let mut marker = Marker { repo, maps: &maps, pages, refs, damage, findings };
         self.pages = reach(repo, &maps, self.limits, &mut marker).await?.pages;
+        Ok(())
+    }
+
+    /// That the feature is there which keeps attachments from collectors that do not know them.
+    pub(super) async fn look_for_features(&mut self) -> Result<()> {
+        if self.inventory.backups.iter().all(|backup| backup.attachments.is_empty()) {
+            return Ok(());
+        }
+        match self.repo.has_feature(ATTACHMENTS.name).await {
+            Ok(there) => self.lacks_attachments = !there,
+            // one that is damaged is a record that was looked at
+            Err(e) if is_damage(&e) => {}
+            Err(e) => return Err(e),
+        }
+        if self.lacks_attachments {
+            let key = ATTACHMENTS.full_name()?.key();
+            let what = "it is gone, and backups have attachments, which a collection by a program that does not know them would delete";
+            self.findings.add(FindingKind::Record, key, what);
+        }
         Ok(())
     }
 }

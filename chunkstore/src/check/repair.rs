@@ -23,7 +23,7 @@ use crate::format::stub::{OldPlace, Stub};
 use crate::ids::{ChunkId, PackId, SegmentId};
 use crate::limits::{SEGMENT_HEADER_BYTES, SEGMENT_TRAILER_BYTES};
 use crate::pack::{EntryKind, PackKind};
-use crate::repository::{DamagedSet, Repository};
+use crate::repository::{ATTACHMENTS, DamagedSet, Repository};
 use crate::salvage::{directories, places};
 use crate::units::Location;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -41,8 +41,8 @@ const STEP_BYTES: u64 = 4 << 20;
 /// What was put right.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Repaired {
-    /// Objects that lie below no prefix and were written again: `format`, its copy, the text for
-    /// people.
+    /// Objects that were written again: `format`, its copy, the text for people, a feature that
+    /// backups need.
     pub base: u64,
     /// Stubs that were made anew, and useless ones that were removed.
     pub stubs: u64,
@@ -61,11 +61,16 @@ pub struct Repaired {
 }
 
 impl Check {
-    /// Writes `format`, its copy and the text for people again where they are gone or changed.
+    /// Writes `format`, its copy and the text for people again where they are gone or changed, and
+    /// the feature of attachments where it is gone.
     /// Refuses what a repair does altogether where a feature is unknown here.
     pub async fn repair_base(&self, repaired: &mut Repaired) -> Result<()> {
         self.repo.refuse_unknown_to_write("check and repair").await?;
         repaired.base += self.repo.repair_base().await?.len() as u64;
+        if self.lacks_attachments {
+            self.repo.add_feature(ATTACHMENTS.name, "check").await?;
+            repaired.base += 1;
+        }
         Ok(())
     }
 

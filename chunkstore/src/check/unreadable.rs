@@ -143,8 +143,12 @@ impl Check {
         Ok(collector.found)
     }
 
-    pub(super) fn maps(&self) -> Result<Vec<VolumeMap>> {
-        self.inventory.backups.iter().map(|m| VolumeMap::of(&self.repo, m)).collect()
+    fn maps(&self) -> Result<Vec<VolumeMap>> {
+        let mut maps = Vec::with_capacity(self.inventory.backups.len());
+        for manifest in &self.inventory.backups {
+            maps.extend(VolumeMap::all_of(&self.repo, manifest)?);
+        }
+        Ok(maps)
     }
 
     /// The stubs that lead into these packs, or to other stubs that do.

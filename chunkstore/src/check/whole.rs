@@ -13,6 +13,7 @@
 use super::Check;
 use super::repair::Repaired;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::attachment::Attachment;
 use crate::format::manifest::{Manifest, MapRoot};
 use crate::ids::{ChunkId, PackId};
 use crate::map::{
@@ -39,12 +40,20 @@ const TRIES: u32 = 3;
 /// A backup of which something is damaged.
 pub(super) struct Damaged<'a> {
     pub(super) manifest: &'a Manifest,
+    /// One at least.
+    pub(super) maps: Vec<DamagedMap<'a>>,
+}
+
+/// One of its maps.
+pub(super) struct DamagedMap<'a> {
+    /// Whose it is; `None`: the volume's.
+    pub(super) attachment: Option<&'a Attachment>,
     pub(super) map: VolumeMap,
     /// Chunks that cannot be read where the map says; ascending, merged.
     pub(super) chunks: Vec<Range<u64>>,
 }
 
-/// What is known of the damage of one backup.
+/// What is known of the damage of one map.
 #[derive(Default)]
 pub(super) struct Survey {
     /// Chunks of pages that stand nowhere else; ascending, merged.
@@ -124,11 +133,11 @@ impl Check {
         self.damage.loses(at, map.geometry().len(number))
     }
 
-    /// Looks for all that is damaged of a backup, and for what damaged pages refer to in packs that
+    /// Looks for all that is damaged of a map, and for what damaged pages refer to in packs that
     /// are not to be relied upon.
     pub(super) async fn survey(
         &self,
-        of: &Damaged<'_>,
+        of: &DamagedMap<'_>,
         unreliable: &HashSet<PackId>,
         salvage: &Arc<Salvage>,
     ) -> Result<Survey> {
@@ -199,8 +208,8 @@ impl Check {
         let (mut whole, mut notes) = (0, Vec::new());
         for of in &damaged {
             // nothing is written, not even a lease, where nothing can be done
-            let survey = Box::pin(self.survey(of, &HashSet::new(), &salvage)).await?;
-            if !survey.found {
+            let surveys = Box::pin(self.surveys(of, &HashSet::new(), &salvage)).await?;
+            if !surveys.iter().any(|survey| survey.found) {
                 continue;
             }
             match Box::pin(self.mend(of, lease, &salvage)).await? {
@@ -212,6 +221,20 @@ impl Check {
         notes.into_iter().for_each(|note| self.findings.note(note));
         repaired.backups += whole;
         Ok(whole > 0)
+    }
+
+    /// [`survey`](Self::survey) of each damaged map of a backup.
+    async fn surveys(
+        &self,
+        of: &Damaged<'_>,
+        unreliable: &HashSet<PackId>,
+        salvage: &Arc<Salvage>,
+    ) -> Result<Vec<Survey>> {
+        let mut surveys = Vec::with_capacity(of.maps.len());
+        for map in &of.maps {
+            surveys.push(self.survey(map, unreliable, salvage).await?);
+        }
+        Ok(surveys)
     }
 
     /// One backup, under a writer's lease. The inner error is a reason for which it is left as it
@@ -254,24 +277,39 @@ impl Check {
     ) -> Result<Result<(), String>> {
         let mut missing: HashSet<PackId> = HashSet::new();
         for _ in 0..TRIES {
-            let mut survey = self.survey(of, &missing, &salvage).await?;
+            let mut surveys = self.surveys(of, &missing, &salvage).await?;
             // what damaged pages refer to was kept by other backups, if at all
-            let packs: Vec<PackId> = survey.packs.iter().copied().collect();
+            let packs: BTreeSet<PackId> =
+                surveys.iter().flat_map(|survey| &survey.packs).copied().collect();
+            let packs: Vec<PackId> = packs.into_iter().collect();
             let unreliable = writer.confirm_packs(&packs).await?;
             if !unreliable.is_empty() {
                 missing.extend(unreliable);
-                survey = self.survey(of, &missing, &salvage).await?;
+                surveys = self.surveys(of, &missing, &salvage).await?;
             }
-            if !survey.found {
+            if !surveys.iter().any(|survey| survey.found) {
                 return Ok(Err("what was found elsewhere is being collected".into()));
             }
-            let (map, own, reused) = self.rebuild(of, &survey, &missing, &salvage).await?;
-            let root = |map: &MapRoot| map.root.map(|root| root.id);
-            if root(&map) != root(&of.manifest.map) {
-                let context = format!("make backup {} whole", of.manifest.name());
-                return Err(Error::new(ErrorKind::Bug, context, "its map has another id now"));
+            let (mut manifest, mut own) = (of.manifest.clone(), Vec::new());
+            let mut reused = BTreeSet::new();
+            for (damaged, survey) in of.maps.iter().zip(&surveys) {
+                let packs = (&mut own, &mut reused);
+                let map = self.rebuild(damaged, survey, &missing, &salvage, packs).await?;
+                let root = |map: &MapRoot| map.root.map(|root| root.id);
+                if root(&map) != root(damaged.map.root()) {
+                    let context = format!("make backup {} whole", of.manifest.name());
+                    let what = format!("the map of {} has another id now", damaged.map.name());
+                    return Err(Error::new(ErrorKind::Bug, context, what));
+                }
+                match damaged.attachment {
+                    None => manifest.map = map,
+                    Some(Attachment { name, .. }) => {
+                        let same = manifest.attachments.iter_mut().find(|a| a.name == *name);
+                        same.into_iter().for_each(|attachment| attachment.map = map);
+                    }
+                }
             }
-            let manifest = Manifest { map, ..of.manifest.clone() };
+            let reused: Vec<PackId> = reused.into_iter().collect();
             match writer.commit(manifest, &own, &reused).await? {
                 Commit::Done(_) | Commit::AlreadyDone(_) => return Ok(Ok(())),
                 Commit::StoreAgain { missing: gone } => missing.extend(gone),
@@ -287,14 +325,15 @@ impl Check {
         Ok(Err("collections were faster, again and again".into()))
     }
 
-    /// The map with good places, its packs, and the packs of others that it leads to anew.
+    /// The map with good places. Notes its packs, and the packs of others that it leads to anew.
     async fn rebuild(
         &self,
-        of: &Damaged<'_>,
+        of: &DamagedMap<'_>,
         survey: &Survey,
         missing: &HashSet<PackId>,
         salvage: &Arc<Salvage>,
-    ) -> Result<(MapRoot, Vec<PackId>, Vec<PackId>)> {
+        (own, reused): (&mut Vec<PackId>, &mut BTreeSet<PackId>),
+    ) -> Result<MapRoot> {
         let (keys, map) = (self.repo.keys(), &of.map);
         let ranges = without(&of.chunks, &survey.gone);
         let (fanout, geometry) = (map.fanout(), *map.geometry());
@@ -303,7 +342,6 @@ impl Check {
             MapBuilder::new(Arc::clone(keys), fanout, geometry, inherit.0, inherit.1)?;
         builder.renew(ranges.clone());
         let mut sink = PageSink::new(keys, *self.repo.id(), COMPRESSION, PACK_BYTES)?;
-        let (mut own, mut reused) = (Vec::new(), BTreeSet::new());
         let mut windows = self.windows(map, &ranges, salvage)?;
         while let Some((pages, of_window)) = windows.next().await? {
             if let Some(LostPage { error: Some(e), .. }) = windows.reader.take_lost().pop() {
@@ -325,12 +363,12 @@ impl Check {
                 }
                 builder.set_zero(&mut sink, next..range.end)?;
             }
-            self.put_finished(&mut sink, &mut own).await?;
+            self.put_finished(&mut sink, own).await?;
         }
         let root = builder.finish(&mut sink)?;
         sink.close()?;
-        self.put_finished(&mut sink, &mut own).await?;
-        Ok((root, own, reused.into_iter().collect()))
+        self.put_finished(&mut sink, own).await?;
+        Ok(root)
     }
 
     async fn put_finished(&self, sink: &mut PageSink, own: &mut Vec<PackId>) -> Result<()> {

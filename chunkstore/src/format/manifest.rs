@@ -3,13 +3,14 @@
 //! Creating a manifest is the only commit point of a backup. The attempt it belongs to stands in
 //! its object key *and* in its body.
 
+use super::attachment::{self, Attachment, AttachmentBody};
 use super::corrupt;
 use super::json::{self, Head, RefBody, backup_id, int63};
 use super::names::{AttemptName, parse_manifest_key};
 use super::record::{RecordKind, metadata_record};
 use super::repository::RepositoryParams;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{BackupId, RepositoryId, VolumeName};
+use crate::ids::{AttachmentName, BackupId, RepositoryId, VolumeName};
 use crate::limits::{
     LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_MAX, MAGIC_MANIFEST, MANIFEST_BYTES_MAX,
     MAP_DEPTH_MAX, VOLUME_BYTES_MAX,
@@ -57,6 +58,8 @@ pub struct Manifest {
     pub degraded: Vec<String>,
     /// Which backup of which repository it is a copy of; `None`: it was made here.
     pub copied_from: Option<CopiedFrom>,
+    /// Named blobs that belong to it, ascending by name, each name once.
+    pub attachments: Vec<Attachment>,
 }
 
 /// Where a copied backup came from. Volume and backup id are the copy's own. All else in its
@@ -243,12 +246,25 @@ struct Body {
     degraded: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     copied_from: Option<CopiedFrom>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    attachments: Vec<AttachmentBody>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct MapBody {
+pub(super) struct MapBody {
     depth: u8,
     root: Option<RefBody>,
+}
+
+impl MapBody {
+    pub(super) fn of(map: &MapRoot) -> Self {
+        Self { depth: map.depth, root: map.root.as_ref().map(RefBody::of) }
+    }
+
+    pub(super) fn root(&self, what: &str) -> Result<MapRoot> {
+        let root = self.root.map(|r| r.page_ref(what)).transpose()?;
+        Ok(MapRoot { depth: self.depth, root })
+    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -309,6 +325,17 @@ impl Manifest {
         BackupOrder { ordered: self.ordered, backup_id: &self.backup_id, attempt: self.attempt }
     }
 
+    /// The attachment of that name.
+    pub fn attachment(&self, name: &AttachmentName) -> Option<&Attachment> {
+        self.attachments.iter().find(|attachment| attachment.name == *name)
+    }
+
+    /// The roots of its maps: that of the volume, then those of the attachments.
+    pub(crate) fn roots(&self) -> Vec<Option<PageRef>> {
+        let attached = self.attachments.iter().map(|attachment| attachment.map.root);
+        std::iter::once(self.map.root).chain(attached).collect()
+    }
+
     /// Size and chunks of its volume; refuses a map whose depth is not that of this size.
     pub fn geometry(&self, params: &RepositoryParams) -> Result<Geometry> {
         let what = self.object_key();
@@ -330,7 +357,7 @@ impl Manifest {
         if !(1..=MAP_DEPTH_MAX).contains(&self.map.depth) {
             return Some(format!("a map of {} levels is not possible", self.map.depth));
         }
-        label_problem(&self.labels)
+        label_problem(&self.labels).or_else(|| attachment::problem(&self.attachments))
     }
 
     fn body(&self) -> Body {
@@ -339,7 +366,7 @@ impl Manifest {
             volume: self.volume.as_str().into(),
             attempt: self.attempt,
             size_bytes: self.size_bytes,
-            map: MapBody { depth: self.map.depth, root: self.map.root.as_ref().map(RefBody::of) },
+            map: MapBody::of(&self.map),
             parent: self.parent.as_ref().map(ParentRef::to_body),
             snapshot: self.snapshot.clone(),
             source: self.source.clone(),
@@ -352,6 +379,7 @@ impl Manifest {
             labels: self.labels.clone(),
             degraded: self.degraded.clone(),
             copied_from: self.copied_from.clone(),
+            attachments: self.attachments.iter().map(AttachmentBody::of).collect(),
         }
     }
 
@@ -362,13 +390,14 @@ impl Manifest {
         {
             return Err(corrupt(what, "it is of another backup than its object key says"));
         }
-        let root = body.map.root.map(|r| r.page_ref(what)).transpose()?;
+        let attachments =
+            body.attachments.iter().map(|a| a.attachment(what)).collect::<Result<_>>()?;
         let manifest = Self {
             volume: name.volume.clone(),
             backup_id: name.backup_id.clone(),
             attempt: name.attempt,
             size_bytes: body.size_bytes,
-            map: MapRoot { depth: body.map.depth, root },
+            map: body.map.root(what)?,
             parent: body.parent.map(|p| p.parent_ref(what)).transpose()?,
             snapshot: body.snapshot,
             source: body.source,
@@ -381,6 +410,7 @@ impl Manifest {
             labels: body.labels,
             degraded: body.degraded,
             copied_from: body.copied_from,
+            attachments,
         };
         match manifest.problem() {
             None => Ok(manifest),

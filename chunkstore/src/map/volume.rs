@@ -1,6 +1,7 @@
 //! What a manifest says of a map, and the arithmetic of its pages.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::format::attachment::Attachment;
 use crate::format::manifest::{Manifest, MapRoot};
 use crate::repository::Repository;
 use crate::units::{Geometry, map_depth, page_span};
@@ -26,6 +27,36 @@ impl VolumeMap {
             Error::new(ErrorKind::Corrupt, format!("read the map of {name}"), e.to_string())
         })?;
         Self::new(manifest.map, geometry, params.page_fanout, &name)
+    }
+
+    /// The map of an attachment of a backup; `None` if it has no bytes. A depth that does not fit its
+    /// size is refused.
+    pub fn of_attachment(
+        repo: &Repository,
+        manifest: &Manifest,
+        attachment: &Attachment,
+    ) -> Result<Option<Self>> {
+        if attachment.size_bytes == 0 {
+            return Ok(None);
+        }
+        let params = repo.params();
+        let Manifest { backup_id, volume, .. } = manifest;
+        let name =
+            format!("attachment {} of backup {backup_id} of volume {volume}", attachment.name);
+        let geometry = Geometry::new(attachment.size_bytes, params.chunk).map_err(|e| {
+            Error::new(ErrorKind::Corrupt, format!("read the map of {name}"), e.to_string())
+        })?;
+        Self::new(attachment.map, geometry, params.page_fanout, &name).map(Some)
+    }
+
+    /// All maps of a backup: that of its volume, then those of its attachments. Whoever asks what a
+    /// backup refers to has to follow all of them.
+    pub fn all_of(repo: &Repository, manifest: &Manifest) -> Result<Vec<Self>> {
+        let mut maps = vec![Self::of(repo, manifest)?];
+        for attachment in &manifest.attachments {
+            maps.extend(Self::of_attachment(repo, manifest, attachment)?);
+        }
+        Ok(maps)
     }
 
     /// From its parts; `name` is what messages call it. A depth that does not fit the size is

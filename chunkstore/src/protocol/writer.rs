@@ -123,7 +123,7 @@ pub struct Writer {
     warnings: Vec<String>,
     timing: timing::Timing,
     /// What was locked already.
-    locked: locking::LockedMap,
+    locked: locking::LockedMaps,
     /// A manifest may still come to be.
     in_doubt: bool,
     /// The manifest key is taken by a backup: nothing can be committed under this lease any more.
@@ -276,6 +276,9 @@ impl Writer {
             {
                 // a feature may have been added since the lease was made
                 self.repo.refuse_unknown_to_write(look::BACK_UP).await?;
+                if !manifest.attachments.is_empty() {
+                    self.repo.refuse_without_attachments(look::BACK_UP).await?;
+                }
                 let manifest = self.timed(&manifest, seen).await?;
                 match self.create_manifest(&manifest).await? {
                     // 7
@@ -325,7 +328,7 @@ impl Writer {
                         ErrorKind::AlreadyExists,
                         format!("commit backup {name} in {}", self.repo.store().url()),
                         format!(
-                            "a backup of that name was committed {}, with other content or of another snapshot",
+                            "a backup of that name was committed {}, with other content, other attachments or of another snapshot",
                             there.finished
                         ),
                     )
@@ -433,6 +436,8 @@ fn same_content(a: &Manifest, b: &Manifest) -> bool {
         && root(a) == root(b)
         // a later delta is matched by it
         && a.snapshot.id == b.snapshot.id
+        // what is attached may be collected anew by each of two runs, and say another time
+        && a.attachments.iter().map(|a| &a.name).eq(b.attachments.iter().map(|b| &b.name))
 }
 
 /// Refusals are certain; everything else may hide a write.

@@ -9,6 +9,7 @@
 //! features that are unknown here, for the words.
 
 use super::{RECORD_OVERHEAD, Repository};
+use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::corrupt;
 use crate::format::feature::{Feature, FeatureName, FeatureNeed};
@@ -31,8 +32,16 @@ pub struct KnownFeature {
     pub since: &'static str,
 }
 
-/// The features that this version knows. There are none yet: format version 1 has all of it.
-pub const KNOWN_FEATURES: &[KnownFeature] = &[];
+/// Backups may have attachments. A collector that does not know it would take them for garbage.
+pub const ATTACHMENTS: KnownFeature = KnownFeature {
+    name: "attachments",
+    need: FeatureNeed::Write,
+    about: "backups have named blobs beside their volume",
+    since: "mover 0.1.0",
+};
+
+/// The features that this version knows; format version 1 has all else.
+pub const KNOWN_FEATURES: &[KnownFeature] = &[ATTACHMENTS];
 
 /// How an attempt to add a feature ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +53,7 @@ pub enum AddedFeature {
 }
 
 impl KnownFeature {
-    fn full_name(&self) -> Result<FeatureName> {
+    pub(crate) fn full_name(&self) -> Result<FeatureName> {
         FeatureName::new(self.need, self.name)
     }
 }
@@ -86,6 +95,19 @@ impl Repository {
             return Ok(false);
         }
         self.read_feature(&name).await.map(|_| true)
+    }
+
+    /// Refuses to store attachments where the repository has not got the feature. To be asked before
+    /// anything is moved, and before the manifest that names them. `doing`: "back up into".
+    ///
+    /// Errors: `Usage`, and what the store says.
+    pub async fn refuse_without_attachments(&self, doing: &str) -> Result<()> {
+        if self.has_feature(ATTACHMENTS.name).await? {
+            return Ok(());
+        }
+        let what = "the repository has not got the feature \"attachments\"";
+        Err(Error::new(ErrorKind::Usage, self.context(doing), what)
+            .hint(Advice::AddAttachments.words()))
     }
 
     /// Adds a feature, for good: programs that do not know it will refuse this repository. Errors:

@@ -40,6 +40,7 @@ fn backup(volume: &str, id: &str, finished: DateTime<Utc>, labels: &[(&str, &str
         labels: labels.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect(),
         degraded: Vec::new(),
         copied_from: None,
+        attachments: Vec::new(),
     };
     BackupEntry { manifest, stored: finished }
 }

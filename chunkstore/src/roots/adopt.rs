@@ -73,6 +73,7 @@ pub async fn adopt(
             "made of a found root, without its manifest: name, size and times are not those of the backup that was lost".into(),
         ],
         copied_from: None,
+        attachments: Vec::new(),
     };
     let options = WriterOptions {
         volume,

@@ -117,6 +117,7 @@ pub fn manifest(volume_name: &str, id: &str, content: u8) -> Manifest {
         labels: BTreeMap::new(),
         degraded: Vec::new(),
         copied_from: None,
+        attachments: Vec::new(),
     }
 }
 

@@ -7,6 +7,7 @@
 //! Must not: know which operation it works for; decide inside a stage what the plan has decided.
 
 pub(crate) mod assemble;
+pub(crate) mod attach;
 pub(crate) mod backup_source;
 pub(crate) mod bounds;
 pub(crate) mod checkpoint;

@@ -12,6 +12,7 @@
 //! | back up a device or an image | [`ops::backup::backup`] |
 //! | foretell what that would read, send and cost | [`ops::backup::forecast`] |
 //! | write a backup, or a range of it, back | [`ops::restore::restore`] |
+//! | write an attachment of a backup out | [`ops::attachment::write_attachment`] |
 //! | compare a backup with a device | [`ops::verify::verify`] |
 //! | serve backups to clients of NBD | [`ops::serve::serve`] |
 //! | read a backup at any offset | [`reading::view::BackupView`] |

@@ -1,6 +1,7 @@
 //! The operations, one function each. They are made of `ingest` and `reading`, and none of them
 //! names another.
 
+pub mod attachment;
 pub mod backup;
 pub mod check;
 pub mod copy;

@@ -90,18 +90,28 @@ pub(crate) enum OnDamage {
     GoOn,
 }
 
-/// A reader of a backup's map, with the path to the first wanted chunk read: a wrong or missing
+/// All bytes of one map.
+pub(crate) fn scope_of_map(repo: &Repository, map: &VolumeMap, limits: &Limits) -> PlanScope {
+    let geometry = *map.geometry();
+    PlanScope {
+        geometry,
+        want: 0..geometry.size_bytes(),
+        entry_chunks: repo.params().entry_chunks,
+        batch_bytes_max: limits.batch_bytes_max(),
+    }
+}
+
+/// A reader of one of a backup's maps, with the path to the first wanted chunk read: a wrong or missing
 /// root shows here.
 pub(crate) fn map_reader(
     run: RunContext<'_>,
     repo: &Arc<Repository>,
-    manifest: &Manifest,
+    map: VolumeMap,
     limits: &Limits,
     scope: &PlanScope,
     salvage: &Arc<Salvage>,
     damage: OnDamage,
 ) -> Result<MapReader> {
-    let map = VolumeMap::of(repo, manifest)?;
     let root = map.root().root;
     let mut reader = MapReader::with_limits(Arc::clone(repo), map, limits.map_reads())?;
     reader.salvage_with(salvage);

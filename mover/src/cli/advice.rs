@@ -43,6 +43,9 @@ pub(super) fn words(advice: Advice) -> &'static str {
              mover restore --repo URL VOLUME@latest FILE     writes the newest one of a volume into a new file"
         }
         Advice::Upgrade => "`mover upgrade` shows what can be added",
+        Advice::AddAttachments => {
+            "`mover upgrade --add attachments` adds it, for good: programs that do not know it can then only read the repository"
+        }
         Advice::RenameVolume => "choose another one with --volume",
     }
 }

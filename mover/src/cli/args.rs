@@ -271,6 +271,7 @@ Examples:
   mover backup /dev/vg0/db --volume db --plan --price-file prices.json
   mover backup /dev/vg0/db --volume db --snapshot s1 --deadline 2h --max-upload 100GiB
   mover backup /dev/vg0/db --volume db --repo s3://locked-bucket/db --retain-for 30d
+  mover backup /dev/vg0/db --volume db --attach manifest.json=/tmp/manifest.json
   mover backup disk.img --volume db --changed-blocks changed.json --base-snapshot s1 --snapshot s2
   mover backup /dev/sdb --volume db --changes-url https://tracker:8443/prod/db-s2 --base-snapshot s1 --snapshot s2
   mover backup 'nbd+unix:///vda?socket=/run/vm.sock' --volume db --nbd-bitmap b1 --base-snapshot s1 \\
@@ -295,6 +296,9 @@ pub(crate) struct BackupArgs {
     /// Note on the backup, NAME=VALUE. May be repeated
     #[arg(long, env = "MOVER_LABEL", value_name = "NAME=VALUE", action = ArgAction::Append)]
     pub(crate) label: Vec<String>,
+    /// Keep this file with the backup under a name, as `manifest.json=/tmp/m.json`. May be repeated
+    #[arg(long, env = "MOVER_ATTACH", value_name = "NAME=FILE", action = ArgAction::Append)]
+    pub(crate) attach: Vec<String>,
     /// How much of what a list does not name is read and compared: a number of chunks, a share such
     /// as 1%, all, or off. Both ends of the volume are always looked at [default: 32]
     #[arg(long, env = "MOVER_AUDIT", value_name = "AMOUNT")]

@@ -17,9 +17,11 @@ use super::args::{
 };
 use crate::cgroup::CgroupLimits;
 use chunkstore::{
-    Compression, Error, ErrorKind, Result, format::check_labels, store::TransferLimits,
+    AttachmentName, Compression, Error, ErrorKind, Result, format::check_labels,
+    store::TransferLimits,
 };
 use mover_engine::ingest::CompressionChoice;
+use mover_engine::ops::backup::AttachmentSource;
 use mover_engine::run::MemoryBudget;
 use mover_engine::sizes::parse_rate;
 use mover_engine::volume::device::DirectIo;
@@ -393,6 +395,21 @@ pub(crate) fn parse_labels(texts: &[String]) -> Result<BTreeMap<String, String>>
     }
     check_labels(&labels)?;
     Ok(labels)
+}
+
+/// `NAME=FILE` each.
+pub(crate) fn parse_attachments(texts: &[String]) -> Result<Vec<AttachmentSource>> {
+    let parse = |text: &String| {
+        let (name, path) =
+            text.split_once('=').filter(|(_, path)| !path.is_empty()).ok_or_else(|| {
+                let context = format!("use --attach {text:?}");
+                Error::new(ErrorKind::Usage, context, "it is no name and file with = between them")
+                    .hint("write it like manifest.json=/tmp/manifest.json")
+            })?;
+        let name = AttachmentName::new(name).map_err(|e| e.within("use --attach"))?;
+        Ok(AttachmentSource { name, path: path.into() })
+    };
+    texts.iter().filter(|t| !t.is_empty()).map(parse).collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::output::one_line;
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use chunkstore::{
     Encryption, Manifest,
-    format::{BackupStats, CopiedFrom, KeyInfo, SnapshotInfo, SourceInfo},
+    format::{Attachment, BackupStats, CopiedFrom, KeyInfo, SnapshotInfo, SourceInfo},
     store::time_span,
 };
 use mover_engine::sizes::show_bytes;
@@ -40,6 +40,23 @@ pub(crate) struct BackupView<'a> {
     degraded: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     copied_from: Option<&'a CopiedFrom>,
+    attachments: Vec<AttachmentView<'a>>,
+}
+
+/// One of its attachments.
+#[derive(Debug, Serialize)]
+struct AttachmentView<'a> {
+    name: &'a str,
+    size_bytes: u64,
+    map_root: Option<String>,
+}
+
+impl<'a> AttachmentView<'a> {
+    fn of(attachment: &'a Attachment) -> Self {
+        let Attachment { name, size_bytes, map } = attachment;
+        let map_root = map.root.map(|root| root.id.to_hex());
+        Self { name: name.as_str(), size_bytes: *size_bytes, map_root }
+    }
 }
 
 impl<'a> BackupView<'a> {
@@ -65,6 +82,7 @@ impl<'a> BackupView<'a> {
             labels: &m.labels,
             degraded: &m.degraded,
             copied_from: m.copied_from.as_ref(),
+            attachments: m.attachments.iter().map(AttachmentView::of).collect(),
         }
     }
 
@@ -235,6 +253,9 @@ pub(crate) fn backup_page(m: &Manifest) -> String {
     if let Some(from) = &m.copied_from {
         let (repository, time) = (from.repository_id.to_hex(), human_time(&from.time));
         page.line("copied", &format!("from repository {repository}, {time}"));
+    }
+    for Attachment { name, size_bytes, .. } in &m.attachments {
+        page.line("attachment", &format!("{name}, {}", exact(*size_bytes)));
     }
     for (name, value) in &m.labels {
         page.line("label", &format!("{name}={value}"));

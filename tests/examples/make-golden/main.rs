@@ -10,13 +10,14 @@ mod repository;
 
 use chunkstore::testkit::golden;
 use chunkstore::{
-    ChunkNo, Credential, Encryption, Manifest, PackId,
+    AttachmentName, ChunkNo, Credential, Encryption, Manifest, PackId,
     format::{
-        Blocker, Blockers, Checkpoint, Condemned, CondemnedList, Damaged, Feature, FeatureName,
-        FeatureNeed, Forgotten, FrontierPage, Lease, LeaseRole, ManifestRecord, ParentRef, Stub,
-        Verdict, names,
+        Attachment, Blocker, Blockers, Checkpoint, Condemned, CondemnedList, Damaged, EMPTY_MAP,
+        Feature, FeatureName, FeatureNeed, Forgotten, FrontierPage, Lease, LeaseRole,
+        ManifestRecord, ParentRef, Stub, Verdict, names,
     },
     ids::{DamageId, GenerationId, LeaseId},
+    repository::ATTACHMENTS,
 };
 use repository::{Builder, CHUNK_BYTES, Image};
 use serde_json::json;
@@ -44,6 +45,7 @@ fn main() {
         ("encrypted", Encryption::Aes256Gcm, fill as fn(&mut Builder) -> Made),
         ("plain", Encryption::None, fill),
         ("later", Encryption::Aes256Gcm, later),
+        ("attached", Encryption::Aes256Gcm, attached),
     ];
     for (name, encryption, fill) in repositories {
         let encrypted = encryption == Encryption::Aes256Gcm;
@@ -74,13 +76,22 @@ fn write(path: &Path, bytes: &[u8]) {
 }
 
 fn expectation(manifest: &Manifest, image: &Image) -> serde_json::Value {
-    json!({
+    let mut expected = json!({
         "volume": manifest.volume.as_str(),
         "backup_id": manifest.backup_id.as_str(),
         "attempt": manifest.attempt,
         "size_bytes": manifest.size_bytes,
         "blake3": blake3::hash(&image.bytes()).to_hex().as_str(),
-    })
+    });
+    if !manifest.attachments.is_empty() {
+        let of = |(name, image): (&'static str, Option<Image>)| {
+            let bytes = image.map_or_else(Vec::new, |image| image.bytes());
+            let hash = blake3::hash(&bytes).to_hex();
+            json!({ "name": name, "size_bytes": bytes.len(), "blake3": hash.as_str() })
+        };
+        expected["attachments"] = attached_images().map(of).into();
+    }
+    expected
 }
 
 type Made = Vec<(Manifest, Image)>;
@@ -119,6 +130,44 @@ fn later(made: &mut Builder) -> Made {
         since: "mover 7.0".into(),
         added: made.time(),
         tool: "make-golden 7".into(),
+    };
+    put!(made, feature, name.key(), feature);
+    backups
+}
+
+/// What is attached: of two leaves, of nothing, of zeros.
+fn attached_images() -> [(&'static str, Option<Image>); 3] {
+    let mut catalogue = Image::new(20 * CHUNK + 77);
+    [0, 1, 20].into_iter().for_each(|chunk| catalogue.set(chunk, &format!("attached {chunk}")));
+    [("csi-snapshots.json", Some(catalogue)), ("empty", None), ("zero", Some(Image::new(5000)))]
+}
+
+/// A backup with attachments beside two without.
+fn attached(made: &mut Builder) -> Made {
+    let mut backups = full_and_incremental(made).0;
+    let attachments = attached_images().map(|(name, image)| {
+        let (size_bytes, map) = match image {
+            None => (0, EMPTY_MAP),
+            Some(image) => {
+                let refs = made.store(&image);
+                (image.size_bytes, made.map(&image.geometry(), &refs).0)
+            }
+        };
+        Attachment { name: AttachmentName::new(name).expect("a name"), size_bytes, map }
+    });
+    let mut image = Image::new(3 * CHUNK);
+    image.set(1, "app");
+    let refs = made.store(&image);
+    let (map, _) = made.map(&image.geometry(), &refs);
+    made.attachments = attachments.into();
+    backups.push((made.commit(("app", "attached", 0), image.size_bytes, map, None), image));
+    let name = FeatureName::new(FeatureNeed::Write, ATTACHMENTS.name).expect("a name");
+    let feature = Feature {
+        name: name.clone(),
+        about: ATTACHMENTS.about.into(),
+        since: ATTACHMENTS.since.into(),
+        added: made.time(),
+        tool: TOOL.into(),
     };
     put!(made, feature, name.key(), feature);
     backups

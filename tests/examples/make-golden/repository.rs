@@ -8,8 +8,9 @@ use chunkstore::{
     KdfCost, Keys, Location, Manifest, PackBuilder, PackId, PackKind, RepositoryId, Sealer,
     VolumeName,
     format::{
-        BackupStats, ChangeKind, Child, ManifestRecord, MapRoot, Page, ParentRef, RepositoryParams,
-        SegmentRecord, SnapshotInfo, SourceInfo, Stub, Wrapping, encode_segment, names,
+        Attachment, BackupStats, ChangeKind, Child, ManifestRecord, MapRoot, Page, ParentRef,
+        RepositoryParams, SegmentRecord, SnapshotInfo, SourceInfo, Stub, Wrapping, encode_segment,
+        names,
     },
     ids::{KeyId, PageId, SegmentId},
     keys::MasterKey,
@@ -79,6 +80,8 @@ pub(crate) struct Builder {
     chunks: HashMap<ChunkId, Location>,
     plain: HashMap<ChunkId, Vec<u8>>,
     pages: HashMap<PageId, Location>,
+    /// What the next backup has besides its volume.
+    pub(crate) attachments: Vec<Attachment>,
 }
 
 impl Builder {
@@ -99,6 +102,7 @@ impl Builder {
             chunks: HashMap::new(),
             plain: HashMap::new(),
             pages: HashMap::new(),
+            attachments: Vec::new(),
         };
         made.put_format();
         made
@@ -299,6 +303,7 @@ impl Builder {
             labels: [("purpose".to_owned(), "golden \u{2713}".to_owned())].into(),
             degraded: Vec::new(),
             copied_from: None,
+            attachments: std::mem::take(&mut self.attachments),
         };
         let key = manifest.object_key();
         let record = ManifestRecord::Backup(Box::new(manifest.clone()));

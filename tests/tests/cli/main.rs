@@ -2,6 +2,7 @@
 //! input.
 
 mod another_disk;
+mod attachments;
 mod bad_input;
 mod bounds;
 mod check;

@@ -3,6 +3,7 @@ use crate::error::ErrorKind;
 use crate::format::record::{RecordPlace, RecordSeal, seal_record};
 use crate::ids::{PackId, PageId, RepositoryId};
 use crate::keys::{Encryption, Keys, MasterKey};
+use crate::limits::{ATTACHMENT_BYTES_MAX, ATTACHMENTS_MAX};
 use crate::units::{ChunkSize, Location};
 use proptest::prelude::*;
 
@@ -47,6 +48,7 @@ fn manifest() -> Manifest {
         labels: [("app".to_owned(), "db".to_owned())].into(),
         degraded: vec!["the list was refused".into()],
         copied_from: None,
+        attachments: Vec::new(),
     }
 }
 
@@ -319,6 +321,7 @@ fn any_manifest() -> impl Strategy<Value = Manifest> {
                     labels,
                     degraded,
                     copied_from: None,
+                    attachments: Vec::new(),
                 })
             },
         )
@@ -332,5 +335,80 @@ proptest! {
         let record = backup(manifest);
         let bytes = record.encode(&keys, &REPOSITORY, &key).unwrap();
         prop_assert_eq!(ManifestRecord::decode(&keys, &REPOSITORY, &key, &bytes).unwrap(), record);
+    }
+}
+
+fn attachment(name: &str, size_bytes: u64, depth: u8, root: bool) -> Attachment {
+    let name = AttachmentName::new(name).unwrap();
+    let root = manifest().map.root.filter(|_| root);
+    Attachment { name, size_bytes, map: MapRoot { depth, root } }
+}
+
+#[test]
+fn attachments_round_trip_and_stand_in_their_order() {
+    let keys = keys(Encryption::Aes256Gcm);
+    let key = manifest().object_key();
+    let name = |n: u32| format!("{n:063}");
+    let most: Vec<_> = (0..ATTACHMENTS_MAX)
+        .map(|n| attachment(&name(n), ATTACHMENT_BYTES_MAX, MAP_DEPTH_MAX, true))
+        .collect();
+    let full = (0..LABELS_MAX).map(|i| (format!("{i:063}"), "x".repeat(255))).collect();
+    let few = vec![attachment("B", 7, 1, false), attachment("a", 0, 1, false)];
+    for (attachments, labels) in
+        [(Vec::new(), full), (most.clone(), manifest().labels), (few, manifest().labels)]
+    {
+        let record = backup(Manifest { attachments, labels, ..manifest() });
+        let bytes = record.encode(&keys, &REPOSITORY, &key).unwrap();
+        assert_eq!(ManifestRecord::decode(&keys, &REPOSITORY, &key, &bytes).unwrap(), record);
+    }
+    // as much of both as is possible at a time
+    let full = (0..LABELS_MAX).map(|i| (format!("{i:063}"), "x".repeat(255))).collect();
+    let record = backup(Manifest { attachments: most.clone(), labels: full, ..manifest() });
+    record.encode(&keys, &REPOSITORY, &key).unwrap();
+    let one_more = attachment(&name(ATTACHMENTS_MAX), 1, 1, false);
+    for wrong in [
+        most.iter().cloned().chain([one_more]).collect(),
+        vec![attachment("b", 1, 1, true), attachment("a", 1, 1, true)],
+        vec![attachment("a", 1, 1, true), attachment("a", 1, 1, true)],
+        vec![attachment("a", ATTACHMENT_BYTES_MAX + 1, 1, true)],
+        vec![attachment("a", 0, 1, true)],
+        vec![attachment("a", 0, 2, false)],
+        vec![attachment("a", 1, 0, true)],
+    ] {
+        let record = backup(Manifest { attachments: wrong, ..manifest() });
+        let e = record.encode(&keys, &REPOSITORY, &key).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Usage, "{e}");
+    }
+}
+
+#[test]
+fn attachments_that_are_none_are_refused() {
+    let keys = keys(Encryption::Aes256Gcm);
+    let key = manifest().object_key();
+    let decoded = |attachments: serde_json::Value| {
+        let mut body = serde_json::to_value(manifest()).unwrap();
+        let members = body.as_object_mut().unwrap();
+        members.insert("type".into(), "backup".into());
+        members.insert("format".into(), 1.into());
+        members.insert("attachments".into(), attachments);
+        let body = serde_json::to_vec(&body).unwrap();
+        let bytes = ManifestRecord::seal_body(&body, &keys, &REPOSITORY, &key, &[1; 32]).unwrap();
+        ManifestRecord::decode(&keys, &REPOSITORY, &key, &bytes).map_err(|e| e.kind())
+    };
+    let map = serde_json::json!({"depth": 1, "root": null});
+    let of = |name: &str, size: i64| serde_json::json!([{"name": name, "size_bytes": size, "map": map, "later": 1}]);
+    decoded(of("a", 5)).unwrap();
+    for wrong in [
+        serde_json::Value::Null,
+        of("", 5),
+        of(".a", 5),
+        of("a/b", 5),
+        of(&"a".repeat(64), 5),
+        of("a", -1),
+        of("a", 1 << 31),
+        serde_json::json!([{"name": "a", "map": map}]),
+        serde_json::json!([{"name": "a", "size_bytes": 5}]),
+    ] {
+        assert_eq!(decoded(wrong.clone()).unwrap_err(), ErrorKind::Corrupt, "{wrong}");
     }
 }

@@ -174,7 +174,7 @@ async fn locked_backups(
             let Some(retention) = retention else { return Ok(None) };
             Ok::<_, Error>(match repo.read_manifest(&name).await? {
                 Some(ManifestRecord::Backup(manifest)) => {
-                    Some((retention, VolumeMap::of(repo, &manifest)?))
+                    Some((retention, VolumeMap::all_of(repo, &manifest)?))
                 }
                 Some(ManifestRecord::Fence { .. }) | None => None,
             })
@@ -183,7 +183,12 @@ async fn locked_backups(
     let mut found = Vec::new();
     while let Some(answer) = answers.next().await {
         match answer {
-            Ok(backup) => found.extend(backup),
+            Ok(backup) => {
+                let maps = backup.into_iter().flat_map(|(retention, maps)| {
+                    maps.into_iter().map(move |map| (retention, map))
+                });
+                found.extend(maps);
+            }
             Err(e) => trouble(e)?,
         }
     }

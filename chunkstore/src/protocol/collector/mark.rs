@@ -166,13 +166,14 @@ impl Mark {
                 (name, record)
             })
             .buffered(IN_FLIGHT);
-        let (mut maps, mut of_maps) = (Vec::new(), Vec::new());
+        let (mut maps, mut of_maps, mut backups) = (Vec::new(), Vec::new(), 0);
         while let Some((name, record)) = records.next().await {
             match record.map_err(|e| blind(e, &name, &mut self.unreadable))? {
                 Some(ManifestRecord::Backup(manifest)) => {
-                    let map = VolumeMap::of(repo, &manifest);
-                    maps.push(map.map_err(|e| blind(e, &name, &mut self.unreadable))?);
-                    of_maps.push(name.clone());
+                    let all = VolumeMap::all_of(repo, &manifest);
+                    maps.extend(all.map_err(|e| blind(e, &name, &mut self.unreadable))?);
+                    of_maps.resize(maps.len(), name.clone());
+                    backups += 1;
                 }
                 Some(ManifestRecord::Fence { .. }) => {}
                 // another collection that had recorded it as forgotten removed it, and nothing else
@@ -182,7 +183,7 @@ impl Mark {
             }
             self.seen.insert(name);
         }
-        self.backups += maps.len() as u64;
+        self.backups += backups;
         let Self { live, walked, unreadable, .. } = self;
         let mut marker = Marker { live, walked, maps: &maps, of_maps, unreadable };
         let reached = reach(repo, &maps, limits, &mut marker).await?;

@@ -43,15 +43,15 @@ impl Writer {
         reused_packs: &[PackId],
     ) -> Result<bool> {
         let Some(policy) = self.repo.store().retain_policy() else { return Ok(true) };
-        let root = manifest.map.root.map(|root| root.id);
-        if self.locked == Some(root) {
+        let roots = locked_roots(manifest);
+        if self.locked.as_ref() == Some(&roots) {
             return Ok(true);
         }
         let named = own_packs.iter().chain(reused_packs).chain(&self.carried);
         match lock_all(&self.repo, policy, manifest, named).await {
             Ok(Extended { objects, extended }) => {
                 tracing::info!("{objects} objects are locked, {extended} longer than before");
-                self.locked = Some(root);
+                self.locked = Some(roots);
                 Ok(true)
             }
             Err(e) if e.kind() == ErrorKind::Missing && self.lease.look().await?.is_none() => {
@@ -100,16 +100,21 @@ async fn lock_all(
         needs.add(*pack, policy.retention);
     }
     if policy.inherited == Inherited::Now {
-        let map = VolumeMap::of(repo, manifest)?;
-        needs.add_map(repo, map, ReadLimits::default(), policy.retention, &mut Err).await?;
+        for map in VolumeMap::all_of(repo, manifest)? {
+            needs.add_map(repo, map, ReadLimits::default(), policy.retention, &mut Err).await?;
+        }
     }
     let mut done = retain_packs(repo, needs, &mut Err).await?;
     done.add(retain_base(repo, policy.retention).await?);
     Ok(done)
 }
 
-/// The map whose packs were locked: `None` inside for one of nothing but zeros.
-pub(super) type LockedMap = Option<Option<PageId>>;
+/// The maps whose packs were locked, by their roots: `None` inside for one of nothing but zeros.
+pub(super) type LockedMaps = Option<Vec<Option<PageId>>>;
+
+fn locked_roots(manifest: &Manifest) -> Vec<Option<PageId>> {
+    manifest.roots().into_iter().map(|root| root.map(|root| root.id)).collect()
+}
 
 #[cfg(test)]
 mod tests {

@@ -105,6 +105,7 @@ fn manifest_record(root: PageRef) -> ManifestRecord {
         labels: [("a".to_owned(), "b".to_owned())].into(),
         degraded: vec![],
         copied_from: None,
+        attachments: Vec::new(),
     }))
 }
 

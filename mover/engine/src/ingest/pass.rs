@@ -28,7 +28,7 @@ use chunkstore::{
     ChunkNo, Compression, Error, ErrorKind, Geometry, MapBuilder, MapReader, PackAllocator,
     PackBuilder, PackId, PackKind, Repository, Result, Sealer, VolumeMap,
     dedup::RunTable,
-    format::Checkpoint,
+    format::{Attachment, Checkpoint},
     map::{Inherit, PageSink, ReadLimits},
     protocol::Checkpointer,
 };
@@ -100,6 +100,8 @@ pub(crate) struct PassDone {
     pub(crate) compression: CompressionUsed,
     /// Packs that this pass stored.
     pub(crate) own_packs: Vec<PackId>,
+    /// What was stored besides, once it is: see `attach`.
+    pub(crate) attachments: Vec<Attachment>,
 }
 
 struct Stages {
@@ -121,7 +123,17 @@ impl Pass<'_> {
                 (Some(assembled), Some(read), Some(seal)) => {
                     let own_packs = uploads.take_packs();
                     let (engine, compression) = (s.engine, s.compression);
-                    Ok(PassDone { assembled, engine, read, seal, upload, compression, own_packs })
+                    let attachments = Vec::new();
+                    Ok(PassDone {
+                        assembled,
+                        engine,
+                        read,
+                        seal,
+                        upload,
+                        compression,
+                        own_packs,
+                        attachments,
+                    })
                 }
                 _ => Err(Error::new(ErrorKind::Bug, "end the run", "a stage left no result")),
             }

@@ -6,6 +6,7 @@
 //! the question to the own lease of a run that ends, which has a bound of its own. A stop that comes
 //! before there is a plan says no share of what is kept: without a plan it is not known.
 
+use super::attach::{AttachedDone, Attaching, AttachmentInput};
 use super::bounds::Bounds;
 use super::checkpoint::CheckpointSchedule;
 use super::compression::CompressionChoice;
@@ -39,6 +40,9 @@ pub(crate) trait StoringJob {
 
     /// The source of the bytes.
     fn input(&self) -> Input<'_>;
+
+    /// What belongs to the backup besides its volume, ascending by name.
+    fn attachments(&self) -> Vec<AttachmentInput<'_>>;
 
     /// The run goes on from a checkpoint that fits.
     fn goes_on(&mut self, _rounds: &mut Rounds<'_>, _from: &Checkpoint) -> Result<()> {
@@ -129,7 +133,8 @@ impl Rounds<'_> {
             let (plan, lost) = job.plan(self)?;
             let from = self.resume_point(job, &missing, &lost);
             let from = from.map_err(|e| self.stopped(job, e, &plan))?;
-            let done = match self.pass(job, &plan, from.as_ref(), &missing) {
+            let stored = self.pass(job, &plan, from.as_ref(), &missing);
+            let done = match stored.and_then(|done| self.attach(job, done, &missing)) {
                 Err(e) if e.kind() == ErrorKind::Fenced => {
                     let reason = self.run.wait_to_begin(self.writer.begin_anew());
                     // the lease that knew how far it was is gone
@@ -203,7 +208,7 @@ impl Rounds<'_> {
         let left = left.as_ref().unwrap_or(plan);
         self.resumed = from.map(|_| Resumed::of(plan.read_bytes, left.read_bytes));
         self.moved = true;
-        self.show(plan, left);
+        self.show(plan, left, job.attachments().iter().map(|a| a.size_bytes).sum());
         let RunContext { rt, cancel, progress } = self.run;
         let mut packs = self.writer.condemned().clone();
         packs.extend(missing);
@@ -242,10 +247,42 @@ impl Rounds<'_> {
         .run()
     }
 
-    /// Sets the counters to where a pass begins; a repeated one begins anew.
-    fn show(&self, plan: &BackupPlan, left: &BackupPlan) {
+    /// Stores what is attached, after the volume.
+    fn attach(
+        &mut self,
+        job: &dyn StoringJob,
+        mut done: PassDone,
+        missing: &HashSet<PackId>,
+    ) -> Result<PassDone> {
+        let inputs = job.attachments();
+        if inputs.is_empty() {
+            return Ok(done);
+        }
+        let attaching = Attaching {
+            run: self.run,
+            repo: self.repo,
+            writer: &self.writer,
+            bounds: &self.bounds,
+            compression: self.how.compression,
+            limit_read: self.how.limit_read,
+            meter: self.meter.as_ref(),
+            missing,
+        };
+        let AttachedDone { attachments, own_packs, reused, upload, pages } =
+            attaching.all(&inputs, &mut self.warnings)?;
+        done.attachments = attachments;
+        done.own_packs.extend(own_packs);
+        done.assembled.reused.extend(reused);
+        done.upload.add(&upload);
+        done.assembled.pages += pages;
+        Ok(done)
+    }
+
+    /// Sets the counters to where a pass begins; a repeated one begins anew. `attached`: bytes that
+    /// are stored besides.
+    fn show(&self, plan: &BackupPlan, left: &BackupPlan, attached: u64) {
         let p = self.run.progress;
-        p.total_bytes.set(plan.read_bytes);
+        p.total_bytes.set(plan.read_bytes + attached);
         p.done_bytes.set(plan.read_bytes - left.read_bytes);
         // what needs no reading is known now
         p.zero_bytes.set(plan.zero_bytes);

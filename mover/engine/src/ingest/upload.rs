@@ -89,6 +89,16 @@ pub(crate) struct UploadStats {
     pub(crate) wait: Duration,
 }
 
+impl UploadStats {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.packs += other.packs;
+        self.segments += other.segments;
+        self.bytes += other.bytes;
+        self.checkpoints += other.checkpoints;
+        self.wait += other.wait;
+    }
+}
+
 impl Uploads {
     pub(crate) fn new(
         repo: &Arc<Repository>,

@@ -5,6 +5,7 @@
 //! data, put the segment, check the packs of others that were reused, create the manifest, give the
 //! lease back. The stages of moving the data are files of this folder.
 
+mod attach;
 mod audit;
 mod forecast;
 mod ladder;
@@ -16,6 +17,7 @@ mod same;
 mod stdin;
 mod summary;
 
+pub use attach::{AttachmentSource, check_attachments};
 pub use audit::{AuditAmount, Audited};
 pub use forecast::{
     Forecast, LookedAt, ReadForecast, RequestForecast, Spread, TimeForecast, forecast,
@@ -23,9 +25,10 @@ pub use forecast::{
 pub use ladder::read_given;
 pub use options::BackupOptions;
 pub use parent::ParentChoice;
-pub use summary::{BackupOutcome, BackupSummary, Waits};
+pub use summary::{AttachmentSummary, BackupOutcome, BackupSummary, Waits};
 
 use crate::ingest::LEASE_SECONDS;
+use crate::ingest::attach::AttachmentInput;
 use crate::ingest::pass::{Input, PassDone};
 use crate::ingest::read_throttle::ReadThrottle;
 use crate::ingest::rounds::{self, How, Left, Rounds};
@@ -115,8 +118,9 @@ struct Job<'a> {
 impl Job<'_> {
     fn complete(&mut self, rounds: &mut Rounds<'_>) -> Result<BackupSummary> {
         if let Some(there) = parent::already_done(self.options, &rounds.writer) {
+            let otherwise = attach::check_there(&self.prepared.attached, &there)?;
             rounds.run.wait(rounds.writer.lock_committed(&there))?;
-            let warnings = rounds.warnings.clone();
+            let warnings = rounds.warnings.iter().cloned().chain(otherwise).collect();
             return Ok(BackupSummary::already_done(there, warnings, self.begun.elapsed()));
         }
         let committed = rounds.commit(self)?;
@@ -170,6 +174,10 @@ impl rounds::StoringJob for Job<'_> {
         Input::Device { source: &self.prepared.source, engine: self.options.engine }
     }
 
+    fn attachments(&self) -> Vec<AttachmentInput<'_>> {
+        self.prepared.attached.iter().map(|attached| attached.input()).collect()
+    }
+
     fn goes_on(&mut self, rounds: &mut Rounds<'_>, from: &Checkpoint) -> Result<()> {
         let began = rounds.run.wait(async { Ok(rounds.writer.began(from).await) })?;
         let late = resume::overtaken(&self.known, &rounds.writer, began);
@@ -185,6 +193,7 @@ impl rounds::StoringJob for Job<'_> {
         done: &PassDone,
     ) -> Result<Manifest> {
         self.prepared.note_writes();
+        self.prepared.attached.iter().try_for_each(attach::Attached::refuse_written)?;
         let manifest = self.manifest_of(&rounds.writer, plan, done);
         same::check_content(self.options, &manifest, &self.known)?;
         self.last_stats = Some(manifest.stats);

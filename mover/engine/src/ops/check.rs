@@ -107,7 +107,7 @@ impl CheckReport {
             ),
         };
         let error = Error::new(ErrorKind::Corrupt, format!("check {}", repo.store().url()), detail);
-        let waits = self.lost.iter().any(|lost| lost.elsewhere_bytes > 0);
+        let waits = self.lost.iter().any(|lost| lost.all_elsewhere_bytes() > 0);
         if !self.repairs && (waits || !self.elsewhere.is_empty()) {
             let words = Advice::MakeWhole.words();
             return Err(error.hint(format!("some of it is stored elsewhere: {words}")));
@@ -206,8 +206,7 @@ impl CheckRun<'_> {
                 Ok(left) => lost = left,
             }
         }
-        let nothing_lost = |l: &LostBackup| l.ranges.is_some() && l.bytes == 0;
-        let (elsewhere, lost) = lost.into_iter().partition(nothing_lost);
+        let (elsewhere, lost) = lost.into_iter().partition(LostBackup::lost_nothing);
         Ok(CheckReport {
             figures: check.figures(),
             read_packs,

@@ -36,7 +36,9 @@ use crate::run::{Cancel, Phase, Progress, RunContext};
 use crate::volume::device::{Source, Target, TargetOptions};
 use crate::volume::io::{Arena, Engine};
 use chunkstore::salvage::Salvage;
-use chunkstore::{Advice, Error, ErrorKind, Manifest, MapReader, Repository, Result, Setting};
+use chunkstore::{
+    Advice, Error, ErrorKind, Manifest, MapReader, Repository, Result, Setting, VolumeMap,
+};
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -157,7 +159,8 @@ impl Job<'_> {
 
     fn map_reader_for(&self, damage: OnDamage) -> Result<MapReader> {
         let Self { limits, scope, salvage, .. } = self;
-        map_reader(self.run, self.repo, self.manifest, limits, scope, salvage, damage)
+        let map = VolumeMap::of(self.repo, self.manifest)?;
+        map_reader(self.run, self.repo, map, limits, scope, salvage, damage)
     }
 
     /// Where damage is collected, if the run is to go on after it.

@@ -13,13 +13,15 @@ use crate::reading::compare::{Compared, compare_device, longer_file, may_be_old}
 use crate::reading::damage::Damage;
 use crate::reading::limits::{LimitLine, Limits, OutputKind};
 use crate::reading::pipeline::{self, Destination, ReadingFigures, Run};
-use crate::reading::{OnDamage, Reading, SalvagedParts, find, map_reader, salvage, scope_of};
+use crate::reading::{
+    OnDamage, Reading, SalvagedParts, find, map_reader, salvage, scope_of, scope_of_map,
+};
 use crate::run::threads::cores;
 use crate::run::{Cancel, Phase, Progress, RunContext};
 use crate::volume::device::{DeviceKind, Source, SourceOptions};
 use chunkstore::salvage::Salvage;
 use chunkstore::{
-    Error, ErrorKind, Manifest, MapReader, Repository, Result, Setting,
+    Error, ErrorKind, Manifest, MapReader, Repository, Result, Setting, VolumeMap,
     format::{ChangeKind, SourceInfo},
     store::RequestCounts,
 };
@@ -43,6 +45,8 @@ pub struct VerifySummary {
     pub device: Option<String>,
     /// Size of the device; what lies behind the volume was not looked at.
     pub device_bytes: Option<u64>,
+    /// Of the backup: bytes of its attachments that were checked, besides the volume.
+    pub attachment_bytes: u64,
     /// Bytes of chunks that were checked.
     pub checked_bytes: u64,
     /// Chunks of the backup's data that were checked, repeated ones once for each place.
@@ -94,7 +98,11 @@ pub fn verify(
     let limits = Limits::plan(options.memory, repo.params(), output, threads)?;
     let scope = scope_of(repo, &manifest, None, &limits)?;
     let reading = Reading::begin(context, repo, &manifest, options.lease.clone())?;
-    progress.total_bytes.set(manifest.size_bytes);
+    let attached = match &source {
+        Some(_) => 0,
+        None => manifest.attachments.iter().map(|attachment| attachment.size_bytes).sum(),
+    };
+    progress.total_bytes.set(manifest.size_bytes + attached);
     progress.set_phase(Phase::Verifying);
     let salvage = Arc::new(Salvage::new(repo));
     let run = Run { context, repo, scope: &scope, limits: &limits, salvage: &salvage };
@@ -115,7 +123,8 @@ pub fn verify(
 
 fn reader_of(run: &Run<'_>, manifest: &Manifest, damage: OnDamage) -> Result<MapReader> {
     let Run { context, repo, scope, limits, salvage } = *run;
-    map_reader(context, repo, manifest, limits, scope, salvage, damage)
+    let map = VolumeMap::of(repo, manifest)?;
+    map_reader(context, repo, map, limits, scope, salvage, damage)
 }
 
 /// Reads and checks everything that a restore would.
@@ -131,15 +140,28 @@ fn data(run: &Run<'_>, manifest: &Manifest) -> Result<VerifySummary> {
         (Err(e), Ok(())) => return Err(e),
     };
     let mut summary = VerifySummary::new(manifest, run.limits);
-    let ReadingFigures { fetch, open, .. } = figures;
-    let get = crate::reading::get;
-    summary.checked_bytes = open.plain_bytes;
-    summary.chunks = open.chunks;
-    summary.zero_bytes = get(&fetch.zero_bytes);
-    summary.fetched_bytes = get(&fetch.read_bytes);
-    summary.reads = get(&fetch.reads);
-    summary.pages = get(&fetch.pages);
+    summary.add(&figures);
+    for attachment in &manifest.attachments {
+        let Some(map) = VolumeMap::of_attachment(run.repo, manifest, attachment)? else { continue };
+        let damaged = |e: Error| {
+            e.within(format!("verify attachment {}", attachment.name))
+                .hint("the volume itself is whole, and can be restored")
+        };
+        summary.add(&attached(run, map).map_err(damaged)?);
+        summary.attachment_bytes += attachment.size_bytes;
+    }
     Ok(summary)
+}
+
+/// Reads and checks all of an attachment.
+fn attached(run: &Run<'_>, map: VolumeMap) -> Result<ReadingFigures> {
+    let Run { context, repo, limits, salvage, .. } = *run;
+    let scope = scope_of_map(repo, &map, limits);
+    let reader = map_reader(context, repo, map, limits, &scope, salvage, OnDamage::GoOn)?;
+    let damage = Arc::new(Damage::default());
+    let run = Run { scope: &scope, ..*run };
+    let figures = pipeline::run(run, reader, Destination::Check(Arc::clone(&damage)));
+    damage.take_first().map_or(figures, Err)
 }
 
 /// Compares a device with the map.
@@ -205,6 +227,16 @@ fn why_it_may(manifest: &Manifest) -> String {
 }
 
 impl VerifySummary {
+    fn add(&mut self, ReadingFigures { fetch, open, .. }: &ReadingFigures) {
+        let get = crate::reading::get;
+        self.checked_bytes += open.plain_bytes;
+        self.chunks += open.chunks;
+        self.zero_bytes += get(&fetch.zero_bytes);
+        self.fetched_bytes += get(&fetch.read_bytes);
+        self.reads += get(&fetch.reads);
+        self.pages += get(&fetch.pages);
+    }
+
     fn new(manifest: &Manifest, limits: &Limits) -> Self {
         Self {
             backup_id: manifest.backup_id.to_string(),
@@ -212,6 +244,7 @@ impl VerifySummary {
             volume_bytes: manifest.size_bytes,
             device: None,
             device_bytes: None,
+            attachment_bytes: 0,
             checked_bytes: 0,
             chunks: 0,
             zero_bytes: 0,

@@ -155,15 +155,12 @@ pub(crate) fn out_in_order(
 }
 
 /// Finds out all that is damaged of what a run reads, and looks for it elsewhere: for a run that
-/// stopped at damage and can be made again. True: something was found, and nothing is lost.
-pub(crate) fn find_all(run: Run<'_>, reader: MapReader) -> Result<bool> {
+/// stopped at damage and can be made again. True: something is lost.
+pub(crate) fn loses_any(run: Run<'_>, reader: MapReader) -> Result<bool> {
     let damage = Arc::new(Damage::default());
     match pipeline::run(run, reader, Destination::Check(Arc::clone(&damage))) {
-        Ok(_) => {
-            let found = run.salvage.salvaged() != Salvaged::default();
-            Ok(found && damage.take_first().is_none())
-        }
-        Err(e) if Damage::is(&e) => Ok(false),
+        Ok(_) => Ok(damage.take_first().is_some()),
+        Err(e) if Damage::is(&e) => Ok(true),
         Err(e) => Err(e),
     }
 }

@@ -103,16 +103,25 @@ pub(crate) struct StatsArgs {
     pub(crate) volume: Option<String>,
 }
 
-/// Show all that is known about one backup.
+/// Show all that is known about one backup, or write out one of its attachments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   mover show db@latest
   mover show db@snap-7
-  mover show 3f2a --json | jq .stats")]
+  mover show 3f2a --json | jq .stats
+  mover show db@latest --attachment manifest.json > manifest.json")]
 pub(crate) struct ShowArgs {
     #[command(flatten)]
     pub(crate) backup: BackupArg,
+    /// Write the bytes of this attachment to stdout, and nothing else
+    #[arg(long, env = "MOVER_ATTACHMENT", value_name = "NAME")]
+    pub(crate) attachment: Option<String>,
+    /// Write the attachment to this file, in the place of one that is there
+    #[arg(long, env = "MOVER_OUTPUT", value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) reading: ReadingArgs,
 }
 
 /// Check a backup, in the repository or against a device.

@@ -5,7 +5,7 @@ use super::super::context::{Context, host, tool};
 use super::super::metrics::Reads;
 use super::super::repository;
 use super::super::retain::retain_policy;
-use super::super::settings::{Resources, parse_compression, parse_labels};
+use super::super::settings::{Resources, parse_attachments, parse_compression, parse_labels};
 use super::super::sources;
 use super::super::summary::backup_text;
 use super::super::table::Page;
@@ -15,7 +15,9 @@ use chunkstore::{
     BackupId, Error, ErrorKind, Result, Store, VolumeName, format::SnapshotInfo,
     store::RequestCounts,
 };
-use mover_engine::ops::backup::{AuditAmount, BackupOptions, ParentChoice, backup as run};
+use mover_engine::ops::backup::{
+    AuditAmount, BackupOptions, ParentChoice, backup as run, check_attachments,
+};
 use mover_engine::run::Progress;
 use mover_engine::run::quota::Quota;
 use mover_engine::sizes::{parse_rate, parse_size, parse_time, show_bytes};
@@ -45,6 +47,7 @@ pub(crate) fn backup(ctx: &Context, args: BackupArgs) -> Result<()> {
         };
         return Err(Error::caused(kind, format!("open {}", options.source.display()), e));
     }
+    check_attachments(&options.attachments)?;
     if let Some(volume) = &options.volume {
         ctx.telemetry.set_volume(volume.as_str());
     }
@@ -198,6 +201,7 @@ fn options(ctx: &Context, args: BackupArgs) -> Result<BackupOptions> {
         volume_changed: args.volume_changed,
         compression: parse_compression(&args.storing.compression)?,
         labels: parse_labels(&args.label)?,
+        attachments: parse_attachments(&args.attach)?,
         memory: resources.memory,
         engine: resources.engine,
         direct: resources.direct,

@@ -1,13 +1,24 @@
 //! `list`, `show`, `diff`: what there is, without its data.
 
-use super::super::args::{BackupArg, DiffArgs, ListArgs, ShowArgs};
+use super::super::args::{BackupArg, DiffArgs, ListArgs, ReadingArgs, ShowArgs};
 use super::super::context::Context;
 use super::super::listing::{backup_table, has_labels, short_ids};
+use super::super::metrics::Reads;
 use super::super::repository;
-use super::super::table::{BackupView, backup_page};
+use super::super::settings::Resources;
+use super::super::table::{BackupView, Page, backup_page};
+use super::super::watch::Watch;
+use super::restore::lease;
 use chunkstore::repository::TimePrefix;
-use chunkstore::{Advice, Error, ErrorKind, Manifest, Repository, Result, VolumeName};
+use chunkstore::{
+    Advice, AttachmentName, Error, ErrorKind, Manifest, Repository, Result, VolumeName,
+};
+use mover_engine::ops::attachment::{AttachmentOptions, AttachmentTarget, write_attachment};
+use mover_engine::run::Progress;
+use mover_engine::sizes::show_bytes;
+use serde_json::json;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 pub(crate) fn list(ctx: &Context, args: &ListArgs) -> Result<()> {
     let volume =
@@ -101,12 +112,65 @@ pub(super) fn find(ctx: &Context, repository: &Repository, named: &BackupArg) ->
 }
 
 pub(crate) fn show(ctx: &Context, args: &ShowArgs) -> Result<()> {
+    let output = args.output.as_ref().filter(|path| !path.as_os_str().is_empty());
+    let name = args.attachment.as_deref().filter(|name| !name.is_empty());
+    let name = name.map(AttachmentName::new).transpose()?;
+    if output.is_some() && name.is_none() {
+        let what = "it is for an attachment, and none is named";
+        return Err(Error::new(ErrorKind::Usage, "use --output", what)
+            .hint("name one with --attachment; MOVER_OUTPUT counts too"));
+    }
+    if name.is_some() && output.is_none() {
+        if ctx.settings.output.stdout_is_terminal {
+            let context = "write an attachment to stdout";
+            return Err(Error::new(ErrorKind::Usage, context, "it is a terminal")
+                .hint("send it into a pipe, or give a file with --output"));
+        }
+        ctx.output.reserve_stdout();
+    }
     let repository = repository::open(ctx)?;
     let manifest = find(ctx, &repository, &args.backup)?;
+    if let Some(name) = name {
+        let target = match output {
+            Some(path) => AttachmentTarget::File(path.clone()),
+            None => AttachmentTarget::Stdout,
+        };
+        return attachment(ctx, &repository, &manifest, name, target, &args.reading);
+    }
     if ctx.settings.output.json {
         return ctx.output.result_json(&BackupView::of(&manifest));
     }
     ctx.output.result(&backup_page(&manifest))
+}
+
+fn attachment(
+    ctx: &Context,
+    repository: &Arc<Repository>,
+    manifest: &Manifest,
+    name: AttachmentName,
+    target: AttachmentTarget,
+    reading: &ReadingArgs,
+) -> Result<()> {
+    let Resources { memory, threads, .. } = ctx.settings.resources;
+    let lease = lease(reading);
+    let options = AttachmentOptions { name, target, lease, memory, threads };
+    let progress = Progress::new();
+    let watch = Watch::start(ctx, &progress, Reads::Store, repository.store());
+    let done =
+        write_attachment(ctx.runtime()?, repository, manifest, &options, &progress, &ctx.cancel);
+    drop(watch);
+    for warning in done? {
+        ctx.output.warn(&warning);
+    }
+    let AttachmentTarget::File(path) = &options.target else { return Ok(()) };
+    let size_bytes = manifest.attachment(&options.name).map_or(0, |a| a.size_bytes);
+    let mut page = Page::default();
+    page.line("attachment", options.name.as_str());
+    page.line("size", &show_bytes(size_bytes));
+    page.line("file", &path.display().to_string());
+    let (name, path) = (options.name.as_str(), path.display().to_string());
+    let line = json!({ "attachment": name, "size_bytes": size_bytes, "file": path });
+    ctx.output.summary(&page.0, &line)
 }
 
 pub(crate) fn diff(ctx: &Context, args: &DiffArgs) -> Result<()> {

@@ -9,7 +9,7 @@ use super::super::watch::Watch;
 use super::restore::lease;
 use chunkstore::{
     Error, ErrorKind, Result,
-    check::{Finding, LostBackup, Repaired},
+    check::{Finding, LostAttachment, LostBackup, Repaired},
 };
 use mover_engine::ops::check::{CheckOptions, CheckReport, ReadData, check as run_check};
 use mover_engine::run::Progress;
@@ -89,9 +89,11 @@ fn show(ctx: &Context, report: &CheckReport) -> Result<()> {
             ctx.output.result(&lost_text(lost))?;
         }
     }
-    for LostBackup { name, elsewhere_bytes: bytes, .. } in
-        report.elsewhere.iter().chain(&report.lost).filter(|lost| lost.elsewhere_bytes > 0)
-    {
+    for backup in report.elsewhere.iter().chain(&report.lost) {
+        let (name, bytes) = (&backup.name, &backup.all_elsewhere_bytes());
+        if *bytes == 0 {
+            continue;
+        }
         let (volume, id) = (name.volume.as_str(), name.backup_id.as_str());
         if json {
             let line = json!({
@@ -126,7 +128,14 @@ fn lost_json(lost: &LostBackup) -> Value {
         "bytes": lost.ranges.as_ref().map(|_| lost.bytes),
         "ranges": ranges,
         "more_ranges": lost.more,
+        "attachments": lost_attachments(lost)
+            .map(|a| json!({ "name": a.name.as_str(), "bytes": a.bytes }))
+            .collect::<Vec<_>>(),
     })
+}
+
+fn lost_attachments(lost: &LostBackup) -> impl Iterator<Item = &LostAttachment> {
+    lost.attachments.iter().filter(|attachment| attachment.bytes > 0)
 }
 
 fn lost_text(lost: &LostBackup) -> String {
@@ -134,14 +143,19 @@ fn lost_text(lost: &LostBackup) -> String {
     let Some(ranges) = &lost.ranges else {
         return format!("lost      {backup}: all of it, its manifest cannot be read\n");
     };
-    let mut text =
-        format!("lost      {backup}: {} in {} ranges\n", show_bytes(lost.bytes), ranges.len());
+    let mut text = match lost.bytes {
+        0 => format!("lost      {backup}: nothing of the volume, which can be restored\n"),
+        bytes => format!("lost      {backup}: {} in {} ranges\n", show_bytes(bytes), ranges.len()),
+    };
     for range in ranges.iter().take(SHOWN_MAX) {
         text.push_str(&format!("          offset {} +{}\n", range.start, range.end - range.start));
     }
     if ranges.len() > SHOWN_MAX {
         let more = ranges.len() - SHOWN_MAX;
         text.push_str(&format!("          and {more} more, which --json lists\n"));
+    }
+    for LostAttachment { name, bytes, .. } in lost_attachments(lost) {
+        text.push_str(&format!("          attachment {name}: {}\n", show_bytes(*bytes)));
     }
     text
 }

@@ -1,7 +1,7 @@
 //! The request of a backup, and the one that the program makes when it is asked for nothing but a
 //! source.
 
-use super::{AuditAmount, ParentChoice};
+use super::{AttachmentSource, AuditAmount, ParentChoice};
 use crate::ingest::CompressionChoice;
 use crate::run::quota::Quota;
 use crate::run::{MemoryBudget, host, tool};
@@ -38,6 +38,8 @@ pub struct BackupOptions {
     pub compression: CompressionChoice,
     /// Kept in the manifest.
     pub labels: BTreeMap<String, String>,
+    /// Files that are kept with the backup, by name.
+    pub attachments: Vec<AttachmentSource>,
     /// Bound on memory.
     pub memory: MemoryBudget,
     /// Which engine reads the device.
@@ -77,6 +79,7 @@ impl BackupOptions {
             volume_changed: false,
             compression: CompressionChoice::Auto,
             labels: BTreeMap::new(),
+            attachments: Vec::new(),
             memory: MemoryBudget::DEFAULT,
             engine: EngineChoice::Auto,
             direct: DirectIo::Auto,

@@ -3,6 +3,7 @@
 //!
 //! Nothing here writes to the repository, and nothing needs a lease.
 
+use super::attach::{self, Attached};
 use super::parent::Known;
 use super::{BackupOptions, ladder, same};
 use crate::ingest::{Bounds, damage};
@@ -31,6 +32,8 @@ pub(super) struct Prepared {
     pub(super) warnings: Vec<String>,
     /// Each step down from what was asked for, and why the source may not be of one time.
     pub(super) degraded: Vec<String>,
+    /// What is stored besides the volume, ascending by name.
+    pub(super) attached: Vec<Attached>,
 }
 
 pub(super) fn prepare(
@@ -39,6 +42,10 @@ pub(super) fn prepare(
     options: &BackupOptions,
 ) -> Result<(Prepared, Known)> {
     same::check_names(options)?;
+    let attached = attach::open(&options.attachments)?;
+    if !attached.is_empty() {
+        run.wait_to_begin(repo.refuse_without_attachments("back up with attachments into"))?;
+    }
     let source = Source::open(&options.source, SourceOptions { direct: options.direct })?;
     source.io_file().set_cancel_flag(run.cancel.flag());
     let geometry = Geometry::new(source.size_bytes(), repo.params().chunk)
@@ -79,6 +86,7 @@ pub(super) fn prepare(
         bounds,
         warnings,
         degraded,
+        attached,
     };
     same::check_source(run, repo, options, &prepared, &known)?;
     Ok((prepared, known))

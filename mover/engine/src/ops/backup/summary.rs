@@ -6,7 +6,7 @@ use crate::ingest::rounds::{Committed, Rounds};
 use crate::ingest::{Bounds, CompressionUsed, Resumed};
 use chunkstore::{
     Manifest, Writer,
-    format::{BackupStats, ChangeKind, ParentRef, SnapshotInfo, SourceInfo},
+    format::{Attachment, BackupStats, ChangeKind, ParentRef, SnapshotInfo, SourceInfo},
     store::{RequestCounts, Retention},
 };
 use mover_changes::BackupPlan;
@@ -60,6 +60,8 @@ pub struct BackupSummary {
     pub packs: u64,
     /// Map pages stored.
     pub pages: u64,
+    /// What was stored besides the volume. Of the figures above only the last three count it.
+    pub attachments: Vec<AttachmentSummary>,
     /// From start to commit, seconds.
     pub elapsed_seconds: f64,
     /// Read from the device, a second.
@@ -87,6 +89,21 @@ pub struct BackupSummary {
     pub warnings: Vec<String>,
     /// Why the backup was made differently than asked.
     pub degraded: Vec<String>,
+}
+
+/// An attachment of a backup.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AttachmentSummary {
+    /// Its name.
+    pub name: String,
+    /// Its size.
+    pub size_bytes: u64,
+}
+
+impl AttachmentSummary {
+    fn of(attachment: &Attachment) -> Self {
+        Self { name: attachment.name.to_string(), size_bytes: attachment.size_bytes }
+    }
 }
 
 /// Where the stages of a run waited, in seconds; of stages with several threads the sum over them.
@@ -143,6 +160,7 @@ impl BackupSummary {
             stored_bytes: 0,
             packs: 0,
             pages: 0,
+            attachments: m.attachments.iter().map(AttachmentSummary::of).collect(),
             elapsed_seconds: elapsed.as_secs_f64(),
             rate_bytes_per_second: 0.0,
             engine: "none",
@@ -212,6 +230,7 @@ impl Job<'_> {
             labels: self.options.labels.clone(),
             degraded: self.prepared.degraded.clone(),
             copied_from: None,
+            attachments: done.attachments.clone(),
         }
     }
 

@@ -132,6 +132,7 @@ mod tests {
             labels: [].into(),
             degraded: Vec::new(),
             copied_from: None,
+            attachments: Vec::new(),
         }
     }
 

@@ -17,6 +17,7 @@ use super::options::CopyOptions;
 use super::plan::{Base, Standing, standing};
 use super::session::CopySession;
 use super::summary::{CopyOutcome, CopySummary};
+use crate::ingest::attach::AttachmentInput;
 use crate::ingest::backup_source::SourceBackup;
 use crate::ingest::bounds::ranges_max;
 use crate::ingest::pass::{Input, PassDone};
@@ -26,13 +27,12 @@ use crate::ingest::{Bounds, damage};
 use crate::reading::damage::Damage;
 use crate::reading::limits::Limits;
 use crate::reading::pipeline::Run;
-use crate::reading::plan::PlanScope;
-use crate::reading::{OnDamage, get, map_reader, salvage};
+use crate::reading::{OnDamage, get, map_reader, salvage, scope_of_map};
 use crate::run::quota::Meter;
 use crate::run::threads::cores;
 use crate::run::{Cancel, Phase, Progress, RunContext};
 use chrono::Utc;
-use chunkstore::salvage::Salvage;
+use chunkstore::salvage::{Salvage, Salvaged};
 use chunkstore::{
     Error, ErrorKind, Geometry, Manifest, Repository, Result, VolumeMap, Writer, WriterOptions,
     format::CopiedFrom, map::ReadLimits, protocol::ResumeBy, repository::NewestSeen,
@@ -89,7 +89,11 @@ fn run(
     bounds: Bounds,
     begun: Instant,
 ) -> Result<CopySummary> {
-    let origin = origin(at.from, backup, limits)?;
+    if !backup.attachments.is_empty() {
+        at.wait(at.to.refuse_without_attachments("copy a backup with attachments to"))?;
+    }
+    let origin = origin(at.from, VolumeMap::of(at.from, backup)?, limits);
+    let attached = attached(at.from, backup, &origin)?;
     let geometry = Geometry::new(backup.size_bytes, at.to.params().chunk)?;
     let parents = match &base {
         Some(base) => vec![base.copy.clone()],
@@ -127,7 +131,7 @@ fn run(
         moved: false,
         warnings: Vec::new(),
     };
-    let mut job = Job { at, backup, base, options, origin, begun, list: None };
+    let mut job = Job { at, backup, base, options, origin, attached, begun, list: None };
     let (mut summary, warnings) = rounds.under_lease(|rounds| job.complete(rounds))?;
     summary.warnings.extend(warnings);
     Ok(summary)
@@ -140,6 +144,8 @@ struct Job<'a> {
     base: Option<Base>,
     options: &'a CopyOptions,
     origin: SourceBackup,
+    /// Its attachments; one of no bytes has no map.
+    attached: Vec<Option<SourceBackup>>,
     begun: Instant,
     /// What has to be gone through on top of which parent.
     list: Option<(bool, ChangedBlocks)>,
@@ -165,15 +171,28 @@ impl Job<'_> {
     /// Looks for all that is damaged of the original elsewhere in its repository. True: the copy can
     /// be made.
     fn salvage(&self) -> Result<bool> {
-        let SourceBackup { repo, scope, limits, salvage, .. } = &self.origin;
         let uncounted = Progress::new();
         let context = RunContext { progress: &uncounted, ..self.at.run };
-        let go_on = OnDamage::GoOn;
-        match map_reader(context, repo, self.backup, limits, scope, salvage, go_on) {
-            Ok(reader) => salvage::find_all(Run { context, repo, scope, limits, salvage }, reader),
-            Err(e) if Damage::is(&e) => Ok(false),
-            Err(e) => Err(e),
+        let mut whole = true;
+        for origin in self.origins() {
+            let SourceBackup { repo, map, scope, limits, salvage, .. } = origin;
+            let go_on = OnDamage::GoOn;
+            let reader = map_reader(context, repo, map.clone(), limits, scope, salvage, go_on);
+            let lost = reader.and_then(|reader| {
+                salvage::loses_any(Run { context, repo, scope, limits, salvage }, reader)
+            });
+            whole &= match lost {
+                Ok(lost) => !lost,
+                Err(e) if Damage::is(&e) => false,
+                Err(e) => return Err(e),
+            };
         }
+        Ok(whole && self.origin.salvage.salvaged() != Salvaged::default())
+    }
+
+    /// The volume and the attachments as they are read.
+    fn origins(&self) -> impl Iterator<Item = &SourceBackup> {
+        std::iter::once(&self.origin).chain(self.attached.iter().flatten())
     }
 
     /// Somebody committed under this name since the target was listed.
@@ -218,8 +237,8 @@ impl Job<'_> {
             base: base.map(|b| b.copy.backup_id.to_string()),
             size_bytes: m.size_bytes,
             read_bytes: 0,
-            fetched_bytes: get(&self.origin.fetched_bytes),
-            reads: get(&self.origin.reads),
+            fetched_bytes: self.origins().map(|origin| get(&origin.fetched_bytes)).sum(),
+            reads: self.origins().map(|origin| get(&origin.reads)).sum(),
             zero_bytes: plan.zero_bytes,
             unchanged_bytes: plan.inherited_bytes,
             reused_bytes: 0,
@@ -284,6 +303,16 @@ impl rounds::StoringJob for Job<'_> {
         Input::Backup(&self.origin)
     }
 
+    fn attachments(&self) -> Vec<AttachmentInput<'_>> {
+        let both = self.backup.attachments.iter().zip(&self.attached);
+        both.map(|(attachment, origin)| AttachmentInput {
+            name: &attachment.name,
+            size_bytes: attachment.size_bytes,
+            input: origin.as_ref().map(Input::Backup),
+        })
+        .collect()
+    }
+
     fn manifest(
         &mut self,
         rounds: &Rounds<'_>,
@@ -295,6 +324,7 @@ impl rounds::StoringJob for Job<'_> {
         Ok(Manifest {
             attempt: rounds.writer.attempt(),
             map: done.assembled.map,
+            attachments: done.attachments.clone(),
             parent: rounds.writer.parent().map(Manifest::as_parent),
             copied_from: Some(CopiedFrom {
                 repository_id: from,
@@ -338,22 +368,33 @@ pub fn taken(to: &Repository, backup: &Manifest) -> Error {
         .hint("forget one of the two, or copy to another repository")
 }
 
-fn origin(from: &Arc<Repository>, backup: &Manifest, limits: Limits) -> Result<SourceBackup> {
-    let geometry = backup.geometry(from.params())?;
-    Ok(SourceBackup {
+/// One map of the original.
+fn origin(from: &Arc<Repository>, map: VolumeMap, limits: Limits) -> SourceBackup {
+    SourceBackup {
         repo: Arc::clone(from),
-        map: VolumeMap::of(from, backup)?,
-        scope: PlanScope {
-            geometry,
-            want: 0..geometry.size_bytes(),
-            entry_chunks: from.params().entry_chunks,
-            batch_bytes_max: limits.batch_bytes_max(),
-        },
+        scope: scope_of_map(from, &map, &limits),
+        map,
         limits,
         salvage: Arc::new(Salvage::new(from)),
         fetched_bytes: AtomicU64::new(0),
         reads: AtomicU64::new(0),
-    })
+    }
+}
+
+/// The maps of its attachments. What is found elsewhere of one map is known to all.
+fn attached(
+    from: &Arc<Repository>,
+    backup: &Manifest,
+    volume: &SourceBackup,
+) -> Result<Vec<Option<SourceBackup>>> {
+    let of = |attachment| {
+        let map = VolumeMap::of_attachment(from, backup, attachment)?;
+        Ok(map.map(|map| SourceBackup {
+            salvage: Arc::clone(&volume.salvage),
+            ..origin(from, map, volume.limits.clone())
+        }))
+    };
+    backup.attachments.iter().map(of).collect()
 }
 
 /// What the run makes: which backup, on top of which.

@@ -226,6 +226,7 @@ impl Kit {
             labels: BTreeMap::new(),
             degraded: Vec::new(),
             copied_from: None,
+            attachments: Vec::new(),
         };
         let key = manifest.object_key();
         let record = ManifestRecord::Backup(Box::new(manifest.clone()));
