@@ -141,10 +141,14 @@ fn a_selector_takes_claims_that_come_later() {
         server.run(&["schedule", "add", "hourly", "-l", "app=db,tier=1", "--cron", "@hourly"]);
     ends(&output, 0, &["claims with app=db,tier=1"]);
     let labels = json!({ "matchLabels": { "app": "db", "tier": "1" } });
-    assert_eq!(
-        made(&server, "backupschedules")["spec"]["template"]["spec"]["source"]["selector"],
-        labels
-    );
+    let source = &made(&server, "backupschedules")["spec"]["template"]["spec"]["source"];
+    assert_eq!(source, &json!({ "selector": labels }));
+    let server = Server::start("schedule-group", with_kinds());
+    let group =
+        ["schedule", "add", "hourly", "-l", "app=db,tier=1", "--group", "--cron", "@hourly"];
+    ends(&server.run(&group), 0, &["group with app=db,tier=1"]);
+    let source = &made(&server, "backupschedules")["spec"]["template"]["spec"]["source"];
+    assert_eq!(source, &json!({ "selector": labels, "group": true }));
 }
 
 /// Each ends with one error that names the next step, and makes nothing.

@@ -65,7 +65,7 @@ fn loaded(record: &Value) -> (Fake, Anchor) {
     while fake.next() < 10_000 {}
     let key = Key::new(Kind::ConfigMap, NAMESPACE, "first");
     let uid = Meta::of(fake.get(&key).expect("the anchor")).uid;
-    (fake, Anchor { uid, key })
+    (fake, Anchor { uid, key, member: None })
 }
 
 /// A few moments of each form: early, while a Job is under way, and at the end.

@@ -44,7 +44,12 @@ pub(crate) struct NewSchedule {
     /// Its name
     pub(crate) name: String,
     /// pvc/NAME
-    #[arg(value_name = "CLAIM", required_unless_present = "selector", conflicts_with = "selector")]
+    #[arg(
+        id = "words",
+        value_name = "CLAIM",
+        required_unless_present = "selector",
+        conflicts_with = "selector"
+    )]
     pub(crate) claim: Option<String>,
     /// All claims of the namespace with these labels, such as app=db, later ones too
     #[arg(long, short = 'l', value_name = "LABELS")]

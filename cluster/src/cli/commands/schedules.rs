@@ -109,7 +109,8 @@ fn source(given: &NewSchedule) -> Result<BackupSource, Failure> {
         match_labels.insert(name.to_owned(), value.trim_start_matches('=').to_owned());
     }
     let selector = Some(LabelSelector { match_labels });
-    Ok(BackupSource { selector, ..BackupSource::default() })
+    let group = given.making.group.then_some(true);
+    Ok(BackupSource { selector, group, ..BackupSource::default() })
 }
 
 fn said_of_source(source: &BackupSource) -> String {
@@ -118,6 +119,7 @@ fn said_of_source(source: &BackupSource) -> String {
     match &source.pvc {
         Some(name) => format!("pvc/{name}"),
         None if labels.is_empty() => "all claims".to_owned(),
+        None if source.group == Some(true) => format!("group with {}", labels.join(",")),
         None => format!("claims with {}", labels.join(",")),
     }
 }

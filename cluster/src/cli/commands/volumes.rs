@@ -47,7 +47,7 @@ pub(super) async fn backup(
     output: &Output,
 ) -> Result<u8, Failure> {
     let args::Sources { words, selector } = &given.sources;
-    if let Some(selector) = selector.as_deref().filter(|_| given.group) {
+    if let Some(selector) = selector.as_deref().filter(|_| given.making.group) {
         return Box::pin(groups::backup(api, namespace, selector, given, output)).await;
     }
     if sources::is_one_claim(words, selector.as_deref()) {

@@ -15,7 +15,8 @@ fn claim_of(name: &str) -> Key {
 
 #[test]
 fn a_group_that_is_not_made_in_time_says_what_its_status_says() {
-    let faults: [(&str, fn(&mut Fake)); 4] = [
+    type Fault = (&'static str, fn(&mut Fake));
+    let faults: [Fault; 4] = [
         ("volumegroupsnapshot/", |fake| fake.faults.group_never_taken = true),
         ("is not ready", |fake| fake.faults.snapshot_never_ready = true),
         ("the pool is full", |fake| fake.faults.snapshot_error = Some("the pool is full".into())),
