@@ -11,7 +11,6 @@
 
 #![forbid(unsafe_code)]
 
-mod csi;
 mod ladder;
 mod parse;
 mod plan;

@@ -10,12 +10,12 @@ mod fields;
 mod guard;
 mod shapes;
 
-use super::csi::CsiStream;
 use super::{ChangeKind, ChangedBlocks, ListOrigin};
 use chunkstore::{Error, ErrorKind, Result};
 use guard::Guard;
 use mover_extents::Extents;
 use mover_extents::{ExtentsBuilder, sweep};
+use mover_tracker::CsiStream;
 use serde::de;
 use std::fmt;
 use std::io::{BufReader, Read};

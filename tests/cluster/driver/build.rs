@@ -5,7 +5,7 @@ use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
     const OWN: &str = "proto";
-    const SHARED: &str = "../../../mover/changes/proto";
+    const SHARED: &str = "../../../mover/tracker/proto";
     const FILES: [(&str, &str); 5] = [
         (OWN, "driver.proto"),
         (OWN, "group.proto"),

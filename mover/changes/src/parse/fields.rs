@@ -5,7 +5,7 @@
 //! never rounded.
 
 use super::super::ChangeKind;
-use super::super::csi::BlockMetadataType;
+use mover_tracker::BlockMetadataType;
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, Unexpected, Visitor};
 use std::fmt;
 

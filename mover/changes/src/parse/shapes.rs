@@ -5,10 +5,10 @@
 //! for: a range that has no offset, or a record that has no ranges, and a member that is not known
 //! instead, are refused. So are such members of our own object: they could hold ranges.
 
-use super::super::csi::BlockMetadataType;
 use super::fields::{BlockType, Flag, Key, KindName, Num, set};
 use super::{HINT_OTHER_VOLUME, HINT_SHAPES, List, Place, Shape};
 use chunkstore::ErrorKind;
+use mover_tracker::BlockMetadataType;
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 

@@ -2,7 +2,7 @@
 //!
 //! Both stream ranges in messages; their calls differ in how a snapshot is named. The stream is
 //! consumed as fast as it comes (the sidecar ends it after some minutes), and every promise of the
-//! protocol is checked as it comes (`changes/csi.rs`), since the sidecar passes a driver's answer
+//! protocol is checked as it comes (`mover/tracker/src/stream.rs`), since the sidecar passes a driver's answer
 //! on as it is.
 //!
 //! A call that ends early is gone on with from the end of the last range. A call that ends *well*
@@ -13,20 +13,26 @@
 
 mod said;
 mod status;
-mod transport;
-mod wire;
 
 use super::RetryPolicy;
 use super::collector::{Collector, refused};
-use super::credentials::read_token;
+use super::credentials::{read_ca, read_small, read_token};
 use super::retry::RetryBudget;
 use crate::{ChangeKind, ChangedBlocks, ListOrigin};
-use chunkstore::{Error, ErrorKind, Result, Setting, format::SnapshotInfo};
+use chunkstore::format::SnapshotInfo;
+use chunkstore::secrets::remember_secret;
+use chunkstore::{Error, ErrorKind, Result, Setting};
+use mover_tracker::{BadAddress, Call, Connection, Message, Patience};
 use said::Said;
 use status::{Class, Failure, broken, judge};
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use transport::{Call, Connection, Message};
+use zeroize::Zeroizing;
+
+/// Largest message that is taken: half a million ranges.
+const MESSAGE_BYTES_MAX: usize = 16 << 20;
+const SECRETS_BYTES_MAX: u64 = 1 << 20;
 
 /// Where the service is.
 #[derive(Debug, Clone)]
@@ -103,7 +109,7 @@ impl SnapshotSource {
             ChangeKind::Delta => Some(self.base_id(base)?),
             _ => None,
         };
-        let connection = Connection::new(self)?;
+        let connection = self.connection()?;
         let mut drain = Drain {
             source: self,
             name: self.name(),
@@ -118,6 +124,33 @@ impl SnapshotSource {
         drain.run().await?;
         let (list, capacity) = drain.said.into_list();
         list.finish(&drain.name, ListOrigin::SnapshotMetadata, capacity)
+    }
+
+    fn connection(&self) -> Result<Connection> {
+        let patience = Patience {
+            idle: self.retry.idle(),
+            nothing_new: self.retry.nothing_new(),
+            message_bytes_max: MESSAGE_BYTES_MAX,
+        };
+        match &self.endpoint {
+            SnapshotEndpoint::Kubernetes { address, server_name, ca_file, namespace, .. } => {
+                let place = (address.as_str(), server_name.as_deref());
+                let ca = read_ca(ca_file)?.0;
+                Connection::kubernetes(self.name(), place, &ca, namespace.clone(), patience)
+                    .map_err(|e| bad_address(address, e))
+            }
+            SnapshotEndpoint::Csi { socket, secrets_file } => {
+                let secrets = secrets_file.as_deref().map(read_secrets).transpose()?;
+                Connection::csi(self.name(), socket, secrets.unwrap_or_default(), patience).map_err(
+                    |e| match e {
+                        BadAddress::Malformed(e) | BadAddress::Certificates(e) => {
+                            let context = format!("use the socket {}", socket.display());
+                            Error::caused(ErrorKind::Usage, context, e)
+                        }
+                    },
+                )
+            }
+        }
     }
 
     /// A name that is given must be one that the base was recorded with, where any was: drivers do
@@ -150,6 +183,27 @@ impl SnapshotSource {
             format!("leave {changes_base_id} out: the handle is used, or name the right {base_snapshot}; where the driver wants a change id, record it with {change_id} at each backup", changes_base_id = Setting("changes-base-id"), base_snapshot = Setting("base-snapshot"), change_id = Setting("change-id")),
         ))
     }
+}
+
+fn bad_address(address: &str, e: BadAddress) -> Error {
+    let usage = |context: String, e| Error::caused(ErrorKind::Usage, context, e);
+    match e {
+        BadAddress::Malformed(e) => usage(format!("use {address} as the address of a list"), e)
+            .hint("write it like host:port"),
+        BadAddress::Certificates(e) => usage(format!("trust {address} by the CA file"), e)
+            .hint("the file holds certificates in PEM, and the address is host:port"),
+    }
+}
+
+fn read_secrets(path: &Path) -> Result<HashMap<String, String>> {
+    let bytes = Zeroizing::new(read_small(path, SECRETS_BYTES_MAX, "secrets")?);
+    let secrets: HashMap<String, String> = serde_json::from_slice(&bytes).map_err(|e| {
+        // the error's own text may quote a secret
+        let what = format!("it is not a JSON object of texts, at line {}", e.line());
+        Error::new(ErrorKind::Usage, format!("read secrets {}", path.display()), what)
+    })?;
+    secrets.values().for_each(|secret| remember_secret(secret));
+    Ok(secrets)
 }
 
 struct Drain<'a> {
@@ -239,10 +293,9 @@ impl Drain<'_> {
     ) -> Pin<Box<dyn Future<Output = std::result::Result<bool, Failure>> + 'a>> {
         Box::pin(async move {
             let call = self.request().map_err(|e| Failure::of(Class::Final, e))?;
-            let retry = &self.source.retry;
             let mut telling = self.said.begin();
             let mut each = |message: Message| self.said.take(&mut telling, message);
-            match self.connection.drain(call, retry, &mut each).await {
+            match self.connection.drain(call, &mut each).await {
                 Ok(()) => {
                     let ended = self.said.end_well(&telling, self.source.tail_check);
                     ended.map_err(|what| broken(&self.name, what))

@@ -11,9 +11,8 @@
 //! was spoken of by a call; only a call that ends well makes a list complete.
 
 use super::super::collector::Collector;
-use super::transport::Message;
 use crate::ChangeKind;
-use crate::csi::{BlockMetadataType, CsiStream};
+use mover_tracker::{BlockMetadataType, CsiStream, Message};
 use std::ops::Range;
 
 /// All calls so far.

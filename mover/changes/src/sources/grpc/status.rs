@@ -2,11 +2,10 @@
 //! `docs/changed-blocks.md` has the same table.
 
 use super::super::collector::refused;
+use super::MESSAGE_BYTES_MAX;
 use super::SnapshotEndpoint;
-use super::transport::Ended;
-use super::wire::MESSAGE_BYTES_MAX;
 use chunkstore::{Error, ErrorKind, Setting, secrets::redact};
-use tonic::{Code, Status};
+use mover_tracker::{Code, Ended, Status};
 
 /// Longest part of a server's own words in a message, characters.
 const QUOTED_CHARS_MAX: usize = 300;

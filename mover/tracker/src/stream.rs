@@ -15,7 +15,7 @@ use std::ops::Range;
 
 /// How the ranges of a stream are cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BlockMetadataType {
+pub enum BlockMetadataType {
     /// All ranges have one size.
     FixedLength,
     /// Ranges have any size.
@@ -24,7 +24,7 @@ pub(crate) enum BlockMetadataType {
 
 impl BlockMetadataType {
     /// From its number in the protocol; 0 is `UNKNOWN` and refused like any other.
-    pub(crate) fn from_number(number: u64) -> Option<Self> {
+    pub fn from_number(number: u64) -> Option<Self> {
         match number {
             1 => Some(Self::FixedLength),
             2 => Some(Self::VariableLength),
@@ -33,7 +33,7 @@ impl BlockMetadataType {
     }
 
     /// From its name in the protocol.
-    pub(crate) fn from_name(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "FIXED_LENGTH" => Some(Self::FixedLength),
             "VARIABLE_LENGTH" => Some(Self::VariableLength),
@@ -44,7 +44,7 @@ impl BlockMetadataType {
 
 /// State of one stream. The errors say what is wrong, not where: the caller knows the place.
 #[derive(Debug, Default)]
-pub(crate) struct CsiStream {
+pub struct CsiStream {
     block_type: Option<BlockMetadataType>,
     capacity_bytes: Option<u64>,
     last: Option<Range<u64>>,
@@ -55,7 +55,7 @@ pub(crate) struct CsiStream {
 
 impl CsiStream {
     /// The next range of the stream.
-    pub(crate) fn range(&mut self, offset: u64, len: u64) -> Result<Range<u64>, String> {
+    pub fn range(&mut self, offset: u64, len: u64) -> Result<Range<u64>, String> {
         if len == 0 {
             return Err(format!("the range at byte {offset} has no size"));
         }
@@ -78,7 +78,7 @@ impl CsiStream {
     }
 
     /// The end of a message that had these fields; they may come behind the message's ranges.
-    pub(crate) fn end_message(
+    pub fn end_message(
         &mut self,
         block_type: Option<BlockMetadataType>,
         capacity_bytes: u64,
@@ -115,7 +115,7 @@ impl CsiStream {
     }
 
     /// Capacity of the volume; `None` when the stream had no message.
-    pub(crate) fn capacity_bytes(&self) -> Option<u64> {
+    pub fn capacity_bytes(&self) -> Option<u64> {
         self.capacity_bytes
     }
 }

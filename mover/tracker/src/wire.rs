@@ -6,7 +6,6 @@
 //! the server's. So each answer goes through here first: it must be one of gRPC, its trailers must
 //! come at a frame's border and have a status, and what ends a call is noted as what it is.
 
-use chunkstore::secrets::redact;
 use hyper::body::{Body, Frame};
 use hyper::header::CONTENT_TYPE;
 use hyper::{HeaderMap, Request, Response, StatusCode};
@@ -17,15 +16,11 @@ use tonic::codegen::{BoxFuture, Bytes, Service, StdError};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-/// Largest message that is taken: half a million ranges.
-pub(super) const MESSAGE_BYTES_MAX: usize = 16 << 20;
 /// A flag, and the length of the message.
 const HEADER_BYTES: usize = 5;
 /// A value that the generated client would panic on, where it is not what it must be.
 const DETAILS: &str = "grpc-status-details-bin";
 const STATUS: &str = "grpc-status";
-/// Longest part of an answer that is no gRPC in a message, characters.
-const QUOTED_CHARS_MAX: usize = 100;
 
 /// What has ended an answer, where it is known here.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -68,11 +63,12 @@ impl Watch {
 pub(super) struct Followed {
     channel: Channel,
     watch: Watch,
+    message_bytes_max: usize,
 }
 
 impl Followed {
-    pub(super) fn new(channel: Channel, watch: Watch) -> Self {
-        Self { channel, watch }
+    pub(super) fn new(channel: Channel, watch: Watch, message_bytes_max: usize) -> Self {
+        Self { channel, watch, message_bytes_max }
     }
 }
 
@@ -87,6 +83,7 @@ impl Service<Request<tonic::body::Body>> for Followed {
 
     fn call(&mut self, request: Request<tonic::body::Body>) -> Self::Future {
         let (answer, watch) = (self.channel.call(request), self.watch.clone());
+        let frames = Frames::new(self.message_bytes_max);
         Box::pin(async move {
             let (mut head, body) = answer.await?.into_parts();
             head.headers.remove(DETAILS);
@@ -98,7 +95,7 @@ impl Service<Request<tonic::body::Body>> for Followed {
                 return Err(status.into());
             }
             let ended = answered.is_some();
-            Ok(Response::from_parts(head, Answer { body, watch, ended, frames: Frames::default() }))
+            Ok(Response::from_parts(head, Answer { body, watch, ended, frames }))
         })
     }
 }
@@ -118,7 +115,6 @@ fn no_grpc(status: StatusCode, headers: &HeaderMap) -> Option<Status> {
                 return None;
             }
             let found = String::from_utf8_lossy(found);
-            let found: String = redact(&found).chars().take(QUOTED_CHARS_MAX).collect();
             let what = format!("an answer of type {found:?}, which is not of gRPC");
             return Some(Status::unimplemented(what));
         }
@@ -198,8 +194,9 @@ impl Answer {
 }
 
 /// Where the messages of an answer begin and end.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Frames {
+    message_bytes_max: usize,
     header: [u8; HEADER_BYTES],
     header_bytes: usize,
     /// What is still to come of the message.
@@ -207,6 +204,10 @@ struct Frames {
 }
 
 impl Frames {
+    fn new(message_bytes_max: usize) -> Self {
+        Self { message_bytes_max, header: [0; HEADER_BYTES], header_bytes: 0, left: 0 }
+    }
+
     fn take(&mut self, mut data: &[u8]) -> Result<(), Seen> {
         while !data.is_empty() {
             if self.left > 0 {
@@ -224,7 +225,7 @@ impl Frames {
                 let len = u32::from_be_bytes(len);
                 self.left = usize::try_from(len).unwrap_or(usize::MAX);
                 self.header_bytes = 0;
-                if self.left > MESSAGE_BYTES_MAX {
+                if self.left > self.message_bytes_max {
                     return Err(Seen::TooLarge(self.left));
                 }
             }
@@ -247,6 +248,8 @@ impl Frames {
 mod tests {
     use super::*;
 
+    const MAX: usize = 16 << 20;
+
     #[test]
     fn trailers_are_good_at_a_border_only() {
         let message = |len: u8| [&[0, 0, 0, 0, len][..], &vec![7; usize::from(len)]].concat();
@@ -254,15 +257,15 @@ mod tests {
         let borders = [0, 8, 13, 27];
         for cut in 0..=bytes.len() {
             for piece in [1, 2, 5, 100] {
-                let mut frames = Frames::default();
+                let mut frames = Frames::new(MAX);
                 for part in bytes[..cut].chunks(piece) {
                     frames.take(part).unwrap();
                 }
                 assert_eq!(frames.end().is_ok(), borders.contains(&cut), "{cut} by {piece}");
             }
         }
-        let too_large = Frames::default().take(&[0, 1, 0, 0, 1]).unwrap_err();
-        assert_eq!(too_large, Seen::TooLarge(MESSAGE_BYTES_MAX + 1));
+        let too_large = Frames::new(MAX).take(&[0, 1, 0, 0, 1]).unwrap_err();
+        assert_eq!(too_large, Seen::TooLarge(MAX + 1));
     }
 
     #[test]

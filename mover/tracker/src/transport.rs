@@ -4,23 +4,19 @@
 //! often than every five minutes. A server that falls silent is noticed by the time between two
 //! messages instead.
 
-use super::super::RetryPolicy;
-use super::super::credentials::{read_ca, read_small};
-use super::wire::{Followed, MESSAGE_BYTES_MAX, Seen, Watch};
-use super::{SnapshotEndpoint, SnapshotSource};
-use chunkstore::{Error, ErrorKind, Result, secrets::remember_secret};
+use crate::wire::{Followed, Seen, Watch};
 use proto::csi::snapshot_metadata_client::SnapshotMetadataClient as CsiClient;
 use proto::kubernetes::snapshot_metadata_client::SnapshotMetadataClient as KubernetesClient;
 use proto::{csi, kubernetes};
 use std::collections::HashMap;
 use std::error::Error as _;
+use std::path::Path;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Response, Status, Streaming};
 use zeroize::Zeroizing;
 
-const SECRETS_BYTES_MAX: u64 = 1 << 20;
 /// All of connecting: the name, the socket, TLS. Less where less silence is allowed.
 const CONNECT: Duration = Duration::from_secs(15);
 /// When a connection that is not there yet is worth a word.
@@ -38,21 +34,45 @@ mod proto {
 }
 
 /// What is asked for.
-pub(super) struct Call {
-    pub(super) token: Option<Zeroizing<String>>,
-    /// Of a delta.
-    pub(super) base_id: Option<String>,
-    pub(super) target: String,
-    pub(super) starting_offset: i64,
-    pub(super) max_results: i32,
+pub struct Call {
+    /// Of a service account for the service's audience; a driver's own service takes none.
+    pub token: Option<Zeroizing<String>>,
+    /// Of a delta: what the driver calls the base.
+    pub base_id: Option<String>,
+    /// The snapshot: the name of the VolumeSnapshot, or the driver's handle of it.
+    pub target: String,
+    /// Where the list begins; ranges may start before it.
+    pub starting_offset: i64,
+    /// Most ranges in a message; 0 leaves it to the service.
+    pub max_results: i32,
+}
+
+impl std::fmt::Debug for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Call of {} from byte {}", self.target, self.starting_offset)
+    }
+}
+
+/// How long a service may be silent, and how much it may say at once.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// Between two messages.
+    pub idle: Duration,
+    /// Messages without a range may come for so long.
+    pub nothing_new: Duration,
+    /// Largest message.
+    pub message_bytes_max: usize,
 }
 
 /// One message of either service, of either call.
-pub(super) struct Message {
-    pub(super) block_type: i32,
-    pub(super) capacity_bytes: i64,
+#[derive(Debug)]
+pub struct Message {
+    /// By its number in the protocol.
+    pub block_type: i32,
+    /// Of the volume.
+    pub capacity_bytes: i64,
     /// Offset and size.
-    pub(super) blocks: Vec<(i64, i64)>,
+    pub blocks: Vec<(i64, i64)>,
 }
 
 macro_rules! messages {
@@ -76,7 +96,7 @@ messages!(
 
 /// Why a call did not end well.
 #[derive(Debug)]
-pub(super) enum Ended {
+pub enum Ended {
     /// Its certificate is not trusted, for this reason.
     Untrusted(String),
     /// There is no connection.
@@ -96,11 +116,11 @@ pub(super) enum Ended {
 }
 
 /// What takes the messages.
-type Take<'a> = &'a mut (dyn FnMut(Message) -> std::result::Result<(), String> + Send);
+type Take<'a> = &'a mut (dyn FnMut(Message) -> Result<(), String> + Send);
 
 /// One answer while it comes.
 struct Each<'a> {
-    retry: &'a RetryPolicy,
+    patience: &'a Patience,
     watch: Watch,
     take: Take<'a>,
     /// When the last range came.
@@ -108,13 +128,15 @@ struct Each<'a> {
 }
 
 /// A connection, made when it is needed.
-pub(super) struct Connection {
+#[derive(Debug)]
+pub struct Connection {
     name: String,
     endpoint: Endpoint,
     channel: Option<Channel>,
     made: bool,
     /// Of all of connecting.
     connect: Duration,
+    patience: Patience,
     service: Service,
 }
 
@@ -123,42 +145,75 @@ enum Service {
     Csi { secrets: HashMap<String, String> },
 }
 
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Kubernetes { .. } => "the service of Kubernetes",
+            Self::Csi { .. } => "the service of a driver",
+        })
+    }
+}
+
+/// What is wrong with the address of a service.
+#[derive(Debug)]
+pub enum BadAddress {
+    /// It is none, for this reason.
+    Malformed(Box<dyn std::error::Error + Send + Sync>),
+    /// The certificates cannot be used.
+    Certificates(Box<dyn std::error::Error + Send + Sync>),
+}
+
 impl Connection {
-    pub(super) fn new(source: &SnapshotSource) -> Result<Self> {
-        let (name, connect) = (source.name(), CONNECT.min(source.retry.idle()));
-        let (endpoint, service) = match &source.endpoint {
-            SnapshotEndpoint::Kubernetes { address, server_name, ca_file, namespace, .. } => {
-                let server_name = server_name.as_deref();
-                let endpoint = tls_endpoint(address, server_name, &read_ca(ca_file)?.0)?;
-                (endpoint, Service::Kubernetes { namespace: namespace.clone() })
-            }
-            SnapshotEndpoint::Csi { socket, secrets_file } => {
-                let uri = format!("unix://{}", socket.display());
-                let endpoint = Endpoint::from_shared(uri).map_err(|e| {
-                    let context = format!("use the socket {}", socket.display());
-                    Error::caused(ErrorKind::Usage, context, e)
-                })?;
-                let secrets = secrets_file.as_deref().map(read_secrets).transpose()?;
-                (endpoint, Service::Csi { secrets: secrets.unwrap_or_default() })
-            }
-        };
+    /// To the service of Kubernetes at `host:port`, in one namespace. Only certificates of `ca` (in
+    /// PEM) are trusted, for the host's name or `server_name`. `name` is for messages.
+    ///
+    /// # Errors
+    ///
+    /// An address that is none.
+    pub fn kubernetes(
+        name: String,
+        (address, server_name): (&str, Option<&str>),
+        ca: &[u8],
+        namespace: String,
+        patience: Patience,
+    ) -> Result<Self, BadAddress> {
+        let endpoint = tls_endpoint(address, server_name, ca)?;
+        Ok(Self::new(name, endpoint, Service::Kubernetes { namespace }, patience))
+    }
+
+    /// To the service of a driver on its socket, with what the driver needs to get at its storage.
+    ///
+    /// # Errors
+    ///
+    /// A socket whose path cannot be one.
+    pub fn csi(
+        name: String,
+        socket: &Path,
+        secrets: HashMap<String, String>,
+        patience: Patience,
+    ) -> Result<Self, BadAddress> {
+        let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))
+            .map_err(|e| BadAddress::Malformed(e.into()))?;
+        Ok(Self::new(name, endpoint, Service::Csi { secrets }, patience))
+    }
+
+    fn new(name: String, endpoint: Endpoint, service: Service, patience: Patience) -> Self {
+        let connect = CONNECT.min(patience.idle);
         let endpoint = endpoint.connect_timeout(connect).tcp_keepalive(Some(TCP_KEEPALIVE));
-        Ok(Self { name, endpoint, channel: None, made: false, connect, service })
+        Self { name, endpoint, channel: None, made: false, connect, patience, service }
     }
 
     /// Whether one was ever made.
-    pub(super) fn is_made(&self) -> bool {
+    pub fn is_made(&self) -> bool {
         self.made
     }
 
     /// The next call makes a new connection.
-    pub(super) fn close(&mut self) {
+    pub fn close(&mut self) {
         self.channel = None;
     }
 
-    fn channel<'a>(
-        &'a mut self,
-    ) -> Pin<Box<dyn Future<Output = std::result::Result<Channel, Ended>> + 'a>> {
+    fn channel<'a>(&'a mut self) -> Pin<Box<dyn Future<Output = Result<Channel, Ended>> + 'a>> {
         Box::pin(async move {
             if let Some(channel) = &self.channel {
                 return Ok(channel.clone());
@@ -184,21 +239,20 @@ impl Connection {
         })
     }
 
-    /// Makes the call and hands on each message as it comes. `retry` bounds the wait for each
-    /// of them, and for one with a range.
-    pub(super) async fn drain(
-        &mut self,
-        call: Call,
-        retry: &RetryPolicy,
-        take: Take<'_>,
-    ) -> std::result::Result<(), Ended> {
+    /// Makes the call and hands on each message as it comes. An error of `take` ends it as
+    /// [`Ended::Broken`].
+    ///
+    /// # Errors
+    ///
+    /// The call did not end well.
+    pub async fn drain(&mut self, call: Call, take: Take<'_>) -> Result<(), Ended> {
         let (channel, watch) = (self.channel().await?, Watch::default());
-        let channel = Followed::new(channel, watch.clone());
-        let mut each = Each { retry, watch, take, news: Instant::now() };
+        let most = self.patience.message_bytes_max;
+        let channel = Followed::new(channel, watch.clone(), most);
+        let mut each = Each { patience: &self.patience, watch, take, news: Instant::now() };
         match &self.service {
             Service::Kubernetes { namespace } => {
-                let mut client =
-                    KubernetesClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+                let mut client = KubernetesClient::new(channel).max_decoding_message_size(most);
                 let security_token = call.token.map(|t| t.to_string()).unwrap_or_default();
                 let (namespace, starting_offset) = (namespace.clone(), call.starting_offset);
                 let max_results = call.max_results;
@@ -227,8 +281,7 @@ impl Connection {
                 }
             }
             Service::Csi { secrets } => {
-                let mut client =
-                    CsiClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+                let mut client = CsiClient::new(channel).max_decoding_message_size(most);
                 let (starting_offset, max_results) = (call.starting_offset, call.max_results);
                 let secrets = secrets.clone();
                 match call.base_id {
@@ -258,9 +311,9 @@ impl Connection {
 }
 
 async fn consume<T: Into<Message>>(
-    call: impl Future<Output = std::result::Result<Response<Streaming<T>>, Status>>,
+    call: impl Future<Output = Result<Response<Streaming<T>>, Status>>,
     each: &mut Each<'_>,
-) -> std::result::Result<(), Ended> {
+) -> Result<(), Ended> {
     let answer = each.wait(call).await?;
     let mut stream = answer.into_inner();
     // only a status is a clean end; that there is one has been seen to
@@ -272,25 +325,22 @@ async fn consume<T: Into<Message>>(
 
 impl Each<'_> {
     /// As long as a server may be silent.
-    async fn wait<T>(
-        &self,
-        next: impl Future<Output = std::result::Result<T, Status>>,
-    ) -> std::result::Result<T, Ended> {
-        match tokio::time::timeout(self.retry.idle(), next).await {
+    async fn wait<T>(&self, next: impl Future<Output = Result<T, Status>>) -> Result<T, Ended> {
+        match tokio::time::timeout(self.patience.idle, next).await {
             Ok(Ok(next)) => Ok(next),
             Ok(Err(status)) => Err(ended(&self.watch, status)),
             Err(_) => {
-                let what = format!("nothing came for {} ms", self.retry.idle_ms);
+                let what = format!("nothing came for {} ms", self.patience.idle.as_millis());
                 Err(Ended::Interrupted(what))
             }
         }
     }
 
-    fn take(&mut self, message: Message) -> std::result::Result<(), Ended> {
+    fn take(&mut self, message: Message) -> Result<(), Ended> {
         let now = Instant::now();
         if !message.blocks.is_empty() {
             self.news = now;
-        } else if now.duration_since(self.news) > self.retry.nothing_new() {
+        } else if now.duration_since(self.news) > self.patience.nothing_new {
             let seconds = now.duration_since(self.news).as_secs();
             return Err(Ended::Endless(format!(
                 "for {seconds} s nothing came but messages without a range"
@@ -315,27 +365,25 @@ fn ended(watch: &Watch, status: Status) -> Ended {
     }
 }
 
-fn tls_endpoint(address: &str, server_name: Option<&str>, ca: &[u8]) -> Result<Endpoint> {
-    let context = || format!("use {address} as the address of a list");
-    let hint = "write it like host:port";
-    let bad = |what: &str| Error::new(ErrorKind::Usage, context(), what).hint(hint);
+fn tls_endpoint(
+    address: &str,
+    server_name: Option<&str>,
+    ca: &[u8],
+) -> Result<Endpoint, BadAddress> {
     if address.contains("://") {
-        return Err(bad("it has a scheme"));
+        return Err(BadAddress::Malformed("it has a scheme".into()));
     }
     let endpoint = Endpoint::from_shared(format!("https://{address}"))
-        .map_err(|e| Error::caused(ErrorKind::Usage, context(), e).hint(hint))?;
+        .map_err(|e| BadAddress::Malformed(e.into()))?;
     if endpoint.uri().port_u16().is_none() {
-        return Err(bad("it has no port"));
+        return Err(BadAddress::Malformed("it has no port".into()));
     }
     let ca = Certificate::from_pem(ca);
     let mut tls = ClientTlsConfig::new().ca_certificate(ca).timeout(CONNECT);
     if let Some(name) = server_name {
         tls = tls.domain_name(name);
     }
-    endpoint.tls_config(tls).map_err(|e| {
-        Error::caused(ErrorKind::Usage, format!("trust {address} by the CA file"), e)
-            .hint("the file holds certificates in PEM, and the address is host:port")
-    })
+    endpoint.tls_config(tls).map_err(|e| BadAddress::Certificates(e.into()))
 }
 
 fn unconnected(error: tonic::transport::Error) -> Ended {
@@ -349,15 +397,4 @@ fn unconnected(error: tonic::transport::Error) -> Ended {
         cause = e.source();
     }
     Ended::Unconnected(format!("no connection: {words}"))
-}
-
-fn read_secrets(path: &std::path::Path) -> Result<HashMap<String, String>> {
-    let bytes = Zeroizing::new(read_small(path, SECRETS_BYTES_MAX, "secrets")?);
-    let secrets: HashMap<String, String> = serde_json::from_slice(&bytes).map_err(|e| {
-        // the error's own text may quote a secret
-        let what = format!("it is not a JSON object of texts, at line {}", e.line());
-        Error::new(ErrorKind::Usage, format!("read secrets {}", path.display()), what)
-    })?;
-    secrets.values().for_each(|secret| remember_secret(secret));
-    Ok(secrets)
 }
