@@ -31,7 +31,8 @@ mod task;
 mod testing;
 mod turns;
 
-use crate::api::{Api, Counter, HubSettings};
+use crate::api::{Api, Counter, HubSettings, LimitSettings};
+use crate::differential::{self, DifferentialServer, DifferentialSettings};
 use crate::engine::{Failure, Kind, Meta, exit};
 use chrono::{DateTime, Utc};
 use metrics::Metrics;
@@ -67,6 +68,8 @@ pub struct ControllerSettings {
     pub seal_secret: String,
     /// Where it shows its page and its metrics.
     pub doors: Doors,
+    /// Whether and how it serves lists of changed blocks.
+    pub differential: Option<DifferentialSettings>,
 }
 
 /// What all tasks share.
@@ -117,6 +120,10 @@ pub async fn run(api: &Api, settings: ControllerSettings) -> Result<(), Failure>
     }
     tokio::spawn(server.run());
     let seal = Seal::load(&api, &secret).await?;
+    if let Some(server) = differential_server(&api, &settings, &seal).await? {
+        tracing::info!("lists of changed blocks are at {}", server.url());
+        tokio::spawn(server.run());
+    }
     let cluster = crate::ops::repository::cluster_name(&api).await;
     let context = Rc::new(Context {
         api,
@@ -130,6 +137,32 @@ pub async fn run(api: &Api, settings: ControllerSettings) -> Result<(), Failure>
     });
     tokio::task::LocalSet::new().run_until(serve(context)).await;
     Ok(())
+}
+
+/// The server of lists, where one is wanted. Strangers make it send requests, so it has a limit of
+/// its own, and keeps nobody else waiting.
+async fn differential_server(
+    api: &Api,
+    settings: &ControllerSettings,
+    seal: &Seal,
+) -> Result<Option<DifferentialServer>, Failure> {
+    let Some(wanted) = settings.differential.clone() else { return Ok(None) };
+    let namespaces = match settings.watched.as_slice() {
+        [] => None,
+        some => Some(some.iter().cloned().collect()),
+    };
+    let limit = LimitSettings { per_second: 20, burst: 40, in_flight: 8 };
+    let shared = HubSettings { namespaces, limit, ..HubSettings::default() };
+    let server = DifferentialServer::bind(
+        Api::shared(api.client().clone(), shared),
+        seal.derived(differential::KEY_PURPOSE),
+        &settings.namespace,
+        settings.watched.clone(),
+        wanted,
+        differential::ClientLimits::default(),
+    );
+    let server = server.await.map_err(|why| Failure::new(exit::USAGE, why.to_string()))?;
+    Ok(Some(server))
 }
 
 /// Counts what is asked of the API server, and what it refuses.

@@ -10,6 +10,7 @@
 
 mod apply;
 mod chart;
+mod differential;
 mod monitoring;
 mod network;
 mod places;
@@ -34,10 +35,14 @@ pub const NAMESPACE: &str = "mover-system";
 pub const CONTROLLER: &str = "mover-controller";
 /// Secret in the controller's namespace with the key of its seals.
 pub const SEAL_SECRET: &str = "mover-controller-seal";
+/// Service and account of the server of changed blocks.
+pub const DIFFERENTIAL: &str = "mover-differential-snapshots";
 /// Prefix of our finalizers.
 pub const FINALIZERS: &str = "mover.dev/";
 /// Port of metrics and probes.
 pub const METRICS_PORT: u16 = 8081;
+/// Port of the server of changed blocks.
+pub const DIFFERENTIAL_PORT: u16 = 8443;
 /// On all objects of an installation.
 pub const PART_OF: (&str, &str) = ("app.kubernetes.io/part-of", "mover");
 
@@ -86,10 +91,16 @@ pub struct Settings {
     pub in_place: String,
     /// How Jobs are secured.
     pub job_security: JobSecurity,
+    /// Secret with the certificate of the server of changed blocks, which is off without it.
+    pub differential: Option<String>,
     /// Requests and limits of the controller.
     pub resources: Value,
     /// More arguments of the controller.
     pub arguments: Vec<String>,
+    /// More ports of the controller.
+    pub ports: Vec<Value>,
+    /// More members of its container.
+    pub container: Map<String, Value>,
     /// More members of its pod's spec.
     pub pod: Map<String, Value>,
 }
@@ -108,8 +119,11 @@ impl Settings {
             hooks: false,
             in_place: "true".to_owned(),
             job_security: JobSecurity::default(),
+            differential: None,
             resources: workload::resources(),
             arguments: Vec::new(),
+            ports: Vec::new(),
+            container: Map::new(),
             pod: Map::new(),
         }
     }
@@ -136,6 +150,8 @@ pub enum File {
     Rights,
     /// The right to run hooks.
     Hooks,
+    /// Accounts and rights of the server of changed blocks.
+    Differential,
     /// Network policies.
     Network,
     /// The Deployment.
@@ -154,6 +170,7 @@ impl File {
             Self::Policies => "policies",
             Self::Rights => "rights",
             Self::Hooks => "hooks",
+            Self::Differential => "differential-snapshots",
             Self::Network => "network-policies",
             Self::Controller => "controller",
             Self::Monitoring => "monitoring",
@@ -178,6 +195,14 @@ pub enum When {
     HooksSomewhere,
     /// With hooks, where it works in all namespaces.
     HooksEverywhere,
+    /// With the server of changed blocks alone.
+    Differential,
+    /// The same, where the controller works in all namespaces.
+    DifferentialEverywhere,
+    /// The same, once for each namespace, where those are named.
+    DifferentialSomewhere,
+    /// The same, with network policies.
+    DifferentialNetwork,
 }
 
 /// One object of an installation.
@@ -207,6 +232,7 @@ pub(crate) fn all(settings: &Settings) -> Vec<Manifest> {
             .map(|at| one(File::Policies, When::With(Part::Policies), at)),
     );
     all.extend(rights::objects(settings));
+    all.extend(differential::objects(settings));
     all.extend(
         network::objects(settings)
             .into_iter()
@@ -225,6 +251,7 @@ pub(crate) fn all(settings: &Settings) -> Vec<Manifest> {
 #[must_use]
 pub fn manifests(settings: &Settings) -> Vec<Manifest> {
     let watched = &settings.watch_namespaces;
+    let differential = settings.differential.is_some();
     let is_part = |when: When| match when {
         When::Always => true,
         When::With(part) => !settings.without.contains(&part),
@@ -233,10 +260,19 @@ pub fn manifests(settings: &Settings) -> Vec<Manifest> {
         When::Somewhere => !watched.is_empty(),
         When::HooksEverywhere => settings.hooks && watched.is_empty(),
         When::HooksSomewhere => settings.hooks && !watched.is_empty(),
+        When::Differential => differential,
+        When::DifferentialEverywhere => differential && watched.is_empty(),
+        When::DifferentialSomewhere => differential && !watched.is_empty(),
+        When::DifferentialNetwork => {
+            differential && !settings.without.contains(&Part::NetworkPolicies)
+        }
+    };
+    let is_for_each = |when: When| {
+        matches!(when, When::Somewhere | When::HooksSomewhere | When::DifferentialSomewhere)
     };
     let mut found = Vec::new();
     for manifest in all(settings).into_iter().filter(|manifest| is_part(manifest.when)) {
-        if !matches!(manifest.when, When::Somewhere | When::HooksSomewhere) {
+        if !is_for_each(manifest.when) {
             found.push(manifest);
             continue;
         }

@@ -1,4 +1,5 @@
-//! The kinds of our own: Repository, VolumeBackup, VolumeRestore and BackupSchedule.
+//! The kinds of our own: Repository, VolumeBackup, VolumeRestore, BackupSchedule and
+//! DifferentialSnapshot.
 //!
 //! A spec says all that decides, and its rules are part of its definition: the API server refuses
 //! an object that breaks one. Status is output: nothing of ours reads a decision from it.
@@ -11,6 +12,7 @@
 
 mod backup;
 mod common;
+mod differential;
 mod repository;
 mod restore;
 mod schedule;
@@ -23,6 +25,9 @@ pub use backup::{
 pub use common::{
     CRON_RULE, Condition, ConfigMapRef, CronTimes, Deadlines, Keep, LabelSelector, ObjectRef,
     Phase, RepositoryRef, SecretRef, VERSION,
+};
+pub use differential::{
+    DifferentialMode, DifferentialSnapshot, DifferentialSnapshotSpec, DifferentialSnapshotStatus,
 };
 pub use repository::{
     Concurrency, Credentials, Grant, ImagePullPolicy, JobTemplate, Repository, RepositorySpec,
@@ -42,8 +47,14 @@ use kube::core::crd::merge_crds;
 /// The definitions of all our kinds, as they are applied to a cluster.
 #[must_use]
 pub fn definitions() -> Vec<serde_json::Value> {
-    [Repository::crd(), VolumeBackup::crd(), VolumeRestore::crd(), BackupSchedule::crd()]
-        .into_iter()
+    let all = [
+        Repository::crd(),
+        VolumeBackup::crd(),
+        VolumeRestore::crd(),
+        BackupSchedule::crd(),
+        DifferentialSnapshot::crd(),
+    ];
+    all.into_iter()
         .map(|definition| {
             let one = merge_crds(vec![definition], VERSION).expect("there is one version");
             let mut value = serde_json::to_value(one).expect("its maps have texts as keys");

@@ -3,6 +3,7 @@
 pub mod api;
 pub mod cli;
 pub mod controller;
+pub mod differential;
 pub mod drive;
 pub mod engine;
 pub mod hooks;

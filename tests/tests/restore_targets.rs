@@ -65,6 +65,7 @@ impl Place {
             volume_changed: false,
             compression: Compression::Zstd(1).into(),
             labels: BTreeMap::new(),
+            attachments: Vec::new(),
             memory: MemoryBudget { total_bytes: 256 * MIB },
             engine: EngineChoice::Auto,
             direct: DirectIo::Auto,

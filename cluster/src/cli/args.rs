@@ -356,6 +356,19 @@ pub(super) struct Controller {
     /// Secret of the controller's namespace with the key of its seals, made if there is none
     #[arg(long, value_name = "SECRET", default_value = "mover-controller-seal")]
     pub(super) seal_secret: String,
+    /// Where lists of changed blocks are served to whoever may get a DifferentialSnapshot
+    /// [default: nowhere]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) differential_snapshots: Option<SocketAddr>,
+    /// Folder with tls.crt and tls.key of that server; without it, it listens on loopback alone
+    #[arg(long, value_name = "FOLDER", requires = "differential_snapshots")]
+    pub(super) differential_tls: Option<PathBuf>,
+    /// How its clients reach it, such as https://HOST:PORT [default: its address]
+    #[arg(long, value_name = "URL", requires = "differential_snapshots")]
+    pub(super) differential_url: Option<String>,
+    /// Account of the controller's namespace that drivers are asked by what changed
+    #[arg(long, value_name = "ACCOUNT", default_value = crate::install::DIFFERENTIAL)]
+    pub(super) differential_account: String,
 }
 
 #[derive(Debug, Subcommand)]

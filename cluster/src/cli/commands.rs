@@ -14,6 +14,7 @@ use super::connect::connect;
 use super::output::Output;
 use crate::api::Api;
 use crate::controller;
+use crate::differential::DifferentialSettings;
 use crate::engine::{Failure, exit};
 use clap::CommandFactory as _;
 
@@ -109,6 +110,12 @@ async fn schedule(
 }
 
 fn settings(given: super::args::Controller, namespace: &str) -> controller::ControllerSettings {
+    let differential = given.differential_snapshots.map(|listen| DifferentialSettings {
+        listen,
+        tls: given.differential_tls,
+        url: given.differential_url,
+        account: given.differential_account,
+    });
     controller::ControllerSettings {
         namespace: namespace.to_owned(),
         watched: given.watch_namespace,
@@ -120,6 +127,7 @@ fn settings(given: super::args::Controller, namespace: &str) -> controller::Cont
             metrics: Some(given.listen_metrics),
             page_hosts: given.page_host,
         },
+        differential,
     }
 }
 

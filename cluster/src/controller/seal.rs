@@ -83,6 +83,14 @@ impl Seal {
         }
     }
 
+    /// A key for another purpose, the same in each life of the controller.
+    pub(crate) fn derived(&self, purpose: &str) -> [u8; 32] {
+        let mut hash = blake3::Hasher::new_keyed(&self.0);
+        hash.update(b"mover.dev derived key v1");
+        hash.update(purpose.as_bytes());
+        hash.finalize().into()
+    }
+
     /// The key of a Secret in the controller's namespace.
     pub(crate) fn key(namespace: &str, name: &str) -> Key {
         Key::new(Kind::Secret, namespace, name)

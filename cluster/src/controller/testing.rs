@@ -70,6 +70,7 @@ impl Server {
                 restricted: false,
                 seal_secret: "seal".into(),
                 doors: Doors::default(),
+                differential: None,
             },
             objects: Rc::new(Objects::default()),
             turns: Turns::default(),

@@ -11,6 +11,7 @@ pub enum Kind {
     CSIDriver,
     CustomResourceDefinition,
     Deployment,
+    DifferentialSnapshot,
     Event,
     Job,
     Lease,
@@ -55,12 +56,13 @@ pub struct Resource {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::BackupSchedule,
         Self::ConfigMap,
         Self::CSIDriver,
         Self::CustomResourceDefinition,
         Self::Deployment,
+        Self::DifferentialSnapshot,
         Self::Event,
         Self::Job,
         Self::Lease,
@@ -104,6 +106,9 @@ impl Kind {
                 ("apiextensions.k8s.io", "v1", "customresourcedefinitions", "crd", false)
             }
             Self::Deployment => ("apps", "v1", "deployments", "deployment", true),
+            Self::DifferentialSnapshot => {
+                (OURS, OUR_VERSION, "differentialsnapshots", "differentialsnapshot", true)
+            }
             Self::Event => ("", "v1", "events", "event", true),
             Self::Job => ("batch", "v1", "jobs", "job", true),
             Self::Lease => ("coordination.k8s.io", "v1", "leases", "lease", true),

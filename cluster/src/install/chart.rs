@@ -29,8 +29,12 @@ const RESOURCES: &str = "moverfill5resources";
 const JOB_SECURITY: &str = "moverfill6security";
 const WATCHED: &str = "moverfill7watched";
 const POD: &str = "moverfill8pod";
+const LISTS_ARGUMENTS: &str = "moverfill9arguments";
+const LISTS_PORT: &str = "moverfill10port";
+const LISTS_MOUNTS: &str = "moverfill11mounts";
+const LISTS_VOLUMES: &str = "moverfill12volumes";
 
-const FILLS: [(&str, Fill); 10] = [
+const FILLS: [(&str, Fill); 14] = [
     (NAMESPACE, Fill::Inline("$.Release.Namespace")),
     (IMAGE, Fill::Inline("include \"mover.image\" $")),
     (JOB_IMAGES, Fill::Inline("include \"mover.jobImages\" $")),
@@ -69,19 +73,63 @@ const FILLS: [(&str, Fill); 10] = [
             "{{- end }}",
         ]),
     ),
+    (
+        LISTS_ARGUMENTS,
+        Fill::Lines(&[
+            "{{- if $.Values.differentialSnapshots }}",
+            "- \"--differential-snapshots=0.0.0.0:8443\"",
+            "- \"--differential-tls=/etc/mover/differential\"",
+            "- \"--differential-url=https://mover-differential-snapshots.{{ $.Release.Namespace }}.svc\"",
+            "{{- end }}",
+        ]),
+    ),
+    (
+        LISTS_PORT,
+        Fill::Lines(&[
+            "{{- if $.Values.differentialSnapshots }}",
+            "- containerPort: 8443",
+            "  name: lists",
+            "  protocol: TCP",
+            "{{- end }}",
+        ]),
+    ),
+    (
+        LISTS_MOUNTS,
+        Fill::Lines(&[
+            "{{- if $.Values.differentialSnapshots }}",
+            "volumeMounts:",
+            "  - mountPath: /etc/mover/differential",
+            "    name: differential-tls",
+            "    readOnly: true",
+            "{{- end }}",
+        ]),
+    ),
+    (
+        LISTS_VOLUMES,
+        Fill::Lines(&[
+            "{{- with $.Values.differentialSnapshots }}",
+            "volumes:",
+            "  - name: differential-tls",
+            "    secret:",
+            "      secretName: {{ . }}",
+            "{{- end }}",
+        ]),
+    ),
 ];
 
 /// Settings whose values are words to be filled in.
 fn settings() -> Settings {
-    let mut pod = Map::new();
-    pod.insert(POD.to_owned(), POD.into());
+    let word = |word: &str| (word.to_owned(), Value::from(word));
+    let pod = Map::from_iter([word(POD), word(LISTS_VOLUMES)]);
     Settings {
         namespace: NAMESPACE.to_owned(),
         job_images: JOB_IMAGES.to_owned(),
         image_pull_policy: PULL_POLICY.to_owned(),
         in_place: IN_PLACE.to_owned(),
         resources: RESOURCES.into(),
-        arguments: vec![JOB_SECURITY.to_owned(), WATCHED.to_owned()],
+        arguments: [JOB_SECURITY, WATCHED, LISTS_ARGUMENTS].map(str::to_owned).to_vec(),
+        ports: vec![LISTS_PORT.into()],
+        container: Map::from_iter([word(LISTS_MOUNTS)]),
         pod,
         ..Settings::new(NAMESPACE, IMAGE)
     }
@@ -108,6 +156,17 @@ fn frame(when: When) -> (String, &'static str) {
         When::Everywhere => (of("not $.Values.watchNamespaces"), END),
         When::HooksEverywhere => (of("and $.Values.hooks (not $.Values.watchNamespaces)"), END),
         When::Somewhere => (of("$.Values.watchNamespaces") + EACH, "{{- end }}\n{{- end }}\n"),
+        When::Differential => (of("$.Values.differentialSnapshots"), END),
+        When::DifferentialNetwork => {
+            (of("and $.Values.differentialSnapshots $.Values.networkPolicies"), END)
+        }
+        When::DifferentialEverywhere => {
+            (of("and $.Values.differentialSnapshots (not $.Values.watchNamespaces)"), END)
+        }
+        When::DifferentialSomewhere => (
+            of("and $.Values.differentialSnapshots $.Values.watchNamespaces") + EACH,
+            "{{- end }}\n{{- end }}\n",
+        ),
         When::HooksSomewhere => {
             (of("and $.Values.hooks $.Values.watchNamespaces") + EACH, "{{- end }}\n{{- end }}\n")
         }

@@ -38,8 +38,9 @@ const OURS: &str = "mover.dev/v1alpha1";
 
 /// Kinds of an installation, in the order of their removal: first whoever acts, then its rights,
 /// last what bounds it.
-pub(super) const INSTALLED: [Place; 12] = [
+pub(super) const INSTALLED: [Place; 13] = [
     place("apps/v1", "Deployment", "deployments", true),
+    place("v1", "Service", "services", true),
     place(OPERATOR, "PodMonitor", "podmonitors", true),
     place(OPERATOR, "PrometheusRule", "prometheusrules", true),
     place("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", true),
@@ -67,7 +68,8 @@ pub(super) const DEFINITIONS: Place = place(
 );
 
 /// Our own kinds.
-pub(super) const OWN: [Place; 4] = [
+pub(super) const OWN: [Place; 5] = [
+    place(OURS, "DifferentialSnapshot", "differentialsnapshots", true),
     place(OURS, "BackupSchedule", "backupschedules", true),
     place(OURS, "VolumeRestore", "volumerestores", true),
     place(OURS, "VolumeBackup", "volumebackups", true),

@@ -8,7 +8,7 @@ use super::{CONTROLLER, EACH, File, Manifest, SEAL_SECRET, Settings, When, label
 use serde_json::{Value, json};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
-const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
+pub(super) const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
 const GROUPS: &str = "groupsnapshot.storage.k8s.io";
 const READ: [&str; 3] = ["get", "list", "watch"];
 const ALL: [&str; 6] = ["get", "list", "watch", "create", "patch", "delete"];
@@ -17,7 +17,7 @@ const NAMESPACED: &str = "mover-controller-namespaced";
 /// The right to run hooks.
 const HOOKS: &str = "mover-controller-hooks";
 
-fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
+pub(super) fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
     json!({ "apiGroups": [group], "resources": resources, "verbs": verbs })
 }
 
@@ -74,7 +74,7 @@ fn own() -> Vec<Value> {
     ]
 }
 
-fn role(kind: &str, name: &str, namespace: Option<&str>, rules: Vec<Value>) -> Value {
+pub(super) fn role(kind: &str, name: &str, namespace: Option<&str>, rules: Vec<Value>) -> Value {
     let mut role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": kind,
@@ -94,13 +94,25 @@ fn binding(
     namespace: Option<&str>,
     of: (&str, &str),
 ) -> Value {
+    bound_to(settings, CONTROLLER, kind, name, namespace, of)
+}
+
+/// The same for an account of the controller's namespace.
+pub(super) fn bound_to(
+    settings: &Settings,
+    account: &str,
+    kind: &str,
+    name: &str,
+    namespace: Option<&str>,
+    of: (&str, &str),
+) -> Value {
     let mut binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": kind,
         "metadata": { "name": name },
         "roleRef": { "apiGroup": RBAC, "kind": of.0, "name": of.1 },
         "subjects": [{
-            "kind": "ServiceAccount", "name": CONTROLLER, "namespace": settings.namespace,
+            "kind": "ServiceAccount", "name": account, "namespace": settings.namespace,
         }],
     });
     if let Some(namespace) = namespace {

@@ -1,6 +1,8 @@
 //! The controller's Deployment.
 
-use super::{CONTROLLER, JobSecurity, METRICS_PORT, SEAL_SECRET, Settings, labelled, places};
+use super::{
+    CONTROLLER, JobSecurity, METRICS_PORT, SEAL_SECRET, Settings, differential, labelled, places,
+};
 use serde_json::{Map, Value, json};
 
 /// An account that no image has: nothing is owned by it.
@@ -29,6 +31,11 @@ pub(super) fn resources() -> Value {
 
 /// It is of the level *restricted*: no root, no capabilities, nothing to write to.
 pub(super) fn deployment(settings: &Settings) -> Value {
+    let mut settings = settings.clone();
+    if let Some(secret) = settings.differential.clone() {
+        differential::extend(&mut settings, &secret);
+    }
+    let settings = &settings;
     labelled(json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -101,7 +108,10 @@ fn container(settings: &Settings) -> Value {
             "timeoutSeconds": 5,
         })
     };
-    json!({
+    let mut ports =
+        vec![json!({ "name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP" })];
+    ports.extend(settings.ports.iter().cloned());
+    let mut container = json!({
         "name": "controller",
         "image": settings.image,
         "imagePullPolicy": settings.image_pull_policy,
@@ -111,7 +121,7 @@ fn container(settings: &Settings) -> Value {
             "name": "POD_NAMESPACE",
             "valueFrom": { "fieldRef": { "fieldPath": "metadata.namespace" } },
         }],
-        "ports": [{ "name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP" }],
+        "ports": ports,
         "readinessProbe": probe("/readyz", 5),
         "livenessProbe": probe("/healthz", 20),
         "resources": settings.resources,
@@ -122,5 +132,9 @@ fn container(settings: &Settings) -> Value {
             "capabilities": { "drop": ["ALL"] },
         },
         "terminationMessagePolicy": "FallbackToLogsOnError",
-    })
+    });
+    for (name, value) in &settings.container {
+        container[name.as_str()] = value.clone();
+    }
+    container
 }

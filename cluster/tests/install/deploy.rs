@@ -152,6 +152,60 @@ fn hooks_are_a_role_of_their_own_and_off() {
     assert!(rules.iter().all(|(_, resource, _)| resource == "pods/exec"), "{rules:?}");
 }
 
+/// Nothing of it is there until it is asked for: no right, no port, no account.
+#[test]
+fn the_server_of_changed_blocks_is_off_and_has_few_rights() {
+    let off = manifests(&settings());
+    let text = documents(off.iter().map(|at| &at.object));
+    for word in ["differential-snapshots", "tokenreviews", "serviceaccounts/token", "8443\n  "] {
+        let is_policy = |at: &&Manifest| at.file == File::Network;
+        let others = documents(off.iter().filter(|at| !is_policy(at)).map(|at| &at.object));
+        assert!(!others.contains(word), "{word} is in {text}");
+    }
+    let with = |watched: &[&str]| Settings {
+        differential: Some("lists-tls".into()),
+        watch_namespaces: watched.iter().map(|name| (*name).to_owned()).collect(),
+        ..settings()
+    };
+    let on = of(&with(&[]), File::Differential);
+    let mut has = BTreeSet::new();
+    for role in on.iter().filter(|at| at["rules"].is_array()) {
+        if role["metadata"]["name"] == "mover-differential-snapshots-edit" {
+            continue;
+        }
+        for (group, resource, verb) in rights(role) {
+            has.insert(format!("{verb} {resource}.{group}"));
+        }
+        if role["kind"] == "Role" {
+            let named = serde_json::json!(["mover-differential-snapshots"]);
+            assert_eq!(role["rules"][0]["resourceNames"], named, "a token of one account");
+        }
+    }
+    let wanted = [
+        "create serviceaccounts/token.",
+        "create subjectaccessreviews.authorization.k8s.io",
+        "create tokenreviews.authentication.k8s.io",
+        "get differentialsnapshots.mover.dev",
+        "get differentialsnapshots/status.mover.dev",
+        "get volumesnapshots.snapshot.storage.k8s.io",
+        "list differentialsnapshots.mover.dev",
+        "patch differentialsnapshots/status.mover.dev",
+        "watch differentialsnapshots.mover.dev",
+    ];
+    assert_eq!(has.iter().map(String::as_str).collect::<Vec<_>>(), wanted);
+    // In named namespaces alone: who asks is found out for the cluster, all else is not.
+    let some = of(&with(&["shop"]), File::Differential);
+    let wide = |at: &&Value| at["kind"] == "ClusterRoleBinding";
+    let wide: Vec<&Value> = some.iter().filter(wide).map(|at| &at["roleRef"]["name"]).collect();
+    assert_eq!(wide, ["mover-differential-snapshots"]);
+    let text = documents(of(&with(&[]), File::Controller).iter());
+    for word in ["secretName: lists-tls", "--differential-tls=/etc/mover/differential"] {
+        assert!(text.contains(word), "{word} is not in {text}");
+    }
+    let alone = Settings { without: vec![Part::NetworkPolicies], ..with(&[]) };
+    assert!(of(&alone, File::Network).is_empty());
+}
+
 /// Named namespaces: no right in any other one.
 #[test]
 fn a_controller_of_some_namespaces_has_rights_in_them_alone() {

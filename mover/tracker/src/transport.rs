@@ -213,7 +213,9 @@ impl Connection {
         self.channel = None;
     }
 
-    fn channel<'a>(&'a mut self) -> Pin<Box<dyn Future<Output = Result<Channel, Ended>> + 'a>> {
+    fn channel<'a>(
+        &'a mut self,
+    ) -> Pin<Box<dyn Future<Output = Result<Channel, Ended>> + Send + 'a>> {
         Box::pin(async move {
             if let Some(channel) = &self.channel {
                 return Ok(channel.clone());
@@ -325,7 +327,7 @@ async fn consume<T: Into<Message>>(
 
 impl Each<'_> {
     /// As long as a server may be silent.
-    async fn wait<T>(&self, next: impl Future<Output = Result<T, Status>>) -> Result<T, Ended> {
+    async fn wait<T>(&mut self, next: impl Future<Output = Result<T, Status>>) -> Result<T, Ended> {
         match tokio::time::timeout(self.patience.idle, next).await {
             Ok(Ok(next)) => Ok(next),
             Ok(Err(status)) => Err(ended(&self.watch, status)),

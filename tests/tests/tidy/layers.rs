@@ -43,6 +43,7 @@ const ROOMS: [(&str, usize, &[&str]); 6] = [
             "hooks",
             "drive",
             "page",
+            "differential",
             "ops",
             "controller",
             "cli",

@@ -42,6 +42,10 @@ pub(crate) struct Install {
     /// Let the controller restore in place: it then deletes and remakes claims of users
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     pub(crate) restore_in_place: bool,
+    /// Serve lists of changed blocks (DifferentialSnapshot), by the certificate in this Secret of
+    /// type kubernetes.io/tls
+    #[arg(long, value_name = "SECRET")]
+    pub(crate) differential_snapshots: Option<String>,
     /// Part that is left away; may be repeated
     #[arg(long, value_name = "PART", value_enum)]
     pub(crate) without: Vec<Without>,
@@ -77,7 +81,7 @@ pub(crate) enum Without {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Uninstall {
     /// Remove the definitions of the kinds too, and with them all Repositories, VolumeBackups,
-    /// VolumeRestores and BackupSchedules. Backups stay in their repositories
+    /// VolumeRestores, BackupSchedules and DifferentialSnapshots. Backups stay in their repositories
     #[arg(long)]
     pub(crate) crds: bool,
     /// Only say what would be removed

@@ -24,6 +24,7 @@ fn settings(given: &Install, namespace: Option<&str>) -> Settings {
         watch_namespaces: given.watch_namespace.clone(),
         without: without.collect(),
         hooks: given.hooks,
+        differential: given.differential_snapshots.clone(),
         in_place: given.restore_in_place.to_string(),
         job_security: match given.job_security {
             PodSecurity::Baseline => JobSecurity::Baseline,
@@ -38,7 +39,7 @@ fn is_printed(given: &Install, file: File) -> bool {
     let is = |print: &Print| match print {
         Print::Crds => file == File::Definitions,
         Print::Policies => file == File::Policies,
-        Print::Rights => matches!(file, File::Rights | File::Hooks),
+        Print::Rights => matches!(file, File::Rights | File::Hooks | File::Differential),
         Print::NetworkPolicies => file == File::Network,
         Print::Controller => matches!(file, File::Controller | File::Namespace),
         Print::Monitoring => file == File::Monitoring,

@@ -27,7 +27,7 @@ const fn setting(
     Setting { name, default, schema, meaning }
 }
 
-const SETTINGS: [Setting; 19] = [
+const SETTINGS: [Setting; 20] = [
     setting(
         "image.repository",
         "mover",
@@ -67,6 +67,12 @@ const SETTINGS: [Setting; 19] = [
         "true",
         FLAG,
         "whether it may restore in place: it then deletes and remakes claims of users",
+    ),
+    setting(
+        "differentialSnapshots",
+        "\"\"",
+        TEXT,
+        "Secret of type kubernetes.io/tls for the server of changed blocks (DifferentialSnapshot); off without it",
     ),
     setting(
         "definitions",

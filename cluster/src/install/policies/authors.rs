@@ -20,6 +20,7 @@ pub(super) fn policies(settings: &Settings) -> Vec<Policy> {
         restores(settings),
         repositories(settings),
         records(settings),
+        differentials(settings),
     ]
 }
 
@@ -63,6 +64,23 @@ fn sends(settings: &Settings, has: &str, reference: &str) -> Validation {
             &format!("|| {MAKES_PODS}"),
         ]),
         "data goes to a Repository of another namespace: this needs the right to create pods here",
+    )
+}
+
+/// A list names blocks of snapshots, which drivers tell whoever may read those.
+fn differentials(settings: &Settings) -> Policy {
+    policy(
+        settings,
+        "mover-authors-differentials",
+        "differentialsnapshots",
+        Vec::new(),
+        vec![validation(
+            lines(&[
+                "variables.same || authorizer.group('snapshot.storage.k8s.io')",
+                "  .resource('volumesnapshots').namespace(request.namespace).check('get').allowed()",
+            ]),
+            "a list of changed blocks needs the right to get volumesnapshots in this namespace",
+        )],
     )
 }
 
