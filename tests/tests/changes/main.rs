@@ -6,6 +6,7 @@
 mod calls;
 mod command;
 mod dialects;
+mod differential;
 mod grpc;
 mod ladder;
 mod reaching;
