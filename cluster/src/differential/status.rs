@@ -54,8 +54,10 @@ async fn once(shared: &Shared, namespace: Option<String>) -> Result<(), Failure>
             change = changes.next() => change,
             _ = tick.tick() => {
                 let now = Instant::now();
-                let ready = due.extract_if(.., |_, (at, _)| *at <= now);
-                let ready: Vec<Value> = ready.map(|(_, (_, object))| object).collect();
+                let (ready, later): (Due, Due) =
+                    std::mem::take(&mut due).into_iter().partition(|(_, (at, _))| *at <= now);
+                due = later;
+                let ready: Vec<Value> = ready.into_values().map(|(_, object)| object).collect();
                 for object in ready {
                     look(shared, object, &mut due).await;
                 }

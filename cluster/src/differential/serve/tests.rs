@@ -10,15 +10,15 @@ fn seats() -> Seats {
 #[tokio::test]
 async fn a_namespace_leaves_room_for_others() {
     let seats = seats();
-    let first = seats.take("shop").await.ok().expect("there is room");
-    let second = seats.take("shop").await.ok().expect("there is room");
+    let first = seats.take("shop").await.expect("there is room");
+    let second = seats.take("shop").await.expect("there is room");
     let third = seats.take("shop").await.err().expect("it has two");
     assert_eq!(third.status, 503);
-    let other = seats.take("web").await.ok().expect("there is room for another one");
+    let other = seats.take("web").await.expect("there is room for another one");
     assert_eq!(seats.take("api").await.err().expect("all are taken").status, 503);
     drop((first, other));
-    drop(seats.take("api").await.ok().expect("they were given back"));
-    drop(seats.take("shop").await.ok().expect("one was given back"));
+    drop(seats.take("api").await.expect("they were given back"));
+    drop(seats.take("shop").await.expect("one was given back"));
     drop(second);
     assert!(seats.of_namespaces.lock().unwrap().is_empty(), "nothing is kept of who is gone");
 }
