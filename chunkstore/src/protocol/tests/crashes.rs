@@ -81,18 +81,18 @@ async fn stop_everywhere(make_store: impl Fn() -> Arc<dyn ObjectStore>) {
 
 #[tokio::test]
 async fn a_run_that_stopped_anywhere_can_be_repeated_in_memory() {
-    stop_everywhere(|| Arc::new(InMemory::new())).await;
+    Box::pin(stop_everywhere(|| Arc::new(InMemory::new()))).await;
 }
 
 #[tokio::test]
 async fn a_run_that_stopped_anywhere_can_be_repeated_in_a_directory() {
     let dir = tempfile::tempdir().unwrap();
     let number = std::sync::atomic::AtomicU32::new(0);
-    stop_everywhere(|| {
+    Box::pin(stop_everywhere(|| {
         let number = number.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         let path = dir.path().join(number.to_string());
         std::fs::create_dir(&path).unwrap();
         Arc::new(LocalFileSystem::new_with_prefix(path).unwrap())
-    })
+    }))
     .await;
 }

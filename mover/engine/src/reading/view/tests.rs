@@ -361,7 +361,7 @@ fn a_damaged_leaf_is_an_error_of_its_own_bytes() {
     let mut reader =
         MapReader::new(Arc::clone(&kit.repo), VolumeMap::of(&kit.repo, &manifest).unwrap())
             .unwrap();
-    let pages = kit.rt.block_on(reader.load(&[0..400])).unwrap();
+    let pages = kit.rt.block_on(reader.load(std::slice::from_ref(&(0..400)))).unwrap();
     let leaf = pages.page(1, 0).unwrap().page_ref(3).unwrap().location;
     let key = chunkstore::format::names::pack_key(&leaf.pack);
     let mut damaged = kit.object(&key);
