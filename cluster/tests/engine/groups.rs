@@ -82,13 +82,14 @@ fn start(way: Way, filesystem: bool, jobs_in: &str, keep_base: bool) -> (Fake, A
 }
 
 fn forms() -> Vec<(Way, bool, &'static str, bool)> {
-    let mut all = Vec::new();
-    for way in WAYS {
-        all.push((way, true, NAMESPACE, true));
-        all.push((way, true, "mover-system", true));
-        all.push((way, false, NAMESPACE, false));
-    }
-    all
+    vec![
+        (Way::Group, true, NAMESPACE, true),
+        (Way::Group, true, "mover-system", true),
+        (Way::Group, false, NAMESPACE, false),
+        (Way::Locked, false, "mover-system", true),
+        (Way::Locked, true, NAMESPACE, false),
+        (Way::Single, true, NAMESPACE, true),
+    ]
 }
 
 /// Both members are of one moment: the application writes to `db` before it writes to `log`.

@@ -5,7 +5,7 @@
 //! has stayed. A later group replaces it once it covers its claims, as far as these are still there.
 
 use super::super::names::{ANCHOR, BASE_OF, MANAGER, MEMBERS, OWNER, RETAINED, ROLE, SOURCE};
-use super::super::object::{Key, Kind, Selection};
+use super::super::object::{Key, Kind, Query, Selection};
 use super::super::observed::{Meta, Object};
 use super::super::parts::Context;
 use super::super::quiesce::{self, Cut};
@@ -253,7 +253,8 @@ pub(crate) fn remove_own(context: &Context<'_>, key: &Key) -> Planned<()> {
     // What was listed before it went says nothing of its members.
     context.seen.after(&everything.clone().into(), &key.clone().into())?;
     for member in context.seen.list::<Snapshot>(&everything)? {
-        let is_its = member.body.status.volume_group_snapshot_name.as_ref() == Some(&key.name);
+        let of = &member.body.status.volume_group_snapshot_name;
+        let is_its = of.as_ref() == Some(&key.name);
         // Nothing holds those that are being deleted: the group is gone.
         if is_its
             && member.meta.deletion_timestamp.is_some()
@@ -274,14 +275,20 @@ fn release(context: &Context<'_>, group: &Object<Snapshot>) -> Planned<()> {
         None => return await_binding(context, group),
     };
     let key = Key::wide(Kind::VolumeGroupSnapshotContent, &name);
-    let content = context.seen.find::<GroupContent>(&key)?;
-    if let Some(content) = content.filter(|content| is_bound(content, group))
+    let content = context.seen.find::<GroupContent>(&key)?.filter(|at| is_bound(at, group));
+    if let Some(content) = &content
         && content.body.spec.deletion_policy.as_deref() != Some("Delete")
     {
         return Err(Step::change(&key, &content.meta, patch).into());
     }
+    // Members that are made from now on have the policy of the group's content.
+    let namespace = group.key.namespace.as_deref().unwrap_or_default();
+    let everything = Query::from(all_snapshots(namespace));
+    context.seen.after(&everything, &key.clone().into())?;
+    let mut bound = 0;
     for member in members_of(context, group)? {
         let Some(name) = &member.body.status.bound_volume_snapshot_content_name else { continue };
+        bound += 1;
         let key = Key::wide(Kind::VolumeSnapshotContent, name);
         let Some(content) = context.seen.find::<Content>(&key)? else { continue };
         let spec = &content.body.spec;
@@ -289,6 +296,14 @@ fn release(context: &Context<'_>, group: &Object<Snapshot>) -> Planned<()> {
         if is_its && spec.deletion_policy.as_deref() != Some("Delete") {
             return Err(Step::change(&key, &content.meta, patch).into());
         }
+    }
+    // One that was made before, and is not told of yet, would leave its content behind.
+    let infos = content.map_or(0, |at| at.body.status.volume_snapshot_info_list.len());
+    let waited = context.seen.unchanged(&key.clone().into());
+    if bound < infos && waited < BIND_LAG {
+        let on = vec![everything, key.into()];
+        let why = format!("{} has members that are not bound yet", group.key);
+        return Err(Wait { on, why, time: BIND_LAG.saturating_sub(waited), pod: None }.into());
     }
     Ok(())
 }
