@@ -8,7 +8,7 @@ use super::object::{Key, Kind, Query};
 use super::observed::Object;
 use super::parts::{Context, SummaryFor, with_reason};
 use super::quiesce::{self, Cut};
-use super::request::Backup;
+use super::request::{Backup, notes};
 use super::retained;
 use super::room;
 use super::step::{Failure, Planned, Step, Stop, also_on, exit};
@@ -37,7 +37,7 @@ pub(super) fn plan(context: &Context<'_>, backup: &Backup) -> Planned<Value> {
     };
     await_ready(context, backup, &snapshot)?;
     let content = content_of(context, backup, &snapshot)?;
-    moved(context, backup, &snapshot, &content)
+    moved(context, backup, (&snapshot, &content), None)
 }
 
 /// How far the backup of a claim is.
@@ -102,12 +102,23 @@ pub(super) fn await_ready(
     await_snapshot(context, snapshot, "ready", Vec::new())
 }
 
-/// The summary of the Job that reads a snapshot, or what comes before it.
+/// The group that the Job of a member notes on its backup.
+pub(super) fn group_of_job(context: &Context<'_>, backup: &Backup) -> Planned<Option<String>> {
+    let first = context.anchor.job(&backup.repository.namespace, 1);
+    let Some(job) = context.seen.raw(&first)? else { return Ok(None) };
+    let args = job["spec"]["template"]["spec"]["containers"][0]["args"].as_array();
+    let begins = format!("--label={}=", notes::GROUP);
+    let mut args = args.into_iter().flatten().filter_map(Value::as_str);
+    Ok(args.find_map(|text| text.strip_prefix(&begins)).map(str::to_owned))
+}
+
+/// The summary of the Job that reads a snapshot, or what comes before it. Of a member of a group the
+/// backup notes which group that is.
 pub(super) fn moved(
     context: &Context<'_>,
     backup: &Backup,
-    snapshot: &Object<Snapshot>,
-    content: &Object<Content>,
+    (snapshot, content): (&Object<Snapshot>, &Object<Content>),
+    group: Option<&str>,
 ) -> Planned<Value> {
     let Context { anchor, .. } = *context;
     let namespace = &backup.repository.namespace;
@@ -128,6 +139,7 @@ pub(super) fn moved(
         snapshot: &snapshot.key.name,
         handed: &named,
         handle: &handle,
+        group,
         base: base(context, backup)?,
     };
     let make = |key: &Key| job(anchor, key, "job", &spec(backup, anchor, &volume, &taken));
@@ -301,6 +313,8 @@ struct Taken<'a> {
     handed: &'a str,
     /// The storage's own name of it.
     handle: &'a str,
+    /// The group that it is a member of.
+    group: Option<&'a str>,
     /// Name of the snapshot that changes are asked since.
     base: Option<String>,
 }
@@ -320,6 +334,7 @@ fn spec<'a>(
         format!("--snapshot-handle={}", taken.handle),
     ];
     arguments.extend(backup.labels.iter().map(|(name, value)| format!("--label={name}={value}")));
+    arguments.extend(taken.group.iter().map(|group| format!("--label={}={group}", notes::GROUP)));
     if let Some(changes) = &backup.changes {
         arguments.extend(changes_arguments(changes, &backup.repository.namespace));
         arguments.push(format!("--changes-target={}", taken.handed));

@@ -96,6 +96,7 @@ pub(super) fn plan(context: &Context<'_>, group: &Group) -> Planned<Ended> {
             quiesce::snapshots(context, &cut)?
         }
     };
+    let name = of_one_moment(context, group, &begun, &taken)?;
     let of_group = match (&group.class, taken.as_slice()) {
         (Some(_), [one]) => of_members(context, group, one)?,
         _ => Vec::new(),
@@ -111,8 +112,10 @@ pub(super) fn plan(context: &Context<'_>, group: &Group) -> Planned<Ended> {
             (Ok(Begun::Job), ..) => {
                 backup::resumed(&context, member, || by_its_job(&context, group, member, &cut))
             }
-            (_, Some((snapshot, content)), _) => backup::moved(&context, member, snapshot, content),
-            (_, None, Some(snapshot)) => one(&context, member, snapshot),
+            (_, Some((snapshot, content)), _) => {
+                backup::moved(&context, member, (snapshot, content), name.as_deref())
+            }
+            (_, None, Some(snapshot)) => one(&context, member, snapshot, name.as_deref()),
             (_, None, None) => unreachable!("a member without a Job has a snapshot"),
         };
         ends.add(member, context.seen.settle(done))?;
@@ -120,11 +123,40 @@ pub(super) fn plan(context: &Context<'_>, group: &Group) -> Planned<Ended> {
     ends.all(group)
 }
 
+/// The name of the attempt that all members are of. Drivers that do not know of each other may have
+/// made Jobs of two attempts: such members are not of one moment.
+fn of_one_moment(
+    context: &Context<'_>,
+    group: &Group,
+    begun: &[Result<Begun, Failure>],
+    taken: &[Object<Snapshot>],
+) -> Planned<Option<String>> {
+    let attempt = taken.first().and_then(|first| first.key.name.rsplit('-').next());
+    let name = attempt.map(|attempt| format!("mover-{}-{attempt}", context.anchor.uid));
+    let mut names: BTreeSet<String> = name.iter().cloned().collect();
+    for ((anchor, member), at) in members(context.anchor, group).zip(begun) {
+        if matches!(at, Ok(Begun::Job)) {
+            names.extend(backup::group_of_job(&Context { anchor: &anchor, ..*context }, member)?);
+        }
+    }
+    if names.len() > 1 {
+        let names: Vec<String> = names.into_iter().collect();
+        let what = format!("the claims were snapshotted at several moments: {}", names.join(", "));
+        return Err(Failure::new(exit::RETRYABLE, what).hint("run the same command again").into());
+    }
+    Ok(name)
+}
+
 /// A member that has a snapshot of its own.
-fn one(context: &Context<'_>, member: &Backup, snapshot: &Object<Snapshot>) -> Planned<Value> {
+fn one(
+    context: &Context<'_>,
+    member: &Backup,
+    snapshot: &Object<Snapshot>,
+    group: Option<&str>,
+) -> Planned<Value> {
     await_ready(context, member, snapshot)?;
     let content = content_of(context, member, snapshot)?;
-    backup::moved(context, member, snapshot, &content)
+    backup::moved(context, member, (snapshot, &content), group)
 }
 
 /// The snapshot of a member that has a Job, as the volume of that Job names it.

@@ -386,6 +386,8 @@ pub mod notes {
     pub const CAPACITY: &str = "kubernetes/capacity";
     /// Access modes of the claim, joined by commas.
     pub const ACCESS_MODES: &str = "kubernetes/access-modes";
+    /// Which backups are of one moment: those with the same value.
+    pub const GROUP: &str = "kubernetes/group";
     /// Uid of the claim's namespace: one that is made anew under that name is another one.
     pub const NAMESPACE_UID: &str = "kubernetes/namespace-uid";
 }
