@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 use tests::{run, run_ok};
 
@@ -115,6 +116,17 @@ fn tcp_is_for_loopback_and_for_who_says_so() {
     drop(server);
 }
 
+/// A process that does not outlive a test that fails.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // it has been waited for, where all went well
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn a_service_manager_gives_sockets_and_hears_of_it() {
     let Some(stage) = Stage::new("serve-manager", &["qemu-img"]) else { return };
@@ -138,16 +150,16 @@ os.execv(sys.argv[2], sys.argv[2:])
     command.args(["-c", script, text(&socket), text(tests::mover_bin())]);
     command.args(["serve", "db@latest"]);
     stage.mover.dress(&mut command);
-    command.env("NOTIFY_SOCKET", &manager);
-    let mut child = command.spawn().unwrap();
+    command.env("NOTIFY_SOCKET", &manager).stdout(Stdio::null());
+    let mut child = Killed(command.spawn().unwrap());
     let mut state = [0; 64];
     let len = heard.recv(&mut state).unwrap();
     assert_eq!(&state[..len], b"READY=1");
     run_ok("qemu-img", ["info", &format!("nbd+unix:///?socket={}", socket.display())]);
-    run_ok("kill", [child.id().to_string()]);
+    run_ok("kill", [child.0.id().to_string()]);
     let len = heard.recv(&mut state).unwrap();
     assert_eq!(&state[..len], b"STOPPING=1");
-    assert!(child.wait().unwrap().success());
+    assert!(child.0.wait().unwrap().success());
     // it is the manager's to remove
     assert!(socket.exists());
 }
