@@ -367,7 +367,7 @@ fn base(context: &Context<'_>, backup: &Backup) -> Planned<Option<String>> {
 
 /// The Job once more under another name: as the first one stands in the API, without its end.
 fn again(context: &Context<'_>, first: &Key, key: &Key) -> Value {
-    let raw = context.seen.raw(first).ok().flatten().cloned().unwrap_or_default();
+    let raw = context.seen.raw(first).ok().flatten().unwrap_or_default();
     let template = &raw["spec"]["template"];
     let mut labels = template["metadata"]["labels"].clone();
     if let Some(labels) = labels.as_object_mut() {

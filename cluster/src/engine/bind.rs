@@ -293,7 +293,7 @@ fn as_filesystem(
         if restore.populate.is_some() {
             populate::still_waits(context, restore)?;
         }
-        let raw = context.seen.raw(&old.key)?.cloned().unwrap_or_default();
+        let raw = context.seen.raw(&old.key)?.unwrap_or_default();
         return Err(Step::Create(filesystem(context, restore, &raw, fs_type)).into());
     };
     if let Some(old) = old

@@ -39,7 +39,7 @@ pub(super) fn snapshot(
         }
         // Secrets of the class, which the driver needs to find the snapshot.
         let raw = context.seen.raw(&content.key).ok().flatten();
-        let notes = raw.and_then(|raw| raw["metadata"]["annotations"].as_object());
+        let notes = raw.as_ref().and_then(|raw| raw["metadata"]["annotations"].as_object());
         for (name, value) in notes.into_iter().flatten() {
             if name.starts_with("snapshot.storage.kubernetes.io/deletion-secret") {
                 meta["annotations"][name] = value.clone();

@@ -8,6 +8,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use text::Text;
+
+mod text;
 
 /// An answer is old after that.
 const FRESH: Duration = Duration::from_secs(5);
@@ -54,8 +57,8 @@ pub struct Object<T> {
 #[derive(Debug, Clone, PartialEq)]
 enum Answer {
     Absent,
-    Object(Value),
-    Many(Vec<Value>),
+    Object(Text),
+    Many(Vec<Text>),
     Refused(Failure),
 }
 
@@ -139,11 +142,10 @@ impl Observed {
             return;
         }
         if let Some(Known { answer: Answer::Object(object), .. }) = known {
-            let meta = Meta::of(object);
             let late = match gone {
                 // Of another object that had the name before.
-                true => meta.uid != told.uid,
-                false => is_late(&meta.resource_version, &told),
+                true => object.uid() != told.uid,
+                false => is_late(object.version(), &told),
             };
             if late {
                 return;
@@ -160,8 +162,8 @@ impl Observed {
         else {
             return;
         };
-        let known = many.iter().find(|known| known["metadata"]["uid"] == told.uid);
-        let late = |known: &Value| is_late(&Meta::of(known).resource_version, &told);
+        let known = many.iter().find(|known| known.uid() == told.uid);
+        let late = |known: &Text| is_late(known.version(), &told);
         if self.is_late(version.as_deref(), &told) || !gone && known.is_some_and(late) {
             return;
         }
@@ -180,6 +182,7 @@ impl Observed {
             self.note(object);
             self.unmade.remove(&key);
         }
+        let object = object.as_ref().map(Text::of);
         for (query, known) in &mut self.known {
             let (Query::Many(of), Answer::Many(many)) = (query, &mut known.answer) else {
                 continue;
@@ -187,9 +190,8 @@ impl Observed {
             if of.kind != key.kind {
                 continue;
             }
-            let is_it = |other: &Value| {
-                let text = |name: &str| other["metadata"][name].as_str();
-                text("name") == Some(&key.name) && text("namespace") == key.namespace.as_deref()
+            let is_it = |other: &Text| {
+                other.name() == key.name && other.namespace() == key.namespace.as_deref()
             };
             if let Some(at) = many.iter().position(is_it) {
                 match &object {
@@ -201,9 +203,9 @@ impl Observed {
         }
         let query = Query::from(key.clone());
         if let Some(Known { answer: Answer::Object(before), .. }) = self.known.get(&query) {
-            let before = Meta::of(before).uid;
-            let other = object.as_ref().is_none_or(|object| Meta::of(object).uid != before);
-            if other && self.gone.insert(before) {
+            let before = before.uid();
+            let other = object.as_ref().is_none_or(|object| object.uid() != before);
+            if other && self.gone.insert(before.to_owned()) {
                 *self.lost.entry(key).or_default() += 1;
             }
         }
@@ -234,7 +236,7 @@ impl Observed {
     pub fn set_list(&mut self, selection: Selection, objects: Vec<Value>, version: Option<String>) {
         objects.iter().for_each(|object| self.note(object));
         let query = Query::from(selection);
-        self.set(query.clone(), Answer::Many(objects));
+        self.set(query.clone(), Answer::Many(objects.iter().map(Text::of).collect()));
         if let Some(known) = self.known.get_mut(&query) {
             known.version = version;
         }
@@ -243,10 +245,11 @@ impl Observed {
     /// One object of a selection is this one now, or is gone. The others are not looked at: they
     /// may be many, and each of them is told of.
     fn set_member(&mut self, selection: &Selection, object: Value, gone: bool) {
-        let uid = Meta::of(&object).uid;
+        let object = Text::of(&object);
+        let uid = object.uid().to_owned();
         let Some(known) = self.known.get_mut(&Query::Many(selection.clone())) else { return };
         let Answer::Many(many) = &mut known.answer else { return };
-        let at = many.iter().position(|other| other["metadata"]["uid"] == uid);
+        let at = many.iter().position(|other| other.uid() == uid);
         let before = at.map(|at| many.remove(at));
         if before.as_ref() != Some(&object).filter(|_| !gone) {
             known.changed = self.now;
@@ -362,9 +365,7 @@ impl Observed {
     pub fn version(&self, query: &Query) -> Option<String> {
         let known = self.known.get(query).filter(|known| !known.stale)?;
         match &known.answer {
-            Answer::Object(object) if known.version.is_none() => {
-                Some(Meta::of(object).resource_version)
-            }
+            Answer::Object(object) if known.version.is_none() => Some(object.version().to_owned()),
             _ => known.version.clone(),
         }
     }
@@ -392,9 +393,9 @@ impl Observed {
     }
 
     /// The same as it stands in the API.
-    pub fn raw(&self, key: &Key) -> Planned<Option<&Value>> {
+    pub fn raw(&self, key: &Key) -> Planned<Option<Value>> {
         match self.answer(key.clone().into())? {
-            Answer::Object(object) => Ok(Some(object)),
+            Answer::Object(object) => Ok(Some(object.value())),
             _ => Ok(None),
         }
     }
@@ -404,9 +405,9 @@ impl Observed {
         let Answer::Many(many) = self.answer(selection.clone().into())? else {
             return Ok(Vec::new());
         };
-        let one = |object: &Value| {
-            let Meta { name, namespace, .. } = Meta::of(object);
-            parse(Key { kind: selection.kind, namespace, name }, object)
+        let one = |object: &Text| {
+            let namespace = object.namespace().map(str::to_owned);
+            parse(Key { kind: selection.kind, namespace, name: object.name().to_owned() }, object)
         };
         many.iter().map(one).collect()
     }
@@ -480,9 +481,9 @@ fn is_late(known: &str, told: &Meta) -> bool {
     }
 }
 
-fn parse<T: DeserializeOwned>(key: Key, object: &Value) -> Planned<Object<T>> {
-    match T::deserialize(object) {
-        Ok(body) => Ok(Object { meta: Meta::of(object), body, key }),
+fn parse<T: DeserializeOwned>(key: Key, object: &Text) -> Planned<Object<T>> {
+    match object.body() {
+        Ok(body) => Ok(Object { meta: object.meta(), body, key }),
         Err(why) => Err(Failure::new(
             exit::USAGE,
             format!("{key} is not as its kind is known to this program: {why}"),

@@ -263,7 +263,7 @@ fn hold(
                 let patch = json!({ "metadata": notes });
                 return Err(Step::change(target, &claim.meta, patch).into());
             }
-            let raw = context.seen.raw(target)?.cloned().unwrap_or_default();
+            let raw = context.seen.raw(target)?.unwrap_or_default();
             let now = volume.body.spec.persistent_volume_reclaim_policy.clone();
             let policy = before.map_or(now.unwrap_or_else(|| "Delete".into()), |at| at.policy);
             Record::new(context, claim, &raw, policy)?
@@ -334,7 +334,7 @@ fn block(context: &Context<'_>, restore: &Restore, volume: &Object<Volume>) -> P
     let anchor = context.anchor;
     let (volume_key, claim_key) =
         (anchor.handed_volume(), anchor.volume(&restore.repository.namespace));
-    let raw = context.seen.raw(&volume.key)?.cloned().unwrap_or_default();
+    let raw = context.seen.raw(&volume.key)?.unwrap_or_default();
     let _: Object<Volume> = context.ensure(&volume_key, || {
         let mut spec = raw["spec"].clone();
         for name in ["mountOptions", "volumeAttributesClassName"] {

@@ -49,7 +49,7 @@ pub fn target(seen: &Observed, claim: &Key, detached: Detached) -> Planned<Targe
         Some(found) => of_claim(seen, found)?,
         None => held(seen, claim)?,
     };
-    let raw = seen.raw(&volume.key)?.cloned().unwrap_or_default();
+    let raw = seen.raw(&volume.key)?.unwrap_or_default();
     let csi = choice::csi(claim, &volume.key, &raw)?;
     // One that has its restored data may be in use: nothing is written to it.
     if !Record::of(&volume.key, &volume.meta)?.is_some_and(|record| record.is_restored()) {

@@ -90,11 +90,11 @@ pub fn expand(
             Word::Claim(name) => all.add(namespace, name),
             Word::StatefulSet(name) => all.stateful_set(seen, namespace, name)?,
             Word::Deployment(name) => {
-                let object = must(seen, &Key::new(Kind::Deployment, namespace, name))?;
+                let object = &must(seen, &Key::new(Kind::Deployment, namespace, name))?;
                 all.pod(namespace, &object["spec"]["template"], None);
             }
             Word::Pod(name) => {
-                let object = must(seen, &Key::new(Kind::Pod, namespace, name))?;
+                let object = &must(seen, &Key::new(Kind::Pod, namespace, name))?;
                 all.pod(namespace, object, Some(name));
             }
             Word::Namespace(name) => all.namespace(seen, name)?,
@@ -141,7 +141,7 @@ impl Sources {
     /// The claims of its templates that exist, those of pods that are scaled away too, and those
     /// that its pods name.
     fn stateful_set(&mut self, seen: &Observed, namespace: &str, name: &str) -> Planned<()> {
-        let object = must(seen, &Key::new(Kind::StatefulSet, namespace, name))?;
+        let object = &must(seen, &Key::new(Kind::StatefulSet, namespace, name))?;
         let templates = object["spec"]["volumeClaimTemplates"].as_array().into_iter().flatten();
         let templates: Vec<&str> =
             templates.filter_map(|at| at["metadata"]["name"].as_str()).collect();
@@ -200,7 +200,7 @@ impl Sources {
 /// Whether a claim is bound to a volume of a CSI driver.
 fn fits(seen: &Observed, claim: &Object<Claim>) -> Planned<()> {
     let volume = choice::bound(&claim.key, &claim.meta, &claim.body)?;
-    let raw = must(seen, &volume)?;
+    let raw = &must(seen, &volume)?;
     choice::csi(&claim.key, &volume, raw)?;
     Ok(())
 }
@@ -211,7 +211,7 @@ fn is_ours(claim: &Object<Claim>) -> bool {
     labels.contains_key(OWNER) && labels.get(ROLE).map(String::as_str) != Some("target")
 }
 
-fn must<'a>(seen: &'a Observed, key: &Key) -> Planned<&'a Value> {
+fn must(seen: &Observed, key: &Key) -> Planned<Value> {
     let found = seen.raw(key)?;
     found.ok_or_else(|| {
         let place = key.namespace.iter().map(|of| format!("-n {of} ")).collect::<String>();

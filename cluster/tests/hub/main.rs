@@ -58,7 +58,7 @@ fn question(number: usize) -> Query {
 /// Waits until all that the question is about is as it is last.
 fn plan(query: &Query, seen: &Observed) -> Planned<()> {
     let pods: Vec<Value> = match query {
-        Query::One(key) => seen.raw(key)?.cloned().into_iter().collect(),
+        Query::One(key) => seen.raw(key)?.into_iter().collect(),
         Query::Many(of) => {
             seen.list::<Value>(of)?.into_iter().map(|pod: Object<Value>| pod.body).collect()
         }

@@ -302,9 +302,7 @@ impl Reader {
 
     fn known(&self) -> Vec<Value> {
         let mut found: Vec<Value> = match &self.query {
-            Query::One(key) => {
-                self.seen.raw(key).expect("it is known").cloned().into_iter().collect()
-            }
+            Query::One(key) => self.seen.raw(key).expect("it is known").into_iter().collect(),
             Query::Many(of) => {
                 let all = self.seen.list::<Value>(of).expect("they are known");
                 all.into_iter().map(|pod| pod.body).collect()

@@ -78,7 +78,7 @@ fn volume(look: &mut Look<'_>, claim: &Object<Claim>) -> Planned<Option<CsiSourc
         look.say(Level::Error, &volume_key, &what, hint);
         return Ok(None);
     };
-    let csi = choice::csi(key, &volume_key, raw);
+    let csi = choice::csi(key, &volume_key, &raw);
     half_written(look, key, &volume_key)?;
     match csi {
         Ok(csi) => Ok(Some(csi)),

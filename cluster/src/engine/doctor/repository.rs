@@ -37,7 +37,7 @@ fn keys(look: &mut Look<'_>, repository: &Repository) -> Planned<()> {
         Some(None) => {
             look.say(Level::Error, &key, "the Secret of the repository's key is missing", hint);
         }
-        Some(Some(secret)) if members(secret) == 0 => {
+        Some(Some(secret)) if members(&secret) == 0 => {
             look.say(Level::Error, &key, "the Secret of the repository's key is empty", hint);
         }
         Some(Some(_)) => {}
@@ -50,7 +50,7 @@ fn keys(look: &mut Look<'_>, repository: &Repository) -> Planned<()> {
         Some(None) => {
             look.say(Level::Error, &key, "the Secret of the store's credentials is missing", hint);
         }
-        Some(Some(secret)) if members(secret) == 0 => {
+        Some(Some(secret)) if members(&secret) == 0 => {
             look.say(Level::Error, &key, "the Secret of the store's credentials is empty", hint);
         }
         Some(Some(_)) => {}

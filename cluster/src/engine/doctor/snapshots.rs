@@ -149,7 +149,7 @@ fn right(look: &mut Look<'_>, repository: &Repository) -> Planned<()> {
                 && has(rule, "apiGroups", Kind::VolumeSnapshot.resource().group)
         })
     };
-    if role.is_some_and(|role| !role.is_some_and(allows)) {
+    if role.is_some_and(|role| !role.as_ref().is_some_and(allows)) {
         let what = "no such Role lets the Jobs look at snapshots: the service of changed blocks \
                     may refuse them, and then whole volumes are read";
         look.say(Level::Note, &key, what, &hint);
@@ -165,7 +165,7 @@ fn right(look: &mut Look<'_>, repository: &Repository) -> Planned<()> {
                     && at["namespace"] == namespace.as_str()
             })
     };
-    if binding.is_some_and(|binding| !binding.is_some_and(binds)) {
+    if binding.is_some_and(|binding| !binding.as_ref().is_some_and(binds)) {
         let what = format!(
             "it does not bind serviceaccount/{service_account}: the service of changed blocks may \
              refuse the Jobs, and then whole volumes are read"
