@@ -7,9 +7,15 @@ mod output;
 
 use crate::engine::{Failure, exit};
 use args::Args;
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use output::Output;
 use std::process::ExitCode;
+
+/// What can be typed.
+#[must_use]
+pub fn command() -> clap::Command {
+    Args::command()
+}
 
 /// Runs the command that was typed.
 pub fn main() -> ExitCode {

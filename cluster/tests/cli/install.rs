@@ -116,7 +116,7 @@ fn it_is_applied_in_an_order_that_holds() {
     let places: Vec<usize> = order.iter().map(|part| at(&patches, part)).collect();
     assert!(places.is_sorted(), "{places:?}");
     // Waited for: the definitions, and the controller.
-    assert_eq!(of(&sent, "GET").len(), 5);
+    assert_eq!(of(&sent, "GET").len(), 6);
 }
 
 #[test]

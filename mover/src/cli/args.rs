@@ -393,13 +393,14 @@ pub(crate) fn command_without_twins() -> clap::Command {
 }
 
 /// Flags that `-h` shows of commands that have more than fit on a screen: those of most days.
-const SHORT: [(&str, &[&str]); 5] = [
+const SHORT: [(&str, &[&str]); 6] = [
     ("mover", &["repo", "key_file", "json"]),
     (
         "backup",
         &["source", "volume", "snapshot", "base_snapshot", "changed_blocks", "label", "plan"],
     ),
     ("restore", &["backup", "target", "before", "force", "verify", "range"]),
+    ("serve", &["backups", "socket", "listen", "insecure", "changed_since", "run"]),
     ("copy", &["backups", "to", "to_key_file", "volume", "dry_run"]),
     ("changes", &["source", "changed_blocks", "changes_url", "volume_size", "form", "stats"]),
 ];

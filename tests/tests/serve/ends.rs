@@ -143,6 +143,7 @@ s = socket.socket(socket.AF_UNIX)
 s.bind(sys.argv[1])
 s.listen()
 os.dup2(s.fileno(), 3)
+os.set_inheritable(3, True)
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1')
 os.execv(sys.argv[2], sys.argv[2:])
 ";
@@ -162,6 +163,29 @@ os.execv(sys.argv[2], sys.argv[2:])
     assert!(child.0.wait().unwrap().success());
     // it is the manager's to remove
     assert!(socket.exists());
+}
+
+/// What has the number and is no door is refused, and not waited at.
+#[test]
+fn a_socket_that_nobody_listens_on_is_no_door() {
+    let Some(stage) = Stage::new("serve-no-door", &[]) else { return };
+    let Some(python) = tests::python() else {
+        tests::skip("serve-no-door needs the Python of tests/setup");
+        return;
+    };
+    let script = "
+import os, socket, sys
+a, b = socket.socketpair()
+os.dup2(a.fileno(), 3)
+os.set_inheritable(3, True)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1')
+os.execv(sys.argv[1], sys.argv[1:])
+";
+    let mut command = std::process::Command::new(python);
+    command.args(["-c", script, text(tests::mover_bin()), "serve", "db@latest"]);
+    stage.mover.dress(&mut command);
+    let refused = tests::MoverOutput::of(&mut command).expect_code(2);
+    assert!(refused.stderr.contains("nobody listens on it"), "{}", refused.stderr);
 }
 
 #[test]

@@ -14,6 +14,10 @@ use std::path::PathBuf;
 #[command(after_help = "\
 Examples:
   mover serve db@latest --socket /run/db.sock
+  mover serve db@latest --run 'qemu-img convert -p $uri -O qcow2 db.qcow2'")]
+#[command(after_long_help = "\
+Examples:
+  mover serve db@latest --socket /run/db.sock
   mover serve db@latest --run 'qemu-img convert -p $uri -O qcow2 db.qcow2'
   mover serve db@latest --changed-since db@3f2a --socket /run/db.sock
   mover serve db@latest web@latest --listen localhost:10809 --insecure

@@ -7,6 +7,7 @@ use super::super::super::args::ServeArgs;
 use super::super::super::context::Context;
 use chunkstore::{Error, ErrorKind, Result, random_bytes};
 use mover_nbd::server::Door;
+use rustix::net::sockopt::socket_acceptconn;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use std::fmt::Write;
 use std::io;
@@ -163,6 +164,10 @@ fn given(number: i32, trust: Trust) -> Result<Door> {
     let this = pidfd_open(getpid(), PidfdFlags::empty()).map_err(|e| failed(e.into()))?;
     let socket = pidfd_getfd(this, number, PidfdGetfdFlags::empty());
     let socket = socket.map_err(|e| failed(e.into()))?;
+    // whatever else has the number would be taken for a door that nobody comes to
+    if !socket_acceptconn(&socket).map_err(|e| failed(e.into()))? {
+        return Err(failed(io::Error::other("nobody listens on it")));
+    }
     let door = Door::given(socket).map_err(failed)?;
     if let Some(address) = door.tcp_address() {
         check_tcp(&[address], trust, context)?;
