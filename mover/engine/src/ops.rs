@@ -6,6 +6,7 @@ pub mod backup;
 pub mod check;
 pub mod copy;
 pub mod diff;
+pub mod files;
 pub mod restore;
 pub mod roots;
 pub mod serve;

@@ -9,11 +9,13 @@
 //! where there are any.
 #![allow(clippy::cast_possible_truncation)] // sizes within a block of 64 KiB, numbers of groups, halves of checksums
 
+mod files;
 mod inode;
 mod journal;
 mod superblock;
 
 use super::{Limits, Map, ReadAt, Refusal, UsedSpace, crc32c, joined, le16, le32, read};
+pub(super) use files::files;
 use std::collections::HashMap;
 use std::ops::Range;
 use superblock::Superblock;

@@ -11,6 +11,8 @@
 //! longer than the device is large. Memory is a few blocks, 40 bytes for each block that a journal
 //! has newer or for each chunk of btrfs, a bit for each cluster of FAT, the metadata of an LVM
 //! group, and the map, rounded out to the caller's granule.
+//!
+//! [`files`] reads the files themselves.
 
 #![forbid(unsafe_code)]
 
@@ -18,6 +20,7 @@ mod btrfs;
 mod clusters;
 mod ext4;
 mod fat;
+pub mod files;
 mod identity;
 mod lvm;
 mod ntfs;
@@ -27,6 +30,7 @@ mod swap;
 mod xfs;
 
 pub use identity::identity;
+pub use partitions::{Partition, partition, partitions};
 
 use mover_extents::{Extents, ExtentsBuilder};
 use std::fmt;
@@ -51,6 +55,10 @@ pub trait ReadAt {
     fn sector_bytes(&self) -> Option<u64> {
         None
     }
+
+    /// These bytes will be read soon: a volume that is far away fetches them at once. One that
+    /// cannot says so when they are read.
+    fn expect(&self, _ranges: &[Range<u64>]) {}
 }
 
 impl ReadAt for &[u8] {

@@ -9,6 +9,7 @@
 use super::{Limits, Map, ReadAt, Refusal, UsedSpace};
 use super::{be16, file_system, le16, le32, le64, lvm, read, swap};
 use std::io;
+use std::ops::Range;
 
 const GPT: &str = "gpt";
 const MBR: &str = "mbr";
@@ -59,7 +60,7 @@ const TABLE_BYTES_MAX: u64 = 1 << 20;
 const ENTRY_BYTES_MIN: u32 = 128;
 
 /// A partition: its number, and its place in bytes.
-struct Partition {
+struct Row {
     number: usize,
     start: u64,
     end: u64,
@@ -109,6 +110,37 @@ impl Holds {
     }
 }
 
+/// A partition of a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Partition {
+    /// As its table counts, from 1 on.
+    pub number: usize,
+    /// Its bytes.
+    pub range: Range<u64>,
+}
+
+/// The partitions of a volume, in the order of their table; none where there is no table.
+///
+/// # Errors
+///
+/// There is a table, and it does not fit together.
+pub fn partitions(volume: &dyn ReadAt, volume_bytes: u64) -> Result<Vec<Partition>, Refusal> {
+    if volume_bytes < SECTOR {
+        return Ok(Vec::new());
+    }
+    let all = match table(volume, volume_bytes) {
+        Err(Refusal::Unknown) => return Ok(Vec::new()),
+        found => found?.2,
+    };
+    let inside = all.into_iter().filter(|one| one.start < one.end && one.end <= volume_bytes);
+    Ok(inside.map(|one| Partition { number: one.number, range: one.start..one.end }).collect())
+}
+
+/// The bytes of a partition as a volume.
+pub fn partition<'a>(volume: &'a dyn ReadAt, of: &Partition) -> impl ReadAt + 'a {
+    Part { volume, start: of.range.start, bytes: of.range.end - of.range.start }
+}
+
 /// A part of a volume.
 struct Part<'a> {
     volume: &'a dyn ReadAt,
@@ -123,6 +155,11 @@ impl ReadAt for Part<'_> {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         self.volume.read_at(buffer, self.start + offset)
+    }
+
+    fn expect(&self, ranges: &[Range<u64>]) {
+        let moved = ranges.iter().map(|range| self.start + range.start..self.start + range.end);
+        self.volume.expect(&moved.collect::<Vec<_>>());
     }
 }
 
@@ -139,7 +176,7 @@ pub(super) fn used_space(
     let unusable = |why: String| Refusal::Unusable { kind, why };
     partitions.sort_unstable_by_key(|partition| partition.start);
     let apart = partitions.windows(2).all(|pair| pair[0].end <= pair[1].start);
-    let outside = |one: &Partition| one.start >= one.end || one.end > volume_bytes;
+    let outside = |one: &Row| one.start >= one.end || one.end > volume_bytes;
     let first = partitions.first().map_or(table_end, |one| one.start);
     if !apart || first < table_end || partitions.iter().any(outside) {
         return Err(unusable("its partitions overlap, or lead outside".to_owned()));
@@ -147,7 +184,7 @@ pub(super) fn used_space(
     let mut map = Map::new(kind, volume_bytes, limits);
     let mut all = UsedSpace { kind, ..UsedSpace::default() };
     let (mut understood, mut used_from) = (0, 0);
-    for Partition { number, start, end, holds } in partitions {
+    for Row { number, start, end, holds } in partitions {
         let part = Part { volume, start, bytes: end - start };
         // half of them: its map and that of the volume are there at once
         let limits = Limits { ranges_max: limits.ranges_max / 2, ..limits };
@@ -194,10 +231,7 @@ pub(super) fn used_space(
 }
 
 /// Which table it is, where it ends, and what it has.
-fn table(
-    volume: &dyn ReadAt,
-    volume_bytes: u64,
-) -> Result<(&'static str, u64, Vec<Partition>), Refusal> {
+fn table(volume: &dyn ReadAt, volume_bytes: u64) -> Result<(&'static str, u64, Vec<Row>), Refusal> {
     let bytes = read(volume, 0, SECTOR_LEN)?;
     let entries = bytes[446..510].chunks_exact(16);
     let is_table = bytes.ends_with(b"\x55\xaa")
@@ -222,13 +256,13 @@ fn table(
     let partition = |(number, entry): (usize, &[u8])| {
         let start = u64::from(le32(entry, 8)) * SECTOR;
         let end = start + u64::from(le32(entry, 12)) * SECTOR;
-        Partition { number, start, end, holds: Holds::of_mbr(entry[4]) }
+        Row { number, start, end, holds: Holds::of_mbr(entry[4]) }
     };
     let entries = (1..).zip(entries).filter(|(_, entry)| entry[4] != 0).map(partition);
     Ok((MBR, SECTOR, entries.collect()))
 }
 
-fn gpt(volume: &dyn ReadAt, volume_bytes: u64) -> Result<(u64, Vec<Partition>), Refusal> {
+fn gpt(volume: &dyn ReadAt, volume_bytes: u64) -> Result<(u64, Vec<Row>), Refusal> {
     let unusable = |why: &str| Refusal::Unusable { kind: GPT, why: why.to_owned() };
     let nonsense = || unusable("its header does not fit together");
     for sector in [SECTOR, 4096] {
@@ -270,7 +304,7 @@ fn gpt(volume: &dyn ReadAt, volume_bytes: u64) -> Result<(u64, Vec<Partition>), 
             }
             let (start, end) = (place(first)?, place(last + 1)?);
             let holds = Holds::of_gpt(&guid(&entry[..16]));
-            partitions.push(Partition { number, start, end, holds });
+            partitions.push(Row { number, start, end, holds });
         }
         return Ok((from + table_bytes, partitions));
     }

@@ -12,8 +12,10 @@ pub(crate) use changes::{AllocatedFromArg, ChangesArgs, ChangesAskingArgs};
 pub(crate) use collecting::{ForgetArgs, GcArgs, KeepArgs};
 
 mod copying;
+mod filing;
 mod locking;
 pub(crate) use copying::{CopyArgs, TargetArgs};
+pub(crate) use filing::{CatArgs, CpArgs, FilesArgs, LsArgs};
 pub(crate) use locking::{RetainArgs, RetainInheritedArg, RetainModeArg};
 mod inspecting;
 pub(crate) use inspecting::{FormArg, InspectArgs};
@@ -200,6 +202,9 @@ pub(crate) enum Command {
     Backup(Box<BackupArgs>),
     Restore(RestoreArgs),
     Serve(Box<ServeArgs>),
+    Ls(LsArgs),
+    Cat(CatArgs),
+    Cp(CpArgs),
     List(ListArgs),
     Show(ShowArgs),
     Stats(StatsArgs),

@@ -5,6 +5,7 @@ mod browse;
 mod changes;
 mod check;
 mod copy;
+mod files;
 mod forget;
 mod gc;
 mod init;
@@ -28,6 +29,9 @@ pub(crate) fn run(ctx: &Context, command: Command) -> Result<()> {
         Command::Init(args) => init::init(ctx, &args),
         Command::Restore(args) => restore::restore(ctx, args),
         Command::Serve(args) => serve::serve(ctx, *args),
+        Command::Ls(args) => files::ls(ctx, &args),
+        Command::Cat(args) => files::cat(ctx, &args),
+        Command::Cp(args) => files::cp(ctx, &args),
         Command::Verify(args) => restore::verify(ctx, args),
         Command::Check(args) if args.find_roots => roots::roots(ctx, &args),
         Command::Check(args) => check::check(ctx, &args),

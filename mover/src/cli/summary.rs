@@ -5,6 +5,7 @@ use super::table::{Page, human_time};
 use chunkstore::store::{RequestCounts, Retention};
 use mover_engine::ops::backup::{BackupOutcome, BackupSummary};
 use mover_engine::ops::copy::{CopyOutcome, CopySummary};
+use mover_engine::ops::files::{FilesFigures, FilesSummary};
 use mover_engine::ops::restore::RestoreSummary;
 use mover_engine::ops::serve::ServeSummary;
 use mover_engine::ops::verify::VerifySummary;
@@ -115,6 +116,24 @@ pub(crate) fn serve_text(s: &ServeSummary) -> String {
     }
     page.line("time", &show_duration(elapsed));
     page.line("requests", &requests(&s.requests));
+    page.0
+}
+
+/// The end of a copy of files.
+pub(crate) fn files_text(target: &str, copied: &FilesSummary, figures: &FilesFigures) -> String {
+    let mut page = Page::default();
+    page.line("copied", &format!("{} files to {target}", copied.files));
+    page.line("data", &show_bytes(copied.data_bytes));
+    let FilesSummary { directories, symlinks, hard_links, specials, .. } = copied;
+    page.line("besides", &format!(
+        "{directories} directories, {symlinks} symbolic links, {hard_links} hard links, {specials} others"
+    ));
+    page.line("from", &figures.filesystem);
+    page.line(
+        "fetched",
+        &format!("{} in {} reads", show_bytes(figures.fetched_bytes), figures.reads),
+    );
+    page.line("requests", &requests(&figures.requests));
     page.0
 }
 

@@ -2,11 +2,14 @@
 
 use tests::Mover;
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 20] = [
     "init",
     "backup",
     "restore",
     "serve",
+    "ls",
+    "cat",
+    "cp",
     "list",
     "show",
     "stats",

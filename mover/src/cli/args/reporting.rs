@@ -59,6 +59,9 @@ impl Command {
             Self::Backup(_) => "backup",
             Self::Restore(_) => "restore",
             Self::Serve(_) => "serve",
+            Self::Ls(_) => "ls",
+            Self::Cat(_) => "cat",
+            Self::Cp(_) => "cp",
             Self::List(_) => "list",
             Self::Show(_) => "show",
             Self::Stats(_) => "stats",
@@ -86,6 +89,7 @@ impl Command {
             Self::Init(_)
             | Self::Restore(_)
             | Self::Serve(_)
+            | Self::Cp(_)
             | Self::Verify(_)
             | Self::Check(_)
             | Self::Forget(_)

@@ -1,0 +1,261 @@
+//! Files of a backup, before or instead of a restore of its volume.
+//!
+//! | file | |
+//! |---|---|
+//! | `volume` | the backup as the volume that the file system is read from |
+//! | `paths` | a path, as the volume's own kernel would follow it |
+//! | `copy` | files written below a directory of this machine |
+//! | `archive` | the same, as a stream |
+//! | `place` | one file that is made: beneath an open directory, in the place of nothing |
+//!
+//! Only what is asked for is fetched: pages of the map, directories, inodes, content; each chunk is
+//! checked against its id. What is damaged is an error of the file that has it.
+//!
+//! Takes a lease on the backup for as long as it reads. Cannot deadlock: the one thread that reads
+//! the file system waits for the view's tasks, which wait for nobody of here.
+
+mod archive;
+mod copy;
+mod paths;
+mod place;
+mod volume;
+
+pub use archive::write_tar;
+pub use copy::{FilesCopyOptions, FilesSummary, copy_files};
+pub use mover_fsmap::files::{Attribute, FileId, FileKind, FileName, FileNode, FileTime};
+pub use paths::{Found, resolve};
+
+use crate::reading::Reading;
+use crate::reading::view::{BackupView, ViewCounts, ViewLimits, ViewPool};
+use crate::run::threads::cores;
+use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
+use chunkstore::store::RequestCounts;
+use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Repository, Result};
+use mover_fsmap::files::{Files, Piece, read_content};
+use mover_fsmap::{Partition, ReadAt, Refusal, partition, partitions};
+use serde::Serialize;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+use volume::ViewVolume;
+
+/// How to read, and from where.
+#[derive(Debug, Clone)]
+pub struct FilesOptions {
+    /// The lease to take; without it, nobody may forget this backup meanwhile.
+    pub lease: Option<LeaseOptions>,
+    /// Bound on memory.
+    pub memory: MemoryBudget,
+    /// Opener threads; by default one a core.
+    pub threads: Option<usize>,
+    /// The file system is in this partition, from 1 on.
+    pub partition: Option<usize>,
+}
+
+/// What was read for it.
+#[derive(Debug, Clone, Serialize)]
+pub struct FilesFigures {
+    /// Name of the file system.
+    pub filesystem: String,
+    /// Range reads of packs.
+    pub reads: u64,
+    /// Bytes of them.
+    pub fetched_bytes: u64,
+    /// To the store.
+    pub requests: RequestCounts,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+}
+
+/// The files of a backup, open.
+pub struct OpenFiles<'a> {
+    files: Box<dyn Files + 'a>,
+    volume: &'a dyn ReadAt,
+    run: RunContext<'a>,
+}
+
+impl std::fmt::Debug for OpenFiles<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenFiles").field("kind", &self.files.kind()).finish_non_exhaustive()
+    }
+}
+
+impl OpenFiles<'_> {
+    /// The directory that all others are below.
+    pub fn root(&self) -> FileId {
+        self.files.root()
+    }
+
+    /// What is said of a file.
+    pub fn node(&self, id: FileId) -> Result<FileNode> {
+        self.asked(self.files.node(id))
+    }
+
+    /// Names in a directory, by their bytes.
+    pub fn names(&self, directory: FileId) -> Result<Vec<FileName>> {
+        let mut names = self.asked(self.files.names(directory))?;
+        names.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        Ok(names)
+    }
+
+    /// These will be asked for.
+    pub fn expect(&self, ids: &[FileId]) -> Result<()> {
+        self.asked(self.files.expect(ids))
+    }
+
+    /// The path that a link says.
+    pub fn target(&self, link: FileId) -> Result<Vec<u8>> {
+        self.asked(self.files.target(link))
+    }
+
+    /// Attributes of a file.
+    pub fn attributes(&self, file: FileId) -> Result<Vec<Attribute>> {
+        self.asked(self.files.attributes(file))
+    }
+
+    fn find(&self, directory: FileId, name: &[u8]) -> Result<Option<FileId>> {
+        self.asked(self.files.find(directory, name))
+    }
+
+    fn content(&self, file: FileId) -> Result<Vec<Piece>> {
+        self.asked(self.files.content(file))
+    }
+
+    fn fill(&self, pieces: &[Piece], offset: u64, buffer: &mut [u8]) -> Result<()> {
+        self.asked(read_content(self.volume, pieces, offset, buffer))
+    }
+
+    /// Writes a file's content, all of it, to somebody.
+    pub fn write_to(&self, file: FileId, out: &mut dyn std::io::Write) -> Result<()> {
+        const AT_ONCE: u64 = 1 << 20;
+        let node = self.node(file)?;
+        let pieces = self.content(file)?;
+        let mut buffer = vec![0; usize::try_from(node.size_bytes.min(AT_ONCE)).unwrap_or(0)];
+        let mut at = 0;
+        while at < node.size_bytes {
+            let len = (node.size_bytes - at).min(AT_ONCE);
+            let part = &mut buffer[..usize::try_from(len).unwrap_or(0)];
+            self.fill(&pieces, at, part)?;
+            out.write_all(part)
+                .map_err(|e| Error::caused(ErrorKind::Device, "write a file of the backup", e))?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    fn asked<T>(&self, answer: Result<T, Refusal>) -> Result<T> {
+        self.run.cancel.check()?;
+        answer.map_err(failure)
+    }
+}
+
+/// Opens the files of a backup for as long as `work` goes on.
+pub fn with_files<T>(
+    rt: &Handle,
+    repo: &Arc<Repository>,
+    manifest: &Manifest,
+    options: &FilesOptions,
+    (progress, cancel): (&Arc<Progress>, &Arc<Cancel>),
+    work: impl FnOnce(&OpenFiles<'_>) -> Result<T>,
+) -> Result<(T, FilesFigures)> {
+    let run = RunContext { rt, cancel, progress };
+    progress.set_phase(Phase::Planning);
+    let threads = options.threads.unwrap_or_else(cores);
+    let limits = ViewLimits::plan(options.memory, repo.params(), 1, threads)?;
+    let reading = Reading::begin(run, repo, manifest, options.lease.clone())?;
+    let worked = (|| {
+        let pool = ViewPool::start(rt, repo, limits)?;
+        let view = run.wait(BackupView::open(&pool, manifest))?;
+        let size = view.size_bytes();
+        let whole = ViewVolume::new(run, view);
+        let named = |e: Error| e.within(format!("read files of backup {}", manifest.name()));
+        let done = on_volume(&whole, size, options.partition, |volume, bytes| {
+            let files = mover_fsmap::files::open(volume, bytes)
+                .map_err(|why| hinted(why, volume, bytes, options.partition))?;
+            let kind = files.kind().to_owned();
+            progress.set_phase(Phase::Moving);
+            let open = OpenFiles { files, volume, run };
+            work(&open).map(|done| (done, kind))
+        });
+        let (done, filesystem) = done.map_err(named)?;
+        let ViewCounts { reads, read_bytes, .. } = pool.counts();
+        let (_, warnings) = pool.salvaged();
+        let requests = RequestCounts::default();
+        Ok((
+            done,
+            FilesFigures { filesystem, reads, fetched_bytes: read_bytes, requests, warnings },
+        ))
+    })();
+    let worked = worked.map_err(|e| reading.explain(run, e));
+    let warnings = reading.finish(run);
+    let (done, mut figures) = worked?;
+    figures.warnings.extend(warnings);
+    figures.requests = repo.store().counts();
+    Ok((done, figures))
+}
+
+fn on_volume<T>(
+    whole: &dyn ReadAt,
+    size: u64,
+    number: Option<usize>,
+    then: impl FnOnce(&dyn ReadAt, u64) -> Result<T>,
+) -> Result<T> {
+    let Some(number) = number else { return then(whole, size) };
+    let all = partitions(whole, size).map_err(failure)?;
+    match all.iter().find(|one| one.number == number) {
+        Some(one) => {
+            let part = partition(whole, one);
+            then(&part, one.range.end - one.range.start)
+        }
+        None => Err(Error::new(
+            ErrorKind::Usage,
+            format!("find partition {number}"),
+            format!("the volume has {}", listed(&all)),
+        )),
+    }
+}
+
+fn listed(all: &[Partition]) -> String {
+    match all {
+        [] => "no partitions".to_owned(),
+        all => {
+            let all: Vec<String> = all.iter().map(|one| one.number.to_string()).collect();
+            format!("partitions {}", all.join(", "))
+        }
+    }
+}
+
+/// A refusal of all files, with what helps.
+fn hinted(why: Refusal, volume: &dyn ReadAt, bytes: u64, partition: Option<usize>) -> Error {
+    let error = failure(why);
+    let all = if partition.is_none() {
+        partitions(volume, bytes).unwrap_or_default()
+    } else {
+        Vec::new()
+    };
+    match all.is_empty() || error.kind() != ErrorKind::Unsupported {
+        true => error,
+        false => error.hint(format!("the volume has {}: name one with --partition", listed(&all))),
+    }
+}
+
+/// A refusal as our own error: one of the repository is what it was.
+fn failure(why: Refusal) -> Error {
+    match why {
+        Refusal::Io { offset, error } => match error.downcast::<Error>() {
+            Ok(e) => e,
+            Err(e) => Error::caused(
+                ErrorKind::Corrupt,
+                format!("read at byte {offset} of the file system"),
+                e,
+            ),
+        },
+        Refusal::Unknown => Error::new(
+            ErrorKind::Unsupported,
+            "find a file system",
+            "the volume begins with none that is known",
+        ),
+        Refusal::Unusable { .. } => {
+            Error::new(ErrorKind::Unsupported, "read the file system", why.to_string())
+        }
+    }
+}

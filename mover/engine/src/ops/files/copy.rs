@@ -1,0 +1,431 @@
+//! Files of a backup, written below a directory of this machine.
+//!
+//! A directory's own times come last, once all below it is there. Names of one file are hard links
+//! of one file again. Holes stay holes. Nothing that is there is replaced unless that is wished, and
+//! no directory ever is.
+//!
+//! What cannot be read is left out, said, and counted: only that file is missing. What cannot be
+//! written ends the run.
+
+use super::place::{Keep, Lacks, Spot};
+use super::{Attribute, FileId, FileKind, FileName, FileNode, Found, OpenFiles};
+use chunkstore::{Error, ErrorKind, Result};
+use mover_fsmap::files::{Place, is_plain};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, linkat, openat2};
+use rustix::io::pwrite;
+use serde::Serialize;
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::vec;
+
+/// Files whose inodes and content are fetched together.
+const BATCH: usize = 64;
+/// Of each of them so much.
+const AHEAD_BYTES: u64 = 128 << 10;
+const BUFFER: u64 = 1 << 20;
+/// Directories that are open at a time.
+const DEPTH_MAX: usize = 400;
+/// Files that were left out and are named; more are counted.
+const NAMED_MAX: usize = 100;
+
+/// How to write.
+#[derive(Debug, Clone, Copy)]
+pub struct FilesCopyOptions {
+    /// What has a name already is replaced, unless it is a directory.
+    pub force: bool,
+    /// Devices, set-id bits and attributes of the system are made too.
+    pub privileged: bool,
+    /// Files are given to their owners.
+    pub owners: bool,
+}
+
+/// What was written.
+#[derive(Debug, Default, Clone, Serialize)]
+pub struct FilesSummary {
+    /// Files with bytes.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Symbolic links.
+    pub symlinks: u64,
+    /// Names that are one file with another.
+    pub hard_links: u64,
+    /// Pipes, sockets and devices.
+    pub specials: u64,
+    /// Bytes of files, without holes.
+    pub data_bytes: u64,
+    /// Devices that were left out, as nobody asked for them.
+    pub devices_left_out: u64,
+    /// Attributes that the target does not take.
+    pub attributes_left_out: u64,
+    /// Set-id bits that were left out.
+    pub set_ids_left_out: u64,
+    /// Files that belong to who copied them.
+    pub owners_left_out: u64,
+    /// What could not be read, and why; at most 100 of them.
+    pub damaged: Vec<String>,
+    /// How many those are.
+    pub damaged_files: u64,
+}
+
+/// Copies what was found to a path, or below it, where that is a directory. Errors: what is there
+/// already, what cannot be written; a run that is stopped.
+pub fn copy_files(
+    open: &OpenFiles<'_>,
+    sources: &[Found],
+    target: &Path,
+    options: FilesCopyOptions,
+) -> Result<FilesSummary> {
+    let at = Destination::of(sources, target)?;
+    let mut copier = Copier {
+        open,
+        options,
+        keep: Keep { owners: options.owners, privileged: options.privileged },
+        root: at.root,
+        links: HashMap::new(),
+        been: HashSet::new(),
+        lacks: Lacks::default(),
+        done: FilesSummary::default(),
+        buffer: Vec::new(),
+    };
+    for source in sources {
+        let name = at.name.as_deref().or_else(|| source.name().map(OsStr::from_bytes));
+        match name {
+            Some(name) => copier.tree(source, name)?,
+            None => copier.below(source)?,
+        }
+    }
+    let Copier { lacks, mut done, .. } = copier;
+    done.attributes_left_out = lacks.attributes;
+    done.owners_left_out = lacks.owners;
+    done.set_ids_left_out = lacks.set_ids;
+    Ok(done)
+}
+
+/// Where it goes: a directory, and the name in it where that is not the source's own.
+struct Destination {
+    root: OwnedFd,
+    name: Option<std::ffi::OsString>,
+}
+
+impl Destination {
+    fn of(sources: &[Found], target: &Path) -> Result<Self> {
+        let context = || format!("write to {}", target.display());
+        if target.is_dir() {
+            return Ok(Self { root: opened(target)?, name: None });
+        }
+        if sources.len() > 1 {
+            let what = "it is no directory, and there is more than one thing to copy";
+            return Err(Error::new(ErrorKind::Usage, context(), what).hint("make it: mkdir"));
+        }
+        let name = target.file_name().map(OsStr::to_owned);
+        let Some(name) = name else {
+            return Err(Error::new(ErrorKind::Usage, context(), "the path names no file"));
+        };
+        let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
+        Ok(Self { root: opened(parent.unwrap_or(Path::new(".")))?, name: Some(name) })
+    }
+}
+
+fn opened(directory: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(directory, flags, Mode::empty()).map_err(|e| {
+        Error::caused(ErrorKind::NotFound, format!("open directory {}", directory.display()), e)
+    })
+}
+
+struct Copier<'a> {
+    open: &'a OpenFiles<'a>,
+    options: FilesCopyOptions,
+    keep: Keep,
+    root: OwnedFd,
+    /// Files of more than one name: where the first of them is, below the root, and how many are
+    /// still to come.
+    links: HashMap<FileId, (PathBuf, u32)>,
+    /// Directories: none is in two places.
+    been: HashSet<FileId>,
+    lacks: Lacks,
+    done: FilesSummary,
+    buffer: Vec<u8>,
+}
+
+/// A directory that is being filled.
+struct Frame {
+    fd: OwnedFd,
+    node: FileNode,
+    attributes: Vec<Attribute>,
+    /// Below the root.
+    path: PathBuf,
+    left: vec::IntoIter<FileName>,
+    batch: vec::IntoIter<(FileName, Result<FileNode>)>,
+    /// Whether its own permissions and times are set in the end.
+    dressed: bool,
+}
+
+impl Copier<'_> {
+    /// One file or directory, with all below it.
+    fn tree(&mut self, source: &Found, name: &OsStr) -> Result<()> {
+        let root = self.root.try_clone().map_err(unclonable)?;
+        match self.one(root.as_fd(), Path::new(name), name, &source.node)? {
+            Some(frame) => self.walk(frame),
+            None => Ok(()),
+        }
+    }
+
+    /// All that is in the root of the file system, into the target itself.
+    fn below(&mut self, source: &Found) -> Result<()> {
+        let fd = self.root.try_clone().map_err(unclonable)?;
+        let node = source.node.clone();
+        let frame = self.frame(fd, node, Vec::new(), PathBuf::new(), false)?;
+        self.walk(frame)
+    }
+
+    fn walk(&mut self, first: Frame) -> Result<()> {
+        let mut frames = vec![first];
+        while let Some(frame) = frames.last_mut() {
+            let Some((entry, node)) = self.next(frame) else {
+                let Some(frame) = frames.pop() else { break };
+                if frame.dressed {
+                    let name = frame.path.file_name().unwrap_or_default();
+                    let spot = Spot { directory: frame.fd.as_fd(), name, shown: &frame.path };
+                    spot.dress(
+                        &frame.fd,
+                        &frame.node,
+                        &frame.attributes,
+                        self.keep,
+                        &mut self.lacks,
+                    )?;
+                }
+                continue;
+            };
+            let path = frame.path.join(OsStr::from_bytes(&entry.name));
+            if !is_plain(&entry.name) {
+                self.left_out(
+                    &path,
+                    &Error::new(ErrorKind::Corrupt, "read its name", "no file may have it"),
+                )?;
+                continue;
+            }
+            let node = match node {
+                Ok(node) => node,
+                Err(e) => {
+                    self.left_out(&path, &e)?;
+                    continue;
+                }
+            };
+            let deep = frames.len();
+            if deep >= DEPTH_MAX && node.kind == FileKind::Directory {
+                let e = Error::new(
+                    ErrorKind::Unsupported,
+                    "enter it",
+                    "it is too deep: name it by itself",
+                );
+                self.left_out(&path, &e)?;
+                continue;
+            }
+            let Some(frame) = frames.last() else { break };
+            let name = OsStr::from_bytes(&entry.name);
+            let entered = self.one(frame.fd.as_fd(), &path, name, &node)?;
+            frames.extend(entered);
+        }
+        Ok(())
+    }
+
+    /// The next name of a directory. What is said of the next ones, and the begin of their content,
+    /// is fetched together.
+    fn next(&mut self, frame: &mut Frame) -> Option<(FileName, Result<FileNode>)> {
+        if let Some(next) = frame.batch.next() {
+            return Some(next);
+        }
+        let names: Vec<FileName> = frame.left.by_ref().take(BATCH).collect();
+        let ids: Vec<FileId> = names.iter().map(|entry| entry.id).collect();
+        // who asks for one of them will hear of what is wrong
+        let _ = self.open.expect(&ids);
+        let batch: Vec<_> = names
+            .into_iter()
+            .map(|entry| {
+                let node = self.open.node(entry.id);
+                (entry, node)
+            })
+            .collect();
+        let mut ahead = Vec::new();
+        for node in batch.iter().filter_map(|(_, node)| node.as_ref().ok()) {
+            if node.kind != FileKind::File || node.size_bytes == 0 {
+                continue;
+            }
+            let Ok(pieces) = self.open.content(node.id) else { continue };
+            let stored = pieces.iter().filter_map(|piece| match piece.place {
+                Place::Volume(at) | Place::Patched(at, _) => {
+                    Some(at..at + (piece.range.end - piece.range.start).min(AHEAD_BYTES))
+                }
+                Place::Hole | Place::Inline(_) => None,
+            });
+            ahead.extend(stored.take(4));
+        }
+        self.open.volume.expect(&ahead);
+        frame.batch = batch.into_iter();
+        frame.batch.next()
+    }
+
+    /// A name; of a directory what is to be done below it.
+    fn one(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        path: &Path,
+        name: &OsStr,
+        node: &FileNode,
+    ) -> Result<Option<Frame>> {
+        let spot = Spot { directory, name, shown: path };
+        match self.made(&spot, path, node) {
+            Ok(frame) => Ok(frame),
+            Err(e) => self.left_out(path, &e).map(|()| None),
+        }
+    }
+
+    fn made(&mut self, spot: &Spot<'_>, path: &Path, node: &FileNode) -> Result<Option<Frame>> {
+        let is_device = matches!(node.kind, FileKind::Characters(..) | FileKind::Blocks(..));
+        if is_device && !self.options.privileged {
+            self.done.devices_left_out += 1;
+            return Ok(None);
+        }
+        if node.kind == FileKind::Directory {
+            return self.entered(spot, path, node).map(Some);
+        }
+        if spot.there()?.is_some() {
+            if !self.options.force {
+                return Err(spot.failed("create", rustix::io::Errno::EXIST));
+            }
+            spot.clear()?;
+        }
+        if node.links > 1 && self.linked(spot, node)? {
+            return Ok(None);
+        }
+        let attributes = self.open.attributes(node.id)?;
+        match node.kind {
+            FileKind::File => {
+                self.file(spot, node, &attributes).inspect_err(|_| {
+                    // half a file is none
+                    let _ = spot.clear();
+                })?;
+                self.done.files += 1;
+            }
+            FileKind::Symlink => {
+                spot.symlink(&self.open.target(node.id)?)?;
+                spot.dress_special(node, &attributes, self.keep, &mut self.lacks)?;
+                self.done.symlinks += 1;
+            }
+            kind => {
+                spot.special(kind)?;
+                spot.dress_special(node, &attributes, self.keep, &mut self.lacks)?;
+                self.done.specials += 1;
+            }
+        }
+        if node.links > 1 {
+            self.links.insert(node.id, (path.to_owned(), node.links - 1));
+        }
+        Ok(None)
+    }
+
+    fn entered(&mut self, spot: &Spot<'_>, path: &Path, node: &FileNode) -> Result<Frame> {
+        if !self.been.insert(node.id) {
+            let what = "a directory is in two places: the file system is damaged";
+            return Err(Error::new(ErrorKind::Corrupt, "enter it", what));
+        }
+        // before anything is made of it
+        let attributes = self.open.attributes(node.id)?;
+        let names = self.open.names(node.id)?;
+        let fd = spot.directory()?;
+        self.done.directories += 1;
+        let mut frame = self.frame(fd, node.clone(), attributes, path.to_owned(), true)?;
+        frame.left = names.into_iter();
+        Ok(frame)
+    }
+
+    fn frame(
+        &mut self,
+        fd: OwnedFd,
+        node: FileNode,
+        attributes: Vec<Attribute>,
+        path: PathBuf,
+        dressed: bool,
+    ) -> Result<Frame> {
+        let left = if dressed { Vec::new() } else { self.open.names(node.id)? }.into_iter();
+        Ok(Frame { fd, node, attributes, path, left, batch: Vec::new().into_iter(), dressed })
+    }
+
+    /// A name of a file that has another one here.
+    fn linked(&mut self, spot: &Spot<'_>, node: &FileNode) -> Result<bool> {
+        let Some((first, left)) = self.links.get_mut(&node.id) else { return Ok(false) };
+        let parent = first.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = parent.unwrap_or(Path::new("."));
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let made = openat2(&self.root, parent, flags, Mode::empty(), beneath).and_then(|parent| {
+            let name = first.file_name().unwrap_or_default();
+            linkat(parent, name, spot.directory, spot.name, AtFlags::empty())
+        });
+        made.map_err(|e| spot.failed("link", e))?;
+        self.done.hard_links += 1;
+        *left -= 1;
+        if *left == 0 {
+            self.links.remove(&node.id);
+        }
+        Ok(true)
+    }
+
+    fn file(&mut self, spot: &Spot<'_>, node: &FileNode, attributes: &[Attribute]) -> Result<()> {
+        let pieces = self.open.content(node.id)?;
+        let file = spot.file(node.size_bytes)?;
+        let mut data = 0;
+        for piece in pieces.iter().filter(|piece| piece.place != Place::Hole) {
+            let mut at = piece.range.start;
+            while at < piece.range.end {
+                let len = (piece.range.end - at).min(BUFFER);
+                self.buffer.resize(usize::try_from(len).unwrap_or(0), 0);
+                self.open.fill(&pieces, at, &mut self.buffer)?;
+                self.write(spot, &file, at)?;
+                at += len;
+                data += len;
+            }
+        }
+        self.done.data_bytes += data;
+        let progress = self.open.run.progress;
+        progress.done_bytes.add(data);
+        progress.written_bytes.add(data);
+        progress.moved();
+        spot.dress(&file, node, attributes, self.keep, &mut self.lacks)
+    }
+
+    fn write(&self, spot: &Spot<'_>, file: &OwnedFd, offset: u64) -> Result<()> {
+        let mut done = 0;
+        while done < self.buffer.len() {
+            match pwrite(file, &self.buffer[done..], offset + done as u64) {
+                Ok(0) => return Err(spot.failed("write", rustix::io::Errno::IO)),
+                Ok(written) => done += written,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(spot.failed("write", e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// What cannot be read is one file less; all else ends the run.
+    fn left_out(&mut self, path: &Path, e: &Error) -> Result<()> {
+        if !matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Missing | ErrorKind::Unsupported) {
+            return Err(Error::new(e.kind(), format!("copy {}", path.display()), e.to_string())
+                .hint(e.hint_text().unwrap_or_default()));
+        }
+        self.done.damaged_files += 1;
+        if self.done.damaged.len() < NAMED_MAX {
+            self.done.damaged.push(format!("{}: {e}", path.display()));
+        }
+        Ok(())
+    }
+}
+
+fn unclonable(e: std::io::Error) -> Error {
+    Error::caused(ErrorKind::Device, "open the target once more", e)
+}

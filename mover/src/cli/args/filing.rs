@@ -1,0 +1,91 @@
+//! What can be typed after the commands that read files of a backup: `ls`, `cat`, `cp`.
+
+use super::ReadingArgs;
+use clap::builder::FalseyValueParser;
+use std::path::PathBuf;
+
+/// Where files are looked for.
+#[derive(Debug, clap::Args)]
+pub(crate) struct FilesArgs {
+    /// The file system is in this partition of the volume, from 1 on
+    #[arg(long, env = "MOVER_PARTITION", value_name = "N")]
+    pub(crate) partition: Option<usize>,
+    #[command(flatten)]
+    pub(crate) reading: ReadingArgs,
+}
+
+/// List files of a backup.
+///
+/// Of ext2, ext3 and ext4, as the next mount of the volume would show them: a journal that wants
+/// replaying is taken into account. Nothing else than what is listed is fetched.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  mover ls db@latest
+  mover ls db@latest /var/lib --long
+  mover ls vm@2026-11-22 --partition 1 /home --recursive")]
+pub(crate) struct LsArgs {
+    /// VOLUME@latest, VOLUME@ID, VOLUME@SNAPSHOT, VOLUME@DATE, or an id
+    #[arg(value_name = "BACKUP")]
+    pub(crate) backup: String,
+    /// Files and directories, from the root of the file system on [default: /]
+    #[arg(value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Show permissions, owners, sizes and times too
+    #[arg(short, long, env = "MOVER_LONG", value_parser = FalseyValueParser::new())]
+    pub(crate) long: bool,
+    /// List what is below directories too
+    #[arg(short = 'R', long, env = "MOVER_RECURSIVE", value_parser = FalseyValueParser::new())]
+    pub(crate) recursive: bool,
+    #[command(flatten)]
+    pub(crate) files: FilesArgs,
+}
+
+/// Write files of a backup to stdout.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  mover cat db@latest /etc/fstab
+  mover cat db@latest /dump.sql.gz | gunzip | less")]
+pub(crate) struct CatArgs {
+    /// VOLUME@latest, VOLUME@ID, VOLUME@SNAPSHOT, VOLUME@DATE, or an id
+    #[arg(value_name = "BACKUP")]
+    pub(crate) backup: String,
+    /// Files, from the root of the file system on; one after the other
+    #[arg(value_name = "PATH", required = true)]
+    pub(crate) paths: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) files: FilesArgs,
+}
+
+/// Copy files out of a backup, with all below directories.
+///
+/// Owners (as root), permissions, times, attributes, hard links and holes are as they were. Nothing
+/// that is there is replaced, but with --force. A file that is damaged in the repository is left out
+/// and named, and the exit code is 3.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  mover cp db@latest /var/lib/app/config.yaml .
+  mover cp db@latest /home/ann /home/bob /srv/restored
+  mover cp vm@latest --partition 1 /etc --tar > etc.tar")]
+pub(crate) struct CpArgs {
+    /// VOLUME@latest, VOLUME@ID, VOLUME@SNAPSHOT, VOLUME@DATE, or an id
+    #[arg(value_name = "BACKUP")]
+    pub(crate) backup: String,
+    /// Files and directories of the backup, from the root of its file system on; the last path is
+    /// where they go: a directory, or a new name for one of them. With --tar all are of the backup
+    #[arg(value_name = "PATH", required = true)]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Write an archive to stdout instead, for tar
+    #[arg(long, env = "MOVER_TAR", value_parser = FalseyValueParser::new())]
+    pub(crate) tar: bool,
+    /// Replace files that are there; directories stay and are filled
+    #[arg(long, env = "MOVER_FORCE", value_parser = FalseyValueParser::new())]
+    pub(crate) force: bool,
+    /// Copy devices, set-id bits, and attributes named security.* and trusted.* too
+    #[arg(long, env = "MOVER_PRIVILEGED", value_parser = FalseyValueParser::new())]
+    pub(crate) privileged: bool,
+    #[command(flatten)]
+    pub(crate) files: FilesArgs,
+}
