@@ -6,6 +6,7 @@
 //! | `paths` | a path, as the volume's own kernel would follow it |
 //! | `copy` | files written below a directory of this machine |
 //! | `archive` | the same, as a stream |
+//! | `changes` | which files changed from one backup to another |
 //! | `place` | one file that is made: beneath an open directory, in the place of nothing |
 //!
 //! Only what is asked for is fetched: pages of the map, directories, inodes, content; each chunk is
@@ -15,12 +16,14 @@
 //! the file system waits for the view's tasks, which wait for nobody of here.
 
 mod archive;
+mod changes;
 mod copy;
 mod paths;
 mod place;
 mod volume;
 
 pub use archive::write_tar;
+pub use changes::FileChange;
 pub use copy::{FilesCopyOptions, FilesSummary, copy_files};
 pub use mover_fsmap::files::{Attribute, FileId, FileKind, FileName, FileNode, FileTime};
 pub use paths::{Found, resolve};
@@ -29,11 +32,14 @@ use crate::reading::Reading;
 use crate::reading::view::{BackupView, ViewCounts, ViewLimits, ViewPool};
 use crate::run::threads::cores;
 use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
+use chunkstore::map::delta_of;
 use chunkstore::store::RequestCounts;
 use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Repository, Result};
+use mover_extents::Extents;
 use mover_fsmap::files::{Files, Piece, read_content};
 use mover_fsmap::{Partition, ReadAt, Refusal, partition, partitions};
 use serde::Serialize;
+use std::ops::Range;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 use volume::ViewVolume;
@@ -70,6 +76,8 @@ pub struct FilesFigures {
 pub struct OpenFiles<'a> {
     files: Box<dyn Files + 'a>,
     volume: &'a dyn ReadAt,
+    /// Where the file system begins in the backup's volume.
+    start: u64,
     run: RunContext<'a>,
 }
 
@@ -110,6 +118,13 @@ impl OpenFiles<'_> {
     /// Attributes of a file.
     pub fn attributes(&self, file: FileId) -> Result<Vec<Attribute>> {
         self.asked(self.files.attributes(file))
+    }
+
+    /// Ranges of the backup's volume, as the file system counts its bytes.
+    fn moved(&self, ranges: &Extents) -> Extents {
+        let start = self.start;
+        let moved = ranges.iter().filter(|range| range.end > start);
+        moved.map(|range| range.start.saturating_sub(start)..range.end - start).collect()
     }
 
     fn find(&self, directory: FileId, name: &[u8]) -> Result<Option<FileId>> {
@@ -168,12 +183,13 @@ pub fn with_files<T>(
         let size = view.size_bytes();
         let whole = ViewVolume::new(run, view);
         let named = |e: Error| e.within(format!("read files of backup {}", manifest.name()));
-        let done = on_volume(&whole, size, options.partition, |volume, bytes| {
+        let done = on_volume(&whole, size, options.partition, |volume, place| {
+            let bytes = place.end - place.start;
             let files = mover_fsmap::files::open(volume, bytes)
                 .map_err(|why| hinted(why, volume, bytes, options.partition))?;
             let kind = files.kind().to_owned();
             progress.set_phase(Phase::Moving);
-            let open = OpenFiles { files, volume, run };
+            let open = OpenFiles { files, volume, start: place.start, run };
             work(&open).map(|done| (done, kind))
         });
         let (done, filesystem) = done.map_err(named)?;
@@ -193,18 +209,58 @@ pub fn with_files<T>(
     Ok((done, figures))
 }
 
+/// Tells which files changed from backup `a` of a volume to `b`, in the order of their directories.
+/// What both share is not read.
+pub fn diff_files(
+    rt: &Handle,
+    repo: &Arc<Repository>,
+    (a, b): (&Manifest, &Manifest),
+    options: &FilesOptions,
+    (progress, cancel): (&Arc<Progress>, &Arc<Cancel>),
+    told: &mut dyn FnMut(FileChange, &[u8], &FileNode) -> Result<()>,
+) -> Result<FilesFigures> {
+    if a.volume != b.volume {
+        let detail = format!("the first is of volume {}, the second of {}", a.volume, b.volume);
+        let context = format!("compare backups {} and {}", a.backup_id, b.backup_id);
+        return Err(
+            Error::new(ErrorKind::Usage, context, detail).hint("give two backups of one volume")
+        );
+    }
+    // two are open at a time
+    let memory = MemoryBudget { total_bytes: options.memory.total_bytes / 2 };
+    let half = FilesOptions { memory, ..options.clone() };
+    let run = RunContext { rt, cancel, progress };
+    let delta = run.wait(Box::pin(delta_of(repo, a, b)))?;
+    let delta = delta.data.union(&delta.zero);
+    // the file system's own bytes, where it is in a partition
+    let seen = (progress, cancel);
+    let of_first = |before: &OpenFiles<'_>| {
+        let of_second = |after: &OpenFiles<'_>| {
+            let moved = after.moved(&delta);
+            changes::changed_files((before, after), &moved, told)
+        };
+        with_files(rt, repo, b, &half, seen, of_second)
+    };
+    let (((), mut figures), of_a) = with_files(rt, repo, a, &half, seen, of_first)?;
+    figures.reads += of_a.reads;
+    figures.fetched_bytes += of_a.fetched_bytes;
+    figures.requests = of_a.requests;
+    figures.warnings.extend(of_a.warnings);
+    Ok(figures)
+}
+
 fn on_volume<T>(
     whole: &dyn ReadAt,
     size: u64,
     number: Option<usize>,
-    then: impl FnOnce(&dyn ReadAt, u64) -> Result<T>,
+    then: impl FnOnce(&dyn ReadAt, Range<u64>) -> Result<T>,
 ) -> Result<T> {
-    let Some(number) = number else { return then(whole, size) };
+    let Some(number) = number else { return then(whole, 0..size) };
     let all = partitions(whole, size).map_err(failure)?;
     match all.iter().find(|one| one.number == number) {
         Some(one) => {
             let part = partition(whole, one);
-            then(&part, one.range.end - one.range.start)
+            then(&part, one.range.clone())
         }
         None => Err(Error::new(
             ErrorKind::Usage,

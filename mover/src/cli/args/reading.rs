@@ -145,10 +145,12 @@ pub(crate) struct VerifyArgs {
 /// Print what changed from backup A to backup B.
 ///
 /// The maps of the two tell, no data is read. The output is a list that `mover backup --changed-blocks` accepts.
+/// With --files it is the files that changed: + added, - removed, M content, U owner, permissions, time or attributes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  mover diff db@3f2a db@latest > changed.json")]
+  mover diff db@3f2a db@latest > changed.json
+  mover diff db@3f2a db@latest --files")]
 pub(crate) struct DiffArgs {
     /// The earlier backup, named as for `restore`
     #[arg(value_name = "A")]
@@ -156,4 +158,9 @@ pub(crate) struct DiffArgs {
     /// The later backup
     #[arg(value_name = "B")]
     pub(crate) b: String,
+    /// Print which files changed instead of which blocks
+    #[arg(long, env = "MOVER_FILES", value_parser = FalseyValueParser::new())]
+    pub(crate) files: bool,
+    #[command(flatten)]
+    pub(crate) place: super::FilesArgs,
 }

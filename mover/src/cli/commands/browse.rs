@@ -174,6 +174,9 @@ fn attachment(
 }
 
 pub(crate) fn diff(ctx: &Context, args: &DiffArgs) -> Result<()> {
+    if args.files {
+        return super::files::diff(ctx, args);
+    }
     let repository = repository::open(ctx)?;
     let changes = mover_engine::ops::diff::diff(
         ctx.runtime()?,

@@ -1,6 +1,6 @@
 //! `ls`, `cat`, `cp`: files of a backup.
 
-use super::super::args::{CatArgs, CpArgs, FilesArgs, LsArgs};
+use super::super::args::{CatArgs, CpArgs, DiffArgs, FilesArgs, LsArgs};
 use super::super::context::Context;
 use super::super::metrics::Reads;
 use super::super::repository;
@@ -11,8 +11,8 @@ use super::restore::lease;
 use chrono::{DateTime, Utc};
 use chunkstore::{Error, ErrorKind, Result};
 use mover_engine::ops::files::{
-    FileId, FileKind, FileNode, FilesCopyOptions, FilesFigures, FilesOptions, FilesSummary, Found,
-    OpenFiles, copy_files, resolve, with_files, write_tar,
+    FileChange, FileId, FileKind, FileNode, FilesCopyOptions, FilesFigures, FilesOptions,
+    FilesSummary, Found, OpenFiles, copy_files, diff_files, resolve, with_files, write_tar,
 };
 use mover_engine::run::Progress;
 use serde::Serialize;
@@ -49,6 +49,66 @@ fn on_files<T>(
 
 fn found(open: &OpenFiles<'_>, paths: &[PathBuf], last: bool) -> Result<Vec<Found>> {
     paths.iter().map(|path| resolve(open, path.as_os_str().as_bytes(), last)).collect()
+}
+
+/// A file that changed, as JSON has it.
+#[derive(Serialize)]
+struct ChangeLine<'a> {
+    r#type: &'static str,
+    change: FileChange,
+    path: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_hex: Option<String>,
+    kind: &'static str,
+    size_bytes: u64,
+}
+
+pub(super) fn diff(ctx: &Context, args: &DiffArgs) -> Result<()> {
+    let repository = repository::open(ctx)?;
+    let find = |spec: &str| ctx.block_on(repository.find_backup(spec));
+    let (a, b) = (find(&args.a)?, find(&args.b)?);
+    let Resources { memory, threads, .. } = ctx.settings.resources;
+    let lease = lease(&args.place.reading);
+    let options = FilesOptions { lease, memory, threads, partition: args.place.partition };
+    let progress = Progress::new();
+    let rt = ctx.runtime()?;
+    let json = ctx.settings.output.json;
+    let mut warnings = Vec::new();
+    ctx.output.result_stream(|out| {
+        let mut told = |change: FileChange, path: &[u8], node: &FileNode| {
+            let text = String::from_utf8_lossy(path);
+            let written = if json {
+                let line = ChangeLine {
+                    r#type: "file",
+                    change,
+                    path: &text,
+                    path_hex: std::str::from_utf8(path).is_err().then(|| hex::encode(path)),
+                    kind: kind(node.kind),
+                    size_bytes: node.size_bytes,
+                };
+                let line = serde_json::to_string(&line).map_err(io::Error::other);
+                line.and_then(|line| writeln!(out, "{line}"))
+            } else {
+                let sign = match change {
+                    FileChange::Added => '+',
+                    FileChange::Removed => '-',
+                    FileChange::Changed => 'M',
+                    FileChange::Described => 'U',
+                };
+                let end = if node.kind == FileKind::Directory { "/" } else { "" };
+                writeln!(out, "{sign} {}{end}", shown(&text))
+            };
+            written.map_err(|e| Error::caused(ErrorKind::Device, "write the list", e))
+        };
+        let seen = (&progress, &ctx.cancel);
+        let figures = diff_files(rt, &repository, (&a, &b), &options, seen, &mut told);
+        warnings = figures.map_err(io::Error::other)?.warnings;
+        Ok(())
+    })?;
+    for warning in &warnings {
+        ctx.output.warn(warning);
+    }
+    Ok(())
 }
 
 /// A file as JSON has it.

@@ -141,7 +141,7 @@ impl Spot<'_> {
             let name = OsStr::from_bytes(&one.name);
             match fsetxattr(file, name, &one.value, XattrFlags::empty()) {
                 Ok(()) => {}
-                Err(Errno::NOTSUP | Errno::PERM | Errno::ACCESS) => lacks.attributes += 1,
+                Err(e) if is_not_taken(e) => lacks.attributes += 1,
                 Err(e) => return Err(self.failed("set attributes of", e)),
             }
         }
@@ -174,9 +174,8 @@ impl Spot<'_> {
             let path = Path::new(&path).join(self.name);
             match lsetxattr(&path, OsStr::from_bytes(&one.name), &one.value, XattrFlags::empty()) {
                 Ok(()) => {}
-                Err(Errno::NOTSUP | Errno::PERM | Errno::ACCESS | Errno::NOENT) => {
-                    lacks.attributes += 1;
-                }
+                // without /proc none of it can be named
+                Err(e) if is_not_taken(e) || e == Errno::NOENT => lacks.attributes += 1,
                 Err(e) => return Err(self.failed("set attributes of", e)),
             }
         }
@@ -195,6 +194,15 @@ impl Spot<'_> {
         lacks.set_ids += 1;
         node.mode & !SET_IDS
     }
+}
+
+/// The target has no such attributes, none of that class for us, or no room for one as long as that:
+/// a full file system is noticed by what is written next.
+fn is_not_taken(e: Errno) -> bool {
+    matches!(
+        e,
+        Errno::NOTSUP | Errno::PERM | Errno::ACCESS | Errno::NOSPC | Errno::TOOBIG | Errno::RANGE
+    )
 }
 
 /// Attributes that say what a file may do, or what somebody found out about it, are the system's.

@@ -9,6 +9,7 @@ use crate::{crc32c, le16, le32};
 
 mod flags {
     pub(super) const ENCRYPTED: u32 = 0x800;
+    pub(super) const INDEX: u32 = 0x1000;
     pub(super) const EXTENTS: u32 = 0x8_0000;
     pub(super) const INLINE: u32 = 0x1000_0000;
 }
@@ -81,6 +82,11 @@ impl Inode {
 
     pub(super) fn has_extents(&self) -> bool {
         self.flags & flags::EXTENTS != 0
+    }
+
+    /// The first block of a directory is that of its index.
+    pub(super) fn has_index(&self) -> bool {
+        self.flags & flags::INDEX != 0
     }
 
     pub(super) fn is_inline(&self) -> bool {
