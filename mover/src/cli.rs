@@ -59,6 +59,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use supervision::Supervisor;
 
+/// Of the thread that reads the command line: the flags of all commands are described on it. Only
+/// what is used of it is memory.
+const STACK_BYTES: usize = 512 << 10;
+
 /// Runs the program; what the process ends with.
 pub fn main() -> ExitCode {
     mover_engine::volume::io::bound_allocator();
@@ -67,8 +71,8 @@ pub fn main() -> ExitCode {
     // keys are in memory: no core dump, no debugger, no other process of this user may read them
     let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable).err();
     install_panic_hook();
-    // with the stack that all threads have: `ulimit -s` may leave this one less than flags take
-    let command = std::thread::Builder::new().name("command".into());
+    // `ulimit -s` may leave this one less than flags take
+    let command = std::thread::Builder::new().name("command".into()).stack_size(STACK_BYTES);
     match command.spawn(move || on_own_stack(hidden)) {
         Ok(command) => command.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
         // where there is no thread to be had, what there is of a stack has to do

@@ -51,7 +51,6 @@ their changed blocks, and writes any of these states back, bit for bit.";
 const EXAMPLES_SHORT: &str = "\
 Examples:
   mover backup /dev/vg0/db --volume db
-  mover list
   mover restore db@latest /dev/vg0/db-new --verify";
 
 const EXAMPLES: &str = "\
@@ -399,7 +398,7 @@ pub(crate) fn command_without_twins() -> clap::Command {
 
 /// Flags that `-h` shows of commands that have more than fit on a screen: those of most days.
 const SHORT: [(&str, &[&str]); 6] = [
-    ("mover", &["repo", "key_file", "json"]),
+    ("mover", &["repo", "json"]),
     (
         "backup",
         &["source", "volume", "snapshot", "base_snapshot", "changed_blocks", "label", "plan"],

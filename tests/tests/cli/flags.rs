@@ -20,9 +20,11 @@ const OTHERS: &[(&str, &str)] = &[
     ("helm", "namespace set"),
     ("external snapshotter", "resync-period"),
     ("fsfreeze", "freeze unfreeze"),
-    ("kubectl create", "audience cert key"),
     ("kubectl label", "overwrite"),
-    ("kubectl", "field-selector for from-file from-literal raw server-side timeout"),
+    (
+        "kubectl",
+        "audience cert key field-selector for from-file from-literal raw server-side timeout",
+    ),
     ("deploy/package", "krew"),
     ("kubectl -n", "replicas"),
     ("losetup", "detach find show"),

@@ -30,7 +30,11 @@ const ROOMS: [(&str, usize, &[&str]); 6] = [
     ),
     ("mover/engine/src", 50, &["sizes", "volume", "run", "reading", "ingest", "ops"]),
     ("mover/engine/src/volume", 5, &["sample", "io", "device"]),
-    ("mover/engine/src/ops", 0, &["attachment backup copy restore serve roots verify check diff"]),
+    (
+        "mover/engine/src/ops",
+        0,
+        &["attachment backup copy files restore serve roots verify check diff"],
+    ),
     ("mover/src", 5, &["price cgroup", "inspect", "cli"]),
     (
         "cluster/src",

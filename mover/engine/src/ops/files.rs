@@ -34,7 +34,7 @@ use crate::run::threads::cores;
 use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
 use chunkstore::map::delta_of;
 use chunkstore::store::RequestCounts;
-use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Repository, Result};
+use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Repository, Result, Setting};
 use mover_extents::Extents;
 use mover_fsmap::files::{Files, Piece, read_content};
 use mover_fsmap::{Partition, ReadAt, Refusal, partition, partitions};
@@ -290,7 +290,11 @@ fn hinted(why: Refusal, volume: &dyn ReadAt, bytes: u64, partition: Option<usize
     };
     match all.is_empty() || error.kind() != ErrorKind::Unsupported {
         true => error,
-        false => error.hint(format!("the volume has {}: name one with --partition", listed(&all))),
+        false => error.hint(format!(
+            "the volume has {}: name one with {partition}",
+            listed(&all),
+            partition = Setting("partition")
+        )),
     }
 }
 

@@ -103,7 +103,7 @@ pub(crate) struct StatsArgs {
     pub(crate) volume: Option<String>,
 }
 
-/// Show all that is known about one backup, or write out one of its attachments.
+/// Show a backup, or write out one of its attachments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

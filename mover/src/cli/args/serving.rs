@@ -5,7 +5,7 @@ use clap::ArgAction;
 use clap::builder::FalseyValueParser;
 use std::path::PathBuf;
 
-/// Serve backups over NBD, so that they are read before they are restored.
+/// Serve backups over NBD: read before they are restored.
 ///
 /// Clients attach to a backup as to a disk, and read any part of it at once: qemu-img, nbdcopy,
 /// nbdfuse, a virtual machine. What they read is fetched and checked then. Exports are read-only.

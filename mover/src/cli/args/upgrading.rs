@@ -1,6 +1,6 @@
 //! What can be typed about the features of a repository.
 
-/// Show what a repository is made of, and add what it has not got yet.
+/// Show what a repository is made of, and add to that.
 ///
 /// Shows the format's version, the features that were added, and those that this version could add.
 /// Programs that do not know a feature refuse the repository, in words, for as much as it is needed:

@@ -2,7 +2,7 @@
 //! and what has the name already is nothing that is written to.
 
 use super::{Attribute, FileKind, FileNode, FileTime};
-use chunkstore::{Error, ErrorKind, Result};
+use chunkstore::{Error, ErrorKind, Result, Setting};
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, chownat,
     fchmod, fchown, fsetxattr, ftruncate, futimens, lsetxattr, makedev, mkdirat, mknodat, openat,
@@ -55,7 +55,8 @@ impl Spot<'_> {
         };
         let error = Error::caused(kind, format!("{doing} {}", self.shown.display()), e);
         match e {
-            Errno::EXIST => error.hint("give --force to put it in the place of what is there"),
+            Errno::EXIST => error
+                .hint(format!("give {} to put it in the place of what is there", Setting("force"))),
             _ => error,
         }
     }
