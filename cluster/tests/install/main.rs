@@ -6,6 +6,7 @@ mod cel;
 mod deploy;
 mod policies;
 mod rules;
+mod stored;
 
 use serde_json::Value;
 use std::path::PathBuf;
