@@ -1,10 +1,12 @@
 //! Damage, and what is not ours to read.
 
-use super::tree::{self, entries};
-use super::{PLAIN, Stage};
+use super::tree::entries;
+use super::{FORMS, PLAIN, Stage};
+use mover_fsmap::files::{FileKind, open, read_content};
+use std::collections::HashSet;
 use std::fs;
 use std::path::PathBuf;
-use tests::{run_ok, work_dir};
+use tests::{Rng, run_ok, work_dir};
 
 /// A damaged chunk fails the file that has it, and no other.
 #[test]
@@ -62,6 +64,85 @@ fn damage_is_of_its_own_file() {
     assert!(hit > 1, "only {hit} of the damages were of files");
 }
 
+/// Whatever stands in a file system, reading it ends, and nothing of this program is at fault.
+#[test]
+fn rubbish_is_read_to_an_end() {
+    const ROUNDS: u64 = 400;
+    let form = FORMS.iter().find(|form| form.name == "no-checksums").unwrap();
+    let Some(stage) = Stage::new(form) else { return };
+    let mut bytes = fs::read(&stage.image).unwrap();
+    let mut rng = Rng::new(0xba5e);
+    let places = interesting(&bytes);
+    let mut walked = 0;
+    for _ in 0..ROUNDS {
+        let mut before = Vec::new();
+        for _ in 0..=rng.below(6) {
+            let at = places[rng.below(places.len() as u64) as usize] + rng.below(256) as usize;
+            before.push((at, bytes[at]));
+            bytes[at] = match rng.below(4) {
+                0 => 0,
+                1 => 0xff,
+                _ => rng.next_u64() as u8,
+            };
+        }
+        walked += walk(&bytes);
+        for (at, byte) in before.into_iter().rev() {
+            bytes[at] = byte;
+        }
+    }
+    assert!(walked > ROUNDS * 100, "only {walked} files were seen in all");
+}
+
+/// Blocks of metadata: inodes in use, names, extents, attributes, by how they look.
+fn interesting(bytes: &[u8]) -> Vec<usize> {
+    let mut places = vec![1024, 1024 + 256];
+    for at in (0..16 << 20).step_by(256) {
+        let part = &bytes[at..at + 256];
+        let mode = u16::from_le_bytes([part[0], part[1]]) & 0xf000;
+        let is_inode = matches!(mode, 0x4000 | 0x8000 | 0xa000) && part[26] != 0 && part[27] == 0;
+        let is_node = part.starts_with(&[0x0a, 0xf3]) || part.starts_with(&[0, 0, 2, 0xea]);
+        let is_names = part[..12].ends_with(b"\x01\x02.\0\0\0") || part[6] > 20 && part[7] == 1;
+        if is_inode || is_node || is_names {
+            places.push(at);
+        }
+    }
+    assert!(places.len() > 500, "{} places", places.len());
+    places
+}
+
+/// Everything that is asked of a file system; how many files there were.
+fn walk(bytes: &[u8]) -> u64 {
+    let volume = &bytes;
+    let Ok(files) = open(volume, bytes.len() as u64) else { return 0 };
+    let (mut left, mut been) = (vec![files.root()], HashSet::new());
+    let (mut count, mut buffer) = (0, vec![0; 4096]);
+    while let Some(directory) = left.pop() {
+        let Ok(names) = files.names(directory) else { continue };
+        let ids: Vec<_> = names.iter().map(|entry| entry.id).collect();
+        let _ = files.expect(&ids);
+        for id in ids {
+            count += 1;
+            let Ok(node) = files.node(id) else { continue };
+            let _ = files.attributes(id);
+            match node.kind {
+                FileKind::Directory if been.insert(id) => left.push(id),
+                FileKind::Symlink => drop(files.target(id)),
+                FileKind::File => {
+                    let Ok(pieces) = files.content(id) else { continue };
+                    let ends = pieces.last().map_or(0, |piece| piece.range.end);
+                    assert_eq!(ends, node.size_bytes, "all of it is somewhere");
+                    assert!(pieces.windows(2).all(|two| two[0].range.end == two[1].range.start));
+                    for at in [0, node.size_bytes / 2, node.size_bytes.saturating_sub(100)] {
+                        let _ = read_content(volume, &pieces, at, &mut buffer);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    count
+}
+
 /// Other file systems are named; those in partitions are found where they are.
 #[test]
 fn what_a_volume_is_decides() {
@@ -101,5 +182,4 @@ fn what_a_volume_is_decides() {
     assert_eq!(text, "from a partition\n");
     let listed = mover.ok(["ls", "disk@latest", "--partition", "2"]).text();
     assert_eq!(listed, "/hello\n/lost+found/\n");
-    let _ = tree::entries;
 }

@@ -2,6 +2,7 @@
 //! made and filled, left as they are while they are mounted, so that their journals want replaying.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
+#![allow(clippy::cast_possible_truncation)] // places in an image of some MiB
 
 mod commands;
 mod content;

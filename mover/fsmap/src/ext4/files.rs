@@ -26,6 +26,8 @@ use std::rc::Rc;
 const ROOT: u32 = 2;
 /// Blocks of metadata that are kept: as many as a walk comes back to.
 const KEPT_BYTES: u64 = 16 << 20;
+/// Blocks that are asked for at once.
+const EXPECTED_MAX: usize = 1 << 14;
 /// A path of a link: no kernel takes more.
 const TARGET_BYTES_MAX: u64 = 4096;
 
@@ -93,8 +95,11 @@ impl Ext4Files<'_> {
     fn expect_blocks(&self, blocks: impl IntoIterator<Item = u64>) {
         let kept = self.kept.borrow();
         let bytes = self.fs.superblock.block_bytes;
-        let wanted: BTreeSet<u64> =
-            blocks.into_iter().filter(|block| !kept.contains_key(block)).collect();
+        let wanted: BTreeSet<u64> = blocks
+            .into_iter()
+            .filter(|block| !kept.contains_key(block))
+            .take(EXPECTED_MAX)
+            .collect();
         let at = |block: &u64| self.fs.newer.get(block).map_or(*block, |newer| newer.at);
         let ranges: Vec<_> = wanted
             .iter()

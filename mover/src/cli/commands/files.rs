@@ -16,6 +16,7 @@ use mover_engine::ops::files::{
 };
 use mover_engine::run::Progress;
 use serde::Serialize;
+use std::collections::HashSet;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -161,6 +162,7 @@ struct Lister<'a, 'b> {
 impl Lister<'_, '_> {
     fn below(&mut self, path: &[u8], directory: FileId, deep: bool) -> Result<()> {
         let mut left = vec![(path.to_vec(), directory)];
+        let mut been = HashSet::from([directory]);
         while let Some((path, directory)) = left.pop() {
             let names = self.open.names(directory)?;
             let mut directories = Vec::new();
@@ -172,7 +174,8 @@ impl Lister<'_, '_> {
                         [path.strip_suffix(b"/").unwrap_or(&path), b"/", &entry.name].concat();
                     let node = self.open.node(entry.id)?;
                     self.line(&path, &node)?;
-                    if deep && node.kind == FileKind::Directory {
+                    // a damaged file system may have one in two places
+                    if deep && node.kind == FileKind::Directory && been.insert(entry.id) {
                         directories.push((path, entry.id));
                     }
                 }

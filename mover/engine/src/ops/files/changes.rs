@@ -45,7 +45,8 @@ pub(super) fn changed_files(
     delta: &Extents,
     told: Told<'_>,
 ) -> Result<()> {
-    let mut compare = Compare { before, after, delta, told, been: HashSet::new() };
+    let mut compare =
+        Compare { before, after, delta, told, been: HashSet::new(), gone: HashSet::new() };
     compare.directories(b"", (before.root(), after.root()))
 }
 
@@ -56,6 +57,8 @@ struct Compare<'a> {
     told: Told<'a>,
     /// Directories of the later one: none is in two places.
     been: HashSet<FileId>,
+    /// Directories of the earlier one of which all is removed.
+    gone: HashSet<FileId>,
 }
 
 /// A directory that is in both, or in one of them.
@@ -90,7 +93,7 @@ impl Compare<'_> {
                 Left::Removed(path, directory) => {
                     for (path, node) in listed(self.before, &path, directory)? {
                         (self.told)(FileChange::Removed, &path, &node)?;
-                        if node.kind == FileKind::Directory {
+                        if node.kind == FileKind::Directory && self.gone.insert(node.id) {
                             below.push(Left::Removed(path, node.id));
                         }
                     }
@@ -135,7 +138,7 @@ impl Compare<'_> {
                 (Some(was), Some(is)) if in_both => self.file(path, &was, &is, below)?,
                 (Some(was), _) => {
                     (self.told)(FileChange::Removed, &path, &was)?;
-                    if was.kind == FileKind::Directory {
+                    if was.kind == FileKind::Directory && self.gone.insert(was.id) {
                         below.push(Left::Removed(path, was.id));
                     }
                 }
@@ -161,9 +164,9 @@ impl Compare<'_> {
         let both_directories = was.kind == FileKind::Directory && is.kind == FileKind::Directory;
         if was.kind != is.kind {
             (self.told)(FileChange::Changed, &path, is)?;
-            if was.kind == FileKind::Directory {
+            if was.kind == FileKind::Directory && self.gone.insert(was.id) {
                 below.push(Left::Removed(path, was.id));
-            } else if is.kind == FileKind::Directory {
+            } else if is.kind == FileKind::Directory && self.been.insert(is.id) {
                 below.push(Left::Added(path, is.id));
             }
             return Ok(());

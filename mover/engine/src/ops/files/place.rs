@@ -51,6 +51,8 @@ impl Spot<'_> {
             Errno::NOSPC | Errno::DQUOT => ErrorKind::NoSpace,
             Errno::EXIST => ErrorKind::AlreadyExists,
             Errno::NOENT => ErrorKind::NotFound,
+            // the target has no such files: others it has
+            Errno::FBIG | Errno::NAMETOOLONG => ErrorKind::Unsupported,
             _ => ErrorKind::Device,
         };
         let error = Error::caused(kind, format!("{doing} {}", self.shown.display()), e);
@@ -99,6 +101,10 @@ impl Spot<'_> {
     }
 
     pub(super) fn symlink(&self, target: &[u8]) -> Result<()> {
+        if target.is_empty() || target.contains(&0) {
+            let context = format!("create {}", self.shown.display());
+            return Err(Error::new(ErrorKind::Corrupt, context, "no link leads there"));
+        }
         symlinkat(OsStr::from_bytes(target), self.directory, self.name)
             .map_err(|e| self.failed("create", e))
     }

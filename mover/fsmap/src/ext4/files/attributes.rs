@@ -116,6 +116,10 @@ impl Ext4Files<'_> {
                 }
                 number => {
                     let held = self.inode(FileId(number.into()))?;
+                    // its bytes would be an attribute of an inode once more, without end
+                    if held.is_inline() {
+                        return Err(nonsense());
+                    }
                     let value = self.whole(&held, VALUE_BYTES_MAX)?;
                     if value.len() as u64 != size {
                         return Err(nonsense());

@@ -39,6 +39,9 @@ impl Inode {
         if le16(bytes, 0) == 0 || le16(bytes, 0x1a) == 0 {
             return Err(inode.wrong("nobody uses it"));
         }
+        if i64::try_from(size).is_err() {
+            return Err(inode.wrong(&format!("no file has {size} bytes")));
+        }
         if inode.extra() > bytes.len() - SHORT || !inode.extra().is_multiple_of(4) {
             return Err(inode.wrong("it is longer than there is room for"));
         }
