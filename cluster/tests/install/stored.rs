@@ -36,6 +36,15 @@ fn written(stored: &Value) -> Value {
     }
 }
 
+/// What is said by leaving it out.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Array(all) => all.is_empty(),
+        Value::Object(all) => all.is_empty(),
+        _ => false,
+    }
+}
+
 /// Members that are lost or others, by their paths.
 fn lost(stored: &Value, written: &Value, path: &str, found: &mut Vec<String>) {
     match (stored, written) {
@@ -49,7 +58,7 @@ fn lost(stored: &Value, written: &Value, path: &str, found: &mut Vec<String>) {
                 lost(member, now, &format!("{path}[{at}]"), found);
             }
         }
-        (stored, now) if stored == now => {}
+        (stored, now) if stored == now || now.is_null() && is_empty(stored) => {}
         (stored, now) => found.push(format!("{path}: {stored} is {now}")),
     }
 }
