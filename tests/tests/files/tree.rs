@@ -27,7 +27,6 @@ fn attribute(path: &Path, name: &str, value: &[u8]) {
 
 /// Fills a mounted file system; what comes last is in its journal alone, where it has one.
 pub(crate) fn fill(root: &Path, kind: &str) {
-    println!("seed {SEED:#x}");
     let mut rng = Rng::new(SEED);
     let at = |name: &str| root.join(name);
     // lengths around what is within an inode, and around blocks

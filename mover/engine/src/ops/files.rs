@@ -23,7 +23,7 @@ mod place;
 mod volume;
 
 pub use archive::write_tar;
-pub use changes::FileChange;
+pub use changes::{FileChange, TellChange};
 pub use copy::{FilesCopyOptions, FilesSummary, copy_files};
 pub use mover_fsmap::files::{Attribute, FileId, FileKind, FileName, FileNode, FileTime};
 pub use paths::{Found, resolve};
@@ -217,7 +217,7 @@ pub fn diff_files(
     (a, b): (&Manifest, &Manifest),
     options: &FilesOptions,
     (progress, cancel): (&Arc<Progress>, &Arc<Cancel>),
-    told: &mut dyn FnMut(FileChange, &[u8], &FileNode) -> Result<()>,
+    told: TellChange<'_>,
 ) -> Result<FilesFigures> {
     if a.volume != b.volume {
         let detail = format!("the first is of volume {}, the second of {}", a.volume, b.volume);

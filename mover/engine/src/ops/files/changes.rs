@@ -33,7 +33,7 @@ pub enum FileChange {
 
 /// Hears of each file that changed: by its path, with what it is in the later backup, where it is
 /// there.
-pub(super) type Told<'a> = &'a mut dyn FnMut(FileChange, &[u8], &FileNode) -> Result<()>;
+pub type TellChange<'a> = &'a mut dyn FnMut(FileChange, &[u8], &FileNode) -> Result<()>;
 
 /// Compares all files of two backups of one volume; `delta` is what has changed of it.
 ///
@@ -43,7 +43,7 @@ pub(super) type Told<'a> = &'a mut dyn FnMut(FileChange, &[u8], &FileNode) -> Re
 pub(super) fn changed_files(
     (before, after): (&OpenFiles<'_>, &OpenFiles<'_>),
     delta: &Extents,
-    told: Told<'_>,
+    told: TellChange<'_>,
 ) -> Result<()> {
     let mut compare =
         Compare { before, after, delta, told, been: HashSet::new(), gone: HashSet::new() };
@@ -54,7 +54,7 @@ struct Compare<'a> {
     before: &'a OpenFiles<'a>,
     after: &'a OpenFiles<'a>,
     delta: &'a Extents,
-    told: Told<'a>,
+    told: TellChange<'a>,
     /// Directories of the later one: none is in two places.
     been: HashSet<FileId>,
     /// Directories of the earlier one of which all is removed.
