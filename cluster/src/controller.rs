@@ -70,6 +70,8 @@ pub struct ControllerSettings {
     pub doors: Doors,
     /// Whether and how it serves lists of changed blocks.
     pub differential: Option<DifferentialSettings>,
+    /// Namespace of Velero, whose data is moved.
+    pub velero: Option<String>,
 }
 
 /// What all tasks share.

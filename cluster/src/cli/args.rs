@@ -369,6 +369,9 @@ pub(super) struct Controller {
     /// Account of the controller's namespace that drivers are asked by what changed
     #[arg(long, value_name = "ACCOUNT", default_value = crate::install::DIFFERENTIAL)]
     pub(super) differential_account: String,
+    /// Namespace of Velero, whose data movement with `--data-mover mover` is done [default: none]
+    #[arg(long, value_name = "NAMESPACE")]
+    pub(super) velero_namespace: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

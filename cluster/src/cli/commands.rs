@@ -128,6 +128,7 @@ fn settings(given: super::args::Controller, namespace: &str) -> controller::Cont
             page_hosts: given.page_host,
         },
         differential,
+        velero: given.velero_namespace,
     }
 }
 

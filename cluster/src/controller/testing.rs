@@ -71,6 +71,7 @@ impl Server {
                 seal_secret: "seal".into(),
                 doors: Doors::default(),
                 differential: None,
+                velero: Some("velero".into()),
             },
             objects: Rc::new(Objects::default()),
             turns: Turns::default(),

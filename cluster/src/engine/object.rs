@@ -7,9 +7,12 @@ use std::fmt;
 #[allow(missing_docs)]
 pub enum Kind {
     BackupSchedule,
+    BackupStorageLocation,
     ConfigMap,
     CSIDriver,
     CustomResourceDefinition,
+    DataDownload,
+    DataUpload,
     Deployment,
     DifferentialSnapshot,
     Event,
@@ -56,11 +59,14 @@ pub struct Resource {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 34] = [
         Self::BackupSchedule,
+        Self::BackupStorageLocation,
         Self::ConfigMap,
         Self::CSIDriver,
         Self::CustomResourceDefinition,
+        Self::DataDownload,
+        Self::DataUpload,
         Self::Deployment,
         Self::DifferentialSnapshot,
         Self::Event,
@@ -98,13 +104,19 @@ impl Kind {
         const RBAC: &str = "rbac.authorization.k8s.io";
         const OURS: &str = "mover.dev";
         const OUR_VERSION: &str = "v1alpha1";
+        const VELERO: &str = "velero.io";
         let (group, version, plural, short, namespaced) = match self {
             Self::BackupSchedule => (OURS, OUR_VERSION, "backupschedules", "backupschedule", true),
+            Self::BackupStorageLocation => {
+                (VELERO, "v1", "backupstoragelocations", "backupstoragelocation", true)
+            }
             Self::ConfigMap => ("", "v1", "configmaps", "configmap", true),
             Self::CSIDriver => (STORAGE, "v1", "csidrivers", "csidriver", false),
             Self::CustomResourceDefinition => {
                 ("apiextensions.k8s.io", "v1", "customresourcedefinitions", "crd", false)
             }
+            Self::DataDownload => (VELERO, "v2alpha1", "datadownloads", "datadownload", true),
+            Self::DataUpload => (VELERO, "v2alpha1", "datauploads", "dataupload", true),
             Self::Deployment => ("apps", "v1", "deployments", "deployment", true),
             Self::DifferentialSnapshot => {
                 (OURS, OUR_VERSION, "differentialsnapshots", "differentialsnapshot", true)
