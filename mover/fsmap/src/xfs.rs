@@ -11,10 +11,12 @@
 //! Free blocks, the longest extent and, after an unmount, the sum of all must be what headers and
 //! superblock say.
 
+mod files;
 mod log;
 mod superblock;
 
 use super::{Limits, Map, ReadAt, Refusal, UsedSpace, be16, be32, be64, crc32c, field, le32, read};
+pub(super) use files::files;
 use log::Changes;
 use superblock::Superblock;
 
