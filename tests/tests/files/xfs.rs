@@ -1,21 +1,25 @@
 //! XFS, against the kernel's view where a kernel mounts it, and against xfsprogs.
 
+mod damage;
+
 use super::Form;
-use super::content::walk;
 use super::tree::{self, attribute, entries, fill, random, read};
 use mover_fsmap::ReadAt;
-use mover_fsmap::files::{FileKind, FileName, open};
+use mover_fsmap::files::open;
+use rustix::fs::XattrFlags;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tests::{LoopDevice, Mount, Rng, run_ok, work_dir};
 
 pub(crate) const PLAIN: Form =
-    Form { name: "xfs", program: "mkfs.xfs", options: &[], mounted: "defaults", dirty: false };
+    Form { name: "xfs", program: "mkfs.xfs", options: &[], mounted: "defaults", dirty: true };
 
-const FORMS: [Form; 9] = [
+const FORMS: [Form; 10] = [
     PLAIN,
+    Form { name: "xfs-clean", dirty: false, ..PLAIN },
     Form { name: "xfs-small-blocks", options: &["-b", "size=1024"], ..PLAIN },
     Form { name: "xfs-directories", options: &["-b", "size=2048", "-n", "size=8192"], ..PLAIN },
     Form { name: "xfs-long-directories", options: &["-n", "size=65536"], ..PLAIN },
@@ -69,13 +73,19 @@ impl Ground {
         self.directory.path().join(name)
     }
 
-    /// Fills it, and unmounts it.
+    /// Fills it, and leaves it as a crash or an unmount does.
     fn filled(form: &Form) -> Option<Self> {
         let ground = Self::new(form)?;
         let device = LoopDevice::attach(&ground.image);
         let mounted = Mount::new(device.path(), &ground.path("live"), "xfs", form.mounted);
         fill(mounted.path(), "xfs");
         more(mounted.path());
+        run_ok("sync", ["-f", mounted.path().to_str().unwrap()]);
+        late(mounted.path());
+        if form.dirty {
+            stop("xfs", &mounted);
+        }
+        drop(mounted);
         Some(ground)
     }
 
@@ -152,12 +162,121 @@ fn more(root: &Path) {
     dressed("dressed-longest", &mut numbered(1, 65_536), &mut rng);
 }
 
+/// Changes that only the log has: of each form of directory and of attributes, in both directions.
+fn late(root: &Path) {
+    let mut rng = Rng::seeded(0x1a7e);
+    for count in [8, 40, 400, MANY] {
+        let directory = root.join(format!("names-{count}"));
+        for n in 0..(count / 3).min(200) {
+            let len = if n % 100 == 7 { 240 } else { n % 30 };
+            let name = directory.join(format!("{n}-{}", "n".repeat(len)));
+            match n % 3 {
+                0 => fs::remove_file(&name).unwrap(),
+                1 => fs::rename(&name, root.join(format!("moved-{count}-{n}"))).unwrap(),
+                _ => fs::write(&name, random(&mut rng, 10 * n)).unwrap(),
+            }
+        }
+    }
+    fs::remove_dir_all(root.join("in-pieces")).unwrap();
+    // where inodes and names were, there are others now
+    let directory = root.join("again");
+    fs::create_dir(&directory).unwrap();
+    for n in 0..500 {
+        let path = directory.join(format!("{n}-{}", "m".repeat(n % 200)));
+        fs::write(&path, random(&mut rng, n)).unwrap();
+        if n % 4 == 0 {
+            symlink("z".repeat(2 * n + 1), directory.join(format!("link-{n}"))).unwrap();
+            attribute(&path, "user.late", &random(&mut rng, 8 * n));
+        }
+        if n % 5 == 0 {
+            fs::remove_file(path).unwrap();
+        }
+    }
+    for n in (0..2000).step_by(3) {
+        let (path, name) = (root.join("dressed-2000"), format!("user.{n}"));
+        rustix::fs::removexattr(path, name).unwrap();
+    }
+    let comb = File::options().write(true).open(root.join("comb")).unwrap();
+    for n in 3000..4000 {
+        comb.write_all_at(b"late", n * 8192).unwrap();
+    }
+    comb.sync_all().unwrap();
+}
+
 #[test]
 fn all_forms_are_read_as_the_kernel_shows_them() {
     for form in FORMS {
         let Some(ground) = Ground::filled(&form) else { return };
         let names = ground.expect_as_the_kernel_shows(&ground.image, form.name);
         assert!(names > MANY + 2000, "{}: {names} names", form.name);
+    }
+}
+
+/// Cut off at any moment while it is written to, again and again, with a log that goes round.
+#[test]
+fn what_a_writer_leaves_is_read_as_the_kernel_recovers_it() {
+    for options in [&[][..], &["--unsupported", "-b", "size=1024", "-l", "size=10m"]] {
+        let form = Form { name: "xfs-cut", options: &[], ..PLAIN };
+        let Some(ground) = Ground::new(&form) else { return };
+        let image = ground.image.to_str().unwrap();
+        run_ok("mkfs.xfs", [&["-q", "-f"], options, &[image]].concat());
+        let mut rng = Rng::new(0xc07);
+        let device = LoopDevice::attach(&ground.image);
+        for round in 0..5 {
+            let mounted = Mount::new(device.path(), &ground.path("live"), "xfs", form.mounted);
+            let root = mounted.path().to_owned();
+            let mut writer_rng = rng.fork();
+            let writer = std::thread::spawn(move || write_until_cut(&root, &mut writer_rng));
+            std::thread::sleep(Duration::from_millis(100 + rng.below(1500)));
+            // without what is only in memory
+            run_ok("xfs_io", ["-x", "-c", "shutdown", mounted.path().to_str().unwrap()]);
+            let done = writer.join().unwrap();
+            drop(mounted);
+            let about = format!("{options:?}, round {round}, {done} changes");
+            let names = ground.expect_as_the_kernel_shows(&ground.image, &about);
+            println!("{about}: {names} names");
+        }
+    }
+}
+
+/// Makes, fills, renames, dresses and removes files until nothing can be written any more; how
+/// often.
+fn write_until_cut(root: &Path, rng: &mut Rng) -> u64 {
+    let mut done = 0;
+    loop {
+        let name = |rng: &mut Rng| {
+            let directory = root.join(format!("{}", rng.below(20)));
+            let n = rng.below(500) as usize;
+            (directory.clone(), directory.join(format!("{n}-{}", "n".repeat(n % 220))))
+        };
+        let ((directory, path), (_, other)) = (name(rng), name(rng));
+        let result = match rng.below(12) {
+            0..5 => fs::create_dir_all(&directory).and_then(|()| {
+                let len = rng.below(1 << rng.below(17)) as usize;
+                fs::write(&path, random(rng, len))
+            }),
+            5 => fs::remove_file(&path),
+            6 => fs::rename(&path, &other),
+            7 => fs::hard_link(&path, &other),
+            8 => symlink("l".repeat(1 + rng.below(1000) as usize), &other),
+            9 => {
+                let value = random(rng, rng.clone().below(3000) as usize);
+                let name = format!("user.{}", rng.below(50));
+                let set = rustix::fs::lsetxattr(&path, name, &value, XattrFlags::empty());
+                set.map_err(io::Error::from)
+            }
+            10 if rng.once_in(20) => fs::remove_dir_all(&directory),
+            10 => File::open(&path).and_then(|file| file.sync_all()),
+            _ => File::options()
+                .write(true)
+                .open(&path)
+                .and_then(|file| file.write_all_at(b"more", rng.below(1 << 20))),
+        };
+        done += u64::from(result.is_ok());
+        // how a file system answers that was shut down
+        if result.is_err_and(|error| error.raw_os_error() == Some(5)) {
+            return done;
+        }
     }
 }
 
@@ -208,215 +327,4 @@ fn version_4_is_read() {
         assert_eq!(all[&b"long"[..]].content, long.as_bytes());
         assert_eq!((all[&b"null"[..]].kind, all[&b"file"[..]].links), ('c', 1));
     }
-}
-
-/// A kind of metadata: what it begins with, from which byte on, and where it has its checksum and
-/// its owner.
-struct Kind {
-    name: &'static str,
-    magic: (usize, &'static [u8]),
-    crc: usize,
-    owner: usize,
-}
-
-const KINDS: [Kind; 8] = [
-    Kind { name: "inode", magic: (0, b"IN"), crc: 100, owner: 152 },
-    Kind { name: "names in a block", magic: (0, b"XDB3"), crc: 4, owner: 40 },
-    Kind { name: "names", magic: (0, b"XDD3"), crc: 4, owner: 40 },
-    Kind { name: "extents", magic: (0, b"BMA3"), crc: 64, owner: 56 },
-    Kind { name: "attributes", magic: (8, b"\x3b\xee"), crc: 12, owner: 48 },
-    Kind { name: "a tree of attributes", magic: (8, b"\x3e\xbe"), crc: 12, owner: 48 },
-    Kind { name: "an attribute", magic: (0, b"XARM"), crc: 12, owner: 32 },
-    Kind { name: "a link", magic: (0, b"XSLM"), crc: 12, owner: 32 },
-];
-
-/// A piece of metadata: where it is, how long, its kind, and whose.
-struct Place {
-    at: u64,
-    len: usize,
-    kind: &'static Kind,
-    owner: u64,
-}
-
-/// All that there is, and some that was.
-fn places(image: &Path) -> Vec<Place> {
-    let bytes = fs::read(image).unwrap();
-    let be = |at: usize| u64::from(u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap()));
-    let block = be(4) as usize;
-    let directory = block << bytes[192];
-    let inode = usize::from(u16::from_be_bytes([bytes[104], bytes[105]]));
-    let mut places = Vec::new();
-    for at in (0..bytes.len()).step_by(512) {
-        for kind in &KINDS {
-            let (from, magic) = kind.magic;
-            let len = match kind.name {
-                "inode" => inode,
-                name if name.starts_with("names") => directory,
-                _ => block,
-            };
-            if !bytes[at + from..].starts_with(magic) || at % len.min(block) != 0 {
-                continue;
-            }
-            let owner = be(at + kind.owner) << 32 | be(at + kind.owner + 4);
-            // an inode that nobody uses has no mode
-            if kind.name != "inode" || bytes[at + 2..at + 4] != [0; 2] {
-                places.push(Place { at: at as u64, len, kind, owner });
-            }
-        }
-    }
-    places
-}
-
-/// Files of which anything cannot be read, with what is said of it.
-fn failing(volume: &dyn ReadAt, bytes: u64) -> Vec<(u64, String)> {
-    let files = open(volume, bytes).unwrap();
-    let (mut failing, mut left) = (Vec::new(), vec![files.root()]);
-    while let Some(directory) = left.pop() {
-        let names = match files.names(directory) {
-            Ok(names) => names,
-            Err(why) => {
-                failing.push((directory.0, why.to_string()));
-                continue;
-            }
-        };
-        for FileName { id, .. } in names {
-            let read = || -> Result<FileKind, mover_fsmap::Refusal> {
-                let node = files.node(id)?;
-                files.attributes(id)?;
-                match node.kind {
-                    FileKind::File => drop(files.content(id)?),
-                    FileKind::Symlink => drop(files.target(id)?),
-                    _ => {}
-                }
-                Ok(node.kind)
-            };
-            match read() {
-                Ok(FileKind::Directory) => left.push(id),
-                Ok(_) => {}
-                Err(why) => failing.push((id.0, why.to_string())),
-            }
-        }
-    }
-    failing
-}
-
-/// A checksum that does not fit fails what it is of, by its number, and nothing else.
-#[test]
-fn a_wrong_checksum_is_of_its_own_file() {
-    let form = Form { name: "xfs-damaged", options: &["-b", "size=1024"], ..PLAIN };
-    let Some(ground) = Ground::filled(&form) else { return };
-    let places = places(&ground.image);
-    let (volume, bytes) = Image::open(&ground.image);
-    assert_eq!(failing(&volume, bytes), []);
-    let file = File::options().write(true).open(&ground.image).unwrap();
-    let mut rng = Rng::new(0xc5c);
-    for kind in &KINDS {
-        let mut of_kind: Vec<&Place> = places.iter().filter(|p| p.kind.name == kind.name).collect();
-        rng.shuffle(&mut of_kind);
-        let mut hits = 0;
-        // some are left over, and nobody reads them
-        for place in of_kind.into_iter().take(40) {
-            let at = place.at + 200 + rng.below(place.len as u64 - 200);
-            let mut byte = [0];
-            file.sync_all().unwrap();
-            volume.0.read_exact_at(&mut byte, at).unwrap();
-            file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
-            let failing = failing(&volume, bytes);
-            file.write_all_at(&byte, at).unwrap();
-            for (number, why) in &failing {
-                assert_eq!(*number, place.owner, "{}: {why}", kind.name);
-                let own = format!("inode {number}: the checksum of ");
-                let own = why.contains(&own) || why.contains(&format!("inode {number}: its check"));
-                assert!(own, "{}: {why}", kind.name);
-            }
-            assert!(failing.len() <= 6, "a file and its hard links: {failing:?}");
-            hits += usize::from(!failing.is_empty());
-            if hits == 3 {
-                break;
-            }
-        }
-        assert!(hits > 0, "{}: none was hit", kind.name);
-    }
-}
-
-/// CRC-32C, by its definition.
-fn crc32c(bytes: &[u8]) -> u32 {
-    let step = |sum: u32, byte: &u8| {
-        (0..8).fold(sum ^ u32::from(*byte), |sum, _| (sum >> 1) ^ (0x82f6_3b78 * (sum & 1)))
-    };
-    !bytes.iter().fold(!0, step)
-}
-
-/// Whatever stands in metadata, with checksums that fit: reading it ends, and never panics.
-#[test]
-fn rubbish_with_sound_checksums_is_read_to_an_end() {
-    const ROUNDS: u64 = 300;
-    let form = Form { name: "xfs-rubbish", options: &["-b", "size=1024"], ..PLAIN };
-    let Some(ground) = Ground::new(&form) else { return };
-    {
-        let device = LoopDevice::attach(&ground.image);
-        let mounted = Mount::new(device.path(), &ground.path("live"), "xfs", form.mounted);
-        fill(mounted.path(), "xfs");
-        let path = mounted.path().join("dressed");
-        File::create(&path).unwrap();
-        let mut rng = Rng::seeded(1);
-        for n in 0..200 {
-            attribute(&path, &format!("user.{n}"), &random(&mut rng, 40));
-        }
-    }
-    let places = places(&ground.image);
-    let (volume, bytes) = Image::open(&ground.image);
-    let file = File::options().write(true).open(&ground.image).unwrap();
-    let mut rng = Rng::new(0xba5e);
-    let mut walked = 0;
-    for _ in 0..ROUNDS {
-        let mut before = Vec::new();
-        for _ in 0..=rng.below(4) {
-            // of each kind as often, though most are inodes
-            let kind = &KINDS[rng.below(KINDS.len() as u64) as usize];
-            let of_kind: Vec<&Place> = places.iter().filter(|p| p.kind.name == kind.name).collect();
-            let Some(place) = of_kind.get(rng.below(of_kind.len().max(1) as u64) as usize) else {
-                continue;
-            };
-            let mut block = vec![0; place.len];
-            volume.0.read_exact_at(&mut block, place.at).unwrap();
-            before.push((place.at, block.clone()));
-            for _ in 0..=rng.below(4) {
-                let most = if rng.once_in(2) { 256 } else { place.len as u64 };
-                let at = rng.below(most) as usize;
-                block[at] = match rng.below(4) {
-                    0 => 0,
-                    1 => 0xff,
-                    _ => rng.next_u64() as u8,
-                };
-            }
-            block[kind.crc..kind.crc + 4].fill(0);
-            let sum = crc32c(&block);
-            block[kind.crc..kind.crc + 4].copy_from_slice(&sum.to_le_bytes());
-            file.write_all_at(&block, place.at).unwrap();
-        }
-        walked += walk(&volume, bytes);
-        for (at, block) in before.into_iter().rev() {
-            file.write_all_at(&block, at).unwrap();
-        }
-    }
-    assert!(walked > ROUNDS * 100, "only {walked} files were seen in all");
-    assert_eq!(failing(&volume, bytes), [], "all is as it was");
-}
-
-/// A log that wants to be replayed is no log to read past.
-#[test]
-fn a_volume_that_was_mounted_is_refused_with_the_next_step() {
-    let Some(ground) = Ground::new(&PLAIN) else { return };
-    let stopped = ground.path("stopped");
-    {
-        let device = LoopDevice::attach(&ground.image);
-        let mounted = Mount::new(device.path(), &ground.path("live"), "xfs", PLAIN.mounted);
-        fs::write(mounted.path().join("file"), "late").unwrap();
-        stop("xfs", &mounted);
-        run_ok("cp", ["--sparse=always".as_ref(), ground.image.as_os_str(), stopped.as_os_str()]);
-    }
-    let (volume, bytes) = Image::open(&stopped);
-    let refusal = open(&volume, bytes).err().expect("a refusal").to_string();
-    assert!(refusal.contains("its log") && refusal.contains("mount"), "{refusal}");
 }

@@ -12,6 +12,9 @@
 //! its owner. All four are held against the block, so a block of somebody else is never believed.
 //! One that does not fit is an error of its file alone.
 //!
+//! Inodes and blocks are read as they are once the log is replayed ([`super::log`]). Blocks of files
+//! are never in it.
+//!
 //! An inode's number is its place. So sparse chunks of inodes need nothing here: what is no inode
 //! has no sound header.
 
@@ -21,9 +24,9 @@ mod directory;
 mod extents;
 mod inode;
 
-use super::log::read_log;
+use super::log::{Changes, Changing, Wanted, read_log};
 use super::superblock::{Layout, Superblock};
-use super::{KIND, SECTOR, checksum_fits, unusable};
+use super::{KIND, SECTOR, check_replayed_superblock, checksum_fits, unusable};
 use crate::files::{Attribute, FileId, FileKind, FileName, FileNode, Files, Piece};
 use crate::{ReadAt, Refusal, be64, field, read};
 use inode::{Fork, Inode, format};
@@ -45,20 +48,30 @@ pub(crate) fn files<'a>(
 ) -> Result<Box<dyn Files + 'a>, Refusal> {
     let superblock = Superblock::read(volume, volume_bytes)?;
     let layout = superblock.layout()?;
-    let changes = read_log(volume, &superblock)?;
-    if !changes.is_clean() {
-        return Err(unusable(
-            "it was mounted when the backup was made, and its log wants to be replayed: serve or \
-             restore the backup, and mount that",
-        ));
+    let changes = read_log(volume, &superblock, Wanted::Files).and_then(|changes| {
+        check_replayed_superblock(volume, &superblock, &changes)?;
+        Ok(changes)
+    });
+    let changes = changes.map_err(with_next_step)?;
+    Ok(Box::new(XfsFiles { volume, superblock, layout, changes, kept: RefCell::default() }))
+}
+
+/// Of a log that cannot be replayed here.
+fn with_next_step(refusal: Refusal) -> Refusal {
+    match refusal {
+        Refusal::Unusable { kind, why } => {
+            let why = format!("{why}: serve or restore the backup, and mount that");
+            Refusal::Unusable { kind, why }
+        }
+        other => other,
     }
-    Ok(Box::new(XfsFiles { volume, superblock, layout, kept: RefCell::default() }))
 }
 
 struct XfsFiles<'a> {
     volume: &'a dyn ReadAt,
     superblock: Superblock,
     layout: Layout,
+    changes: Changes,
     kept: RefCell<Kept>,
 }
 
@@ -73,6 +86,8 @@ struct Kept {
 struct Seal {
     crc: usize,
     uuid: usize,
+    /// The number of the last change to it.
+    lsn: usize,
     /// Its own place, in sectors.
     place: usize,
     /// The inode that it belongs to.
@@ -80,7 +95,7 @@ struct Seal {
 }
 
 /// Of values of attributes, and of the paths of links.
-const REMOTE: Seal = Seal { crc: 12, uuid: 16, place: 40, owner: 32 };
+const REMOTE: Seal = Seal { crc: 12, uuid: 16, lsn: 48, place: 40, owner: 32 };
 const REMOTE_HEADER: usize = 56;
 
 impl XfsFiles<'_> {
@@ -108,19 +123,27 @@ impl XfsFiles<'_> {
         what: &str,
     ) -> Result<Vec<u8>, Refusal> {
         let mut bytes = Vec::with_capacity(parts.iter().map(|(_, len)| len).sum());
+        let mut changed = false;
         for (at, len) in parts {
+            let from = bytes.len();
             bytes.extend_from_slice(&self.raw(*at, *len)?);
+            // a block that was something else before has no number that means anything, nor has a
+            // part that is not the first: then all changes count
+            let own = from == 0 && field(&bytes, seal.uuid) == self.superblock.uuid;
+            let newest = if own { be64(&bytes, seal.lsn) } else { 0 };
+            changed |= self.changes.apply(at / SECTOR, &mut bytes[from..], newest)?;
         }
         if !self.superblock.has_checksums {
             return Ok(bytes);
         }
-        if !checksum_fits(&bytes, seal.crc) {
+        // what is replayed gets its checksum when it is written
+        if !changed && !checksum_fits(&bytes, seal.crc) {
             return Err(inode.wrong(&format!("the checksum of {what} does not fit")));
         }
         let at = parts.first().map_or(0, |(at, _)| *at);
         let own = field(&bytes, seal.uuid) == self.superblock.uuid
             && be64(&bytes, seal.place) == at / SECTOR
-            && be64(&bytes, seal.owner) == inode.number;
+            && (be64(&bytes, seal.owner) == inode.number || inode.replayed.any_owner);
         match own {
             true => Ok(bytes),
             false => Err(inode.wrong(&format!("{what} belongs elsewhere"))),
@@ -143,9 +166,25 @@ impl XfsFiles<'_> {
         let within = at % self.superblock.block_bytes;
         let block = self.raw(at - within, self.superblock.block_len())?;
         let from = usize::try_from(within).unwrap_or(0);
-        let bytes = block[from..from + self.layout.inode_len].to_vec();
-        let uuid = self.superblock.has_checksums.then_some(self.superblock.uuid);
-        Inode::parse(id.0, bytes, uuid)
+        let mut bytes = block[from..from + self.layout.inode_len].to_vec();
+        let uuid = self.superblock.uuid;
+        let replayed = self.changes.apply_inode(at, &mut bytes, uuid)?;
+        Inode::parse(id.0, bytes, self.superblock.has_checksums.then_some(uuid), replayed)
+    }
+
+    /// Nothing of it is half done.
+    fn check_finished(&self, inode: &Inode, what: Changing) -> Result<(), Refusal> {
+        if !self.changes.is_unfinished(inode.number, what) {
+            return Ok(());
+        }
+        let what = match what {
+            Changing::Content => "its blocks",
+            Changing::Attributes => "its attributes",
+        };
+        Err(inode.wrong(&format!(
+            "the log has a change of {what} that only a mount finishes: serve or restore the \
+             backup, and mount that"
+        )))
     }
 
     /// Asks the volume for blocks that are read next, all at once, by their first bytes.
@@ -211,6 +250,8 @@ impl Files for XfsFiles<'_> {
     }
 
     fn attributes(&self, file: FileId) -> Result<Vec<Attribute>, Refusal> {
-        self.attributes_of(&self.inode(file)?)
+        let inode = self.inode(file)?;
+        self.check_finished(&inode, Changing::Attributes)?;
+        self.attributes_of(&inode)
     }
 }

@@ -19,7 +19,7 @@ const NODE_HEADER: [usize; 2] = [16, 64];
 const COUNT: [usize; 2] = [12, 56];
 const LEVEL: [usize; 2] = [14, 58];
 const ENTRY: usize = 8;
-const SEAL: Seal = Seal { crc: 12, uuid: 32, place: 16, owner: 48 };
+const SEAL: Seal = Seal { crc: 12, uuid: 32, lsn: 24, place: 16, owner: 48 };
 const REMOTE_MAGIC: u32 = 0x5841_524d;
 /// No tree of attributes is higher.
 const LEVELS_MAX: u16 = 5;

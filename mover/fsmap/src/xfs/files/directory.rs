@@ -16,7 +16,7 @@ const DIRECTORY_BYTES_MAX: u64 = 4 << 30;
 const ALONE: [u32; 2] = [0x5844_3242, 0x5844_4233];
 const NAMES: [u32; 2] = [0x5844_3244, 0x5844_4433];
 const HEADER: [usize; 2] = [16, 64];
-const SEAL: Seal = Seal { crc: 4, uuid: 24, place: 8, owner: 40 };
+const SEAL: Seal = Seal { crc: 4, uuid: 24, lsn: 16, place: 8, owner: 40 };
 /// In place of an inode's number: nobody's room.
 const NOBODY: u16 = 0xffff;
 /// At the end of a block that is alone: how many hashes stand before it.

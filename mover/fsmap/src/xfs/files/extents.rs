@@ -7,6 +7,7 @@
 use super::inode::{Fork, Inode, format};
 use super::{Refusal, Seal, XfsFiles};
 use crate::xfs::LEVELS_MAX;
+use crate::xfs::log::Changing;
 use crate::{be16, be32, be64};
 
 const RECORD: usize = 16;
@@ -14,7 +15,7 @@ const RECORD: usize = 16;
 const ROOT_HEADER: usize = 4;
 const MAGIC: [u32; 2] = [0x424d_4150, 0x424d_4133];
 const HEADER: [usize; 2] = [24, 72];
-const SEAL: Seal = Seal { crc: 64, uuid: 40, place: 24, owner: 56 };
+const SEAL: Seal = Seal { crc: 64, uuid: 40, lsn: 32, place: 24, owner: 56 };
 /// Of a file in blocks: more no kernel maps.
 const BLOCKS_END: u64 = 1 << 54;
 
@@ -49,6 +50,9 @@ impl XfsFiles<'_> {
         fork: Fork,
         tell: Tell<'_>,
     ) -> Result<(), Refusal> {
+        if fork == Fork::Data {
+            self.check_finished(inode, Changing::Content)?;
+        }
         let root = inode.fork(fork);
         let mut walk = Walk { files: self, inode, at: 0, count: 0, tell };
         match root.format {

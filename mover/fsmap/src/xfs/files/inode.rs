@@ -2,6 +2,7 @@
 
 use super::{Refusal, checksum_fits, unusable};
 use crate::files::{FileId, FileKind, FileNode, FileTime};
+use crate::xfs::log::Replayed;
 use crate::{be16, be32, be64, field};
 
 const MAGIC: u16 = 0x494e;
@@ -44,6 +45,7 @@ pub(super) struct Inode {
     pub(super) number: u64,
     bytes: Vec<u8>,
     pub(super) size_bytes: u64,
+    pub(super) replayed: Replayed,
 }
 
 impl Inode {
@@ -52,16 +54,21 @@ impl Inode {
         number: u64,
         bytes: Vec<u8>,
         uuid: Option<[u8; 16]>,
+        replayed: Replayed,
     ) -> Result<Self, Refusal> {
         let size_bytes = be64(&bytes, 56);
-        let inode = Self { number, bytes, size_bytes };
+        let inode = Self { number, bytes, size_bytes, replayed };
+        if replayed.changed && be16(&inode.bytes, 2) == 0 {
+            return Err(inode.wrong("nobody uses it"));
+        }
         let version = inode.bytes[4];
         let known = if uuid.is_some() { version == 3 } else { (1..=2).contains(&version) };
         if be16(&inode.bytes, 0) != MAGIC || !known {
             return Err(inode.wrong("it is none"));
         }
         if let Some(uuid) = uuid {
-            if !checksum_fits(&inode.bytes, CRC) {
+            // one that is replayed gets its checksum when it is written
+            if !replayed.changed && !checksum_fits(&inode.bytes, CRC) {
                 return Err(inode.wrong("its checksum does not fit"));
             }
             if be64(&inode.bytes, 152) != number || field(&inode.bytes, 160) != uuid {
