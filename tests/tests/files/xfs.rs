@@ -252,7 +252,8 @@ fn write_until_cut(root: &Path, rng: &mut Rng) -> u64 {
         let ((directory, path), (_, other)) = (name(rng), name(rng));
         let result = match rng.below(12) {
             0..5 => fs::create_dir_all(&directory).and_then(|()| {
-                let len = rng.below(1 << rng.below(17)) as usize;
+                let most = 1 << rng.below(17);
+                let len = rng.below(most) as usize;
                 fs::write(&path, random(rng, len))
             }),
             5 => fs::remove_file(&path),
@@ -260,7 +261,8 @@ fn write_until_cut(root: &Path, rng: &mut Rng) -> u64 {
             7 => fs::hard_link(&path, &other),
             8 => symlink("l".repeat(1 + rng.below(1000) as usize), &other),
             9 => {
-                let value = random(rng, rng.clone().below(3000) as usize);
+                let len = rng.below(3000) as usize;
+                let value = random(rng, len);
                 let name = format!("user.{}", rng.below(50));
                 let set = rustix::fs::lsetxattr(&path, name, &value, XattrFlags::empty());
                 set.map_err(io::Error::from)
