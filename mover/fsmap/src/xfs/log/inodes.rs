@@ -2,7 +2,8 @@
 //!
 //! An item has all of an inode but its forks, in the byte order of the machine that wrote it, and
 //! those forks that changed since the inode was last written to its place. So of two items of one
-//! inode the later one counts, and of forks the last that there is.
+//! inode the later one counts, and of forks the last that there is. That fork may be of a file
+//! before, whose inode this was: then the one that has it now has none, or one of another form.
 
 use super::transactions::broken;
 use super::unusable;
@@ -47,10 +48,16 @@ impl ForkChange {
         }
     }
 
-    fn put(&self, fork: &mut [u8]) -> Option<()> {
+    /// Upon a fork of a form, of which an earlier item may have said something else: then it has
+    /// become empty since, or the inode is another file's. `None` where there is no room.
+    fn put(&self, fork: &mut [u8], form: u8) -> Option<()> {
+        const TREE: u8 = 3;
         match self {
-            Self::Plain(bytes) => fork.get_mut(..bytes.len())?.copy_from_slice(bytes),
-            Self::Root(bytes) => {
+            Self::Plain(bytes) if form != TREE => {
+                let len = bytes.len().min(fork.len());
+                fork[..len].copy_from_slice(&bytes[..len]);
+            }
+            Self::Root(bytes) if form == TREE => {
                 let records = usize::from(be16(bytes, 6));
                 let from = bytes.len().checked_sub(TREE_HEADER)? / 16;
                 let to = fork.len().checked_sub(4)? / 16;
@@ -64,6 +71,7 @@ impl ForkChange {
                 let (from, to) = (TREE_HEADER + 8 * from, 4 + 8 * to);
                 fork[to..to + len].copy_from_slice(&bytes[from..from + len]);
             }
+            _ => {}
         }
         Some(())
     }
@@ -143,8 +151,12 @@ impl InodeChange {
         if let Some(device) = self.device {
             data.get_mut(..4)?.copy_from_slice(&device.to_be_bytes());
         }
-        self.data.as_ref().map_or(Some(()), |change| change.put(data))?;
-        self.attributes.as_ref().map_or(Some(()), |change| change.put(attributes))
+        let put = |change: &Option<ForkChange>, fork, form| match change {
+            Some(change) => change.put(fork, form),
+            None => Some(()),
+        };
+        put(&self.data, data, self.core[5])?;
+        put(&self.attributes, attributes, self.core[83])
     }
 }
 

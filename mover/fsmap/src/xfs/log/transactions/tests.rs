@@ -221,6 +221,30 @@ fn what_was_before_a_buffer_was_given_up_is_not_replayed() {
     assert_eq!(bytes, [0; 512], "one of the chunk that nobody uses");
 }
 
+/// An inode that was given up and is another file's now: its forks of before have no room in it.
+#[test]
+fn forks_of_the_file_before_do_not_count() {
+    let superblock = superblock();
+    let mut all = Transactions::new(&superblock, Wanted::Files);
+    let before = inode(1, 1, 2 | 0x40, &[&[7; 300], b"attributes"]);
+    commit(&mut all, 1, &[before]).expect("one file");
+    // its fork of content has 16 bytes, and then that of attributes begins
+    let mut after = inode(2, 2, 0x40, &[b"others"]);
+    after[1][PIECE + 82] = 2;
+    commit(&mut all, 2, &[after]).expect("another");
+    let changes = all.finish();
+    let mut bytes = on_device(1, 0);
+    assert!(changes.apply_inode(PLACE, &mut bytes, UUID).expect("sound").changed);
+    assert_eq!((bytes[3], &bytes[192..199]), (2, &b"others\x11"[..]));
+    // and one without attributes
+    let mut all = Transactions::new(&superblock, Wanted::Files);
+    commit(&mut all, 1, &[inode(1, 1, 0x40, &[&[7; 400]])]).expect("one file");
+    commit(&mut all, 2, &[inode(2, 2, 2, &[b"content"])]).expect("another");
+    let changes = all.finish();
+    assert!(changes.apply_inode(PLACE, &mut bytes, UUID).expect("sound").changed);
+    assert_eq!(&bytes[176..183], b"content");
+}
+
 #[test]
 fn a_root_of_a_tree_is_told_as_an_inode_has_it() {
     let superblock = superblock();
@@ -230,7 +254,10 @@ fn a_root_of_a_tree_is_told_as_an_inode_has_it() {
     for field in [1_u64, 2, 0xfff, 7, 8, 0xfff] {
         root.extend(field.to_be_bytes());
     }
-    commit(&mut all, 1, &[inode(1, 1, 8, &[&root])]).expect("one");
+    let mut item = inode(1, 1, 8, &[&root]);
+    // the form of its fork
+    item[1][PIECE + 5] = 3;
+    commit(&mut all, 1, &[item]).expect("one");
     let mut bytes = on_device(1, 0);
     all.finish().apply_inode(PLACE, &mut bytes, UUID).expect("sound");
     let fork = &bytes[176..];
@@ -291,10 +318,12 @@ fn no_transaction_makes_it_panic() {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         usize::try_from(state >> 33).expect("31 bits") % end
     };
+    let mut tree = inode(1, 1, 8, &[&[0; 88]]);
+    tree[1][PIECE + 5] = 3;
     let items = [
         chunk(1),
         inode(1, 1, 2 | 0x40, &[b"data", b"attributes"]),
-        inode(1, 1, 8, &[&[0; 88]]),
+        tree,
         block(1, item::CHANGED_BLOCK, 10),
         intent(1, item::BLOCKS[0], 1, &[10, 0, 0, 0]),
         vec![given_up(1)],
