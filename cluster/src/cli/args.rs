@@ -378,9 +378,10 @@ pub(super) struct Controller {
 pub(super) enum Repository {
     /// Make a Repository: its key, the repository itself, and what leads to it
     Add {
-        /// Its name
-        #[arg(default_value = "default")]
-        name: String,
+        /// Its name [default: default, or that of --velero-location]
+        name: Option<String>,
+        #[command(flatten)]
+        velero: OfVelero,
         #[command(flatten)]
         settings: Box<Settings>,
     },
@@ -395,6 +396,19 @@ pub(super) enum Repository {
         /// Its name
         name: String,
     },
+}
+
+/// Which location of Velero a Repository is for.
+#[derive(Debug, Clone, ClapArgs)]
+#[command(next_help_heading = "Velero")]
+pub(super) struct OfVelero {
+    /// BackupStorageLocation whose store, credentials and settings are taken over; the Repository is
+    /// beside its prefix, in s3://BUCKET/PREFIX-mover, and for what Velero backs up to it
+    #[arg(long, value_name = "NAME")]
+    pub(super) velero_location: Option<String>,
+    /// Namespace of Velero, and of that Repository [default: that of -n, or velero]
+    #[arg(long, value_name = "NAMESPACE", requires = "velero_location")]
+    pub(super) velero_namespace: Option<String>,
 }
 
 /// How a Repository is made.

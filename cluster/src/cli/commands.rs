@@ -16,6 +16,7 @@ use crate::api::Api;
 use crate::controller;
 use crate::differential::DifferentialSettings;
 use crate::engine::{Failure, exit};
+use crate::ops::repository;
 use clap::CommandFactory as _;
 
 /// Runs the command; its exit code.
@@ -57,8 +58,19 @@ pub(super) async fn run(args: Args, output: &Output) -> Result<u8, Failure> {
             Box::pin(operations::sweep(api, of, &given, output)).await
         }
         Command::Repository { command } => match command {
-            Repository::Add { name, settings } => {
-                Box::pin(repositories::add(api, namespace, &name, &settings, output)).await
+            Repository::Add { name, velero, settings } => {
+                let name = name.as_deref();
+                match &velero.velero_location {
+                    None => {
+                        Box::pin(repositories::add(api, namespace, name, &settings, output)).await
+                    }
+                    Some(location) => {
+                        let of = velero.velero_namespace.or(typed);
+                        let of = of.as_deref().unwrap_or(repository::velero::DEFAULT_NAMESPACE);
+                        let of = (of, location.as_str());
+                        Box::pin(repositories::add_beside(api, of, name, &settings, output)).await
+                    }
+                }
             }
             Repository::List { all_namespaces } => {
                 let of = (!all_namespaces).then_some(namespace);
