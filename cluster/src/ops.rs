@@ -2,6 +2,7 @@
 //! operation to its end.
 
 pub mod backup;
+pub mod given;
 pub mod group;
 pub mod hook;
 pub mod in_place;

@@ -24,8 +24,8 @@ pub(crate) use subject::Subject;
 
 /// Failures that may pass are tried again so often unless the object says otherwise.
 pub(crate) const RETRIES: u32 = 2;
-/// What is not there yet may come: so long it is looked for before that counts as a failure.
-const PREFLIGHT: Duration = Duration::from_secs(300);
+/// The usual patience.
+pub(crate) const PREFLIGHT: Duration = Duration::from_secs(300);
 const AGAIN_FIRST: Duration = Duration::from_secs(5);
 const AGAIN_MOST: Duration = Duration::from_secs(60);
 const DRIVER_CHARS: usize = 20;
@@ -410,7 +410,7 @@ async fn preflight(
         };
         // A server that has just begun knows no rights yet, so a refusal may pass too.
         let is_final = matches!(why.exit_code, exit::INTEGRITY | exit::BUG);
-        if is_final || since.elapsed() >= PREFLIGHT {
+        if is_final || since.elapsed() >= subject.patience {
             return Err(why);
         }
         report(News::Waits(&why.to_string()));
@@ -434,6 +434,7 @@ async fn drive(
     let said = std::cell::RefCell::new(Progress::default());
     let tell = |wait: &Wait| {
         report(News::Waits(&wait.why));
+        said.borrow_mut().learn(Progress { bytes: wait.moved, ..Progress::default() });
         let progress = said.borrow();
         let record = &anchor.key.name;
         report(News::Runs { attempt, record, request: &request, progress: &progress });

@@ -74,6 +74,7 @@ pub(super) fn subject<'a>(task: &'a Task, spec: &VolumeBackupSpec) -> Subject<'a
         word: "backup",
         retries: spec.retries.unwrap_or(attempts::RETRIES),
         total: total.map(|seconds| Duration::from_secs(seconds.into())),
+        patience: attempts::PREFLIGHT,
     }
 }
 
@@ -144,7 +145,7 @@ async fn operate(
 }
 
 /// Whether no command of somebody works on the claim: this backup waits for it.
-async fn is_free(context: &Context, request: &engine::Backup) -> Result<(), Failure> {
+pub(super) async fn is_free(context: &Context, request: &engine::Backup) -> Result<(), Failure> {
     let engine::ClaimRef { namespace, name, uid } = &request.source;
     let key = engine::source_lease(namespace, uid);
     let holder = look(&context.api, |seen| {
@@ -212,6 +213,7 @@ fn options(spec: &VolumeBackupSpec, immutable_for: Option<&str>) -> ops::BackupO
     arguments.extend(spec.fail_on_degraded.then(|| "--fail-on-degraded".to_owned()));
     let RetainSnapshot { policy, count, days } = &spec.retain_snapshot;
     ops::BackupOptions {
+        given: None,
         snapshot_class: spec.snapshot_class_name.clone(),
         storage_class: spec.volume.as_ref().and_then(|at| at.storage_class_name.clone()),
         keep_base: (*policy == SnapshotPolicy::Never).then_some(false),
@@ -344,6 +346,7 @@ pub(super) const fn reason(exit_code: u8, why: Option<Why>) -> &'static str {
     match (why, exit_code) {
         (Some(Why::Deadline), _) => "DeadlineExceeded",
         (Some(Why::Deleted), _) => "Deleted",
+        (Some(Why::Cancelled), _) => "Cancelled",
         (None, 0) => "Complete",
         (None, exit::USAGE) => "Unusable",
         (None, exit::INTEGRITY) => "Damaged",

@@ -4,6 +4,7 @@
 //! decides to make something makes it by a given name, and reads again where that is taken.
 
 use super::serve::Shown;
+use super::velero;
 use crate::api::{Api, Change};
 use crate::engine::{FOR, Failure, GROUP, Key, Kind, Meta, POPULATE, Query, Selection, key_of};
 use crate::page::Known;
@@ -30,6 +31,9 @@ pub(crate) const WATCHED: [Kind; 6] = [
     Kind::ConfigMap,
     Kind::PersistentVolumeClaim,
 ];
+
+/// What is watched in Velero's namespace.
+pub(crate) const OF_VELERO: [Kind; 2] = [Kind::DataUpload, Kind::DataDownload];
 
 #[derive(Debug, Default)]
 struct State {
@@ -236,10 +240,15 @@ fn without_noise(mut object: Value) -> Value {
     object
 }
 
-/// Whether a claim asks for one of our restores, or has a mark of ours to be taken off.
+/// Whether a claim asks for one of our restores, or has a mark of ours to be taken off; and whether
+/// data of Velero's is ours to move.
 fn is_wanted(object: &Value) -> bool {
-    if object["kind"] != "PersistentVolumeClaim" {
-        return true;
+    match object["kind"].as_str() {
+        Some("PersistentVolumeClaim") => {}
+        Some("DataUpload" | "DataDownload") => {
+            return object["spec"]["datamover"] == velero::DATA_MOVER;
+        }
+        _ => return true,
     }
     let source = &object["spec"]["dataSourceRef"];
     let ours = source["apiGroup"] == GROUP && source["kind"] == "VolumeRestore";

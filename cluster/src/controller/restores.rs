@@ -134,6 +134,7 @@ pub(super) fn subject<'a>(task: &'a Task, spec: &VolumeRestoreSpec) -> Subject<'
         word: "restore",
         retries: spec.retries.unwrap_or(attempts::RETRIES),
         total: total.map(|seconds| Duration::from_secs(seconds.into())),
+        patience: attempts::PREFLIGHT,
     }
 }
 

@@ -1,7 +1,8 @@
 //! The status of an object: conditions, and how it is written. Nothing reads a decision from it.
 
+use super::objects::OF_VELERO;
 use super::task::Task;
-use super::{Context, events};
+use super::{Context, events, velero};
 use crate::api::ApiError;
 use crate::engine::{Failure, exit};
 use crate::kinds::Condition;
@@ -81,8 +82,11 @@ pub(crate) async fn write(
 ) -> Result<(), Failure> {
     let Some(object) = task.object() else { return Ok(()) };
     let mut status = serde_json::to_value(status).expect("its keys are texts");
-    // A merge patch takes a member away that is null, and leaves one that is missing.
-    if let (Some(new), Some(old)) = (status.as_object_mut(), object["status"].as_object()) {
+    // A merge patch takes a member away that is null, and leaves one that is missing. In Velero's
+    // objects Velero has members of its own.
+    if !is_of_velero(task)
+        && let (Some(new), Some(old)) = (status.as_object_mut(), object["status"].as_object())
+    {
         for name in old.keys() {
             new.entry(name).or_insert(Value::Null);
         }
@@ -92,6 +96,9 @@ pub(crate) async fn write(
 
 /// Says why an object's task does not go on. Where that may not pass, it counts as failed.
 pub(crate) async fn trouble(context: &Context, task: &Task, why: &Failure) {
+    if is_of_velero(task) && velero::has_ended(task) {
+        return;
+    }
     let mut status = json!({ "message": why.to_string() });
     if matches!(why.exit_code, exit::INTEGRITY | exit::BUG) {
         status["phase"] = "Failed".into();
@@ -109,7 +116,12 @@ async fn write_part(context: &Context, task: &Task, part: &Value) -> Result<(), 
         return Ok(());
     }
     let patch = json!({ "status": part });
-    match context.api.patch_status(&task.key, &task.uid, &patch).await {
+    let written = match is_of_velero(task) {
+        // They have no subresource for it.
+        true => context.api.patch(&task.key, (&task.uid, None), &patch).await,
+        false => context.api.patch_status(&task.key, &task.uid, &patch).await,
+    };
+    match written {
         Ok(written) => {
             events::transition(context, task, &object["status"], &written["status"]).await;
             context.objects.wrote(written);
@@ -118,6 +130,10 @@ async fn write_part(context: &Context, task: &Task, part: &Value) -> Result<(), 
         Err(ApiError::Absent(_) | ApiError::Conflict(_)) => Ok(()),
         Err(why) => Err(why.into()),
     }
+}
+
+fn is_of_velero(task: &Task) -> bool {
+    OF_VELERO.contains(&task.key.kind)
 }
 
 /// RFC 7396, for one level of members and whatever they hold.

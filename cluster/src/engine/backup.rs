@@ -1,6 +1,7 @@
 //! A backup: Lease, snapshot, volume of it, Job.
 
 use super::choice;
+use super::given;
 use super::handover;
 use super::job::{Access, JobSpec, changes_arguments, job};
 use super::names::{self, Anchor, BASE_OF, MODE_CHANGE, SOURCE};
@@ -26,18 +27,29 @@ pub(super) fn plan(context: &Context<'_>, backup: &Backup) -> Planned<Value> {
         &format!("pvc/{} in namespace {}", source.name, source.namespace),
     )?;
     let cut = Cut::of_one(anchor, backup);
-    let key = || Ok::<_, Stop>(anchor.snapshot(quiesce::attempt(context, &cut)?));
+    let key = || Ok::<_, Stop>(snapshot_key(anchor, backup, quiesce::attempt(context, &cut)?));
     let snapshot = match begun(context, backup)? {
         Begun::Job => return resumed(context, backup, || context.seen.find(&key()?)),
         Begun::Volume => taken(context, &key()?)?,
         Begun::Nothing => {
             whole(context, backup)?;
-            quiesce::snapshots(context, &cut)?.remove(0)
+            match &backup.given {
+                Some(given) => given::take(context, backup, given)?,
+                None => quiesce::snapshots(context, &cut)?.remove(0),
+            }
         }
     };
     await_ready(context, backup, &snapshot)?;
     let content = content_of(context, backup, &snapshot)?;
     moved(context, backup, (&snapshot, &content), None)
+}
+
+/// The snapshot of an attempt: one that was given is that of each.
+pub(super) fn snapshot_key(anchor: &Anchor, backup: &Backup, attempt: u32) -> Key {
+    match &backup.given {
+        Some(given) => given::key(backup, given),
+        None => anchor.snapshot(attempt),
+    }
 }
 
 /// How far the backup of a claim is.
@@ -358,7 +370,8 @@ fn base(context: &Context<'_>, backup: &Backup) -> Planned<Option<String>> {
     let wanted = retained::base_of(backup);
     let all = context.seen.list::<Snapshot>(&retained::bases(backup))?;
     let usable = all.into_iter().filter(|base| {
-        base.meta.deletion_timestamp.is_none()
+        retained::made_here(base)
+            && base.meta.deletion_timestamp.is_none()
             && base.body.status.ready_to_use == Some(true)
             && base.meta.annotations.get(BASE_OF) == Some(&wanted)
     });

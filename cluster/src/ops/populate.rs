@@ -25,6 +25,9 @@ pub struct Waiting<'a> {
     pub object: &'a Value,
     /// Whether the first consumer of a class that waits for one is waited for.
     pub for_consumer: bool,
+    /// Whether the volume may be larger than the claim asks for: whoever made the claim copied what the
+    /// source asked for, and the driver had rounded that up.
+    pub may_be_larger: bool,
 }
 
 /// The request that populates a claim.
@@ -57,8 +60,11 @@ pub async fn request(
     let (record, volume, id) =
         record_of(api, backup, repository, namespace, options, |_| {}).await?;
     let size_bytes = lookup::bytes(&record, "size_bytes")?;
-    let capacity = text(&spec["resources"]["requests"]["storage"]).unwrap_or_default();
-    if bytes_of(&capacity).is_none_or(|room| room < size_bytes) {
+    let mut capacity = text(&spec["resources"]["requests"]["storage"]).unwrap_or_default();
+    let has_room = bytes_of(&capacity).is_some_and(|room| room >= size_bytes);
+    if !has_room && claim.may_be_larger {
+        capacity = size_bytes.to_string();
+    } else if !has_room {
         let what = format!("{key} asks for {capacity}, and the backup has {size_bytes} bytes");
         return Err(Failure::new(exit::USAGE, what).hint("make the claim again, and larger"));
     }

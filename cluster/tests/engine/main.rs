@@ -7,6 +7,7 @@ mod crashes;
 mod doctor;
 mod fake;
 mod fence;
+mod given;
 mod groups;
 mod in_place;
 mod jobs;
@@ -91,6 +92,7 @@ fn backup_request(fake: &Fake, filesystem: bool, jobs_in: &str, keep_base: bool)
         capacity: "1Gi".into(),
         labels: BTreeMap::new(),
         changes: None,
+        given: None,
         hook: None,
         keep_base,
         retain: None,

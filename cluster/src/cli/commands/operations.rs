@@ -240,11 +240,14 @@ pub(super) async fn sweep(
         if !may_go || alive.contains(owner) || others.contains(&role) {
             continue;
         }
+        let key = crate::api::key_of(&object);
+        if key.kind == Kind::VolumeSnapshot && !is_own_snapshot(&object, &meta) {
+            continue;
+        }
         // It may have begun since they were listed.
         if !dry_run && runs_now(api, &meta).await? {
             continue;
         }
-        let key = crate::api::key_of(&object);
         let done = match dry_run {
             true => "would be removed".to_owned(),
             false => match remove(api, &key, &object).await {
@@ -293,6 +296,17 @@ fn may_go(meta: &Meta, claims: &BTreeSet<String>, bases: bool) -> (bool, bool) {
     };
     let is_idle = label(ROLE) == "base" && !is_retained && !is_needed;
     (!is_retained && (label(ROLE) != "base" || is_idle && bases), is_idle)
+}
+
+/// Whether an operation of ours has a snapshot: whoever takes one may copy labels of ours from the
+/// claim.
+fn is_own_snapshot(object: &Value, meta: &Meta) -> bool {
+    let group = object["status"]["volumeGroupSnapshotName"].as_str();
+    engine::is_given(meta)
+        || [Some(meta.name.as_str()), group]
+            .into_iter()
+            .flatten()
+            .any(|at| at.starts_with("mover-"))
 }
 
 /// The uids of all claims.

@@ -214,6 +214,7 @@ pub(super) fn options(given: &args::Backup) -> Result<backups::BackupOptions, Fa
     waits(given.wait)?;
     let labels = given.making.label.iter().map(|text| pair(text, "--label"));
     Ok(backups::BackupOptions {
+        given: None,
         snapshot_class: given.making.snapshot_class.clone(),
         storage_class: given.making.storage_class.clone(),
         keep_base: given.making.keep_base,

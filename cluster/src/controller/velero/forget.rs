@@ -1,0 +1,132 @@
+//! A DataUpload goes: its stored backup is forgotten, if Velero has forgotten the backup that it is
+//! a part of.
+//!
+//! An object may go from the cluster alone: with its owner, by hand, or with the whole cluster. So
+//! the object store is asked. Velero deletes a backup there before it deletes it in the cluster; as
+//! long as there is anything of it in the location, the stored backup stays. Where nobody can tell,
+//! it stays too.
+
+use super::model::UploadSpec;
+use super::repository;
+use super::upload::BACKUP_NAME;
+use crate::controller::attempts::Attempted;
+use crate::controller::task::{Pause, Task};
+use crate::controller::turns::Limited;
+use crate::controller::{Context, events, marks};
+use crate::engine::{self, Failure, Key, Kind, Meta, OPERATION, Request, exit};
+use crate::ops::lookup;
+use crate::ops::repository::velero as locations;
+use serde_json::Value;
+
+/// Most Jobs at once that forget.
+const AT_ONCE: usize = 2;
+/// A label of Kubernetes has no more characters; Velero shortens what is longer.
+const LABEL_CHARS: usize = 63;
+
+/// Nothing runs for it. The object may go once nothing is left to be forgotten.
+pub(super) async fn gone(
+    context: &Context,
+    task: &Task,
+    meta: &Meta,
+    spec: &UploadSpec,
+    ended: Option<&Attempted>,
+) -> Result<Pause, Failure> {
+    if !meta.finalizers.iter().any(|name| name == OPERATION) {
+        return Ok(Pause::Changed);
+    }
+    let made = ended.filter(|ended| ended.outcome.exit_code == 0);
+    let made = made.filter(|ended| matches!(ended.request, Some(Request::Backup(_))));
+    let has_id = task.object().is_some_and(|object| object["status"]["snapshotID"].is_string());
+    match made {
+        Some(made) => match settled(context, task, meta, spec, &made.uid).await? {
+            Settled::Forgotten => {}
+            Settled::Stays(why) => stays(context, task, &made.uid, &why).await,
+        },
+        None if has_id => stays(context, task, "of this object", "its record is gone").await,
+        None => {}
+    }
+    marks::take_off(context, task, OPERATION).await?;
+    Ok(Pause::Changed)
+}
+
+/// What became of a stored backup.
+enum Settled {
+    Forgotten,
+    Stays(String),
+}
+
+async fn stays(context: &Context, task: &Task, id: &str, why: &str) {
+    let what = format!("stored backup {id} stays: {why}");
+    tracing::info!("{}: {what}", task.key);
+    events::tell(context, task, true, "NotForgotten", &what).await;
+}
+
+async fn settled(
+    context: &Context,
+    task: &Task,
+    meta: &Meta,
+    spec: &UploadSpec,
+    id: &str,
+) -> Result<Settled, Failure> {
+    let namespace = meta.namespace.as_deref().unwrap_or_default();
+    // No Job begins there any more.
+    let found = context.api.get(&Key::wide(Kind::Namespace, namespace)).await?;
+    if found.is_none_or(|found| Meta::of(&found).deletion_timestamp.is_some()) {
+        return Ok(Settled::Stays(format!("namespace {namespace} goes, and with it its key")));
+    }
+    let Some(backup) = backup_of(task, meta) else {
+        return Ok(Settled::Stays("nobody knows which backup of Velero's it was".into()));
+    };
+    let name = &spec.backup_storage_location;
+    let folder = match locations::location(&context.api, namespace, name).await {
+        Ok(location) => location.folder_of(&backup)?,
+        Err(why) if why.exit_code == exit::USAGE => return Ok(Settled::Stays(why.to_string())),
+        Err(why) => return Err(why),
+    };
+    let place = match repository(context, task, name).await {
+        Ok((place, _)) => place,
+        Err(why) if why.exit_code == exit::USAGE => return Ok(Settled::Stays(why.to_string())),
+        Err(why) => return Err(why),
+    };
+    let of = format!("velero forget {}/{}", place.namespace, place.name);
+    let _turn = context.turns.take(vec![Limited { name: of, most: AT_ONCE }], || {}).await;
+    forget(context, task, &place, id, &backup, &folder).await
+}
+
+async fn forget(
+    context: &Context,
+    task: &Task,
+    place: &engine::Repository,
+    id: &str,
+    backup: &str,
+    folder: &str,
+) -> Result<Settled, Failure> {
+    let unless = format!("--unless-exists={folder}");
+    match lookup::ask(&context.api, place, &["forget", id, &unless], |_| {}).await {
+        Ok(lines) if lines.iter().any(is_kept) => Ok(Settled::Stays(format!(
+            "Velero's backup {backup} is still in its location ({folder}); velero backup delete {backup} deletes it there"
+        ))),
+        Ok(_) => Ok(Settled::Forgotten),
+        // There is none of this id.
+        Err(why) if why.exit_code == exit::USAGE => {
+            tracing::info!("{}: {why}", task.key);
+            Ok(Settled::Forgotten)
+        }
+        Err(why) => Err(why),
+    }
+}
+
+fn is_kept(line: &Value) -> bool {
+    line["kept"].as_array().is_some_and(|kept| !kept.is_empty()) || line["kept"].is_string()
+}
+
+/// The name of the backup in Velero: its owner has it in full, a label only where it is short.
+fn backup_of(task: &Task, meta: &Meta) -> Option<String> {
+    let object = task.object()?;
+    let owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+    let mut owners = owners.filter(|owner| owner["kind"] == "Backup");
+    let owner = owners.find_map(|owner| owner["name"].as_str()).map(str::to_owned);
+    let label = meta.labels.get(BACKUP_NAME);
+    let label = label.filter(|name| !name.is_empty() && name.chars().count() < LABEL_CHARS);
+    owner.or_else(|| label.cloned())
+}
