@@ -16,7 +16,7 @@ use crate::api::Api;
 use crate::controller;
 use crate::differential::DifferentialSettings;
 use crate::engine::{Failure, exit};
-use crate::ops::repository;
+use crate::ops::repository::velero::DEFAULT_NAMESPACE;
 use clap::CommandFactory as _;
 
 /// Runs the command; its exit code.
@@ -57,29 +57,9 @@ pub(super) async fn run(args: Args, output: &Output) -> Result<u8, Failure> {
             let of = (!given.all_namespaces).then_some(namespace);
             Box::pin(operations::sweep(api, of, &given, output)).await
         }
-        Command::Repository { command } => match command {
-            Repository::Add { name, velero, settings } => {
-                let name = name.as_deref();
-                match &velero.velero_location {
-                    None => {
-                        Box::pin(repositories::add(api, namespace, name, &settings, output)).await
-                    }
-                    Some(location) => {
-                        let of = velero.velero_namespace.or(typed);
-                        let of = of.as_deref().unwrap_or(repository::velero::DEFAULT_NAMESPACE);
-                        let of = (of, location.as_str());
-                        Box::pin(repositories::add_beside(api, of, name, &settings, output)).await
-                    }
-                }
-            }
-            Repository::List { all_namespaces } => {
-                let of = (!all_namespaces).then_some(namespace);
-                Box::pin(repositories::list(api, of, output)).await
-            }
-            Repository::Remove { name } => {
-                Box::pin(repositories::remove(api, namespace, &name, output)).await
-            }
-        },
+        Command::Repository { command } => {
+            Box::pin(repository(api, (namespace, typed), command, output)).await
+        }
         Command::Schedule { command } => Box::pin(schedule(api, namespace, command, output)).await,
         Command::Doctor(given) => Box::pin(doctor::run(api, namespace, &given, output)).await,
         Command::Controller(given) => {
@@ -92,6 +72,34 @@ pub(super) async fn run(args: Args, output: &Output) -> Result<u8, Failure> {
         }
         Command::Uninstall(given) => Box::pin(install::remove(api, &given, output)).await,
         Command::Deploy { .. } | Command::Completions { .. } => Ok(0),
+    }
+}
+
+/// `typed` is the namespace that was named: Velero has its own, whatever the context says.
+async fn repository(
+    api: &Api,
+    (namespace, typed): (&str, Option<String>),
+    command: Repository,
+    output: &Output,
+) -> Result<u8, Failure> {
+    match command {
+        Repository::Add { name, velero, settings } => {
+            let name = name.as_deref();
+            let Some(location) = velero.velero_location else {
+                return Box::pin(repositories::add(api, namespace, name, &settings, output)).await;
+            };
+            let of = velero.velero_namespace.or(typed);
+            let of = of.as_deref().unwrap_or(DEFAULT_NAMESPACE);
+            let of = (of, location.as_str());
+            Box::pin(repositories::add_beside(api, of, name, &settings, output)).await
+        }
+        Repository::List { all_namespaces } => {
+            let of = (!all_namespaces).then_some(namespace);
+            Box::pin(repositories::list(api, of, output)).await
+        }
+        Repository::Remove { name } => {
+            Box::pin(repositories::remove(api, namespace, &name, output)).await
+        }
     }
 }
 

@@ -25,6 +25,7 @@ fn settings(given: &Install, namespace: Option<&str>) -> Settings {
         without: without.collect(),
         hooks: given.hooks,
         differential: given.differential_snapshots.clone(),
+        velero: given.velero.clone(),
         in_place: given.restore_in_place.to_string(),
         job_security: match given.job_security {
             PodSecurity::Baseline => JobSecurity::Baseline,
@@ -39,7 +40,9 @@ fn is_printed(given: &Install, file: File) -> bool {
     let is = |print: &Print| match print {
         Print::Crds => file == File::Definitions,
         Print::Policies => file == File::Policies,
-        Print::Rights => matches!(file, File::Rights | File::Hooks | File::Differential),
+        Print::Rights => {
+            matches!(file, File::Rights | File::Hooks | File::Differential | File::Velero)
+        }
         Print::NetworkPolicies => file == File::Network,
         Print::Controller => matches!(file, File::Controller | File::Namespace),
         Print::Monitoring => file == File::Monitoring,
