@@ -11,7 +11,7 @@
 //! | `generations` | a full backup and many increments at several repository settings |
 //! | `machine`, `usage` | what the machine is; what a process or the machine used |
 //! | `volume` | the synthetic volume as files, for what measures others |
-| `stop` | ending early without leaving anything behind |
+//! | `stop` | ending early without leaving anything behind |
 //! | `numbers`, `table` | medians, and how they are shown |
 
 mod e2e;
