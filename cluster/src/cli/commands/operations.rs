@@ -89,15 +89,25 @@ async fn made(
         let selection = Selection { namespace, labels: labels.clone(), ..Selection::all(kind) };
         match api.list(&selection).await {
             // Items of a list have no kind of their own.
-            Ok((found, _)) => all.extend(found.into_iter().filter(is_made).map(|mut object| {
-                object["kind"] = kind.word().into();
-                object
-            })),
+            Ok((found, _)) => {
+                let found = found.into_iter().filter(|at| is_made(at) && !is_strangers(kind, at));
+                all.extend(found.map(|mut object| {
+                    object["kind"] = kind.word().into();
+                    object
+                }));
+            }
             Err(crate::api::ApiError::Refused(why)) => tracing::warn!("{why}"),
             Err(why) => return Err(why.into()),
         }
     }
     Ok(all)
+}
+
+/// Whether it is a snapshot that no operation of ours has: whoever takes one may copy labels of ours
+/// from the claim.
+fn is_strangers(kind: Kind, object: &Value) -> bool {
+    let meta = Meta::of(object);
+    kind == Kind::VolumeSnapshot && !meta.name.starts_with("mover-") && !engine::is_given(&meta)
 }
 
 /// Whether it goes with its operation. A volume object that restored data has does not: only one
@@ -240,14 +250,11 @@ pub(super) async fn sweep(
         if !may_go || alive.contains(owner) || others.contains(&role) {
             continue;
         }
-        let key = crate::api::key_of(&object);
-        if key.kind == Kind::VolumeSnapshot && !is_own_snapshot(&object, &meta) {
-            continue;
-        }
         // It may have begun since they were listed.
         if !dry_run && runs_now(api, &meta).await? {
             continue;
         }
+        let key = crate::api::key_of(&object);
         let done = match dry_run {
             true => "would be removed".to_owned(),
             false => match remove(api, &key, &object).await {
@@ -296,17 +303,6 @@ fn may_go(meta: &Meta, claims: &BTreeSet<String>, bases: bool) -> (bool, bool) {
     };
     let is_idle = label(ROLE) == "base" && !is_retained && !is_needed;
     (!is_retained && (label(ROLE) != "base" || is_idle && bases), is_idle)
-}
-
-/// Whether an operation of ours has a snapshot: whoever takes one may copy labels of ours from the
-/// claim.
-fn is_own_snapshot(object: &Value, meta: &Meta) -> bool {
-    let group = object["status"]["volumeGroupSnapshotName"].as_str();
-    engine::is_given(meta)
-        || [Some(meta.name.as_str()), group]
-            .into_iter()
-            .flatten()
-            .any(|at| at.starts_with("mover-"))
 }
 
 /// The uids of all claims.
