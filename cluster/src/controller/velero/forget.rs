@@ -56,7 +56,7 @@ enum Settled {
 }
 
 async fn stays(context: &Context, task: &Task, id: &str, why: &str) {
-    let what = format!("stored backup {id} stays: {why}");
+    let what = format!("stored backup {id} was not forgotten: {why}");
     tracing::info!("{}: {what}", task.key);
     events::tell(context, task, true, "NotForgotten", &what).await;
 }
@@ -90,12 +90,11 @@ async fn settled(
     };
     let of = format!("velero forget {}/{}", place.namespace, place.name);
     let _turn = context.turns.take(vec![Limited { name: of, most: AT_ONCE }], || {}).await;
-    forget(context, task, &place, id, &backup, &folder).await
+    forget(context, &place, id, &backup, &folder).await
 }
 
 async fn forget(
     context: &Context,
-    task: &Task,
     place: &engine::Repository,
     id: &str,
     backup: &str,
@@ -107,11 +106,8 @@ async fn forget(
             "Velero's backup {backup} is still in its location ({folder}); velero backup delete {backup} deletes it there"
         ))),
         Ok(_) => Ok(Settled::Forgotten),
-        // There is none of this id.
-        Err(why) if why.exit_code == exit::USAGE => {
-            tracing::info!("{}: {why}", task.key);
-            Ok(Settled::Forgotten)
-        }
+        // There is none of this id, or the Repository's image does not know the flag. Neither passes.
+        Err(why) if why.exit_code == exit::USAGE => Ok(Settled::Stays(why.to_string())),
         Err(why) => Err(why),
     }
 }

@@ -8,7 +8,7 @@ use crate::controller::status::{self, Live};
 use crate::controller::task::{Pause, Task};
 use crate::controller::{Context, marks};
 use crate::drive::show_bytes;
-use crate::engine::{Failure, Given, Key, Kind, Meta, OPERATION, Request, exit};
+use crate::engine::{self, Failure, Given, Key, Kind, Meta, OPERATION, Request, exit};
 use crate::ops::{backup as ops, given};
 use serde_json::Value;
 use std::cell::RefCell;
@@ -18,6 +18,8 @@ use std::time::Duration;
 /// Velero's name of the backup that something belongs to.
 pub(super) const BACKUP_NAME: &str = "velero.io/backup-name";
 const BACKUP_UID: &str = "velero.io/backup-uid";
+/// Somebody else's operation is looked at again so often.
+const AGAIN: Duration = Duration::from_secs(15);
 
 /// The next thing that a DataUpload asks for.
 pub(crate) async fn work(context: &Context, task: &Task) -> Result<Pause, Failure> {
@@ -60,6 +62,13 @@ async fn operate(
 ) -> Result<Attempted, Failure> {
     let (task, spec) = (subject.task, &upload.spec);
     let concurrency = RefCell::new(None);
+    let live = Live::new();
+    let current = RefCell::new(upload.status.clone());
+    let report = |report: News<'_>| {
+        let mut status = current.borrow_mut();
+        told(context, task, &mut status, &report);
+        live.set(status.clone());
+    };
     let make = async || {
         worked_in(context, &spec.source_namespace)?;
         let (place, found) = repository(context, task, &spec.backup_storage_location).await?;
@@ -68,22 +77,33 @@ async fn operate(
         let options = options(meta, spec, given, immutable_for);
         let claim = (spec.source_namespace.as_str(), spec.source_pvc.as_str());
         let request = ops::request(&context.api, claim.0, claim.1, &place, &options).await?;
-        is_free(context, &request).await?;
+        free(context, task, &request, &report).await?;
         *concurrency.borrow_mut() = found.spec.concurrency;
         Ok(Request::Backup(Box::new(request)))
-    };
-    let live = Live::new();
-    let current = RefCell::new(upload.status.clone());
-    let report = |report: News<'_>| {
-        let mut status = current.borrow_mut();
-        told(context, task, &mut status, &report);
-        live.set(status.clone());
     };
     let limits = |request: &Request| limits_of(concurrency.borrow().as_ref(), request);
     tokio::select! {
         ended = attempts::operate(context, subject, make, limits, &report) => ended,
         () = live.write(context, task) => unreachable!("it writes for ever"),
     }
+}
+
+/// Until nobody else works on the claim: another backup takes its time, which is none of Velero's for a
+/// step. Velero's bound on all of it is hours, and then it cancels.
+async fn free(
+    context: &Context,
+    task: &Task,
+    request: &engine::Backup,
+    report: &dyn Fn(News<'_>),
+) -> Result<(), Failure> {
+    while let Err(why) = is_free(context, request).await {
+        if why.exit_code != exit::RETRYABLE {
+            return Err(why);
+        }
+        report(News::Waits(&why.to_string()));
+        task.changed(AGAIN).await;
+    }
+    Ok(())
 }
 
 /// The snapshot that the upload is of.
