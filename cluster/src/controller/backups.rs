@@ -7,7 +7,9 @@ use super::task::{Pause, Task, Why};
 use super::turns::Limited;
 use super::{Context, marks};
 use crate::drive::show_bytes;
-use crate::engine::{self, Failure, Limits, Meta, OPERATION, OnTimeout, Request, SCHEDULED, exit};
+use crate::engine::{
+    self, FOUND, Failure, Limits, Meta, OPERATION, OnTimeout, Request, SCHEDULED, exit,
+};
 use crate::hooks;
 use crate::kinds::{
     self, Base, Deadlines, DeletionPolicy, Figures, Phase, RetainSnapshot, SnapshotPolicy,
@@ -20,6 +22,8 @@ use std::time::Duration;
 
 mod group;
 mod many;
+#[cfg(test)]
+mod tests;
 mod told;
 
 pub(super) use many::PART_OF;
@@ -375,6 +379,25 @@ fn figures(summary: &Value, status: &mut VolumeBackupStatus) {
     status.warnings = lists.flatten().filter_map(Value::as_str).map(str::to_owned).collect();
 }
 
+/// How a backup is that the repository had: as it said when its object was made.
+fn found_so(meta: &Meta, status: &mut VolumeBackupStatus) {
+    let found = meta.annotations.get(FOUND).map_or("", String::as_str);
+    let Ok(found) = serde_json::from_str::<Value>(found) else { return };
+    let number = |name: &str| found[name].as_i64().unwrap_or_default();
+    let bytes = |name: &str| found[name].as_u64().map(show_bytes);
+    status.changed_blocks = found["kind"].as_str().map(str::to_owned);
+    status.completion_time = found["finished"].as_str().map(str::to_owned);
+    status.figures = Some(Figures {
+        size_bytes: number("sizeBytes"),
+        read_bytes: number("readBytes"),
+        stored_bytes: number("storedBytes"),
+    });
+    status.read = bytes("readBytes");
+    status.stored = bytes("storedBytes");
+    let degraded = found["degraded"].as_array().into_iter().flatten();
+    status.warnings = degraded.filter_map(Value::as_str).map(str::to_owned).collect();
+}
+
 /// A backup that the repository had before its object.
 async fn recorded_already(
     context: &Context,
@@ -390,6 +413,7 @@ async fn recorded_already(
     status.backup_id = Some(recorded.backup_id.clone());
     status.claim = recorded.volume.rsplit('/').next().unwrap_or_default().to_owned();
     status.message = "the repository had this backup already".into();
+    found_so(meta, &mut status);
     let at = (generation(backup), now.as_str());
     status::set(&mut status.conditions, "Complete", (Is::True, "Recorded"), "", at);
     status::write(context, task, &status).await?;
