@@ -33,12 +33,17 @@ use crate::ops::repository::velero as locations;
 pub(super) use download::work as download;
 pub(crate) use model::DATA_MOVER;
 use model::{MoveStatus, Moved, Stands};
+use serde_json::Value;
 pub(super) use upload::work as upload;
 
 /// Whether Velero has read an end of it.
 pub(super) fn has_ended(task: &Task) -> bool {
-    let phase = task.object().map(|object| object["status"]["phase"].clone()).unwrap_or_default();
-    serde_json::from_value(phase).is_ok_and(Stands::is_final)
+    task.object().is_some_and(|object| is_over(&object))
+}
+
+/// The same of an object.
+pub(super) fn is_over(object: &Value) -> bool {
+    serde_json::from_value(object["status"]["phase"].clone()).is_ok_and(Stands::is_final)
 }
 
 /// The Repository of a backup storage location.
