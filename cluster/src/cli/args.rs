@@ -6,6 +6,7 @@ mod schedule;
 pub(super) use install::{Install, PodSecurity, Print, Uninstall, Without};
 pub(super) use schedule::{KeepFlags, NewSchedule, ScheduleCommand};
 
+use crate::ops::repository::velero;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -195,6 +196,11 @@ pub(super) struct Doctor {
     /// Whole volumes are to be read: do not look for a service of changed blocks
     #[arg(long)]
     pub(super) whole: bool,
+    /// Look at Velero, whose namespace this is, and at what it takes to have mover move its data; without
+    /// claims, at nothing else [default with --velero: velero]
+    #[arg(long, value_name = "NAMESPACE", num_args = 0..=1, require_equals = true,
+        default_missing_value = velero::DEFAULT_NAMESPACE, conflicts_with = "connect")]
+    pub(super) velero: Option<String>,
     /// Run a Job that lists the repository, where nothing else is wrong: bucket, credentials, key
     #[arg(long)]
     pub(super) connect: bool,

@@ -32,6 +32,7 @@ pub(super) async fn run(
         snapshot_class: given.snapshot_class.clone(),
         storage_class: given.storage_class.clone(),
         whole: given.whole,
+        velero: given.velero.clone(),
         issuer: if given.whole { None } else { issuer(api).await },
         stale_before: Some(stale.to_rfc3339_opts(chrono::SecondsFormat::Secs, true)),
     };

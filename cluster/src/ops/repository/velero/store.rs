@@ -82,13 +82,13 @@ pub async fn needs(api: &Api, location: &Location, given: &Given) -> Result<Need
     }
     let mut env = variables(location, given)?;
     env.extend(given.env.clone());
-    let ca = match &given.ca {
-        Some(name) => Some(name.clone()),
-        None => authority(api, location, given).await?,
-    };
     let credentials = match &given.credentials {
         Some(name) => Some(name.clone()),
         None => credentials(api, location, given).await?,
+    };
+    let ca = match &given.ca {
+        Some(name) => Some(name.clone()),
+        None => authority(api, location, given).await?,
     };
     Ok(Needs { url, credentials, ca, env })
 }
