@@ -68,6 +68,11 @@ pub(super) async fn work(context: &Context, task: &Task) -> Result<Pause, Failur
         return Box::pin(close(context, task, &meta, &backup, &ended)).await;
     }
     // It is looked at once more, as its deletion goes on.
+    if attempts::is_running(context, &subject) {
+        // Its record cannot be read: `sweep` removes what it made, and it holds up no deletion.
+        marks::take_off(context, task, OPERATION).await?;
+        return Ok(Pause::Changed);
+    }
     Ok(Pause::Within(Duration::ZERO))
 }
 
@@ -79,6 +84,7 @@ pub(super) fn subject<'a>(task: &'a Task, spec: &VolumeBackupSpec) -> Subject<'a
         retries: spec.retries.unwrap_or(attempts::RETRIES),
         total: total.map(|seconds| Duration::from_secs(seconds.into())),
         patience: attempts::PREFLIGHT,
+        patience_retryable: attempts::PREFLIGHT,
     }
 }
 

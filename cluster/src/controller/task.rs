@@ -1,6 +1,7 @@
 //! The task of one object: begun when the object appears, told of each change, ended with it.
 
-use super::objects::Objects;
+use super::objects::{OF_VELERO, Objects};
+use super::velero;
 use crate::engine::{Failure, Key, Meta, exit};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -119,9 +120,13 @@ impl Task {
         }
     }
 
-    /// Whether the object asks for the end of its operation. Only Velero's objects can.
+    /// Whether the object asks for the end of its operation. Only Velero's objects can; one whose end
+    /// Velero has read needs nothing more.
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.object().is_some_and(|object| object["spec"]["cancel"] == true)
+        OF_VELERO.contains(&self.key.kind)
+            && self
+                .object()
+                .is_some_and(|object| object["spec"]["cancel"] == true || velero::is_over(&object))
     }
 
     /// Until the object is being deleted, or gone, or asks for the end.

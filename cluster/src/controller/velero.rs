@@ -27,21 +27,17 @@ use super::places::place;
 use super::restores::message;
 use super::status;
 use super::task::{Task, Why};
-use crate::engine::{self, Failure, Progress, Stage, exit};
+use crate::engine::{self, Failure, Meta, Progress, Stage, exit};
 use crate::kinds::{Repository, RepositoryRef};
 use crate::ops::repository::velero as locations;
 pub(super) use download::work as download;
 pub(crate) use model::DATA_MOVER;
 use model::{MoveStatus, Moved, Stands};
 use serde_json::Value;
+use std::time::Duration;
 pub(super) use upload::work as upload;
 
 /// Whether Velero has read an end of it.
-pub(super) fn has_ended(task: &Task) -> bool {
-    task.object().is_some_and(|object| is_over(&object))
-}
-
-/// The same of an object.
 pub(super) fn is_over(object: &Value) -> bool {
     serde_json::from_value(object["status"]["phase"].clone()).is_ok_and(Stands::is_final)
 }
@@ -61,6 +57,25 @@ async fn repository(
     })
 }
 
+/// Velero's name of the backup that an object belongs to.
+const BACKUP_NAME: &str = "velero.io/backup-name";
+/// A label of Kubernetes has no more characters; Velero shortens what is longer.
+const LABEL_CHARS: usize = 63;
+/// What may pass is waited for so long. Velero cancels after four hours, unless it is told otherwise.
+const PATIENCE: Duration = Duration::from_secs(24 * 3600);
+
+/// The name of the backup that an object belongs to: its owner has it in full, a label only where it
+/// is short.
+fn backup_of(task: &Task, meta: &Meta) -> Option<String> {
+    let object = task.object()?;
+    let owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+    let mut owners = owners.filter(|owner| owner["kind"] == "Backup");
+    let owner = owners.find_map(|owner| owner["name"].as_str()).map(str::to_owned);
+    let label = meta.labels.get(BACKUP_NAME);
+    let label = label.filter(|name| !name.is_empty() && name.chars().count() < LABEL_CHARS);
+    owner.or_else(|| label.cloned())
+}
+
 /// The namespace of a claim, which this controller has to work in.
 fn worked_in(context: &Context, namespace: &str) -> Result<(), Failure> {
     match super::worked_in(&context.settings) {
@@ -75,6 +90,9 @@ fn worked_in(context: &Context, namespace: &str) -> Result<(), Failure> {
 
 /// What a report says, in the status. Phases go one way, whatever is told in which order.
 fn told(context: &Context, task: &Task, status: &mut MoveStatus, report: &News<'_>) {
+    if status.phase.is_some_and(Stands::is_final) {
+        return;
+    }
     let now = status::now(context);
     match report {
         News::Waits(why) => status.message = Some((*why).to_owned()),

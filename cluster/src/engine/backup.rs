@@ -152,7 +152,7 @@ pub(super) fn moved(
         handed: &named,
         handle: &handle,
         group,
-        base: base(context, backup)?,
+        base: base(context, backup, snapshot)?,
     };
     let make = |key: &Key| job(anchor, key, "job", &spec(backup, anchor, &volume, &taken));
     let finished = context.run_job(namespace, Some(&volume), SummaryFor::Plan, |_| Ok(()), make)?;
@@ -363,7 +363,11 @@ fn spec<'a>(
 
 /// The newest base whose backup is in this repository. `mover` looks whether it is there, and reads
 /// more where it is not.
-fn base(context: &Context<'_>, backup: &Backup) -> Planned<Option<String>> {
+fn base(
+    context: &Context<'_>,
+    backup: &Backup,
+    snapshot: &Object<Snapshot>,
+) -> Planned<Option<String>> {
     if backup.changes.is_none() {
         return Ok(None);
     }
@@ -371,6 +375,7 @@ fn base(context: &Context<'_>, backup: &Backup) -> Planned<Option<String>> {
     let all = context.seen.list::<Snapshot>(&retained::bases(backup))?;
     let usable = all.into_iter().filter(|base| {
         retained::made_here(base)
+            && (backup.given.is_none() || given::is_after(snapshot, base))
             && base.meta.deletion_timestamp.is_none()
             && base.body.status.ready_to_use == Some(true)
             && base.meta.annotations.get(BASE_OF) == Some(&wanted)

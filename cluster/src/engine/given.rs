@@ -14,6 +14,7 @@ use super::request::{Backup, Given, Limits};
 use super::retained;
 use super::step::{Failure, Planned, Step, exit};
 use super::views::Snapshot;
+use chrono::DateTime;
 use serde_json::{Map, Value, json};
 
 /// Labels of the giver: whoever looks for its own by them finds this one no more.
@@ -59,6 +60,18 @@ pub(super) fn take(
             .into());
     }
     Ok(found)
+}
+
+/// Whether a snapshot was taken after another one, as the driver tells the times of both. One that we
+/// take is younger than all that stayed before, as it is taken under the Lease of its claim. One that
+/// is given was taken before, and may have waited for its turn while others came and went: a driver is
+/// never asked for what changed since a time that is later.
+pub(super) fn is_after(snapshot: &Object<Snapshot>, other: &Object<Snapshot>) -> bool {
+    let taken = |of: &Object<Snapshot>| {
+        let text = of.body.status.creation_time.as_deref()?;
+        DateTime::parse_from_rfc3339(text).ok()
+    };
+    taken(snapshot).zip(taken(other)).is_some_and(|(taken, other)| taken > other)
 }
 
 /// Makes it one of the operation of `anchor`, on the claim of `source`.

@@ -176,6 +176,10 @@ pub struct Given {
     pub name: String,
     /// Its uid: another snapshot of that name is another one.
     pub uid: String,
+    /// Where its giver keeps the backup that it is a part of: the stored backup is needed for as long
+    /// as anything is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
 }
 
 /// A backup of one claim.

@@ -32,7 +32,7 @@ pub async fn discard(
     if !may_go {
         return Ok(());
     }
-    let given = Given { name: name.to_owned(), uid: meta.uid };
+    let given = Given { name: name.to_owned(), uid: meta.uid, origin: None };
     let anchor = Anchor::new(owner.clone(), uid.to_owned());
     let seen = Observed::default().named(random_text(DRIVER_CHARS)?);
     let plan = |seen: &Observed| engine::discard(seen, &anchor, namespace, &given);

@@ -96,6 +96,13 @@ impl Fake {
         self.counter
     }
 
+    /// Each thing that happens has a second of its own.
+    pub(crate) fn time(&self) -> String {
+        let begin = chrono::DateTime::from_timestamp(1_735_689_600, 0).expect("a time");
+        let now = begin + self.now + Duration::from_secs(self.counter);
+        now.to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
+    }
+
     pub(crate) fn get(&self, key: &Key) -> Option<&Value> {
         self.objects.get(key)
     }
@@ -132,10 +139,7 @@ impl Fake {
         let mut object = object.clone();
         object["metadata"]["uid"] = format!("uid-{number}").into();
         object["metadata"]["resourceVersion"] = number.to_string().into();
-        let begin = chrono::DateTime::from_timestamp(1_735_689_600, 0).expect("a time");
-        let made = begin + self.now + Duration::from_secs(number);
-        let made = made.to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
-        object["metadata"]["creationTimestamp"] = made.into();
+        object["metadata"]["creationTimestamp"] = self.time().into();
         self.written.push(format!("create {key}"));
         self.objects.insert(key, object.clone());
         Answer::Object(Some(object))

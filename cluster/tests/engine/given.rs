@@ -27,7 +27,11 @@ fn given(fake: &mut Fake, name: &str, labels: &Value) -> Given {
         },
     }));
     settle(fake);
-    Given { name: name.into(), uid: Meta::of(fake.get(&key).expect("it was made")).uid }
+    Given {
+        name: name.into(),
+        uid: Meta::of(fake.get(&key).expect("it was made")).uid,
+        origin: None,
+    }
 }
 
 fn request_of_given(fake: &Fake, filesystem: bool, keep_base: bool, given: &Given) -> Request {
@@ -210,6 +214,66 @@ fn labels_that_were_copied_from_a_claim_make_no_snapshot_ours() {
     let found = fake.get(&snapshot_key("velero-db-x")).expect("the base");
     assert_eq!(Meta::of(found).labels[OWNER], anchor.uid);
     assert_eq!(Meta::of(found).annotations[ANCHOR], "velero/first");
+}
+
+/// With lists of changed blocks: what the Job of an operation is told to compare with.
+fn base_of_job(fake: &Fake, anchor: &Anchor) -> Option<String> {
+    let job = fake.get(&anchor.job(VELERO, 1)).expect("its Job");
+    let args = job["spec"]["template"]["spec"]["containers"][0]["args"].as_array().expect("some");
+    let mut args = args.iter().filter_map(Value::as_str);
+    args.find_map(|text| text.strip_prefix("--base-snapshot=")).map(str::to_owned)
+}
+
+fn with_changes(request: Request) -> Request {
+    let Request::Backup(mut backup) = request else { unreachable!("it is a backup") };
+    backup.changes = Some(engine::ChangesService {
+        address: "changes:443".into(),
+        audience: "changes".into(),
+        ca: "-----BEGIN CERTIFICATE-----".into(),
+    });
+    Request::Backup(backup)
+}
+
+/// Drives until the Job is there, and from there to the end.
+fn drive_and_see_base(fake: &mut Fake, anchor: &Anchor) -> (Option<String>, Outcome) {
+    let mut seen = Observed::default();
+    for _ in 0..2000 {
+        if fake.get(&anchor.job(VELERO, 1)).is_some() {
+            let base = base_of_job(fake, anchor);
+            return (base, drive(fake, anchor));
+        }
+        turn(fake, anchor, &mut seen).expect("the anchor holds its outcome");
+    }
+    panic!("no Job: {:#?}", fake.written);
+}
+
+/// Velero takes a snapshot before its upload has its turn. Meanwhile another backup of the claim comes
+/// and goes: no driver is asked for what changed since a later time, and the later one stays the base.
+#[test]
+fn one_that_waited_while_a_later_backup_was_made_is_compared_with_nothing_later() {
+    let mut fake = shop(true);
+    let early = given(&mut fake, "velero-db-early", &json!({}));
+    let late = given(&mut fake, "velero-db-late", &json!({}));
+    let request = with_changes(request_of_given(&fake, true, true, &late));
+    let first = begin_there(&mut fake, "first", &request);
+    let (base, outcome) = drive_and_see_base(&mut fake, &first);
+    assert_eq!((base, outcome.exit_code), (None, 0), "{outcome:?}");
+    let request = with_changes(request_of_given(&fake, true, true, &early));
+    let second = begin_there(&mut fake, "second", &request);
+    let (base, outcome) = drive_and_see_base(&mut fake, &second);
+    assert_eq!((base, outcome.exit_code), (None, 0), "{outcome:?}");
+    settle(&mut fake);
+    assert!(fake.get(&snapshot_key("velero-db-early")).is_none(), "it is no base");
+    assert!(fake.get(&snapshot_key("velero-db-late")).is_some(), "{:#?}", fake.written);
+    assert_clean(&mut fake, &second, 0, 1);
+    // The next one is compared with the newest.
+    let next = given(&mut fake, "velero-db-next", &json!({}));
+    let request = with_changes(request_of_given(&fake, true, true, &next));
+    let third = begin_there(&mut fake, "third", &request);
+    let (base, outcome) = drive_and_see_base(&mut fake, &third);
+    assert_eq!((base.as_deref(), outcome.exit_code), (Some("velero-db-late"), 0), "{outcome:?}");
+    assert_clean(&mut fake, &third, 0, 1);
+    assert!(fake.get(&snapshot_key("velero-db-next")).is_some());
 }
 
 /// Records of others than the claim's namespace are for given snapshots alone.

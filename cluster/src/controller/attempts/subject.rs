@@ -19,6 +19,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) total: Option<Duration>,
     /// What is not there yet may come: so long it is looked for before that counts as a failure.
     pub(crate) patience: Duration,
+    /// The same of what may pass by itself, such as somebody else's work on the claim.
+    pub(crate) patience_retryable: Duration,
 }
 
 impl Subject<'_> {

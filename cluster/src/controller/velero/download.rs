@@ -1,7 +1,7 @@
 //! A DataDownload: a restore for a claim that Velero makes, and that waits for its volume.
 
 use super::model::{Download, DownloadSpec, Moved, SnapshotId, Stands, time};
-use super::{ended, repository, told, worked_in};
+use super::{PATIENCE, ended, repository, told, worked_in};
 use crate::controller::attempts::{self, Attempted, News, PREFLIGHT, Subject};
 use crate::controller::backups::limits_of;
 use crate::controller::status::{self, Live};
@@ -13,7 +13,6 @@ use crate::ops::populate::{self as ops, Waiting};
 use crate::ops::restore::RestoreOptions;
 use serde_json::Value;
 use std::cell::RefCell;
-use std::time::Duration;
 
 /// By this label of volumes Velero keeps a claim waiting: no provisioner makes a volume for a claim
 /// that selects one.
@@ -42,13 +41,21 @@ pub(crate) async fn work(context: &Context, task: &Task) -> Result<Pause, Failur
     if !is_going {
         return Box::pin(close(context, task, &of)).await;
     }
-    Ok(Pause::Within(Duration::ZERO))
+    marks::take_off(context, task, OPERATION).await?;
+    Ok(Pause::Changed)
 }
 
 fn subject<'a>(task: &'a Task, spec: &DownloadSpec) -> Subject<'a> {
     // Velero makes the claim after this object, and its first consumer after that.
     let patience = time(&spec.operation_timeout).unwrap_or(PREFLIGHT);
-    Subject { task, word: "restore", retries: 0, total: None, patience }
+    Subject {
+        task,
+        word: "restore",
+        retries: 0,
+        total: None,
+        patience,
+        patience_retryable: PATIENCE,
+    }
 }
 
 async fn operate(
@@ -123,17 +130,17 @@ async fn close(context: &Context, task: &Task, of: &Attempted) -> Result<Pause, 
     let mut status = download.status.clone();
     if !status.phase.is_some_and(Stands::is_final) {
         ended(context, &mut status, of);
-        if of.outcome.exit_code == 0 {
+        if let (Some(Request::Restore(restore)), 0) = (&of.request, of.outcome.exit_code) {
             let summary = &of.outcome.summary;
-            let data = summary["data_bytes"].as_u64().unwrap_or_default();
+            let data = show_bytes(summary["data_bytes"].as_u64().unwrap_or_default());
             let root = summary["root"].as_str().unwrap_or("unknown");
-            let total = match &of.request {
-                Some(Request::Restore(restore)) => super::signed(restore.size_bytes),
-                _ => super::signed(data),
-            };
+            let total = super::signed(restore.size_bytes);
             status.progress = Some(Moved { total_bytes: total, bytes_done: total });
-            let data = show_bytes(data);
             status.message = Some(format!("{data} written and read back; proof: root {root}"));
+        } else if of.outcome.exit_code == 0 {
+            // Without our seal nobody knows of what.
+            status.phase = Some(Stands::Failed);
+            status.message = Some(format!("the record {} is not of this controller", of.record));
         }
         status::write(context, task, &status).await?;
     }

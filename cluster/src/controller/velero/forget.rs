@@ -7,8 +7,7 @@
 //! it stays too.
 
 use super::model::UploadSpec;
-use super::repository;
-use super::upload::BACKUP_NAME;
+use super::{backup_of, repository};
 use crate::controller::attempts::Attempted;
 use crate::controller::task::{Pause, Task};
 use crate::controller::turns::Limited;
@@ -20,8 +19,6 @@ use serde_json::Value;
 
 /// Most Jobs at once that forget.
 const AT_ONCE: usize = 2;
-/// A label of Kubernetes has no more characters; Velero shortens what is longer.
-const LABEL_CHARS: usize = 63;
 
 /// Nothing runs for it. The object may go once nothing is left to be forgotten.
 pub(super) async fn gone(
@@ -35,13 +32,19 @@ pub(super) async fn gone(
         return Ok(Pause::Changed);
     }
     let made = ended.filter(|ended| ended.outcome.exit_code == 0);
-    let made = made.filter(|ended| matches!(ended.request, Some(Request::Backup(_))));
+    let made = made.and_then(|ended| match &ended.request {
+        Some(Request::Backup(request)) => Some((ended, request)),
+        _ => None,
+    });
     let has_id = task.object().is_some_and(|object| object["status"]["snapshotID"].is_string());
     match made {
-        Some(made) => match settled(context, task, meta, spec, &made.uid).await? {
-            Settled::Forgotten => {}
-            Settled::Stays(why) => stays(context, task, &made.uid, &why).await,
-        },
+        Some((made, request)) => {
+            let origin = request.given.as_ref().and_then(|given| given.origin.as_deref());
+            match settled(context, task, meta, spec, (&made.uid, origin)).await? {
+                Settled::Forgotten => {}
+                Settled::Stays(why) => stays(context, task, &made.uid, &why).await,
+            }
+        }
         None if has_id => stays(context, task, "of this object", "its record is gone").await,
         None => {}
     }
@@ -66,7 +69,7 @@ async fn settled(
     task: &Task,
     meta: &Meta,
     spec: &UploadSpec,
-    id: &str,
+    (id, origin): (&str, Option<&str>),
 ) -> Result<Settled, Failure> {
     let namespace = meta.namespace.as_deref().unwrap_or_default();
     // No Job begins there any more.
@@ -78,8 +81,8 @@ async fn settled(
         return Ok(Settled::Stays("nobody knows which backup of Velero's it was".into()));
     };
     let name = &spec.backup_storage_location;
-    let folder = match locations::location(&context.api, namespace, name).await {
-        Ok(location) => location.folder_of(&backup)?,
+    let location = match locations::location(&context.api, namespace, name).await {
+        Ok(location) => location,
         Err(why) if why.exit_code == exit::USAGE => return Ok(Settled::Stays(why.to_string())),
         Err(why) => return Err(why),
     };
@@ -88,6 +91,20 @@ async fn settled(
         Err(why) if why.exit_code == exit::USAGE => return Ok(Settled::Stays(why.to_string())),
         Err(why) => return Err(why),
     };
+    let now = location.place_of(&backup)?;
+    if origin != Some(now.as_str()) {
+        let then = origin.unwrap_or("a place that nobody noted");
+        return Ok(Settled::Stays(format!(
+            "Velero kept its backup in {then}, and location {name} is another one now: {now}"
+        )));
+    }
+    if !location.is_reached_by(&place.env) {
+        return Ok(Settled::Stays(format!(
+            "Repository {} is in another store than location {name}, which its Jobs cannot look into",
+            place.name
+        )));
+    }
+    let folder = location.folder_of(&backup)?;
     let of = format!("velero forget {}/{}", place.namespace, place.name);
     let _turn = context.turns.take(vec![Limited { name: of, most: AT_ONCE }], || {}).await;
     forget(context, &place, id, &backup, &folder).await
@@ -106,23 +123,15 @@ async fn forget(
             "Velero's backup {backup} is still in its location ({folder}); velero backup delete {backup} deletes it there"
         ))),
         Ok(_) => Ok(Settled::Forgotten),
-        // There is none of this id, or the Repository's image does not know the flag. Neither passes.
-        Err(why) if why.exit_code == exit::USAGE => Ok(Settled::Stays(why.to_string())),
+        // There is none of this id, the Repository's image does not know the flag, or its credentials
+        // are not for the location. None of it passes.
+        Err(why) if matches!(why.exit_code, exit::USAGE | exit::DENIED) => {
+            Ok(Settled::Stays(why.to_string()))
+        }
         Err(why) => Err(why),
     }
 }
 
 fn is_kept(line: &Value) -> bool {
     line["kept"].as_array().is_some_and(|kept| !kept.is_empty()) || line["kept"].is_string()
-}
-
-/// The name of the backup in Velero: its owner has it in full, a label only where it is short.
-fn backup_of(task: &Task, meta: &Meta) -> Option<String> {
-    let object = task.object()?;
-    let owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
-    let mut owners = owners.filter(|owner| owner["kind"] == "Backup");
-    let owner = owners.find_map(|owner| owner["name"].as_str()).map(str::to_owned);
-    let label = meta.labels.get(BACKUP_NAME);
-    let label = label.filter(|name| !name.is_empty() && name.chars().count() < LABEL_CHARS);
-    owner.or_else(|| label.cloned())
 }

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 const NOW: &str = "2026-11-25T12:00:00Z";
 const UPLOAD: &str = "nightly-x";
+const ORIGIN: &str = "s3://bucket/velero/backups/nightly/ at http://s3";
 
 fn server() -> Server {
     clock::set(NOW);
@@ -89,7 +90,11 @@ fn request() -> Request {
         capacity: "1Gi".into(),
         labels: BTreeMap::new(),
         changes: None,
-        given: Some(engine::Given { name: "velero-db-x".into(), uid: "uid".into() }),
+        given: Some(engine::Given {
+            name: "velero-db-x".into(),
+            uid: "uid".into(),
+            origin: Some(ORIGIN.into()),
+        }),
         hook: None,
         keep_base: true,
         retain: None,
@@ -305,4 +310,86 @@ async fn a_download_of_another_mover_fails_at_once() {
         assert!(message.contains("none of mover's"), "{message}");
         assert_eq!(object["metadata"]["finalizers"], json!([]));
     }
+}
+
+fn put_location(server: &Server, prefix: &str) {
+    server.put(json!({
+        "apiVersion": "velero.io/v1",
+        "kind": "BackupStorageLocation",
+        "metadata": { "name": "default", "namespace": "velero" },
+        "spec": {
+            "provider": "aws",
+            "objectStorage": { "bucket": "bucket", "prefix": prefix },
+            "config": { "region": "us-east-1", "s3ForcePathStyle": "true", "s3Url": "http://s3" },
+        },
+    }));
+}
+
+fn put_repository(server: &Server, endpoint: &str) {
+    server.put(json!({
+        "apiVersion": "mover.dev/v1alpha1",
+        "kind": "Repository",
+        "metadata": { "name": "default", "namespace": "velero" },
+        "spec": {
+            "url": "s3://bucket/velero-mover",
+            "keySecretRef": { "name": "key" },
+            "env": { "AWS_ENDPOINT_URL": endpoint },
+            "jobTemplate": {},
+        },
+    }));
+}
+
+/// An empty folder of another place is no proof that Velero has forgotten its backup.
+#[tokio::test]
+async fn another_place_than_then_is_not_asked() {
+    for (prefix, endpoint, why) in [
+        (None, "http://s3", "there is no"),
+        (Some("elsewhere"), "http://s3", "is another one now"),
+        (Some("velero"), "http://other", "is in another store"),
+    ] {
+        let server = server();
+        put_upload(
+            &server,
+            &json!({}),
+            &json!({ "phase": "Completed", "snapshotID": "mover1:b:c/n/p" }),
+        );
+        prefix.into_iter().for_each(|prefix| put_location(&server, prefix));
+        put_repository(&server, endpoint);
+        let context = server.context(clock::now).await;
+        put_record(&server, &context, &good(), true);
+        let key = Key::new(Kind::DataUpload, "velero", UPLOAD);
+        let uid = format!("dataupload-{UPLOAD}");
+        context.api.delete(&key, &uid).await.expect("it is marked");
+        look(&server, &context, Kind::DataUpload, UPLOAD).await;
+        assert!(server.get(Kind::DataUpload, UPLOAD).is_none(), "our mark is off");
+        let events = server.names(Kind::Event);
+        let told: Vec<Value> =
+            events.iter().filter_map(|name| server.get(Kind::Event, name)).collect();
+        let is_said = |event: &Value| {
+            event["reason"] == "NotForgotten"
+                && event["message"].as_str().is_some_and(|text| text.contains(why))
+        };
+        assert!(told.iter().any(is_said), "{why}: {told:#?}");
+        assert_eq!(server.names(Kind::Job), Vec::<String>::new(), "{why}");
+    }
+}
+
+/// Of two controllers one is late, and knows an older state.
+#[tokio::test]
+async fn an_end_is_not_overwritten_by_who_does_not_know_it() {
+    let server = server();
+    put_upload(&server, &json!({}), &json!({ "phase": "InProgress" }));
+    let context = server.context(clock::now).await;
+    let key = Key::new(Kind::DataUpload, "velero", UPLOAD);
+    let uid = format!("dataupload-{UPLOAD}");
+    let task = task(&context, &key);
+    let end = json!({ "status": { "phase": "Completed", "snapshotID": "mover1:b:c/n/p" } });
+    context.api.patch(&key, (&uid, None), &end).await.expect("the other one writes");
+    let late = json!({ "phase": "Canceling", "message": "late" });
+    crate::controller::status::write(&context, &task, &late).await.expect("nothing to write");
+    let status = upload(&server)["status"].clone();
+    assert_eq!(status["phase"], "Completed", "{status}");
+    assert!(status["message"].is_null(), "{status}");
+    // And what is known now asks for nothing more.
+    assert!(task.is_cancelled());
 }

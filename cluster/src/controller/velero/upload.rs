@@ -1,25 +1,21 @@
 //! A DataUpload: a backup of the snapshot that Velero gives away with it.
 
 use super::model::{Moved, SnapshotId, Stands, Upload, UploadSpec, time};
-use super::{ended, forget, repository, told, worked_in};
+use super::{PATIENCE, backup_of, ended, forget, repository, told, worked_in};
 use crate::controller::attempts::{self, Attempted, News, PREFLIGHT, Subject};
 use crate::controller::backups::{is_free, limits_of};
 use crate::controller::status::{self, Live};
 use crate::controller::task::{Pause, Task};
-use crate::controller::{Context, marks};
+use crate::controller::{Context, events, marks};
 use crate::drive::show_bytes;
-use crate::engine::{self, Failure, Given, Key, Kind, Meta, OPERATION, Request, exit};
+use crate::engine::{Failure, Given, Key, Kind, Meta, OPERATION, Request, exit};
+use crate::ops::repository::velero as locations;
 use crate::ops::{backup as ops, given};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-/// Velero's name of the backup that something belongs to.
-pub(super) const BACKUP_NAME: &str = "velero.io/backup-name";
 const BACKUP_UID: &str = "velero.io/backup-uid";
-/// Somebody else's operation is looked at again so often.
-const AGAIN: Duration = Duration::from_secs(15);
 
 /// The next thing that a DataUpload asks for.
 pub(crate) async fn work(context: &Context, task: &Task) -> Result<Pause, Failure> {
@@ -28,8 +24,7 @@ pub(crate) async fn work(context: &Context, task: &Task) -> Result<Pause, Failur
     let is_going = meta.deletion_timestamp.is_some();
     if is_going && !attempts::is_running(context, &subject) {
         let of = attempts::ended(context, &subject);
-        discard(context, task, &upload.spec).await?;
-        return Box::pin(forget::gone(context, task, &meta, &upload.spec, of.as_ref())).await;
+        return Box::pin(gone(context, task, &meta, &upload.spec, of.as_ref())).await;
     }
     if let Some(of) = attempts::ended(context, &subject) {
         return Box::pin(close(context, task, &of)).await;
@@ -45,13 +40,43 @@ pub(crate) async fn work(context: &Context, task: &Task) -> Result<Pause, Failur
     if !is_going {
         return Box::pin(close(context, task, &of)).await;
     }
-    Ok(Pause::Within(Duration::ZERO))
+    // Also where its record cannot be read, and `sweep` has to remove what it made.
+    Box::pin(gone(context, task, &meta, &upload.spec, Some(&of))).await
+}
+
+/// It is being deleted, and nothing more is done for it.
+async fn gone(
+    context: &Context,
+    task: &Task,
+    meta: &Meta,
+    spec: &UploadSpec,
+    of: Option<&Attempted>,
+) -> Result<Pause, Failure> {
+    if of.is_none_or(|of| of.outcome.exit_code != 0) {
+        match discard(context, task, spec).await {
+            Ok(()) => {}
+            Err(why) if why.exit_code == exit::RETRYABLE => return Err(why),
+            // Whoever refuses that holds up no deletion.
+            Err(why) => {
+                let what = format!("its snapshot stays: {why}");
+                events::tell(context, task, true, "SnapshotLeft", &what).await;
+            }
+        }
+    }
+    forget::gone(context, task, meta, spec, of).await
 }
 
 pub(super) fn subject<'a>(task: &'a Task, spec: &UploadSpec) -> Subject<'a> {
     let patience = time(&spec.operation_timeout).unwrap_or(PREFLIGHT);
     // The snapshot is there once, and goes with a failure.
-    Subject { task, word: "backup", retries: 0, total: None, patience }
+    Subject {
+        task,
+        word: "backup",
+        retries: 0,
+        total: None,
+        patience,
+        patience_retryable: PATIENCE,
+    }
 }
 
 async fn operate(
@@ -72,12 +97,12 @@ async fn operate(
     let make = async || {
         worked_in(context, &spec.source_namespace)?;
         let (place, found) = repository(context, task, &spec.backup_storage_location).await?;
-        let given = given_by(context, spec).await?;
+        let given = given_by(context, task, meta, spec).await?;
         let immutable_for = found.spec.immutable_for.as_deref();
-        let options = options(meta, spec, given, immutable_for);
+        let options = options(task, meta, spec, given, immutable_for);
         let claim = (spec.source_namespace.as_str(), spec.source_pvc.as_str());
         let request = ops::request(&context.api, claim.0, claim.1, &place, &options).await?;
-        free(context, task, &request, &report).await?;
+        is_free(context, &request).await?;
         *concurrency.borrow_mut() = found.spec.concurrency;
         Ok(Request::Backup(Box::new(request)))
     };
@@ -88,26 +113,13 @@ async fn operate(
     }
 }
 
-/// Until nobody else works on the claim: another backup takes its time, which is none of Velero's for a
-/// step. Velero's bound on all of it is hours, and then it cancels.
-async fn free(
+/// The snapshot that the upload is of, and where Velero keeps its backup.
+async fn given_by(
     context: &Context,
     task: &Task,
-    request: &engine::Backup,
-    report: &dyn Fn(News<'_>),
-) -> Result<(), Failure> {
-    while let Err(why) = is_free(context, request).await {
-        if why.exit_code != exit::RETRYABLE {
-            return Err(why);
-        }
-        report(News::Waits(&why.to_string()));
-        task.changed(AGAIN).await;
-    }
-    Ok(())
-}
-
-/// The snapshot that the upload is of.
-async fn given_by(context: &Context, spec: &UploadSpec) -> Result<Given, Failure> {
+    meta: &Meta,
+    spec: &UploadSpec,
+) -> Result<Given, Failure> {
     let name = &spec.csi_snapshot.volume_snapshot;
     if name.is_empty() || spec.source_pvc.is_empty() || spec.source_namespace.is_empty() {
         let what = "the DataUpload names no claim, or no VolumeSnapshot of it";
@@ -115,24 +127,33 @@ async fn given_by(context: &Context, spec: &UploadSpec) -> Result<Given, Failure
             .hint("Velero has to run with --features=EnableCSI; kubectl mover doctor --velero"));
     }
     let key = Key::new(Kind::VolumeSnapshot, &spec.source_namespace, name);
+    let namespace = meta.namespace.as_deref().unwrap_or_default();
+    let of_location = &spec.backup_storage_location;
+    let location = locations::location(&context.api, namespace, of_location).await;
+    // Where nobody knows it, the stored backup stays for good.
+    let origin = match (location, backup_of(task, meta)) {
+        (Ok(location), Some(backup)) => location.place_of(&backup).ok(),
+        (Err(why), _) if why.exit_code == exit::RETRYABLE => return Err(why),
+        _ => None,
+    };
     match context.api.get(&key).await? {
-        Some(found) => Ok(Given { name: name.clone(), uid: Meta::of(&found).uid }),
+        Some(found) => Ok(Given { name: name.clone(), uid: Meta::of(&found).uid, origin }),
         None => Err(Failure::new(exit::USAGE, format!("there is no {key}, which Velero gave"))
             .hint("take another backup")),
     }
 }
 
 fn options(
+    task: &Task,
     meta: &Meta,
     spec: &UploadSpec,
     given: Given,
     immutable_for: Option<&str>,
 ) -> ops::BackupOptions {
     let named = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    let notes = [(BACKUP_NAME, "velero/backup-name"), (BACKUP_UID, "velero/backup-uid")];
-    let notes = notes.into_iter().filter_map(|(label, note)| {
-        Some((note.to_owned(), meta.labels.get(label).filter(|text| !text.is_empty())?.clone()))
-    });
+    let uid = meta.labels.get(BACKUP_UID).filter(|text| !text.is_empty()).cloned();
+    let notes = [("velero/backup-name", backup_of(task, meta)), ("velero/backup-uid", uid)];
+    let notes = notes.into_iter().filter_map(|(note, text)| Some((note.to_owned(), text?)));
     ops::BackupOptions {
         snapshot_class: named(&spec.csi_snapshot.snapshot_class),
         storage_class: named(&spec.csi_snapshot.storage_class),

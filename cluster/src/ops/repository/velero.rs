@@ -166,6 +166,41 @@ impl Location {
         Ok(format!("{root}/backups/{backup}/"))
     }
 
+    /// That folder with its store, to tell whether it is still the same.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn place_of(&self, backup: &str) -> Result<String, Failure> {
+        let setting = |name: &str| self.config.get(name).map_or("", |text| text.trim());
+        let store = match (setting("s3Url").trim_end_matches('/'), setting("region")) {
+            ("", "") => "the store".to_owned(),
+            ("", region) => region.to_owned(),
+            (url, _) => url.to_owned(),
+        };
+        Ok(format!("{} at {store}", self.folder_of(backup)?))
+    }
+
+    /// Whether Jobs with these variables that look into this location's bucket look into this store,
+    /// and into this bucket.
+    #[must_use]
+    pub fn is_reached_by(&self, env: &BTreeMap<String, String>) -> bool {
+        let of = |text: &String| text.trim().trim_end_matches('/').to_owned();
+        let location = self.config.get("s3Url").map(of).filter(|url| !url.is_empty());
+        let jobs = env.get("AWS_ENDPOINT_URL").or_else(|| env.get("AWS_ENDPOINT")).map(of);
+        match (location, jobs) {
+            (None, None) => true,
+            (Some(location), Some(jobs)) => {
+                // With a host of its own for each bucket the endpoint names it.
+                let hosted = location.replacen("://", &format!("://{}.", self.bucket), 1);
+                let is_hosted =
+                    env.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST").is_some_and(|at| at == "true");
+                jobs == if is_hosted { hosted } else { location }
+            }
+            _ => false,
+        }
+    }
+
     /// Where a repository beside Velero's objects is.
     ///
     /// # Errors

@@ -92,12 +92,10 @@ impl Fake {
             let Some(data) = self.data_of(&Self::source_of(key, snapshot)) else { return false };
             let data = if self.writes && !self.is_locked() { "torn".to_owned() } else { data };
             let handle = format!("snap-{}", self.next());
+            let time = self.time();
             self.storage.insert(handle.clone(), data);
             self.change(content, &json!({ "status": { "snapshotHandle": handle } }));
-            self.change(
-                key,
-                &json!({ "status": { "creationTime": "then", "restoreSize": "1Gi" } }),
-            );
+            self.change(key, &json!({ "status": { "creationTime": time, "restoreSize": "1Gi" } }));
             return true;
         }
         if snapshot["status"]["readyToUse"] != true && !self.faults.snapshot_never_ready {

@@ -80,7 +80,8 @@ pub async fn needs(api: &Api, location: &Location, given: &Given) -> Result<Need
              --key-secret SECRET",
         ));
     }
-    let mut env = variables(location, given)?;
+    let bucket = url.split_once("://").map_or("", |(_, rest)| rest.split('/').next().unwrap_or(""));
+    let mut env = variables(location, bucket, given)?;
     env.extend(given.env.clone());
     let credentials = match &given.credentials {
         Some(name) => Some(name.clone()),
@@ -121,8 +122,12 @@ fn is_true(text: &str) -> bool {
     matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True")
 }
 
-/// The location's settings as variables of the Jobs.
-fn variables(location: &Location, given: &Given) -> Result<BTreeMap<String, String>, Failure> {
+/// The location's settings as variables of the Jobs, for a repository in this bucket.
+fn variables(
+    location: &Location,
+    bucket: &str,
+    given: &Given,
+) -> Result<BTreeMap<String, String>, Failure> {
     let setting =
         |name: &str| location.config.get(name).map(|text| text.trim()).filter(|at| !at.is_empty());
     let wrong = |why: &str, hint: &str| {
@@ -147,11 +152,11 @@ fn variables(location: &Location, given: &Given) -> Result<BTreeMap<String, Stri
         };
         let is_path = setting("s3ForcePathStyle").is_some_and(is_true)
             || is_address(host)
-            || (scheme == "https" && location.bucket.contains('.'));
+            || (scheme == "https" && bucket.contains('.'));
         if is_path {
             set("AWS_ENDPOINT_URL", &format!("{scheme}://{host}"));
         } else {
-            set("AWS_ENDPOINT_URL", &format!("{scheme}://{}.{host}", location.bucket));
+            set("AWS_ENDPOINT_URL", &format!("{scheme}://{bucket}.{host}"));
             set("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true");
         }
         if scheme == "http" {
@@ -351,7 +356,7 @@ mod tests {
     }
 
     fn said(config: &[(&str, &str)]) -> String {
-        let env = variables(&location(config), &Given::default()).expect("variables");
+        let env = variables(&location(config), "vault", &Given::default()).expect("variables");
         env.iter().map(|(name, value)| format!("{name}={value} ")).collect()
     }
 
@@ -368,6 +373,13 @@ mod tests {
             "AWS_ENDPOINT_URL=https://vault.s3.example.com AWS_REGION=x \
              AWS_VIRTUAL_HOSTED_STYLE_REQUEST=true "
         );
+        // A repository in another bucket has the host of that one.
+        let hosted = location(&[("s3Url", "https://s3.example.com")]);
+        let other = variables(&hosted, "other", &Given::default()).expect("variables");
+        assert_eq!(other["AWS_ENDPOINT_URL"], "https://other.s3.example.com");
+        let own = variables(&hosted, "vault", &Given::default()).expect("variables");
+        assert!(hosted.is_reached_by(&own), "its Jobs look into the location's bucket");
+        assert!(!hosted.is_reached_by(&other), "they would look into another one");
         for host in ["10.0.0.1:9000", "[::1]:9000", "localhost:9000"] {
             let url = format!("http://{host}");
             let wanted = format!("AWS_ALLOW_HTTP=true AWS_ENDPOINT_URL={url} ");
@@ -382,7 +394,8 @@ mod tests {
     #[test]
     fn settings_without_a_counterpart_are_errors_with_a_next_step() {
         let fails = |config: &[(&str, &str)]| {
-            let why = variables(&location(config), &Given::default()).expect_err("an error");
+            let why =
+                variables(&location(config), "vault", &Given::default()).expect_err("an error");
             (why.message, why.hint.expect("a next step"))
         };
         let (what, next) = fails(&[]);
@@ -393,7 +406,9 @@ mod tests {
         assert!(what.contains("s3Url"), "{what}");
         let env = BTreeMap::from([("AWS_REGION".to_owned(), "x".to_owned())]);
         let given = Given { env, ..Given::default() };
-        assert!(variables(&location(&[]), &given).expect("the region is named").is_empty());
+        assert!(
+            variables(&location(&[]), "vault", &given).expect("the region is named").is_empty()
+        );
     }
 
     #[test]
