@@ -158,8 +158,6 @@ pub enum File {
     Hooks,
     /// Accounts and rights of the server of changed blocks.
     Differential,
-    /// Rights in the namespace of Velero.
-    Velero,
     /// Network policies.
     Network,
     /// The Deployment.
@@ -179,7 +177,6 @@ impl File {
             Self::Rights => "rights",
             Self::Hooks => "hooks",
             Self::Differential => "differential-snapshots",
-            Self::Velero => "velero",
             Self::Network => "network-policies",
             Self::Controller => "controller",
             Self::Monitoring => "monitoring",

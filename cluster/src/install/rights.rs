@@ -157,7 +157,7 @@ pub(super) fn of_velero(settings: &Settings) -> Vec<Manifest> {
         role("Role", VELERO, at, rules),
         binding(settings, "RoleBinding", VELERO, at, ("Role", VELERO)),
     ]
-    .map(|object| Manifest { file: File::Velero, when: When::Velero, object })
+    .map(|object| Manifest { file: File::Rights, when: When::Velero, object })
     .into()
 }
 

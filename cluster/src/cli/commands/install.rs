@@ -40,9 +40,7 @@ fn is_printed(given: &Install, file: File) -> bool {
     let is = |print: &Print| match print {
         Print::Crds => file == File::Definitions,
         Print::Policies => file == File::Policies,
-        Print::Rights => {
-            matches!(file, File::Rights | File::Hooks | File::Differential | File::Velero)
-        }
+        Print::Rights => matches!(file, File::Rights | File::Hooks | File::Differential),
         Print::NetworkPolicies => file == File::Network,
         Print::Controller => matches!(file, File::Controller | File::Namespace),
         Print::Monitoring => file == File::Monitoring,
