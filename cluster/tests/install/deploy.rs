@@ -248,7 +248,7 @@ fn velero_is_off_and_takes_few_rights() {
     let bindings = of(&some, File::Rights);
     let named =
         |at: &&Value| at["kind"] == "RoleBinding" && at["metadata"]["namespace"] == "backups";
-    assert_eq!(bindings.iter().filter(named).count(), 1, "its rights in namespaces");
+    assert_eq!(bindings.iter().filter(named).count(), 2, "its rights in namespaces, and these");
 
     let policies = |settings: &Settings| of(settings, File::Policies).len();
     assert_eq!(policies(&on), policies(&off) + 4, "two policies and their bindings");

@@ -71,6 +71,13 @@ fn movements() -> Policy {
             validation(
                 lines(&[
                     "request.operation != 'UPDATE'",
+                    "|| (has(oldObject.spec.datamover) && oldObject.spec.datamover == 'mover')",
+                ]),
+                "the controller leaves data of other movers to them",
+            ),
+            validation(
+                lines(&[
+                    "request.operation != 'UPDATE'",
                     &format!("|| ({}", same("spec", "{}")),
                     &format!("  && {}", same("metadata.labels", "{}")),
                     &format!("  && {}", same("metadata.annotations", "{}")),
