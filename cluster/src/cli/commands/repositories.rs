@@ -118,7 +118,7 @@ pub(super) async fn add_beside(
 ) -> Result<u8, Failure> {
     let location = velero::location(api, namespace, location).await?;
     let name = name.unwrap_or(&location.name);
-    let said = velero::Given {
+    let said = velero::Chosen {
         name: name.to_owned(),
         url: given.url.clone(),
         credentials: given.credentials.clone(),

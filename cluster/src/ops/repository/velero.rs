@@ -15,7 +15,7 @@ use crate::engine::{Failure, Key, Kind, exit};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
-pub use store::{Given, Needs, enter, needs};
+pub use store::{Chosen, Needs, enter, needs};
 
 /// Where Velero is unless told otherwise.
 pub const DEFAULT_NAMESPACE: &str = "velero";

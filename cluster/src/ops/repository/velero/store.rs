@@ -23,7 +23,7 @@ const KEYS: [(&str, &str); 3] = [
 
 /// What was said of the Repository, which goes before what the location says.
 #[derive(Debug, Clone, Default)]
-pub struct Given {
+pub struct Chosen {
     /// Its name.
     pub name: String,
     /// Where it is.
@@ -60,7 +60,7 @@ pub struct Needs {
 ///
 /// The location has settings that have no counterpart, its credentials cannot be read, or the API
 /// refuses a write.
-pub async fn needs(api: &Api, location: &Location, given: &Given) -> Result<Needs, Failure> {
+pub async fn needs(api: &Api, location: &Location, given: &Chosen) -> Result<Needs, Failure> {
     let url = match &given.url {
         Some(url) => url.trim_end_matches('/').to_owned(),
         None => location.sibling()?,
@@ -126,7 +126,7 @@ fn is_true(text: &str) -> bool {
 fn variables(
     location: &Location,
     bucket: &str,
-    given: &Given,
+    given: &Chosen,
 ) -> Result<BTreeMap<String, String>, Failure> {
     let setting =
         |name: &str| location.config.get(name).map(|text| text.trim()).filter(|at| !at.is_empty());
@@ -203,7 +203,7 @@ impl Location {
 async fn authority(
     api: &Api,
     location: &Location,
-    given: &Given,
+    given: &Chosen,
 ) -> Result<Option<String>, Failure> {
     let what = format!("{}: its objectStorage.caCert", location.key());
     let bytes = match (&location.ca_cert, &location.ca_cert_ref) {
@@ -226,7 +226,7 @@ async fn authority(
 async fn credentials(
     api: &Api,
     location: &Location,
-    given: &Given,
+    given: &Chosen,
 ) -> Result<Option<String>, Failure> {
     let of = location.credential.clone().unwrap_or_else(|| SecretMember {
         name: CREDENTIALS.0.to_owned(),
@@ -356,7 +356,7 @@ mod tests {
     }
 
     fn said(config: &[(&str, &str)]) -> String {
-        let env = variables(&location(config), "vault", &Given::default()).expect("variables");
+        let env = variables(&location(config), "vault", &Chosen::default()).expect("variables");
         env.iter().map(|(name, value)| format!("{name}={value} ")).collect()
     }
 
@@ -375,9 +375,9 @@ mod tests {
         );
         // A repository in another bucket has the host of that one.
         let hosted = location(&[("s3Url", "https://s3.example.com")]);
-        let other = variables(&hosted, "other", &Given::default()).expect("variables");
+        let other = variables(&hosted, "other", &Chosen::default()).expect("variables");
         assert_eq!(other["AWS_ENDPOINT_URL"], "https://other.s3.example.com");
-        let own = variables(&hosted, "vault", &Given::default()).expect("variables");
+        let own = variables(&hosted, "vault", &Chosen::default()).expect("variables");
         assert!(hosted.is_reached_by(&own), "its Jobs look into the location's bucket");
         assert!(!hosted.is_reached_by(&other), "they would look into another one");
         for host in ["10.0.0.1:9000", "[::1]:9000", "localhost:9000"] {
@@ -395,7 +395,7 @@ mod tests {
     fn settings_without_a_counterpart_are_errors_with_a_next_step() {
         let fails = |config: &[(&str, &str)]| {
             let why =
-                variables(&location(config), "vault", &Given::default()).expect_err("an error");
+                variables(&location(config), "vault", &Chosen::default()).expect_err("an error");
             (why.message, why.hint.expect("a next step"))
         };
         let (what, next) = fails(&[]);
@@ -405,7 +405,7 @@ mod tests {
         let (what, _) = fails(&[("s3Url", "minio:9000")]);
         assert!(what.contains("s3Url"), "{what}");
         let env = BTreeMap::from([("AWS_REGION".to_owned(), "x".to_owned())]);
-        let given = Given { env, ..Given::default() };
+        let given = Chosen { env, ..Chosen::default() };
         assert!(
             variables(&location(&[]), "vault", &given).expect("the region is named").is_empty()
         );
