@@ -374,8 +374,7 @@ fn base(
     let wanted = retained::base_of(backup);
     let all = context.seen.list::<Snapshot>(&retained::bases(backup))?;
     let usable = all.into_iter().filter(|base| {
-        retained::made_here(base)
-            && (backup.given.is_none() || given::is_after(snapshot, base))
+        (backup.given.is_none() || given::is_after(snapshot, base))
             && base.meta.deletion_timestamp.is_none()
             && base.body.status.ready_to_use == Some(true)
             && base.meta.annotations.get(BASE_OF) == Some(&wanted)

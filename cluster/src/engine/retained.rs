@@ -106,7 +106,6 @@ fn has_newer(context: &Context<'_>, backup: &Backup, snapshot: &Object<Snapshot>
     let all = context.seen.list::<Snapshot>(&bases(backup))?;
     Ok(all.iter().any(|base| {
         base.key != snapshot.key
-            && made_here(base)
             && is_base(&base.meta)
             && base.meta.deletion_timestamp.is_none()
             && base.meta.annotations.get(BASE_OF) == Some(&base_of(backup))
