@@ -110,6 +110,34 @@ async fn settled(
     forget(context, &place, id, &backup, &folder).await
 }
 
+/// An upload that was cancelled, or failed, may have stored its backup all the same, a moment before.
+/// Velero has no name of it, so nobody would ever ask for it, nor forget it.
+pub(super) async fn unfinished(
+    context: &Context,
+    task: &Task,
+    spec: &UploadSpec,
+    ended: &Attempted,
+) -> Result<(), Failure> {
+    if ended.outcome.exit_code == 0 || !matches!(ended.request, Some(Request::Backup(_))) {
+        return Ok(());
+    }
+    let done = match repository(context, task, &spec.backup_storage_location).await {
+        Ok((place, _)) => {
+            let of = format!("velero forget {}/{}", place.namespace, place.name);
+            let _turn = context.turns.take(vec![Limited { name: of, most: AT_ONCE }], || {}).await;
+            lookup::ask(&context.api, &place, &["forget", &ended.uid], |_| {}).await.map(drop)
+        }
+        Err(why) => Err(why),
+    };
+    match done {
+        Ok(()) => tracing::info!("{}: backup {} was stored, and is forgotten", task.key, ended.uid),
+        Err(why) if why.exit_code == exit::RETRYABLE => return Err(why),
+        // There is none of this id, which is as it should be; or nobody can tell.
+        Err(why) => tracing::info!("{}: {why}", task.key),
+    }
+    Ok(())
+}
+
 async fn forget(
     context: &Context,
     place: &engine::Repository,
