@@ -16,7 +16,7 @@ pub const JOBS_MAX: u32 = 3;
 /// A pod's end may be told after its Job's.
 const POD_LAG: Duration = Duration::from_secs(5);
 /// An event says more than "pending" after so long.
-const EXPLAIN_AFTER: Duration = Duration::from_secs(10);
+pub(super) const EXPLAIN_AFTER: Duration = Duration::from_secs(10);
 /// Looks again at what no watch tells.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
@@ -118,9 +118,13 @@ impl Context<'_> {
             .hint("remove the cause and run the same command again")
             .into());
         }
-        // Told once more when the reason can be looked up.
-        let until = if age < EXPLAIN_AFTER { EXPLAIN_AFTER } else { limit };
-        let time = (until - age).min(LOOK_AGAIN);
+        // Told once more when the reason can be looked up, and then ever more rarely: it may come
+        // late, or be another one by then.
+        let time = match age < EXPLAIN_AFTER {
+            true => EXPLAIN_AFTER - age,
+            false => age.min(LOOK_AGAIN),
+        };
+        let time = time.min(limit - age);
         Err(Wait::new(on, why, time).into())
     }
 
