@@ -2,6 +2,7 @@
 
 mod doctor;
 mod groups;
+mod hooks;
 mod install;
 mod objects;
 mod operations;

@@ -2,20 +2,17 @@
 
 use super::super::args;
 use super::super::output::Output;
-use super::{claim, groups, objects, pair, repositories};
+use super::{claim, groups, hooks, objects, pair, repositories};
 use crate::api::Api;
 use crate::drive::{Times, show_bytes};
 use crate::engine::{
-    COMPLETED, Detached, Failure, Key, Kind, Limits, Mandate, Observed, OnTimeout, Outcome,
-    Repository, Request, exit,
+    COMPLETED, Detached, Failure, Key, Kind, Limits, Mandate, Observed, Outcome, Repository,
+    Request, exit,
 };
-use crate::hooks;
 use crate::ops::look::look;
 use crate::ops::objects::is_object;
 use crate::ops::sources::{self, Source, Sources};
-use crate::ops::{
-    backup as backups, hook, in_place, lookup, operation, repository, restore as restores,
-};
+use crate::ops::{backup as backups, in_place, lookup, operation, repository, restore as restores};
 use serde_json::{Value, json};
 use std::time::Instant;
 
@@ -220,7 +217,7 @@ pub(super) fn options(given: &args::Backup) -> Result<backups::BackupOptions, Fa
         keep_base: given.making.keep_base,
         retain: None,
         whole: given.making.whole,
-        hook: hook(&given.making.hook),
+        hook: hooks::options(&given.making.hook),
         labels: labels.collect::<Result<_, _>>()?,
         arguments: given.arguments.clone(),
         limits: limits(given.making.limits),
@@ -241,26 +238,6 @@ fn said_of_backup(volume: &str, url: &str, summary: &Value) -> String {
 
 fn seconds(begun: Instant, times: Times) -> Value {
     json!({ "total": begun.elapsed().as_secs_f64(), "waited": times.waited.as_secs_f64() })
-}
-
-pub(super) fn hook(given: &args::Hook) -> Option<hook::HookOptions> {
-    let pair = given.hook_before.as_ref().zip(given.hook_after.as_ref());
-    let commands = match (&given.hook_session, pair, &given.fsfreeze) {
-        (Some(command), ..) => hooks::session(command),
-        (None, Some((before, after)), _) => hooks::pair(before, after),
-        (None, None, Some(path)) => hooks::fsfreeze(path),
-        (None, None, None) => return None,
-    };
-    Some(hook::HookOptions {
-        pod: given.hook_pod.clone(),
-        container: given.hook_container.clone(),
-        commands,
-        timeout_seconds: given.hook_timeout,
-        on_timeout: match given.hook_on_timeout {
-            args::OnTimeout::Fail => OnTimeout::Fail,
-            args::OnTimeout::Continue => OnTimeout::Continue,
-        },
-    })
 }
 
 /// How it was found what to read.
