@@ -119,7 +119,7 @@ async fn claim(context: &Context, namespace: &str, name: &str) -> Result<Value, 
     if !selects || has_volume {
         let what = format!("{key} does not wait for a volume of Velero's: it is not written to");
         return Err(Failure::new(exit::USAGE, what)
-            .hint(format!("delete the claim, or restore it elsewhere by --namespace-mappings; a waiting claim selects volumes by the label {WAITS_BY}")));
+            .hint(format!("delete the claim, or restore it elsewhere: velero restore create --namespace-mappings FROM:TO; a waiting claim selects volumes by the label {WAITS_BY}")));
     }
     Ok(found)
 }

@@ -69,10 +69,11 @@ fn arguments(deployment: &Value) -> Vec<String> {
     texts.filter_map(|text| text.as_str().map(str::to_owned)).collect()
 }
 
-/// The value of a flag, as `--flag=value` or in the next argument; empty where it has none.
+/// The value of a flag by its name, as `--name=value` or in the next argument; empty where it has none.
 fn flag<'a>(all: &'a [String], name: &str) -> Option<&'a str> {
     let at = all.iter().rposition(|text| {
-        text.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+        let rest = text.strip_prefix("--").and_then(|text| text.strip_prefix(name));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
     })?;
     match all[at].split_once('=') {
         Some((_, value)) => Some(value),
@@ -92,9 +93,9 @@ fn server(look: &mut Look<'_>, namespace: &str) -> Planned<()> {
         return Ok(());
     };
     let all = arguments(&found);
-    let features = flag(&all, "--features").unwrap_or_default();
+    let features = flag(&all, "features").unwrap_or_default();
     if !features.split(',').any(|at| at.trim() == "EnableCSI") {
-        let what = "its server runs without --features=EnableCSI: no volume is snapshotted, and \
+        let what = "Velero's server runs without --features=EnableCSI: no volume is snapshotted, and \
                     backups succeed without them";
         let hint = format!(
             "add the argument: kubectl -n {namespace} edit deployment {SERVER}, or velero install \
@@ -102,7 +103,7 @@ fn server(look: &mut Look<'_>, namespace: &str) -> Planned<()> {
         );
         look.say(Level::Error, &key, what, &hint);
     }
-    if matches!(flag(&all, "--default-volumes-to-fs-backup"), Some("" | "true")) {
+    if matches!(flag(&all, "default-volumes-to-fs-backup"), Some("" | "true")) {
         let what = "its server backs up volumes of pods as files unless a pod or a backup says \
                     otherwise: those are not snapshotted, and not moved by mover";
         let hint = "velero backup create --default-volumes-to-fs-backup=false …, or take the \
@@ -122,7 +123,7 @@ fn controller(look: &mut Look<'_>, namespace: &str) -> Planned<()> {
     let read = look.seen.list::<Value>(&selection);
     let Some(all) = look.known(Level::Note, "deployments of mover", read)? else { return Ok(()) };
     let told =
-        |at: &Object<Value>| flag(&arguments(&at.body), "--velero-namespace").map(str::to_owned);
+        |at: &Object<Value>| flag(&arguments(&at.body), "velero-namespace").map(str::to_owned);
     if all.is_empty() {
         let what = "there is none: nobody takes up DataUploads with the data mover mover";
         look.say(Level::Warning, "deployments of mover", what, &hint);

@@ -25,7 +25,13 @@ pub(crate) struct ForgetArgs {
     ///
     /// It is a URL of the same kind of store as the repository, reached with the same credentials. A
     /// place that cannot be listed, such as one in a bucket that is not there, is an error.
-    #[arg(long, env = "MOVER_UNLESS_EXISTS", value_name = "URL", requires = "backup")]
+    #[arg(
+        long,
+        env = "MOVER_UNLESS_EXISTS",
+        value_name = "URL",
+        requires = "backup",
+        hide_short_help = true
+    )]
     pub(crate) unless_exists: Option<String>,
     /// Only show what would be forgotten, and why the rest stays
     #[arg(long, env = "MOVER_DRY_RUN", value_parser = FalseyValueParser::new())]
