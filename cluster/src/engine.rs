@@ -19,6 +19,7 @@ mod fence;
 mod given;
 mod group;
 mod handover;
+mod import;
 mod in_place;
 mod job;
 mod names;
@@ -44,6 +45,9 @@ pub use bind::is_handing_over;
 pub use doctor::{Finding, Level, Question, doctor};
 pub use given::{discard, is_given};
 pub use group::claims_of;
+pub use import::{
+    Discard, Import, Imported, discard_snapshot, discardable, handle_of, import, withdraw,
+};
 pub use job::{Access, JobSpec, alone, lookup, remove_alone};
 pub use names::*;
 pub use object::{Key, Kind, Query, Resource, Selection};

@@ -14,4 +14,5 @@ pub mod populate;
 pub mod repository;
 pub mod restore;
 pub mod schedules;
+pub mod snapshots;
 pub mod sources;

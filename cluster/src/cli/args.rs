@@ -2,9 +2,11 @@
 
 mod install;
 mod schedule;
+mod snapshots;
 
 pub(super) use install::{Install, PodSecurity, Print, Uninstall, Without};
 pub(super) use schedule::{KeepFlags, NewSchedule, ScheduleCommand};
+pub(super) use snapshots::{DeleteSnapshot, ImportSnapshot, SnapshotsCommand};
 
 use crate::ops::repository::velero;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -96,6 +98,11 @@ pub(super) enum Command {
     Schedule {
         #[command(subcommand)]
         command: ScheduleCommand,
+    },
+    /// List, import and delete the snapshots in the storage that backups were made of
+    Snapshots {
+        #[command(subcommand)]
+        command: SnapshotsCommand,
     },
     /// Find the reasons why a backup would not work, before it is tried
     Doctor(Doctor),

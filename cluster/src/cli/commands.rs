@@ -8,6 +8,7 @@ mod objects;
 mod operations;
 mod repositories;
 mod schedules;
+mod snapshots;
 mod volumes;
 
 use super::args::{Args, Command, Repository, ScheduleCommand};
@@ -62,6 +63,9 @@ pub(super) async fn run(args: Args, output: &Output) -> Result<u8, Failure> {
             Box::pin(repository(api, (namespace, typed), command, output)).await
         }
         Command::Schedule { command } => Box::pin(schedule(api, namespace, command, output)).await,
+        Command::Snapshots { command } => {
+            Box::pin(snapshots::run(api, namespace, command, output)).await
+        }
         Command::Doctor(given) => Box::pin(doctor::run(api, namespace, &given, output)).await,
         Command::Controller(given) => {
             Box::pin(controller::run(api, settings(given, namespace))).await?;

@@ -344,6 +344,7 @@ fn spec<'a>(
         format!("--backup-id={}", anchor.id()),
         format!("--snapshot={}", taken.snapshot),
         format!("--snapshot-handle={}", taken.handle),
+        format!("--csi-driver={}", backup.driver),
     ];
     arguments.extend(backup.labels.iter().map(|(name, value)| format!("--label={name}={value}")));
     arguments.extend(taken.group.iter().map(|group| format!("--label={}={group}", notes::GROUP)));

@@ -76,6 +76,8 @@ pub const MAINTENANCE: &str = "maintenance";
 pub const RECORDED: &str = "mover.dev/recorded";
 /// On it: how the backup is, as the repository says.
 pub const FOUND: &str = "mover.dev/found";
+/// Of a snapshot that was imported, and of its content: the backup that was made of it.
+pub const IMPORTED: &str = "mover.dev/imported-of";
 /// Lets a block volume be made of a filesystem's snapshot.
 pub const MODE_CHANGE: &str = "snapshot.storage.kubernetes.io/allow-volume-mode-change";
 

@@ -28,6 +28,8 @@ pub(crate) const CLASS: &str = "fast";
 pub(crate) struct Faults {
     pub(crate) snapshot_never_ready: bool,
     pub(crate) snapshot_error: Option<String>,
+    /// The driver has no list of snapshots: one by a handle is taken as there.
+    pub(crate) lists_nothing: bool,
     /// The storage has room for so many.
     pub(crate) snapshots_max: Option<usize>,
     pub(crate) volume_never_bound: bool,

@@ -9,6 +9,7 @@ mod fake;
 mod fence;
 mod given;
 mod groups;
+mod import;
 mod in_place;
 mod jobs;
 mod late;

@@ -403,12 +403,13 @@ fn report(done: &Done, output: &Output) -> Result<u8, Failure> {
     Ok(0)
 }
 
-pub(super) async fn list(
+/// Records of backups, and how names of volumes of this namespace begin.
+pub(super) async fn records(
     api: &Api,
     namespace: &str,
     given: &args::List,
     output: &Output,
-) -> Result<u8, Failure> {
+) -> Result<(String, Vec<Value>), Failure> {
     let place = repository::find(api, given.repository.as_deref(), namespace).await?;
     let wanted = match &given.source {
         None => None,
@@ -420,27 +421,36 @@ pub(super) async fn list(
     arguments.extend(flag.as_deref());
     let lines = lookup::ask(api, &place, &arguments, |wait| output.waiting(wait)).await?;
     let own = format!("{}/{namespace}/", place.cluster);
-    let mut rows = Vec::new();
-    for record in lookup::of_type(&lines, "backup") {
+    let is_asked = |record: &&Value| {
+        let is_own = || record["volume"].as_str().is_some_and(|volume| volume.starts_with(&own));
+        wanted.is_some() || given.all_namespaces || is_own()
+    };
+    let records = lookup::of_type(&lines, "backup").filter(is_asked).cloned().collect();
+    Ok((own, records))
+}
+
+pub(super) async fn list(
+    api: &Api,
+    namespace: &str,
+    given: &args::List,
+    output: &Output,
+) -> Result<u8, Failure> {
+    let (own, records) = records(api, namespace, given, output).await?;
+    let row = |record: Value| {
         let text = |name: &str| record[name].as_str().unwrap_or_default().to_owned();
-        let volume = text("volume");
-        if wanted.is_none() && !given.all_namespaces && !volume.starts_with(&own) {
-            continue;
-        }
-        let finished = text("finished");
-        rows.push((
-            vec![
-                volume.strip_prefix(&own).map_or(volume.clone(), str::to_owned),
-                text("backup_id"),
-                finished.get(..19).unwrap_or(&finished).replace('T', " "),
-                size(&record["size_bytes"]),
-                size(&record["stats"]["stored_bytes"]),
-                record["source"]["kind"].as_str().unwrap_or_default().to_owned(),
-                record["snapshot"]["id"].as_str().unwrap_or_default().to_owned(),
-            ],
-            record.clone(),
-        ));
-    }
+        let (volume, finished) = (text("volume"), text("finished"));
+        let cells = vec![
+            volume.strip_prefix(&own).map_or(volume.clone(), str::to_owned),
+            text("backup_id"),
+            finished.get(..19).unwrap_or(&finished).replace('T', " "),
+            size(&record["size_bytes"]),
+            size(&record["stats"]["stored_bytes"]),
+            record["source"]["kind"].as_str().unwrap_or_default().to_owned(),
+            record["snapshot"]["id"].as_str().unwrap_or_default().to_owned(),
+        ];
+        (cells, record)
+    };
+    let rows: Vec<_> = records.into_iter().map(row).collect();
     let head = ["VOLUME", "BACKUP", "FINISHED (UTC)", "SIZE", "STORED", "READ", "SNAPSHOT"];
     output.table(&head, 1, &rows);
     Ok(0)
