@@ -33,7 +33,7 @@ pub struct ImportOptions {
 
 /// Where the snapshot of a backup is, as far as this cluster knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum Presence {
     /// It has this VolumeSnapshot, as namespace and name, which can be used.
     Here(String, String),
     /// It has this one, and the driver does not say that it can be used.
@@ -44,7 +44,7 @@ pub enum Place {
     Unknown,
 }
 
-impl Place {
+impl Presence {
     /// A word for each.
     #[must_use]
     pub fn word(&self) -> &'static str {
@@ -78,8 +78,8 @@ pub async fn contents(api: &Api) -> Result<Option<Vec<Object<Content>>>, Failure
 
 /// Where the snapshot of a record is.
 #[must_use]
-pub fn place_of(record: &Value, contents: Option<&[Object<Content>]>) -> Place {
-    let Some(contents) = contents else { return Place::Unknown };
+pub fn presence_of(record: &Value, contents: Option<&[Object<Content>]>) -> Presence {
+    let Some(contents) = contents else { return Presence::Unknown };
     let snapshot = &record["snapshot"];
     let driver = snapshot["csi_driver"].as_str();
     let handle = snapshot["snapshot_handle"].as_str();
@@ -91,16 +91,16 @@ pub fn place_of(record: &Value, contents: Option<&[Object<Content>]>) -> Place {
     let found: Vec<_> = contents.iter().filter(is_it).collect();
     let is_ready = |at: &&&Object<Content>| at.body.status.ready_to_use == Some(true);
     let Some(content) = found.iter().find(is_ready).or(found.first()) else {
-        return Place::Elsewhere;
+        return Presence::Elsewhere;
     };
     let back = &content.body.spec.volume_snapshot_ref;
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let (namespace, name) = (text(&back.namespace), text(&back.name));
     match content.body.status.ready_to_use {
-        Some(true) => Place::Here(namespace, name),
+        Some(true) => Presence::Here(namespace, name),
         _ => {
             let error = content.body.status.error.as_ref();
-            Place::NotReady(namespace, name, error.and_then(|error| error.message.clone()))
+            Presence::NotReady(namespace, name, error.and_then(|error| error.message.clone()))
         }
     }
 }
@@ -258,14 +258,14 @@ mod tests {
         let record = |driver: Value| json!({ "snapshot": { "csi_driver": driver, "snapshot_handle": "s-1" } });
         let ready = content("a", json!({ "readyToUse": true }));
         let not = content("b", json!({ "readyToUse": false, "error": { "message": "gone" } }));
-        let here = |name: &str| Place::Here("shop".into(), name.into());
+        let here = |name: &str| Presence::Here("shop".into(), name.into());
         let all = [not.clone(), ready];
-        assert_eq!(place_of(&record("d".into()), Some(&all)), here("a"));
-        assert_eq!(place_of(&record(Value::Null), Some(&all)), here("a"), "an older backup");
-        assert_eq!(place_of(&record("e".into()), Some(&all)), Place::Elsewhere);
-        let not_ready = Place::NotReady("shop".into(), "b".into(), Some("gone".into()));
-        assert_eq!(place_of(&record("d".into()), Some(&[not])), not_ready);
-        assert_eq!(place_of(&record("d".into()), None), Place::Unknown);
+        assert_eq!(presence_of(&record("d".into()), Some(&all)), here("a"));
+        assert_eq!(presence_of(&record(Value::Null), Some(&all)), here("a"), "an older backup");
+        assert_eq!(presence_of(&record("e".into()), Some(&all)), Presence::Elsewhere);
+        let not_ready = Presence::NotReady("shop".into(), "b".into(), Some("gone".into()));
+        assert_eq!(presence_of(&record("d".into()), Some(&[not])), not_ready);
+        assert_eq!(presence_of(&record("d".into()), None), Presence::Unknown);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::volumes;
 use crate::api::Api;
 use crate::engine::Failure;
 use crate::ops::repository;
-use crate::ops::snapshots::{self, ImportOptions, Place};
+use crate::ops::snapshots::{self, ImportOptions, Presence};
 use serde_json::json;
 
 pub(super) async fn run(
@@ -30,13 +30,13 @@ async fn list(api: &Api, namespace: &str, given: &List, output: &Output) -> Resu
         let snapshot = &record["snapshot"];
         let Some(handle) = snapshot["snapshot_handle"].as_str() else { continue };
         let text = |name: &str| record[name].as_str().unwrap_or_default();
-        let place = snapshots::place_of(record, contents.as_deref());
+        let place = snapshots::presence_of(record, contents.as_deref());
         let (is_in, error) = match &place {
-            Place::Here(namespace, name) => (format!("{namespace}/{name}"), None),
-            Place::NotReady(namespace, name, error) => {
+            Presence::Here(namespace, name) => (format!("{namespace}/{name}"), None),
+            Presence::NotReady(namespace, name, error) => {
                 (format!("{namespace}/{name}"), error.clone())
             }
-            Place::Elsewhere | Place::Unknown => (String::new(), None),
+            Presence::Elsewhere | Presence::Unknown => (String::new(), None),
         };
         let volume = text("volume");
         let finished = text("finished");
