@@ -44,6 +44,8 @@ class Place:
             "BORG_PASSPHRASE": "lab",
             "BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK": "yes",
             "BORG_RELOCATED_REPO_ACCESS_IS_OK": "yes",
+            "KOPIA_PASSWORD": "lab",
+            "KOPIA_CHECK_FOR_UPDATES": "false",
             "XDG_CACHE_HOME": cache,
         }
 
@@ -244,6 +246,30 @@ class Bupstash(Tool):
         return f"{self.binary} {how} | {DD_OUT}{target}"
 
 
+class Kopia(Tool):
+    """As Velero has it, with the least compression that it has; by default it has none."""
+
+    program = "kopia"
+
+    def at(self, p):
+        return f"{self.binary} --config-file={p.work}/kopia.config --log-dir={p.work}/log"
+
+    def init(self, p):
+        where = f"--path={p.repo} --cache-directory={p.cache}"
+        policy = "--global --compression=zstd-fastest"
+        make = f"mkdir -p {p.repo} && {self.at(p)} repository create filesystem {where}"
+        return f"{make} && {self.at(p)} policy set {policy}"
+
+    def put(self, p, device, name):
+        how = f"--stdin-file=vol.img v --tags=name:{name} --no-progress"
+        return f"cat {device} | {self.at(p)} snapshot create {how}"
+
+    def get(self, p, name, target, directory):
+        listed = f"{self.at(p)} snapshot list --all --json --tags=name:{name}"
+        root = f"$({listed} | jq -r '.[-1].rootEntry.obj')"
+        return f"{self.at(p)} show {root}/vol.img | {DD_OUT}{target}"
+
+
 class Desync(Tool):
     program = "desync"
 
@@ -289,4 +315,5 @@ TOOLS = {
     "borg-fixed1m-blake2": Borg("repokey-blake2", "fixed,1048576"),
     "bupstash": Bupstash(),
     "desync": Desync(),
+    "kopia": Kopia(),
 }

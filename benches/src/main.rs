@@ -10,6 +10,7 @@
 //! | `populate` | a repository that looks as if it held very many chunks |
 //! | `generations` | a full backup and many increments at several repository settings |
 //! | `machine`, `usage` | what the machine is; what a process or the machine used |
+//! | `volume` | the synthetic volume as files, for what measures others |
 //! | `stop` | ending early without leaving anything behind |
 //! | `numbers`, `table` | medians, and how they are shown |
 
@@ -22,6 +23,7 @@ mod populate;
 mod stop;
 mod table;
 mod usage;
+mod volume;
 
 use chunkstore::{Error, ErrorKind, Result};
 use clap::Parser;
@@ -42,6 +44,8 @@ enum Command {
     Growth(e2e::growth::Args),
     /// A full backup and many increments at each of several repository settings
     Generations(generations::Args),
+    /// Write a volume that is the same on every machine, the same some time later, and what changed
+    Volume(volume::Args),
     /// One operation of `e2e`: reads what to do from stdin, prints what it did
     #[command(hide = true)]
     Operation,
@@ -54,6 +58,7 @@ fn main() -> ExitCode {
         Command::Synthetic(args) => with_stop(|stop| populate::run(&args, stop)),
         Command::Growth(args) => with_stop(|stop| e2e::growth::run(&args, stop)),
         Command::Generations(args) => with_stop(|stop| generations::run(&args, stop)),
+        Command::Volume(args) => with_stop(|stop| volume::run(&args, stop)),
         Command::E2e(args) => with_stop(|stop| e2e::run(&args, stop)),
     };
     match done {

@@ -65,7 +65,7 @@ fn plan(queries: &[Query], runs: &Cell<usize>, seen: &Observed) -> Planned<()> {
         return Ok(());
     }
     let time = Duration::from_secs(3600);
-    let wait = Wait { on: queries.to_vec(), why: String::new(), time, pod: None };
+    let wait = Wait::new(queries.to_vec(), String::new(), time);
     Err(Stop::Next(Next::Wait(Box::new(wait))))
 }
 

@@ -30,17 +30,18 @@ mod task;
 #[cfg(test)]
 mod testing;
 mod turns;
+mod velero;
 
 use crate::api::{Api, Counter, HubSettings, LimitSettings};
 use crate::differential::{self, DifferentialServer, DifferentialSettings};
 use crate::engine::{Failure, Kind, Meta, exit};
 use chrono::{DateTime, Utc};
 use metrics::Metrics;
-use objects::{Changed, Objects, WATCHED};
+use objects::{Changed, OF_VELERO, Objects, WATCHED};
 use seal::Seal;
 use serve::{Doors, Serve};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,10 +107,7 @@ struct Tasks(RefCell<BTreeMap<String, watch::Sender<u64>>>);
 /// It cannot begin.
 pub async fn run(api: &Api, settings: ControllerSettings) -> Result<(), Failure> {
     // One watch of each kind and one budget of requests, however many operations run.
-    let namespaces = match settings.watched.as_slice() {
-        [] => None,
-        some => Some(some.iter().cloned().collect()),
-    };
+    let namespaces = worked_in(&settings);
     let metrics = Metrics::default();
     let shared = HubSettings { namespaces, ..HubSettings::default() };
     let api = Api::shared(api.client().clone(), shared).counted(counter(metrics.clone()));
@@ -149,10 +147,7 @@ async fn differential_server(
     seal: &Seal,
 ) -> Result<Option<DifferentialServer>, Failure> {
     let Some(wanted) = settings.differential.clone() else { return Ok(None) };
-    let namespaces = match settings.watched.as_slice() {
-        [] => None,
-        some => Some(some.iter().cloned().collect()),
-    };
+    let namespaces = worked_in(settings);
     let limit = LimitSettings { per_second: 20, burst: 40, in_flight: 8 };
     let shared = HubSettings { namespaces, limit, ..HubSettings::default() };
     let server = DifferentialServer::bind(
@@ -201,6 +196,18 @@ async fn serve(context: Rc<Context>) {
             });
         }
     }
+    // Nobody waits for these: where Velero is not installed, there are none.
+    for (kind, namespace) in
+        OF_VELERO.into_iter().filter_map(|kind| Some((kind, context.settings.velero.clone()?)))
+    {
+        let (context, changed) = (Rc::clone(&context), changed.clone());
+        tokio::task::spawn_local(async move {
+            let objects = Rc::clone(&context.objects);
+            let tell = move |change| drop(changed.send(change));
+            let ready = watch::Sender::new(false);
+            objects::follow(&context.api, &objects, kind, Some(&namespace), ready, tell).await;
+        });
+    }
     let heard = Rc::clone(&context);
     tokio::task::spawn_local(async move {
         loop {
@@ -218,10 +225,18 @@ async fn serve(context: Rc<Context>) {
     }
 }
 
-fn places(settings: &ControllerSettings) -> Vec<Option<String>> {
+/// The namespaces that it works in; none means all. Records of what Velero asks for are in Velero's.
+fn worked_in(settings: &ControllerSettings) -> Option<BTreeSet<String>> {
     match settings.watched.as_slice() {
-        [] => vec![None],
-        some => some.iter().cloned().map(Some).collect(),
+        [] => None,
+        some => Some(some.iter().chain(&settings.velero).cloned().collect()),
+    }
+}
+
+fn places(settings: &ControllerSettings) -> Vec<Option<String>> {
+    match worked_in(settings) {
+        None => vec![None],
+        Some(some) => some.into_iter().map(Some).collect(),
     }
 }
 
@@ -317,6 +332,8 @@ async fn work(context: &Context, task: &Task) -> Result<Pause, Failure> {
         Kind::BackupSchedule => Box::pin(schedules::work(context, task)).await,
         Kind::PersistentVolumeClaim => Box::pin(populate::work(context, task)).await,
         Kind::Repository => Box::pin(repositories::work(context, task)).await,
+        Kind::DataUpload => Box::pin(velero::upload(context, task)).await,
+        Kind::DataDownload => Box::pin(velero::download(context, task)).await,
         _ => Ok(Pause::Changed),
     }
 }

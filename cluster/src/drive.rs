@@ -318,8 +318,8 @@ impl<'a> Driver<'a> {
         let said = async {
             let Some((_, lines)) = &mut self.log else { return std::future::pending().await };
             while let Some(line) = lines.next().await {
-                if let Some(why) = progress(&line) {
-                    tell(&Wait { why, ..wait.clone() });
+                if let Some((why, moved)) = progress(&line) {
+                    tell(&Wait { why, moved: Some(moved), ..wait.clone() });
                 }
             }
             std::future::pending().await
@@ -348,8 +348,8 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// How far the program is, if a line of its log says that.
-fn progress(line: &str) -> Option<String> {
+/// How far the program is, if a line of its log says that: for people, and in bytes of all bytes.
+fn progress(line: &str) -> Option<(String, (u64, u64))> {
     let said: serde_json::Value = serde_json::from_str(line).ok()?;
     if said["type"] != "progress" {
         return None;
@@ -361,11 +361,12 @@ fn progress(line: &str) -> Option<String> {
     let rate = show_bytes(number("bytes_per_second"));
     let left =
         said["eta_seconds"].as_u64().map_or(String::new(), |left| format!(", {left} s left"));
-    Some(format!(
+    let text = format!(
         "{phase}: {percent}%, {} of {}, {rate}/s{left}",
         show_bytes(done),
         show_bytes(total)
-    ))
+    );
+    Some((text, (done, total)))
 }
 
 /// Bytes for people.

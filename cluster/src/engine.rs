@@ -16,8 +16,10 @@ mod bind;
 pub mod choice;
 mod doctor;
 mod fence;
+mod given;
 mod group;
 mod handover;
+mod import;
 mod in_place;
 mod job;
 mod names;
@@ -41,7 +43,11 @@ mod views;
 
 pub use bind::is_handing_over;
 pub use doctor::{Finding, Level, Question, doctor};
+pub use given::{discard, is_given};
 pub use group::claims_of;
+pub use import::{
+    Discard, Import, Imported, discard_snapshot, discardable, handle_of, import, withdraw,
+};
 pub use job::{Access, JobSpec, alone, lookup, remove_alone};
 pub use names::*;
 pub use object::{Key, Kind, Query, Resource, Selection};
@@ -55,7 +61,7 @@ pub use place::{
 pub use plan::{Mandate, anchor, outcome_of, plan, request_of};
 pub use progress::{Progress, Stage, progress};
 pub use request::{
-    Backup, ChangesService, ClaimRef, Group, Hook, InPlace, Limits, OnTimeout, Populate,
+    Backup, ChangesService, ClaimRef, Given, Group, Hook, InPlace, Limits, OnTimeout, Populate,
     Repository, Request, Restore, Retain, notes,
 };
 pub use step::{Failure, Lock, LockState, Next, Outcome, Planned, Step, Stop, Wait, exit};

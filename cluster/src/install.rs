@@ -93,6 +93,10 @@ pub struct Settings {
     pub job_security: JobSecurity,
     /// Secret with the certificate of the server of changed blocks, which is off without it.
     pub differential: Option<String>,
+    /// Namespace of Velero, whose data it moves; nothing of Velero without.
+    pub velero: Option<String>,
+    /// Begins lines that are there with Velero alone: empty, but where a chart is made.
+    pub velero_mark: String,
     /// Requests and limits of the controller.
     pub resources: Value,
     /// More arguments of the controller.
@@ -120,6 +124,8 @@ impl Settings {
             in_place: "true".to_owned(),
             job_security: JobSecurity::default(),
             differential: None,
+            velero: None,
+            velero_mark: String::new(),
             resources: workload::resources(),
             arguments: Vec::new(),
             ports: Vec::new(),
@@ -203,6 +209,10 @@ pub enum When {
     DifferentialSomewhere,
     /// The same, with network policies.
     DifferentialNetwork,
+    /// Where data is moved for Velero.
+    Velero,
+    /// The same, with admission policies.
+    VeleroPolicies,
 }
 
 /// One object of an installation.
@@ -226,12 +236,9 @@ pub(crate) fn all(settings: &Settings) -> Vec<Manifest> {
     let mut all = vec![one(File::Namespace, When::Always, namespace(settings))];
     let definitions = kinds::definitions().into_iter().map(labelled);
     all.extend(definitions.map(|at| one(File::Definitions, When::With(Part::Definitions), at)));
-    all.extend(
-        policies::objects(settings)
-            .into_iter()
-            .map(|at| one(File::Policies, When::With(Part::Policies), at)),
-    );
+    all.extend(policies::objects(settings));
     all.extend(rights::objects(settings));
+    all.extend(rights::of_velero(settings));
     all.extend(differential::objects(settings));
     all.extend(
         network::objects(settings)
@@ -265,6 +272,10 @@ pub fn manifests(settings: &Settings) -> Vec<Manifest> {
         When::DifferentialSomewhere => differential && !watched.is_empty(),
         When::DifferentialNetwork => {
             differential && !settings.without.contains(&Part::NetworkPolicies)
+        }
+        When::Velero => settings.velero.is_some(),
+        When::VeleroPolicies => {
+            settings.velero.is_some() && !settings.without.contains(&Part::Policies)
         }
     };
     let is_for_each = |when: When| {

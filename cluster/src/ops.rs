@@ -2,6 +2,7 @@
 //! operation to its end.
 
 pub mod backup;
+pub mod given;
 pub mod group;
 pub mod hook;
 pub mod in_place;
@@ -13,4 +14,5 @@ pub mod populate;
 pub mod repository;
 pub mod restore;
 pub mod schedules;
+pub mod snapshots;
 pub mod sources;

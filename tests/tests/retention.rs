@@ -364,3 +364,46 @@ fn ceph_without_object_lock_is_refused_before_anything_is_written() {
 fn moto_without_object_lock_is_refused_before_anything_is_written() {
     is_refused_where_nothing_can_be_locked(&require_s3!(moto));
 }
+
+/// A program of others says by its objects that it needs a backup.
+fn stays_as_long_as_others_need_it(server: &S3Server) {
+    println!("{}: seed 510", server.name);
+    let bucket = server.bucket();
+    let dir = work_dir("unless");
+    let (key, image) = (dir.path().join("key"), dir.path().join("v.img"));
+    let mover = Mover::new()
+        .envs(server.environment())
+        .env("MOVER_REPO", bucket.url("theirs-mover"))
+        .env("MOVER_KEY_FILE", &key);
+    mover.ok(["init", "--new-key-file", key.to_str().unwrap()]);
+    fs::write(&image, Rng::new(510).bytes(MIB)).unwrap();
+    mover.ok(["backup", image.to_str().unwrap(), "--volume", "v", "--backup-id", "one"]);
+    let put = |name: &str| {
+        let (store, name) = (bucket.store(), object_store::path::Path::from(name));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(store.put(&name, PutPayload::from_static(b"x"))).unwrap();
+    };
+    let unless = |url: &str| mover.run(["--json", "forget", "v@one", "--unless-exists", url]);
+    let is_listed = || !mover.ok(["--json", "list"]).json_lines().is_empty();
+
+    let folder = bucket.url("theirs/backups/nightly/");
+    put("theirs/backups/nightly/velero-backup.json");
+    put("theirs/backups/nightly-2/velero-backup.json");
+    let kept = unless(&folder).expect_code(0).summary();
+    assert_eq!(kept["kept"], folder.as_str());
+    let absent = bucket.url("x").replace(bucket.name(), "no-such-bucket-of-others");
+    assert_ne!(unless(&absent).code(), Some(0), "a bucket that is not there");
+    let _ = unless("gs://bucket/x").expect_code(2);
+    assert!(is_listed(), "nothing is forgotten");
+
+    let name = "theirs/backups/nightly/velero-backup.json";
+    assert_eq!(bucket.call(Method::DELETE, name, &[]).0, 204);
+    let done = unless(&folder).expect_code(0).summary();
+    assert!(done.get("kept").is_none(), "{done}");
+    assert!(!is_listed(), "it is forgotten");
+}
+
+#[test]
+fn moto_a_backup_stays_as_long_as_others_need_it() {
+    stays_as_long_as_others_need_it(&require_s3!(moto));
+}

@@ -2,10 +2,13 @@
 
 mod install;
 mod schedule;
+mod snapshots;
 
 pub(super) use install::{Install, PodSecurity, Print, Uninstall, Without};
 pub(super) use schedule::{KeepFlags, NewSchedule, ScheduleCommand};
+pub(super) use snapshots::{DeleteSnapshot, ImportSnapshot, SnapshotsCommand};
 
+use crate::ops::repository::velero;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -95,6 +98,11 @@ pub(super) enum Command {
     Schedule {
         #[command(subcommand)]
         command: ScheduleCommand,
+    },
+    /// List, import and delete the snapshots in the storage that backups were made of
+    Snapshots {
+        #[command(subcommand)]
+        command: SnapshotsCommand,
     },
     /// Find the reasons why a backup would not work, before it is tried
     Doctor(Doctor),
@@ -195,6 +203,11 @@ pub(super) struct Doctor {
     /// Whole volumes are to be read: do not look for a service of changed blocks
     #[arg(long)]
     pub(super) whole: bool,
+    /// Look at Velero, whose namespace this is, and at what it takes to have mover move its data; without
+    /// claims, at nothing else [default with --velero: velero]
+    #[arg(long, value_name = "NAMESPACE", num_args = 0..=1, require_equals = true,
+        default_missing_value = velero::DEFAULT_NAMESPACE, conflicts_with = "connect")]
+    pub(super) velero: Option<String>,
     /// Run a Job that lists the repository, where nothing else is wrong: bucket, credentials, key
     #[arg(long)]
     pub(super) connect: bool,
@@ -378,9 +391,10 @@ pub(super) struct Controller {
 pub(super) enum Repository {
     /// Make a Repository: its key, the repository itself, and what leads to it
     Add {
-        /// Its name
-        #[arg(default_value = "default")]
-        name: String,
+        /// Its name [default: default, or that of --velero-location]
+        name: Option<String>,
+        #[command(flatten)]
+        velero: OfVelero,
         #[command(flatten)]
         settings: Box<Settings>,
     },
@@ -395,6 +409,19 @@ pub(super) enum Repository {
         /// Its name
         name: String,
     },
+}
+
+/// Which location of Velero a Repository is for.
+#[derive(Debug, Clone, ClapArgs)]
+#[command(next_help_heading = "Velero")]
+pub(super) struct OfVelero {
+    /// BackupStorageLocation whose store, credentials and settings are taken over; the Repository is
+    /// beside its prefix, in s3://BUCKET/PREFIX-mover, and for what Velero backs up to it
+    #[arg(long, value_name = "NAME")]
+    pub(super) velero_location: Option<String>,
+    /// Namespace of Velero, and of that Repository [default: that of -n, or velero]
+    #[arg(long, value_name = "NAMESPACE", requires = "velero_location")]
+    pub(super) velero_namespace: Option<String>,
 }
 
 /// How a Repository is made.

@@ -2,11 +2,13 @@
 
 mod doctor;
 mod groups;
+mod hooks;
 mod install;
 mod objects;
 mod operations;
 mod repositories;
 mod schedules;
+mod snapshots;
 mod volumes;
 
 use super::args::{Args, Command, Repository, ScheduleCommand};
@@ -16,6 +18,7 @@ use crate::api::Api;
 use crate::controller;
 use crate::differential::DifferentialSettings;
 use crate::engine::{Failure, exit};
+use crate::ops::repository::velero::DEFAULT_NAMESPACE;
 use clap::CommandFactory as _;
 
 /// Runs the command; its exit code.
@@ -56,19 +59,13 @@ pub(super) async fn run(args: Args, output: &Output) -> Result<u8, Failure> {
             let of = (!given.all_namespaces).then_some(namespace);
             Box::pin(operations::sweep(api, of, &given, output)).await
         }
-        Command::Repository { command } => match command {
-            Repository::Add { name, settings } => {
-                Box::pin(repositories::add(api, namespace, &name, &settings, output)).await
-            }
-            Repository::List { all_namespaces } => {
-                let of = (!all_namespaces).then_some(namespace);
-                Box::pin(repositories::list(api, of, output)).await
-            }
-            Repository::Remove { name } => {
-                Box::pin(repositories::remove(api, namespace, &name, output)).await
-            }
-        },
+        Command::Repository { command } => {
+            Box::pin(repository(api, (namespace, typed), command, output)).await
+        }
         Command::Schedule { command } => Box::pin(schedule(api, namespace, command, output)).await,
+        Command::Snapshots { command } => {
+            Box::pin(snapshots::run(api, namespace, command, output)).await
+        }
         Command::Doctor(given) => Box::pin(doctor::run(api, namespace, &given, output)).await,
         Command::Controller(given) => {
             Box::pin(controller::run(api, settings(given, namespace))).await?;
@@ -80,6 +77,34 @@ pub(super) async fn run(args: Args, output: &Output) -> Result<u8, Failure> {
         }
         Command::Uninstall(given) => Box::pin(install::remove(api, &given, output)).await,
         Command::Deploy { .. } | Command::Completions { .. } => Ok(0),
+    }
+}
+
+/// `typed` is the namespace that was named: Velero has its own, whatever the context says.
+async fn repository(
+    api: &Api,
+    (namespace, typed): (&str, Option<String>),
+    command: Repository,
+    output: &Output,
+) -> Result<u8, Failure> {
+    match command {
+        Repository::Add { name, velero, settings } => {
+            let name = name.as_deref();
+            let Some(location) = velero.velero_location else {
+                return Box::pin(repositories::add(api, namespace, name, &settings, output)).await;
+            };
+            let of = velero.velero_namespace.or(typed);
+            let of = of.as_deref().unwrap_or(DEFAULT_NAMESPACE);
+            let of = (of, location.as_str());
+            Box::pin(repositories::add_beside(api, of, name, &settings, output)).await
+        }
+        Repository::List { all_namespaces } => {
+            let of = (!all_namespaces).then_some(namespace);
+            Box::pin(repositories::list(api, of, output)).await
+        }
+        Repository::Remove { name } => {
+            Box::pin(repositories::remove(api, namespace, &name, output)).await
+        }
     }
 }
 

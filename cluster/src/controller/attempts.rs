@@ -4,6 +4,7 @@
 //! of its object and the number of the attempt, so two controllers make one record. Both may drive
 //! it: the engine bears two drivers. A record without our seal is followed by nobody here.
 
+mod looked_up;
 mod subject;
 #[cfg(test)]
 mod tests;
@@ -18,14 +19,15 @@ use crate::engine::{
     Progress, Request, SEAL, STATE, Wait, exit,
 };
 use crate::ops::operation::{self, random_text};
+use looked_up::taken_up;
 use serde_json::{Value, json};
 use std::time::Duration;
 pub(crate) use subject::Subject;
 
 /// Failures that may pass are tried again so often unless the object says otherwise.
 pub(crate) const RETRIES: u32 = 2;
-/// What is not there yet may come: so long it is looked for before that counts as a failure.
-const PREFLIGHT: Duration = Duration::from_secs(300);
+/// The usual patience.
+pub(crate) const PREFLIGHT: Duration = Duration::from_secs(300);
 const AGAIN_FIRST: Duration = Duration::from_secs(5);
 const AGAIN_MOST: Duration = Duration::from_secs(60);
 const DRIVER_CHARS: usize = 20;
@@ -278,32 +280,9 @@ async fn begin(
     limits: &impl Fn(&Request) -> Vec<Limited>,
     report: &dyn Fn(News<'_>),
 ) -> Result<Option<(Begun, Turn)>, Failure> {
-    let looked_up = tokio::select! {
-        request = preflight(subject, make, report) => request,
-        why = subject.ended() => return failed(context, subject, attempt, why.failure(), Some(why)).await,
-    };
-    let request = match looked_up {
-        Ok(request) => request,
-        Err(failure) => return failed(context, subject, attempt, failure, None).await,
-    };
-    let has_waited = std::cell::Cell::new(false);
-    let waits = || {
-        has_waited.set(true);
-        report(News::Waits(
-            "it waits for its turn: as many operations run as the Repository allows, or another one of this claim",
-        ));
-    };
-    let turn = tokio::select! {
-        turn = context.turns.take(limits(&request), waits) => turn,
-        why = subject.ended() => return failed(context, subject, attempt, why.failure(), Some(why)).await,
-    };
-    // After a long time what the request says may be otherwise.
-    let request = match has_waited.get() {
-        false => request,
-        true => match make().await {
-            Ok(request) => request,
-            Err(failure) => return failed(context, subject, attempt, failure, None).await,
-        },
+    let (request, turn) = match taken_up(subject, context, make, limits, report).await {
+        Ok(both) => both,
+        Err((failure, why)) => return failed(context, subject, attempt, failure, why).await,
     };
     let name = format!("{}{attempt}", prefix(subject));
     let namespace = subject.task.key.namespace.as_deref().unwrap_or_default();
@@ -395,30 +374,6 @@ async fn over(
     Ok(())
 }
 
-/// The request; what is missing is looked for again for a while.
-async fn preflight(
-    subject: &Subject<'_>,
-    make: &impl AsyncFn() -> Result<Request, Failure>,
-    report: &dyn Fn(News<'_>),
-) -> Result<Request, Failure> {
-    let since = tokio::time::Instant::now();
-    let mut pause = AGAIN_FIRST;
-    loop {
-        let why = match make().await {
-            Ok(request) => return Ok(request),
-            Err(why) => why,
-        };
-        // A server that has just begun knows no rights yet, so a refusal may pass too.
-        let is_final = matches!(why.exit_code, exit::INTEGRITY | exit::BUG);
-        if is_final || since.elapsed() >= PREFLIGHT {
-            return Err(why);
-        }
-        report(News::Waits(&why.to_string()));
-        subject.task.changed(pause).await;
-        pause = (pause * 2).min(AGAIN_MOST);
-    }
-}
-
 /// Drives an attempt to its end. Its object's deletion, and its deadline, cancel it.
 async fn drive(
     context: &Context,
@@ -434,6 +389,7 @@ async fn drive(
     let said = std::cell::RefCell::new(Progress::default());
     let tell = |wait: &Wait| {
         report(News::Waits(&wait.why));
+        said.borrow_mut().learn(Progress { bytes: wait.moved, ..Progress::default() });
         let progress = said.borrow();
         let record = &anchor.key.name;
         report(News::Runs { attempt, record, request: &request, progress: &progress });

@@ -7,7 +7,9 @@ use super::task::{Pause, Task, Why};
 use super::turns::Limited;
 use super::{Context, marks};
 use crate::drive::show_bytes;
-use crate::engine::{self, Failure, Limits, Meta, OPERATION, OnTimeout, Request, SCHEDULED, exit};
+use crate::engine::{
+    self, FOUND, Failure, Limits, Meta, OPERATION, OnTimeout, Request, SCHEDULED, exit,
+};
 use crate::hooks;
 use crate::kinds::{
     self, Base, Deadlines, DeletionPolicy, Figures, Phase, RetainSnapshot, SnapshotPolicy,
@@ -20,6 +22,8 @@ use std::time::Duration;
 
 mod group;
 mod many;
+#[cfg(test)]
+mod tests;
 mod told;
 
 pub(super) use many::PART_OF;
@@ -64,6 +68,11 @@ pub(super) async fn work(context: &Context, task: &Task) -> Result<Pause, Failur
         return Box::pin(close(context, task, &meta, &backup, &ended)).await;
     }
     // It is looked at once more, as its deletion goes on.
+    if attempts::is_running(context, &subject) {
+        // Its record cannot be read: `sweep` removes what it made, and it holds up no deletion.
+        marks::take_off(context, task, OPERATION).await?;
+        return Ok(Pause::Changed);
+    }
     Ok(Pause::Within(Duration::ZERO))
 }
 
@@ -74,6 +83,8 @@ pub(super) fn subject<'a>(task: &'a Task, spec: &VolumeBackupSpec) -> Subject<'a
         word: "backup",
         retries: spec.retries.unwrap_or(attempts::RETRIES),
         total: total.map(|seconds| Duration::from_secs(seconds.into())),
+        patience: attempts::PREFLIGHT,
+        patience_retryable: attempts::PREFLIGHT,
     }
 }
 
@@ -144,7 +155,7 @@ async fn operate(
 }
 
 /// Whether no command of somebody works on the claim: this backup waits for it.
-async fn is_free(context: &Context, request: &engine::Backup) -> Result<(), Failure> {
+pub(super) async fn is_free(context: &Context, request: &engine::Backup) -> Result<(), Failure> {
     let engine::ClaimRef { namespace, name, uid } = &request.source;
     let key = engine::source_lease(namespace, uid);
     let holder = look(&context.api, |seen| {
@@ -212,6 +223,7 @@ fn options(spec: &VolumeBackupSpec, immutable_for: Option<&str>) -> ops::BackupO
     arguments.extend(spec.fail_on_degraded.then(|| "--fail-on-degraded".to_owned()));
     let RetainSnapshot { policy, count, days } = &spec.retain_snapshot;
     ops::BackupOptions {
+        given: None,
         snapshot_class: spec.snapshot_class_name.clone(),
         storage_class: spec.volume.as_ref().and_then(|at| at.storage_class_name.clone()),
         keep_base: (*policy == SnapshotPolicy::Never).then_some(false),
@@ -344,6 +356,7 @@ pub(super) const fn reason(exit_code: u8, why: Option<Why>) -> &'static str {
     match (why, exit_code) {
         (Some(Why::Deadline), _) => "DeadlineExceeded",
         (Some(Why::Deleted), _) => "Deleted",
+        (Some(Why::Cancelled), _) => "Cancelled",
         (None, 0) => "Complete",
         (None, exit::USAGE) => "Unusable",
         (None, exit::INTEGRITY) => "Damaged",
@@ -372,6 +385,25 @@ fn figures(summary: &Value, status: &mut VolumeBackupStatus) {
     status.warnings = lists.flatten().filter_map(Value::as_str).map(str::to_owned).collect();
 }
 
+/// How a backup is that the repository had: as it said when its object was made.
+fn found_so(meta: &Meta, status: &mut VolumeBackupStatus) {
+    let found = meta.annotations.get(FOUND).map_or("", String::as_str);
+    let Ok(found) = serde_json::from_str::<Value>(found) else { return };
+    let number = |name: &str| found[name].as_i64().unwrap_or_default();
+    let bytes = |name: &str| found[name].as_u64().map(show_bytes);
+    status.changed_blocks = found["kind"].as_str().map(str::to_owned);
+    status.completion_time = found["finished"].as_str().map(str::to_owned);
+    status.figures = Some(Figures {
+        size_bytes: number("sizeBytes"),
+        read_bytes: number("readBytes"),
+        stored_bytes: number("storedBytes"),
+    });
+    status.read = bytes("readBytes");
+    status.stored = bytes("storedBytes");
+    let degraded = found["degraded"].as_array().into_iter().flatten();
+    status.warnings = degraded.filter_map(Value::as_str).map(str::to_owned).collect();
+}
+
 /// A backup that the repository had before its object.
 async fn recorded_already(
     context: &Context,
@@ -387,6 +419,7 @@ async fn recorded_already(
     status.backup_id = Some(recorded.backup_id.clone());
     status.claim = recorded.volume.rsplit('/').next().unwrap_or_default().to_owned();
     status.message = "the repository had this backup already".into();
+    found_so(meta, &mut status);
     let at = (generation(backup), now.as_str());
     status::set(&mut status.conditions, "Complete", (Is::True, "Recorded"), "", at);
     status::write(context, task, &status).await?;

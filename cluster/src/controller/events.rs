@@ -20,10 +20,14 @@ pub(super) async fn transition(context: &Context, task: &Task, old: &Value, new:
     let message = new["message"].as_str().unwrap_or_default();
     let outcome = if after == "Completed" { Tally::Good } else { Tally::Failed };
     match (task.key.kind, after.as_str()) {
-        (Kind::VolumeBackup, "Completed" | "Failed") => context.metrics.backup_ended(outcome),
+        (Kind::VolumeBackup | Kind::DataUpload, "Completed" | "Failed") => {
+            context.metrics.backup_ended(outcome);
+        }
         // A drill is counted with its command's end.
         (Kind::VolumeRestore, _) if task.object().is_some_and(|at| drills::is_drill(&at)) => {}
-        (Kind::VolumeRestore, "Completed" | "Failed") => context.metrics.restore_ended(outcome),
+        (Kind::VolumeRestore | Kind::DataDownload, "Completed" | "Failed") => {
+            context.metrics.restore_ended(outcome);
+        }
         _ => {}
     }
     tell(context, task, after == "Failed", &after, message).await;

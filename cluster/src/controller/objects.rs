@@ -4,8 +4,11 @@
 //! decides to make something makes it by a given name, and reads again where that is taken.
 
 use super::serve::Shown;
+use super::velero;
 use crate::api::{Api, Change};
-use crate::engine::{FOR, Failure, GROUP, Key, Kind, Meta, POPULATE, Query, Selection, key_of};
+use crate::engine::{
+    FOR, Failure, GROUP, Key, Kind, Meta, POPULATE, Query, STATE, Selection, key_of,
+};
 use crate::page::Known;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::StreamExt as _;
@@ -31,9 +34,46 @@ pub(crate) const WATCHED: [Kind; 6] = [
     Kind::PersistentVolumeClaim,
 ];
 
+/// What is watched in Velero's namespace.
+pub(crate) const OF_VELERO: [Kind; 2] = [Kind::DataUpload, Kind::DataDownload];
+
+/// How an object is kept. A tree takes nine times the memory of its text, and what has ended is as
+/// good as never looked at: a cluster has thousands of DataUploads and of records, of all backups that
+/// are there.
+#[derive(Debug)]
+enum Kept {
+    Tree(Rc<Value>),
+    Text(Box<str>),
+}
+
+impl Kept {
+    fn of(object: &Rc<Value>) -> Self {
+        match has_ended(object) {
+            true => Self::Text(object.to_string().into()),
+            false => Self::Tree(Rc::clone(object)),
+        }
+    }
+
+    fn object(&self) -> Rc<Value> {
+        match self {
+            Self::Tree(object) => Rc::clone(object),
+            Self::Text(json) => Rc::new(serde_json::from_str(json).expect("it was written by us")),
+        }
+    }
+}
+
+/// Whether nothing follows for it, of those that are only ever read by their names.
+fn has_ended(object: &Value) -> bool {
+    match object["kind"].as_str() {
+        Some("ConfigMap") => object["metadata"]["labels"][STATE] == "ended",
+        Some("DataUpload" | "DataDownload") => velero::is_over(object),
+        _ => false,
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
-    all: BTreeMap<Key, Rc<Value>>,
+    all: BTreeMap<Key, Kept>,
     /// Records by the uid of the object that they are for.
     records: BTreeMap<String, BTreeSet<Key>>,
     /// When a watch of each kind and namespace last told that it lives.
@@ -78,20 +118,20 @@ impl Default for Objects {
 impl Objects {
     /// An object.
     pub(crate) fn get(&self, key: &Key) -> Option<Rc<Value>> {
-        self.state.borrow().all.get(key).cloned()
+        self.state.borrow().all.get(key).map(Kept::object)
     }
 
     /// All of a kind, in the order of their names.
     pub(crate) fn all(&self, kind: Kind) -> Vec<Rc<Value>> {
         let state = self.state.borrow();
-        state.all.iter().filter(|(key, _)| key.kind == kind).map(|(_, at)| Rc::clone(at)).collect()
+        state.all.iter().filter(|(key, _)| key.kind == kind).map(|(_, at)| at.object()).collect()
     }
 
     /// The records for the object of a uid.
     pub(crate) fn records(&self, uid: &str) -> Vec<Rc<Value>> {
         let state = self.state.borrow();
         let keys = state.records.get(uid).into_iter().flatten();
-        keys.filter_map(|key| state.all.get(key).cloned()).collect()
+        keys.filter_map(|key| state.all.get(key).map(Kept::object)).collect()
     }
 
     /// Counts changes of a kind: whoever depends on all its objects waits for the next one.
@@ -136,7 +176,7 @@ impl Objects {
         let key = key_of(&object);
         let meta = Meta::of(&object);
         let mut state = self.state.borrow_mut();
-        let before = state.all.get(&key).map(|before| Meta::of(before));
+        let before = state.all.get(&key).map(|before| Meta::of(&before.object()));
         if let Some(before) = &before {
             let is_older = match (
                 before.resource_version.parse::<u64>(),
@@ -154,7 +194,7 @@ impl Objects {
             state.records.entry(of.clone()).or_default().insert(key.clone());
         }
         let object = Rc::new(without_noise(object));
-        state.all.insert(key.clone(), Rc::clone(&object));
+        state.all.insert(key.clone(), Kept::of(&object));
         drop(state);
         // Of claims only those that name a restore are known here, so nothing is told of them: all
         // others would count as gone.
@@ -168,7 +208,7 @@ impl Objects {
     /// An object is gone.
     pub(crate) fn remove(&self, key: &Key) -> Option<Changed> {
         let mut state = self.state.borrow_mut();
-        let before = Meta::of(&*state.all.remove(key)?);
+        let before = Meta::of(&state.all.remove(key)?.object());
         let for_uid = before.labels.get(FOR).cloned();
         if let Some(of) = &for_uid
             && let Some(keys) = state.records.get_mut(of)
@@ -236,10 +276,15 @@ fn without_noise(mut object: Value) -> Value {
     object
 }
 
-/// Whether a claim asks for one of our restores, or has a mark of ours to be taken off.
+/// Whether a claim asks for one of our restores, or has a mark of ours to be taken off; and whether
+/// data of Velero's is ours to move.
 fn is_wanted(object: &Value) -> bool {
-    if object["kind"] != "PersistentVolumeClaim" {
-        return true;
+    match object["kind"].as_str() {
+        Some("PersistentVolumeClaim") => {}
+        Some("DataUpload" | "DataDownload") => {
+            return object["spec"]["datamover"] == velero::DATA_MOVER;
+        }
+        _ => return true,
     }
     let source = &object["spec"]["dataSourceRef"];
     let ours = source["apiGroup"] == GROUP && source["kind"] == "VolumeRestore";
@@ -380,5 +425,47 @@ mod tests {
         assert!(!is_wanted(&claim(Value::Null)));
         let marked = json!({ "kind": "PersistentVolumeClaim", "metadata": { "name": "c", "finalizers": [POPULATE] } });
         assert!(is_wanted(&marked));
+    }
+
+    /// Most of what a controller knows has ended.
+    #[test]
+    fn what_has_ended_is_kept_as_text_and_is_the_same() {
+        let objects = Objects::default();
+        let mut record = json!({
+            "kind": "ConfigMap", "apiVersion": "v1",
+            "metadata": {
+                "namespace": "shop", "name": "mover-backup-1-1", "uid": "r", "resourceVersion": "1",
+                "labels": { FOR: "1", STATE: "running" },
+            },
+            "data": { "request": "{}" },
+        });
+        let mut upload = json!({
+            "kind": "DataUpload", "apiVersion": "velero.io/v2alpha1",
+            "metadata": { "namespace": "velero", "name": "u", "uid": "u", "resourceVersion": "1" },
+            "status": { "phase": "InProgress" },
+        });
+        let is_text = |object: &Value| {
+            let state = objects.state.borrow();
+            matches!(state.all.get(&key_of(object)), Some(Kept::Text(_)))
+        };
+        for object in [&record, &upload] {
+            objects.set(object.clone());
+            assert!(!is_text(object), "it goes on");
+        }
+        record["metadata"]["labels"][STATE] = "ended".into();
+        upload["status"]["phase"] = "Completed".into();
+        for object in [&mut record, &mut upload] {
+            object["metadata"]["resourceVersion"] = "2".into();
+            objects.set(object.clone());
+            assert!(is_text(object), "{object}");
+            assert_eq!(objects.get(&key_of(object)).as_deref(), Some(&*object));
+        }
+        assert_eq!(*objects.records("1")[0], record);
+        assert!(objects.set(upload.clone()).is_none(), "it is as old as before");
+        assert_eq!(
+            objects.remove(&key_of(&record)).expect("it was there").for_uid.as_deref(),
+            Some("1")
+        );
+        assert_eq!(objects.records("1").len(), 0);
     }
 }

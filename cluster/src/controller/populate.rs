@@ -101,6 +101,7 @@ async fn populate(
             uid: &task.uid,
             object: &object,
             for_consumer: spec.wait_for_consumer.unwrap_or(true),
+            may_be_larger: false,
         };
         let options = RestoreOptions {
             before: asked.before.clone(),

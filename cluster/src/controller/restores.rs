@@ -44,6 +44,11 @@ pub(super) async fn work(context: &Context, task: &Task) -> Result<Pause, Failur
     if !is_going {
         return Box::pin(close(context, task, &restore, &ended)).await;
     }
+    if attempts::is_running(context, &subject) {
+        // Its record cannot be read: `sweep` removes what it made, and it holds up no deletion.
+        marks::take_off(context, task, OPERATION).await?;
+        return Ok(Pause::Changed);
+    }
     Ok(Pause::Within(Duration::ZERO))
 }
 
@@ -134,6 +139,8 @@ pub(super) fn subject<'a>(task: &'a Task, spec: &VolumeRestoreSpec) -> Subject<'
         word: "restore",
         retries: spec.retries.unwrap_or(attempts::RETRIES),
         total: total.map(|seconds| Duration::from_secs(seconds.into())),
+        patience: attempts::PREFLIGHT,
+        patience_retryable: attempts::PREFLIGHT,
     }
 }
 

@@ -1,14 +1,16 @@
 //! The status of an object: conditions, and how it is written. Nothing reads a decision from it.
 
+use super::objects::OF_VELERO;
 use super::task::Task;
-use super::{Context, events};
+use super::{Context, events, velero};
 use crate::api::ApiError;
-use crate::engine::{Failure, exit};
+use crate::engine::{Failure, Meta, exit};
 use crate::kinds::Condition;
 use chrono::SecondsFormat;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -81,8 +83,11 @@ pub(crate) async fn write(
 ) -> Result<(), Failure> {
     let Some(object) = task.object() else { return Ok(()) };
     let mut status = serde_json::to_value(status).expect("its keys are texts");
-    // A merge patch takes a member away that is null, and leaves one that is missing.
-    if let (Some(new), Some(old)) = (status.as_object_mut(), object["status"].as_object()) {
+    // A merge patch takes a member away that is null, and leaves one that is missing. In Velero's
+    // objects Velero has members of its own.
+    if !is_of_velero(task)
+        && let (Some(new), Some(old)) = (status.as_object_mut(), object["status"].as_object())
+    {
         for name in old.keys() {
             new.entry(name).or_insert(Value::Null);
         }
@@ -93,7 +98,8 @@ pub(crate) async fn write(
 /// Says why an object's task does not go on. Where that may not pass, it counts as failed.
 pub(crate) async fn trouble(context: &Context, task: &Task, why: &Failure) {
     let mut status = json!({ "message": why.to_string() });
-    if matches!(why.exit_code, exit::INTEGRITY | exit::BUG) {
+    // Velero goes on from an end, and ours may be one that passes.
+    if !is_of_velero(task) && matches!(why.exit_code, exit::INTEGRITY | exit::BUG) {
         status["phase"] = "Failed".into();
     }
     if let Err(why) = write_part(context, task, &status).await {
@@ -109,6 +115,9 @@ async fn write_part(context: &Context, task: &Task, part: &Value) -> Result<(), 
         return Ok(());
     }
     let patch = json!({ "status": part });
+    if is_of_velero(task) {
+        return write_whole(context, task, object, &patch).await;
+    }
     match context.api.patch_status(&task.key, &task.uid, &patch).await {
         Ok(written) => {
             events::transition(context, task, &object["status"], &written["status"]).await;
@@ -118,6 +127,43 @@ async fn write_part(context: &Context, task: &Task, part: &Value) -> Result<(), 
         Err(ApiError::Absent(_) | ApiError::Conflict(_)) => Ok(()),
         Err(why) => Err(why.into()),
     }
+}
+
+/// The same for an object without a subresource for its status. An end stays, whoever wrote it: each
+/// write is upon the version that it was decided by.
+async fn write_whole(
+    context: &Context,
+    task: &Task,
+    mut known: Rc<Value>,
+    patch: &Value,
+) -> Result<(), Failure> {
+    loop {
+        let meta = Meta::of(&known);
+        if meta.uid != task.uid || velero::is_over(&known) {
+            return Ok(());
+        }
+        let at = (meta.uid.as_str(), Some(meta.resource_version.as_str()));
+        match context.api.patch(&task.key, at, patch).await {
+            Ok(written) => {
+                events::transition(context, task, &known["status"], &written["status"]).await;
+                context.objects.wrote(written);
+                return Ok(());
+            }
+            Err(ApiError::Conflict(_)) => match context.api.get(&task.key).await? {
+                Some(found) => {
+                    context.objects.wrote(found.clone());
+                    known = Rc::new(found);
+                }
+                None => return Ok(()),
+            },
+            Err(ApiError::Absent(_)) => return Ok(()),
+            Err(why) => return Err(why.into()),
+        }
+    }
+}
+
+fn is_of_velero(task: &Task) -> bool {
+    OF_VELERO.contains(&task.key.kind)
 }
 
 /// RFC 7396, for one level of members and whatever they hold.

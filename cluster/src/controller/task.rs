@@ -1,6 +1,7 @@
 //! The task of one object: begun when the object appears, told of each change, ended with it.
 
-use super::objects::Objects;
+use super::objects::{OF_VELERO, Objects};
+use super::velero;
 use crate::engine::{Failure, Key, Meta, exit};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -39,6 +40,8 @@ pub(crate) enum Why {
     Deleted,
     /// Its time is over.
     Deadline,
+    /// Its object asks for the end (`spec.cancel`).
+    Cancelled,
 }
 
 impl Why {
@@ -47,11 +50,12 @@ impl Why {
         match self {
             Self::Deleted => "deleted",
             Self::Deadline => "deadline",
+            Self::Cancelled => "cancelled",
         }
     }
 
     pub(crate) fn read(text: &str) -> Option<Self> {
-        [Self::Deleted, Self::Deadline].into_iter().find(|why| why.text() == text)
+        [Self::Deleted, Self::Deadline, Self::Cancelled].into_iter().find(|why| why.text() == text)
     }
 
     /// As the end of an operation that had not begun.
@@ -59,6 +63,7 @@ impl Why {
         let what = match self {
             Self::Deleted => "its object was deleted",
             Self::Deadline => "its time was over before it could begin",
+            Self::Cancelled => "it was cancelled before it began",
         };
         Failure::new(exit::CANCELLED, what)
     }
@@ -115,13 +120,25 @@ impl Task {
         }
     }
 
-    /// Until the object is being deleted, or gone.
-    pub(crate) async fn deleted(&self) {
+    /// Whether the object asks for the end of its operation. Only Velero's objects can; one whose end
+    /// Velero has read needs nothing more.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        OF_VELERO.contains(&self.key.kind)
+            && self
+                .object()
+                .is_some_and(|object| object["spec"]["cancel"] == true || velero::is_over(&object))
+    }
+
+    /// Until the object is being deleted, or gone, or asks for the end.
+    pub(crate) async fn over(&self) -> Why {
         let mut changes = self.changes.clone();
         loop {
             changes.mark_unchanged();
             if self.is_going() {
-                return;
+                return Why::Deleted;
+            }
+            if self.is_cancelled() {
+                return Why::Cancelled;
             }
             if changes.changed().await.is_err() {
                 // Nobody tells any more, so nobody may take it for deleted.

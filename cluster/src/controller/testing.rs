@@ -87,7 +87,8 @@ impl Server {
     /// What watches would have told.
     pub(super) fn tell(&self, context: &Context) {
         let all: Vec<Value> = self.state().objects.values().cloned().collect();
-        for kind in super::objects::WATCHED {
+        let watched = [&super::objects::WATCHED[..], &super::objects::OF_VELERO].concat();
+        for kind in watched.clone() {
             let known = context.objects.all(kind);
             for object in known {
                 let key = key_of(&object);
@@ -97,7 +98,7 @@ impl Server {
             }
         }
         for object in all {
-            if super::objects::WATCHED.contains(&key_of(&object).kind) {
+            if watched.contains(&key_of(&object).kind) {
                 context.objects.set(object);
             }
         }

@@ -1,6 +1,7 @@
 //! A backup: Lease, snapshot, volume of it, Job.
 
 use super::choice;
+use super::given;
 use super::handover;
 use super::job::{Access, JobSpec, changes_arguments, job};
 use super::names::{self, Anchor, BASE_OF, MODE_CHANGE, SOURCE};
@@ -26,18 +27,29 @@ pub(super) fn plan(context: &Context<'_>, backup: &Backup) -> Planned<Value> {
         &format!("pvc/{} in namespace {}", source.name, source.namespace),
     )?;
     let cut = Cut::of_one(anchor, backup);
-    let key = || Ok::<_, Stop>(anchor.snapshot(quiesce::attempt(context, &cut)?));
+    let key = || Ok::<_, Stop>(snapshot_key(anchor, backup, quiesce::attempt(context, &cut)?));
     let snapshot = match begun(context, backup)? {
         Begun::Job => return resumed(context, backup, || context.seen.find(&key()?)),
         Begun::Volume => taken(context, &key()?)?,
         Begun::Nothing => {
             whole(context, backup)?;
-            quiesce::snapshots(context, &cut)?.remove(0)
+            match &backup.given {
+                Some(given) => given::take(context, backup, given)?,
+                None => quiesce::snapshots(context, &cut)?.remove(0),
+            }
         }
     };
     await_ready(context, backup, &snapshot)?;
     let content = content_of(context, backup, &snapshot)?;
     moved(context, backup, (&snapshot, &content), None)
+}
+
+/// The snapshot of an attempt: one that was given is that of each.
+pub(super) fn snapshot_key(anchor: &Anchor, backup: &Backup, attempt: u32) -> Key {
+    match &backup.given {
+        Some(given) => given::key(backup, given),
+        None => anchor.snapshot(attempt),
+    }
 }
 
 /// How far the backup of a claim is.
@@ -140,7 +152,7 @@ pub(super) fn moved(
         handed: &named,
         handle: &handle,
         group,
-        base: base(context, backup)?,
+        base: base(context, backup, snapshot)?,
     };
     let make = |key: &Key| job(anchor, key, "job", &spec(backup, anchor, &volume, &taken));
     let finished = context.run_job(namespace, Some(&volume), SummaryFor::Plan, |_| Ok(()), make)?;
@@ -332,6 +344,7 @@ fn spec<'a>(
         format!("--backup-id={}", anchor.id()),
         format!("--snapshot={}", taken.snapshot),
         format!("--snapshot-handle={}", taken.handle),
+        format!("--csi-driver={}", backup.driver),
     ];
     arguments.extend(backup.labels.iter().map(|(name, value)| format!("--label={name}={value}")));
     arguments.extend(taken.group.iter().map(|group| format!("--label={}={group}", notes::GROUP)));
@@ -351,14 +364,19 @@ fn spec<'a>(
 
 /// The newest base whose backup is in this repository. `mover` looks whether it is there, and reads
 /// more where it is not.
-fn base(context: &Context<'_>, backup: &Backup) -> Planned<Option<String>> {
+fn base(
+    context: &Context<'_>,
+    backup: &Backup,
+    snapshot: &Object<Snapshot>,
+) -> Planned<Option<String>> {
     if backup.changes.is_none() {
         return Ok(None);
     }
     let wanted = retained::base_of(backup);
     let all = context.seen.list::<Snapshot>(&retained::bases(backup))?;
     let usable = all.into_iter().filter(|base| {
-        base.meta.deletion_timestamp.is_none()
+        (backup.given.is_none() || given::is_after(snapshot, base))
+            && base.meta.deletion_timestamp.is_none()
             && base.body.status.ready_to_use == Some(true)
             && base.meta.annotations.get(BASE_OF) == Some(&wanted)
     });

@@ -370,7 +370,7 @@ pub(super) fn detached(context: &Context<'_>, volume: &Key) -> Planned<()> {
             .into());
     }
     let time = DETACH - waited;
-    Err(Wait { on: vec![attachments.into()], why, time, pod: None }.into())
+    Err(Wait::new(vec![attachments.into()], why, time).into())
 }
 
 fn claim_of(context: &Context<'_>, restore: &Restore, key: &Key, volume: &Key) -> Value {

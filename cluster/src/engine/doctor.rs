@@ -13,6 +13,7 @@ mod quantity;
 mod quota;
 mod repository;
 mod snapshots;
+mod velero;
 
 use super::observed::Observed;
 use super::step::{Failure, Planned, Stop, exit};
@@ -73,6 +74,8 @@ pub struct Question {
     pub whole: bool,
     /// Issuer of the API server's own tokens, where it is known.
     pub issuer: Option<String>,
+    /// Namespace of Velero, where that is asked about. Without claims, nothing else is then.
+    pub velero: Option<String>,
     /// A snapshot that was made before, as the API writes times, should have a status by now.
     pub stale_before: Option<String>,
 }
@@ -86,7 +89,7 @@ pub fn doctor(seen: &Observed, question: &Question) -> Planned<Vec<Finding>> {
     let mut look = Look { seen, question, found: Vec::new() };
     let mut namespaces: BTreeSet<&str> =
         question.claims.iter().map(|(namespace, _)| namespace.as_str()).collect();
-    if namespaces.is_empty() {
+    if namespaces.is_empty() && question.velero.is_none() {
         namespaces.insert(&question.namespace);
     }
     for namespace in namespaces {
@@ -96,6 +99,9 @@ pub fn doctor(seen: &Observed, question: &Question) -> Planned<Vec<Finding>> {
         for (_, name) in question.claims.iter().filter(|(of, _)| of == namespace) {
             claim::check(&mut look, (namespace, name), repository.as_ref(), installed)?;
         }
+    }
+    if let Some(namespace) = &question.velero {
+        velero::check(&mut look, namespace)?;
     }
     let mut found = look.found;
     found.sort_by_key(|finding| finding.level);

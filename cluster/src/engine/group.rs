@@ -221,7 +221,7 @@ impl Ends {
             let on: BTreeSet<Query> = self.waits.iter().flat_map(|at| at.on.clone()).collect();
             let time = self.waits.iter().map(|at| at.time).min().unwrap_or_default();
             let pod = self.waits.iter().find_map(|at| at.pod.clone());
-            return Err(Wait { on: on.into_iter().collect(), why, time, pod }.into());
+            return Err(Wait { pod, ..Wait::new(on.into_iter().collect(), why, time) }.into());
         }
         let mut summary = json!({ "members": self.summaries });
         if group.class.is_none() {

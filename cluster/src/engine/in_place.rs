@@ -297,7 +297,7 @@ fn alone(context: &Context<'_>, target: &Key, volume: &Object<Volume>) -> Planne
         if waited >= limit {
             return Err(Failure::new(exit::RETRYABLE, format!("{why}, and does not end")).into());
         }
-        return Err(Wait { on: vec![pods], why, time: limit - waited, pod: None }.into());
+        return Err(Wait::new(vec![pods], why, limit - waited).into());
     }
     detached(context, &volume.key)
 }

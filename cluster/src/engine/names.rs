@@ -37,6 +37,9 @@ pub const SCHEDULED: &str = "mover.dev/scheduled-time";
 pub const BASE_OF: &str = "mover.dev/base-of";
 /// On a VolumeGroupSnapshot that stays: whose snapshots it has, as JSON.
 pub const MEMBERS: &str = "mover.dev/members";
+/// On a snapshot that somebody else took and gave away: its own uid. Labels may have been copied from
+/// a claim, and so from another object; that they are meant for this one shows here.
+pub const GIVEN: &str = "mover.dev/given";
 /// On a snapshot, `true`: it stays by count and age. It may be a base as well.
 pub const RETAINED: &str = "mover.dev/retained";
 /// Where there was no room for a snapshot: which refusal, and which older snapshot goes for that.
@@ -73,6 +76,8 @@ pub const MAINTENANCE: &str = "maintenance";
 pub const RECORDED: &str = "mover.dev/recorded";
 /// On it: how the backup is, as the repository says.
 pub const FOUND: &str = "mover.dev/found";
+/// Of a snapshot that was imported, and of its content: the backup that was made of it.
+pub const IMPORTED: &str = "mover.dev/imported-of";
 /// Lets a block volume be made of a filesystem's snapshot.
 pub const MODE_CHANGE: &str = "snapshot.storage.kubernetes.io/allow-volume-mode-change";
 

@@ -2,6 +2,7 @@
 //! of the cluster: so a clock that is off ends no operation too early.
 
 use super::object::{Key, Kind, Query, Selection};
+use super::parts::EXPLAIN_AFTER;
 use super::step::{Failure, Lock, Next, Planned, Step, Stop, exit};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -332,6 +333,11 @@ impl Observed {
     pub fn waited(&mut self) {
         self.waited = true;
         self.idle_until = self.now;
+        // Nobody watches events: a reason that comes late is found by another look.
+        for (query, known) in &mut self.known {
+            let of_events = matches!(query, Query::Many(of) if of.kind == Kind::Event);
+            known.stale |= of_events && self.now.saturating_sub(known.told) >= EXPLAIN_AFTER;
+        }
     }
 
     /// Whether all that is known was read not long ago.

@@ -16,7 +16,7 @@ pub const JOBS_MAX: u32 = 3;
 /// A pod's end may be told after its Job's.
 const POD_LAG: Duration = Duration::from_secs(5);
 /// An event says more than "pending" after so long.
-const EXPLAIN_AFTER: Duration = Duration::from_secs(10);
+pub(super) const EXPLAIN_AFTER: Duration = Duration::from_secs(10);
 /// Looks again at what no watch tells.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
@@ -118,10 +118,14 @@ impl Context<'_> {
             .hint("remove the cause and run the same command again")
             .into());
         }
-        // Told once more when the reason can be looked up.
-        let until = if age < EXPLAIN_AFTER { EXPLAIN_AFTER } else { limit };
-        let time = (until - age).min(LOOK_AGAIN);
-        Err(Wait { on, why, time, pod: None }.into())
+        // Told once more when the reason can be looked up, and then ever more rarely: it may come
+        // late, or be another one by then.
+        let time = match age < EXPLAIN_AFTER {
+            true => EXPLAIN_AFTER - age,
+            false => age.min(LOOK_AGAIN),
+        };
+        let time = time.min(limit - age);
+        Err(Wait::new(on, why, time).into())
     }
 
     /// What the newest warning about an object says, once that is worth a request.
@@ -205,9 +209,7 @@ impl Context<'_> {
             let lag = self.seen.unchanged(&Query::One(key.clone()));
             if lag < POD_LAG {
                 let why = format!("waiting for the result of {key}");
-                return Err(
-                    Wait { on: vec![pods.into()], why, time: POD_LAG - lag, pod: None }.into()
-                );
+                return Err(Wait::new(vec![pods.into()], why, POD_LAG - lag).into());
             }
         }
         Err(Failure::new(
@@ -232,7 +234,7 @@ impl Context<'_> {
         if let Some(pod) = newest.filter(stays).filter(|pod| pod.body.is_running()) {
             let why = format!("{} runs", pod.key);
             let pod = Some(pod.key.clone());
-            return Err(Wait { on, why, time: LOOK_AGAIN, pod }.into());
+            return Err(Wait { pod, ..Wait::new(on, why, LOOK_AGAIN) }.into());
         }
         if let Some(pod) =
             newest.filter(|pod| pod.body.is_running() || pod.body.terminated().is_some())
@@ -306,7 +308,7 @@ impl Context<'_> {
         };
         let mut on = on.to_vec();
         on.push(others.into());
-        Err(Wait { on, why, time, pod: None }.into())
+        Err(Wait::new(on, why, time).into())
     }
 
     /// A pod that has ended, or that a lost node cannot end: its Job says so soon, or makes another.
@@ -323,7 +325,7 @@ impl Context<'_> {
         let how = pod.body.how_ended().map_or(String::new(), |how| format!(" ({how})"));
         let why = format!("{} {does}{how}", pod.key);
         if waited < EXPLAIN_AFTER {
-            return Err(Wait { on, why, time: EXPLAIN_AFTER - waited, pod: None }.into());
+            return Err(Wait::new(on, why, EXPLAIN_AFTER - waited).into());
         }
         let said = match self.warning(&job.key, &job.meta.uid)? {
             Some(said) => Some(said),
@@ -332,7 +334,7 @@ impl Context<'_> {
         let why = with_reason(format!("{why}, and {} has no other", job.key), said);
         if waited < limit {
             let time = (limit - waited).min(LOOK_AGAIN);
-            return Err(Wait { on, why, time, pod: None }.into());
+            return Err(Wait::new(on, why, time).into());
         }
         on.iter().try_for_each(|query| self.seen.confirm(query))?;
         let hint = match pod.body.terminated() {
@@ -393,7 +395,7 @@ impl Context<'_> {
                 .into());
         }
         let why = format!("{key} goes away");
-        Err(Stop::from(Wait { on: vec![query], why, time: limit - waited, pod: None }))
+        Err(Stop::from(Wait::new(vec![query], why, limit - waited)))
     }
 }
 

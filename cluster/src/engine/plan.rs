@@ -13,7 +13,7 @@ use super::object::{Key, Kind};
 use super::observed::{Object, Observed};
 use super::parts::{Context, JOBS_MAX, save};
 use super::quiesce::Cut;
-use super::request::{Backup, Group, InPlace, Request, Restore};
+use super::request::{Backup, Group, InPlace, Repository, Request, Restore};
 use super::step::{Failure, LockState, Next, Outcome, Planned, Step, Stop, exit};
 use super::views::{ConfigMap, Lease};
 use super::{backup, bind, group, in_place, quiesce, restore, retained};
@@ -133,13 +133,21 @@ fn allowed(
     handing_over: bool,
 ) -> Result<(), Failure> {
     let here = anchor.namespace();
+    // What was asked for in the Repository's namespace by whoever may use it for others.
+    let by_others = |repository: &Repository| repository.namespace == here;
     let is_here = match request {
-        Request::Backup(backup) => backup.source.namespace == here,
+        Request::Backup(backup) => {
+            backup.source.namespace == here
+                || backup.given.is_some() && by_others(&backup.repository)
+        }
         Request::Group(group) => {
             let mut members = group.members.iter();
             group.namespace == here && members.all(|member| member.source.namespace == here)
         }
-        Request::Restore(restore) => restore.namespace == here,
+        Request::Restore(restore) => {
+            restore.namespace == here
+                || restore.populate.is_some() && by_others(&restore.repository)
+        }
     };
     let wrong = |what: String, hint: &str| Err(Failure::new(exit::DENIED, what).hint(hint));
     match mandate {

@@ -1,6 +1,7 @@
 //! How far an operation is, for people and conditions: a reading of what is known already. It asks
 //! for nothing, and nothing follows from it.
 
+use super::backup::snapshot_key;
 use super::group;
 use super::names::{Anchor, QUIESCED};
 use super::object::Key;
@@ -42,6 +43,8 @@ pub struct Progress {
     pub moved: Stage,
     /// Name of the newest Job.
     pub job: Option<String>,
+    /// Bytes that it has moved, of all that it will.
+    pub bytes: Option<(u64, u64)>,
 }
 
 impl Progress {
@@ -60,6 +63,7 @@ impl Progress {
         self.cut_time = new.cut_time.or(self.cut_time.take());
         self.quiesced = new.quiesced.or(self.quiesced.take());
         self.job = new.job.or(self.job.take());
+        self.bytes = new.bytes.or(self.bytes.take());
     }
 }
 
@@ -80,7 +84,8 @@ fn known<T: DeserializeOwned>(seen: &Observed, key: &Key) -> Option<Object<T>> {
 
 fn of_backup(anchor: &Anchor, backup: &Backup, seen: &Observed, progress: &mut Progress) {
     for attempt in 1..=ATTEMPTS_MAX {
-        let Some(snapshot) = known::<Snapshot>(seen, &anchor.snapshot(attempt)) else { continue };
+        let key = snapshot_key(anchor, backup, attempt);
+        let Some(snapshot) = known::<Snapshot>(seen, &key) else { continue };
         of_snapshot(&snapshot, progress);
         if let Some(name) = &snapshot.body.status.bound_volume_snapshot_content_name {
             let key = Key::wide(super::object::Kind::VolumeSnapshotContent, name);

@@ -68,7 +68,10 @@ impl<'a> Cut<'a> {
     /// What an attempt makes.
     pub(super) fn keys(&self, attempt: u32) -> Vec<Key> {
         match &self.of {
-            CutOf::Claims(all) => all.iter().map(|(anchor, _)| anchor.snapshot(attempt)).collect(),
+            CutOf::Claims(all) => all
+                .iter()
+                .map(|(anchor, backup)| backup::snapshot_key(anchor, backup, attempt))
+                .collect(),
             CutOf::Group(anchor, ..) => vec![anchor.group(attempt)],
         }
     }
@@ -284,7 +287,7 @@ fn under_lock<T>(
     };
     let why = format!("{} is not taken yet, and {} holds still", first.key, cut.pods());
     let on = untaken.iter().map(|at| at.key.clone().into()).collect();
-    Err(Wait { on, why, time: limit - waited, pod: None }.into())
+    Err(Wait::new(on, why, limit - waited).into())
 }
 
 /// Writes how it was, on each.
@@ -328,7 +331,7 @@ fn of_another<T>(
         let why = format!("another command takes {} meanwhile", keys[0]);
         let time = limit - waited;
         let on = std::iter::once(query).chain(keys.into_iter().map(Query::One)).collect();
-        return Err(Wait { on, why, time, pod: None }.into());
+        return Err(Wait::new(on, why, time).into());
     }
     context.seen.confirm(&query)?;
     keys.into_iter().try_for_each(|key| context.seen.confirm(&key.into()))?;

@@ -218,7 +218,7 @@ fn made_again(context: &Context<'_>, record: &Record, target: &Key) -> Stop {
         return Stop::Next(Next::Refresh);
     }
     let why = format!("{target} cannot be made again yet: {}", why.message);
-    Wait { on: Vec::new(), why, time: AGAIN - told, pod: None }.into()
+    Wait::new(Vec::new(), why, AGAIN - told).into()
 }
 
 /// The record stands on the volume, and the volume is retained.

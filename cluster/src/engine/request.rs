@@ -168,6 +168,20 @@ pub struct Retain {
     pub days: Option<u32>,
 }
 
+/// A snapshot that somebody else took of the claim, and gave away.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Given {
+    /// Its name, in the claim's namespace.
+    pub name: String,
+    /// Its uid: another snapshot of that name is another one.
+    pub uid: String,
+    /// Where its giver keeps the backup that it is a part of: the stored backup is needed for as long
+    /// as anything is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
+}
+
 /// A backup of one claim.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -195,6 +209,9 @@ pub struct Backup {
     /// Where changed blocks can be asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changes: Option<ChangesService>,
+    /// The snapshot, where it is there already: none is taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given: Option<Given>,
     /// How the application holds still.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook: Option<Hook>,

@@ -5,6 +5,8 @@
 //! snapshots alone. Only whoever holds the Lease of the claim removes older ones: a driver that is late
 //! does not know the newest.
 
+use super::backup::{remove_snapshot, snapshot_key};
+use super::given::{self, is_given};
 use super::names::{self, BASE_OF, OWNER, RETAINED, ROLE, SOURCE};
 use super::object::{Key, Kind, Selection};
 use super::observed::{Meta, Object};
@@ -52,17 +54,23 @@ pub(super) fn base_of(backup: &Backup) -> String {
     format!("{} in {}", backup.volume, backup.repository.url)
 }
 
-/// Whether an operation of ours made the snapshot: a label alone can be anybody's.
+/// Whether an operation of ours made the snapshot, or has it of somebody who gave it away: a label
+/// alone can be anybody's.
 pub(super) fn made_here(snapshot: &Object<Snapshot>) -> bool {
     let owner = snapshot.meta.labels.get(OWNER);
-    owner.is_some_and(|owner| snapshot.key.name.starts_with(&format!("mover-{owner}-")))
+    owner.is_some_and(|owner| {
+        snapshot.key.name.starts_with(&format!("mover-{owner}-")) || is_given(&snapshot.meta)
+    })
 }
 
 /// After a good backup: its snapshot stays, and older ones go.
 pub(super) fn keep(context: &Context<'_>, backup: &Backup, attempt: u32) -> Planned<()> {
-    let key = context.anchor.snapshot(attempt);
+    let key = snapshot_key(context.anchor, backup, attempt);
     let Some(snapshot) = context.seen.find::<Snapshot>(&key)? else { return Ok(()) };
     if context.is_ours(&snapshot.meta) && !has_stayed(&snapshot.meta) {
+        if backup.given.is_some() && has_newer(context, backup, &snapshot)? {
+            return remove_snapshot(context, &key);
+        }
         let role = if backup.keep_base { BASE } else { STAYS };
         let mut labels = json!({ ROLE: role });
         if backup.retain.is_some() {
@@ -90,6 +98,19 @@ pub(super) fn keep(context: &Context<'_>, backup: &Backup, attempt: u32) -> Plan
         }
         None => Ok(()),
     }
+}
+
+/// Whether there is a base of the same repository that was not taken before this one. It is that of the
+/// next backup, and this one is none.
+fn has_newer(context: &Context<'_>, backup: &Backup, snapshot: &Object<Snapshot>) -> Planned<bool> {
+    let all = context.seen.list::<Snapshot>(&bases(backup))?;
+    Ok(all.iter().any(|base| {
+        base.key != snapshot.key
+            && is_base(&base.meta)
+            && base.meta.deletion_timestamp.is_none()
+            && base.meta.annotations.get(BASE_OF) == Some(&base_of(backup))
+            && given::is_after(base, snapshot)
+    }))
 }
 
 /// Whether the Lease of the claim is this operation's, by a look just now.

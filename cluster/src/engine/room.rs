@@ -61,7 +61,7 @@ pub(super) fn and_again(
         return Err(Stop::Next(Next::Refresh));
     }
     let why = format!("{key} cannot be made yet: {}", why.message);
-    Err(Wait { on: Vec::new(), why, time: AGAIN - told, pod: None }.into())
+    Err(Wait::new(Vec::new(), why, AGAIN - told).into())
 }
 
 /// A snapshot of an attempt under a lock was refused. The lock is let go of by now, and the next
@@ -83,7 +83,7 @@ pub(super) fn for_attempt(
             if lag < QUOTA_LAG {
                 let why = format!("room is made: {}", why.message);
                 let time = QUOTA_LAG - lag;
-                return Err(Wait { on: Vec::new(), why, time, pod: None }.into());
+                return Err(Wait::new(Vec::new(), why, time).into());
             }
             Ok(Room::Made)
         }

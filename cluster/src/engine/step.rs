@@ -110,6 +110,15 @@ pub struct Wait {
     pub time: Duration,
     /// A pod that runs `mover`, whose log says how far it is.
     pub pod: Option<Key>,
+    /// Bytes that `mover` has moved, and all that it will, once it says so.
+    pub moved: Option<(u64, u64)>,
+}
+
+impl Wait {
+    /// For what no pod tells.
+    pub fn new(on: Vec<Query>, why: String, time: Duration) -> Self {
+        Self { on, why, time, pod: None, moved: None }
+    }
 }
 
 /// The lock that this process holds, or has held.

@@ -58,7 +58,7 @@ pub(super) fn own_pods_gone(context: &Context<'_>, namespace: &str) -> Planned<(
             .hint("look at its node; delete it, but not by force, and run the same command again")
             .into());
     }
-    Err(Wait { on: vec![query], why, time: limit - waited, pod: None }.into())
+    Err(Wait::new(vec![query], why, limit - waited).into())
 }
 
 /// An attachment of a volume to a node, if there is one.

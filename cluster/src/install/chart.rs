@@ -18,6 +18,8 @@ enum Fill {
     Yaml(&'static str),
     /// Lines instead of the line that has the word. `INDENT` is its depth in them, for `nindent`.
     Lines(&'static [&'static str]),
+    /// Nothing: the rest of the line is there on this condition alone.
+    If(&'static str),
 }
 
 const NAMESPACE: &str = "moverfill0namespace";
@@ -33,14 +35,22 @@ const LISTS_ARGUMENTS: &str = "moverfill9arguments";
 const LISTS_PORT: &str = "moverfill10port";
 const LISTS_MOUNTS: &str = "moverfill11mounts";
 const LISTS_VOLUMES: &str = "moverfill12volumes";
+const VELERO: &str = "moverfill13velero";
+const VELERO_MARK: &str = "moverfill14mark";
 
-const FILLS: [(&str, Fill); 14] = [
+/// Each of the namespaces that are worked in.
+const RANGE: &str = "{{- range (append (append $.Values.watchNamespaces $.Release.Namespace) \
+                     $.Values.veleroNamespace | compact | uniq) }}";
+
+const FILLS: [(&str, Fill); 16] = [
     (NAMESPACE, Fill::Inline("$.Release.Namespace")),
     (IMAGE, Fill::Inline("include \"mover.image\" $")),
     (JOB_IMAGES, Fill::Inline("include \"mover.jobImages\" $")),
     (PULL_POLICY, Fill::Inline("$.Values.image.pullPolicy")),
     (IN_PLACE, Fill::Inline("$.Values.restoreInPlace")),
     (EACH, Fill::Inline(".")),
+    (VELERO, Fill::Inline("$.Values.veleroNamespace")),
+    (VELERO_MARK, Fill::If("$.Values.veleroNamespace")),
     (RESOURCES, Fill::Yaml("$.Values.resources")),
     (
         JOB_SECURITY,
@@ -54,7 +64,7 @@ const FILLS: [(&str, Fill); 14] = [
         WATCHED,
         Fill::Lines(&[
             "{{- if $.Values.watchNamespaces }}",
-            "{{- range (append $.Values.watchNamespaces $.Release.Namespace | uniq) }}",
+            RANGE,
             "- \"--watch-namespace={{ . }}\"",
             "{{- end }}",
             "{{- end }}",
@@ -131,6 +141,8 @@ fn settings() -> Settings {
         ports: vec![LISTS_PORT.into()],
         container: Map::from_iter([word(LISTS_MOUNTS)]),
         pod,
+        velero: Some(VELERO.to_owned()),
+        velero_mark: VELERO_MARK.to_owned(),
         ..Settings::new(NAMESPACE, IMAGE)
     }
 }
@@ -138,8 +150,7 @@ fn settings() -> Settings {
 /// The lines around an object that is not always a part.
 fn frame(when: When) -> (String, &'static str) {
     const END: &str = "{{- end }}\n";
-    const EACH: &str =
-        "{{- range (append $.Values.watchNamespaces $.Release.Namespace | uniq) }}\n";
+    let each = format!("{RANGE}\n");
     let of = |condition: &str| format!("{{{{- if {condition} }}}}\n");
     match when {
         When::Always => (String::new(), ""),
@@ -155,8 +166,10 @@ fn frame(when: When) -> (String, &'static str) {
         When::Hooks => (of("$.Values.hooks"), END),
         When::Everywhere => (of("not $.Values.watchNamespaces"), END),
         When::HooksEverywhere => (of("and $.Values.hooks (not $.Values.watchNamespaces)"), END),
-        When::Somewhere => (of("$.Values.watchNamespaces") + EACH, "{{- end }}\n{{- end }}\n"),
+        When::Somewhere => (of("$.Values.watchNamespaces") + &each, "{{- end }}\n{{- end }}\n"),
         When::Differential => (of("$.Values.differentialSnapshots"), END),
+        When::Velero => (of("$.Values.veleroNamespace"), END),
+        When::VeleroPolicies => (of("and $.Values.policies $.Values.veleroNamespace"), END),
         When::DifferentialNetwork => {
             (of("and $.Values.differentialSnapshots $.Values.networkPolicies"), END)
         }
@@ -164,11 +177,11 @@ fn frame(when: When) -> (String, &'static str) {
             (of("and $.Values.differentialSnapshots (not $.Values.watchNamespaces)"), END)
         }
         When::DifferentialSomewhere => (
-            of("and $.Values.differentialSnapshots $.Values.watchNamespaces") + EACH,
+            of("and $.Values.differentialSnapshots $.Values.watchNamespaces") + &each,
             "{{- end }}\n{{- end }}\n",
         ),
         When::HooksSomewhere => {
-            (of("and $.Values.hooks $.Values.watchNamespaces") + EACH, "{{- end }}\n{{- end }}\n")
+            (of("and $.Values.hooks $.Values.watchNamespaces") + &each, "{{- end }}\n{{- end }}\n")
         }
     }
 }
@@ -194,6 +207,7 @@ fn template(manifest: &Manifest) -> String {
 fn filled(line: &str) -> String {
     let depth = line.len() - line.trim_start().len();
     let mut line = line.to_owned();
+    let mut condition = None;
     for (word, fill) in &FILLS {
         if !line.contains(word) {
             continue;
@@ -215,9 +229,19 @@ fn filled(line: &str) -> String {
                     .collect();
                 return all.join("\n");
             }
+            Fill::If(of) => {
+                line = line.replace(word, "");
+                condition = Some(of);
+            }
         }
     }
-    line
+    match condition {
+        None => line,
+        Some(of) => {
+            let pad = " ".repeat(depth);
+            format!("{pad}{{{{- if {of} }}}}\n{line}\n{pad}{{{{- end }}}}")
+        }
+    }
 }
 
 const HEAD: &str =

@@ -3,11 +3,14 @@
 use super::Settings;
 use serde_json::Value;
 
-/// Named ones, and always its own: a Repository there serves the others.
+/// Named ones, and always its own: a Repository there serves the others. Records and Jobs of what is
+/// moved for Velero are in Velero's.
 pub(super) fn worked_in(settings: &Settings) -> Vec<String> {
     let mut all = settings.watch_namespaces.clone();
-    if !all.contains(&settings.namespace) {
-        all.push(settings.namespace.clone());
+    for namespace in [&settings.namespace].into_iter().chain(&settings.velero) {
+        if !all.contains(namespace) {
+            all.push(namespace.clone());
+        }
     }
     all
 }
@@ -35,6 +38,7 @@ const RBAC: &str = "rbac.authorization.k8s.io/v1";
 const ADMISSION: &str = "admissionregistration.k8s.io/v1";
 const OPERATOR: &str = "monitoring.coreos.com/v1";
 const OURS: &str = "mover.dev/v1alpha1";
+const VELERO: &str = "velero.io/v2alpha1";
 
 /// Kinds of an installation, in the order of their removal: first whoever acts, then its rights,
 /// last what bounds it.
@@ -80,7 +84,7 @@ pub(super) const OWN: [Place; 5] = [
 pub(super) const RECORDS: Place = place("v1", "ConfigMap", "configmaps", true);
 
 /// Kinds of others whose objects may have a finalizer of ours.
-pub(super) const HELD: [Place; 7] = [
+pub(super) const HELD: [Place; 9] = [
     place("v1", "PersistentVolumeClaim", "persistentvolumeclaims", true),
     place("v1", "PersistentVolume", "persistentvolumes", false),
     RECORDS,
@@ -88,6 +92,8 @@ pub(super) const HELD: [Place; 7] = [
     place("snapshot.storage.k8s.io/v1", "VolumeSnapshot", "volumesnapshots", true),
     place("snapshot.storage.k8s.io/v1", "VolumeSnapshotContent", "volumesnapshotcontents", false),
     place("groupsnapshot.storage.k8s.io/v1", "VolumeGroupSnapshot", "volumegroupsnapshots", true),
+    place(VELERO, "DataUpload", "datauploads", true),
+    place(VELERO, "DataDownload", "datadownloads", true),
 ];
 
 impl Place {

@@ -3,14 +3,16 @@
 //! `authors`: whoever makes our objects gets no exec, no Secret and no data that he could not get
 //! without us, as the controller acts for him with rights of its own. `bounds`: the controller's
 //! own account makes, changes and deletes what is ours alone, also where its token is stolen.
+//! `taken`: the same of what it does for Velero, where it does.
 //!
 //! Expressions stay within the costs that an API server allows: a look at somebody's rights counts
 //! 350,000 of the 1,000,000 of one expression, so none has more than two of them.
 
 mod authors;
 mod bounds;
+mod taken;
 
-use super::{CONTROLLER, Settings, labelled};
+use super::{CONTROLLER, File, Manifest, Part, Settings, When, labelled};
 use serde_json::{Value, json};
 
 /// One condition, and what its breach says.
@@ -51,22 +53,67 @@ fn validation(expression: impl Into<String>, message: &str) -> Validation {
     Validation { expression: expression.into(), message: message.to_owned() }
 }
 
+/// It has a label or an annotation of this name, as `notes` says.
+fn has(object: &str, notes: &str, name: &str) -> String {
+    format!("(has({object}.metadata.{notes}) && {name} in {object}.metadata.{notes})")
+}
+
+/// A policy for the controller, without the condition that it is about no one else.
+fn bound(
+    name: &'static str,
+    resources: Vec<(&'static str, Vec<&'static str>, Vec<&'static str>)>,
+    variables: Vec<(&'static str, String)>,
+    validations: Vec<Validation>,
+) -> Policy {
+    Policy { name, resources, conditions: Vec::new(), variables, validations }
+}
+
 /// The request is the controller's own.
 fn by_controller(settings: &Settings) -> String {
     let account = format!("system:serviceaccount:{}:{CONTROLLER}", settings.namespace);
     format!("request.userInfo.username == {}", quoted(&account))
 }
 
-/// All policies of an installation.
-#[must_use]
-pub fn policies(settings: &Settings) -> Vec<Policy> {
-    let mut all = authors::policies(settings);
-    all.extend(bounds::policies(settings));
+/// About requests of the controller alone.
+fn bounding(mut all: Vec<Policy>, settings: &Settings) -> Vec<Policy> {
+    for policy in &mut all {
+        policy.conditions = vec![("by-the-controller", by_controller(settings))];
+    }
     all
 }
 
-pub(super) fn objects(settings: &Settings) -> Vec<Value> {
-    policies(settings).iter().flat_map(|policy| [object(policy), binding(policy)]).collect()
+/// Those that there are in any case.
+fn usual(settings: &Settings) -> Vec<Policy> {
+    let mut all = authors::policies(settings);
+    all.extend(bounding(bounds::policies(settings), settings));
+    all
+}
+
+/// Those that there are where data is moved for Velero.
+fn of_velero(settings: &Settings) -> Vec<Policy> {
+    match settings.velero {
+        Some(_) => bounding(taken::policies(), settings),
+        None => Vec::new(),
+    }
+}
+
+/// All policies of an installation.
+#[must_use]
+pub fn policies(settings: &Settings) -> Vec<Policy> {
+    let mut all = usual(settings);
+    all.extend(of_velero(settings));
+    all
+}
+
+pub(super) fn objects(settings: &Settings) -> Vec<Manifest> {
+    let manifests = |of: Vec<Policy>, when: When| {
+        let both = |policy: Policy| [object(&policy), binding(&policy)];
+        let objects = of.into_iter().flat_map(both);
+        objects.map(move |object| Manifest { file: File::Policies, when, object })
+    };
+    let mut all: Vec<_> = manifests(usual(settings), When::With(Part::Policies)).collect();
+    all.extend(manifests(of_velero(settings), When::VeleroPolicies));
+    all
 }
 
 const API: &str = "admissionregistration.k8s.io/v1";

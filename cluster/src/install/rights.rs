@@ -14,6 +14,8 @@ const READ: [&str; 3] = ["get", "list", "watch"];
 const ALL: [&str; 6] = ["get", "list", "watch", "create", "patch", "delete"];
 /// Rights in the namespaces that it works in.
 const NAMESPACED: &str = "mover-controller-namespaced";
+/// Rights in the namespace of Velero.
+const VELERO: &str = "mover-controller-velero";
 /// The right to run hooks.
 const HOOKS: &str = "mover-controller-hooks";
 
@@ -137,6 +139,26 @@ fn people() -> [Value; 2] {
         of("mover-view", &READ, &["view", "edit", "admin"]),
         of("mover-edit", &write, &["edit", "admin"]),
     ]
+}
+
+/// What it takes to move data for Velero, whose namespace is one of those that it works in.
+pub(super) fn of_velero(settings: &Settings) -> Vec<Manifest> {
+    const GROUP: &str = "velero.io";
+    let Some(namespace) = settings.velero.as_deref() else { return Vec::new() };
+    let finalizers = ["datauploads/finalizers", "datadownloads/finalizers"];
+    // They have no part for their status.
+    let rules = vec![
+        rule(GROUP, &["datauploads", "datadownloads"], &["get", "list", "watch", "patch"]),
+        rule(GROUP, &finalizers, &["update"]),
+        rule(GROUP, &["backupstoragelocations"], &READ),
+    ];
+    let at = Some(namespace);
+    [
+        role("Role", VELERO, at, rules),
+        binding(settings, "RoleBinding", VELERO, at, ("Role", VELERO)),
+    ]
+    .map(|object| Manifest { file: File::Rights, when: When::Velero, object })
+    .into()
 }
 
 pub(super) fn objects(settings: &Settings) -> Vec<Manifest> {

@@ -97,6 +97,9 @@ fn arguments(settings: &Settings) -> Vec<String> {
         all.extend(named.map(|namespace| format!("--watch-namespace={namespace}")));
     }
     all.extend(settings.arguments.iter().cloned());
+    if let Some(namespace) = &settings.velero {
+        all.push(format!("{}--velero-namespace={namespace}", settings.velero_mark));
+    }
     all
 }
 

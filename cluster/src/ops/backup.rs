@@ -2,8 +2,8 @@
 
 use crate::api::Api;
 use crate::engine::{
-    Backup, ChangesService, Claim, ClaimRef, Failure, Key, Kind, Limits, Meta, MetadataService,
-    Object, Repository, Retain, Selection, SnapshotClass, choice, exit, notes,
+    Backup, ChangesService, Claim, ClaimRef, Failure, Given, Key, Kind, Limits, Meta,
+    MetadataService, Object, Repository, Retain, Selection, SnapshotClass, choice, exit, notes,
 };
 use crate::ops::hook;
 use crate::ops::look::{issuer, look};
@@ -24,6 +24,8 @@ pub struct BackupOptions {
     pub retain: Option<Retain>,
     /// Reads the whole volume: no changed blocks are asked for.
     pub whole: bool,
+    /// The snapshot, where somebody has taken it.
+    pub given: Option<Given>,
     /// How the application holds still.
     pub hook: Option<hook::HookOptions>,
     /// Notes on the backup.
@@ -106,6 +108,7 @@ pub async fn request(
         labels,
         keep_base: options.keep_base.unwrap_or(changes.is_some()),
         changes,
+        given: options.given.clone(),
         hook,
         retain: options.retain.clone(),
         arguments: options.arguments.clone(),

@@ -25,6 +25,9 @@ pub struct Waiting<'a> {
     pub object: &'a Value,
     /// Whether the first consumer of a class that waits for one is waited for.
     pub for_consumer: bool,
+    /// Whether the volume may be larger than the claim asks for: whoever made the claim copied what the
+    /// source asked for, and the driver had rounded that up.
+    pub may_be_larger: bool,
 }
 
 /// The request that populates a claim.
@@ -57,11 +60,7 @@ pub async fn request(
     let (record, volume, id) =
         record_of(api, backup, repository, namespace, options, |_| {}).await?;
     let size_bytes = lookup::bytes(&record, "size_bytes")?;
-    let capacity = text(&spec["resources"]["requests"]["storage"]).unwrap_or_default();
-    if bytes_of(&capacity).is_none_or(|room| room < size_bytes) {
-        let what = format!("{key} asks for {capacity}, and the backup has {size_bytes} bytes");
-        return Err(Failure::new(exit::USAGE, what).hint("make the claim again, and larger"));
-    }
+    let capacity = room(claim, &key, text(&spec["resources"]["requests"]["storage"]), size_bytes)?;
     let note = |name: &str| record["labels"][name].as_str().filter(|text| !text.is_empty());
     let is_filesystem = spec["volumeMode"] != "Block";
     let of_filesystem = options.filesystem.is_some() || note(notes::MODE) == Some("Filesystem");
@@ -107,6 +106,24 @@ pub async fn request(
         }),
         limits: options.limits,
     })
+}
+
+/// The size of the volume, which the backup has to fit in.
+fn room(
+    claim: &Waiting<'_>,
+    key: &Key,
+    asked: Option<String>,
+    size_bytes: u64,
+) -> Result<String, Failure> {
+    let asked = asked.unwrap_or_default();
+    match bytes_of(&asked) {
+        Some(room) if room >= size_bytes => Ok(asked),
+        _ if claim.may_be_larger => Ok(size_bytes.to_string()),
+        _ => {
+            let what = format!("{key} asks for {asked}, and the backup has {size_bytes} bytes");
+            Err(Failure::new(exit::USAGE, what).hint("make the claim again, and larger"))
+        }
+    }
 }
 
 /// Whether volumes of a class are made for their first consumer.

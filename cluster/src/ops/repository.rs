@@ -1,6 +1,7 @@
 //! Repositories: ConfigMaps that say where backups are and how a pod gets at them.
 
 pub mod kind;
+pub mod velero;
 
 use crate::api::{Api, ApiError};
 pub use crate::engine::repository_key as key_of;
@@ -198,6 +199,8 @@ async fn ensure_key(
     };
     let is_new = match (found, given_key) {
         (Some(found), None) => is_new(&found),
+        // The same command was run before.
+        (Some(found), Some(given)) if found["data"]["key"] == in_base64(&given) => is_new(&found),
         (Some(_), Some(_)) => {
             return Err(Failure::new(exit::USAGE, format!("{secret} exists already"))
                 .hint("name it by --key-secret and give no key, or name another Secret"));
@@ -217,6 +220,10 @@ pub async fn told(api: &Api, secret: &Key) -> Result<(), Failure> {
     let patch = json!({ "metadata": { "annotations": { MADE_HERE: null } } });
     api.patch(secret, (&Meta::of(&found).uid, None), &patch).await?;
     Ok(())
+}
+
+fn in_base64(key: &[u8]) -> String {
+    base64::engine::general_purpose::STANDARD.encode(key)
 }
 
 /// Whether its key is new.
@@ -242,7 +249,7 @@ async fn make_key(
         "labels": { "app.kubernetes.io/managed-by": MANAGER, REPOSITORY: repository.name },
         "annotations": { MADE_HERE: is_new.to_string() },
     });
-    let data = json!({ "key": base64::engine::general_purpose::STANDARD.encode(bytes) });
+    let data = json!({ "key": in_base64(&bytes) });
     let object = engine::object(secret, metadata, json!({ "type": "Opaque", "data": data }));
     api.create(&object).await.map_err(|why| match why {
         ApiError::Absent(_) => {

@@ -145,7 +145,7 @@ pub async fn request(
 }
 
 /// What the repository says of a backup, with the volume and the id of it.
-pub(super) async fn record_of(
+pub(crate) async fn record_of(
     api: &Api,
     backup: &str,
     repository: &Repository,

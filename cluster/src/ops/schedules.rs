@@ -118,7 +118,7 @@ fn is_taken_up(key: &Key, uid: &str, seen: &Observed) -> Planned<()> {
         return Err(objects::nobody(key, TAKEN_UP).into());
     }
     let why = format!("{key} waits for the controller");
-    Err(Wait { on: vec![key.clone().into()], why, time: TAKEN_UP - age, pod: None }.into())
+    Err(Wait::new(vec![key.clone().into()], why, TAKEN_UP - age).into())
 }
 
 #[cfg(test)]

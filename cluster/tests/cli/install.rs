@@ -257,6 +257,56 @@ fn the_kinds_go_where_that_is_asked_for() {
     assert!(gone.is_some_and(|gone| gone > last), "{deleted:?}");
 }
 
+/// Velero's objects wait for nobody, also where its controller and ours are long dead.
+#[test]
+fn finalizers_come_off_velero_s_objects() {
+    const VELERO: &str = "/apis/velero.io/v2alpha1";
+    let answers = || {
+        let mut all = BTreeMap::new();
+        for (plural, name) in [("datauploads", "nightly-1"), ("datadownloads", "back-1")] {
+            let held = json!({ "metadata": {
+                "name": name, "namespace": "velero", "uid": name, "resourceVersion": "5",
+                "finalizers": ["mover.dev/operation", "example.com/theirs"],
+            } });
+            let other = json!({ "metadata": { "name": "other", "namespace": "velero" } });
+            let path = format!("{VELERO}/namespaces/velero/{plural}/{name}");
+            all.insert(path, Answer::Object(held.clone()));
+            all.insert(format!("{VELERO}/{plural}"), Answer::Object(list(&[held, other])));
+        }
+        all
+    };
+    let server = Server::start("velero-dry", answers());
+    let said =
+        ["dataupload/nightly-1 in namespace velero", "datadownload/back-1", "would be taken"];
+    ends(&server.run(&["uninstall", "--dry-run"]), 0, &said);
+    assert!(server.sent().iter().all(|(method, _, _)| method == "GET"));
+    let server = Server::start("velero-held", answers());
+    let said = ["dataupload/nightly-1 in namespace velero", "finalizer taken off"];
+    ends(&server.run(&["uninstall"]), 0, &said);
+    let sent = server.sent();
+    let patches = of(&sent, "PATCH");
+    assert_eq!(patches.len(), 2, "{patches:?}");
+    for (_, path, body) in patches {
+        assert!(path.starts_with(VELERO) && path.contains("/namespaces/velero/"), "{path}");
+        assert_eq!(body["metadata"]["finalizers"], json!(["example.com/theirs"]));
+        assert!(body["spec"].is_null() && body["status"].is_null(), "{body}");
+    }
+}
+
+#[test]
+fn velero_is_named_or_the_usual_one() {
+    let server = Server::start("velero-printed", BTreeMap::new());
+    for (arguments, named) in [
+        (vec!["install", "--velero"], "--velero-namespace=velero"),
+        (vec!["install", "--velero", "backups"], "--velero-namespace=backups"),
+    ] {
+        ends(&server.run(&arguments), 0, &[named, "name: mover-controller-velero"]);
+    }
+    let output = server.run(&["install", "--velero", "--print", "rights"]);
+    ends(&output, 0, &["name: mover-controller-velero", "- datauploads"]);
+    assert!(!text(&output.stdout).contains("ValidatingAdmissionPolicy"));
+}
+
 #[test]
 fn a_dry_run_changes_nothing() {
     let server = Server::start("dry", left());

@@ -3,6 +3,7 @@
 mod install;
 mod schedules;
 mod server;
+mod velero;
 
 use serde_json::{Value, json};
 use server::{Answer, Server};

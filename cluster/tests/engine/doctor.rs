@@ -1,6 +1,7 @@
 //! Each reason why a backup would not work is found for its cause, and none in a healthy cluster.
 
 mod places;
+mod velero;
 
 use super::*;
 use mover_cluster::engine::{Failure, Finding, Level, Question, doctor, exit};

@@ -28,6 +28,8 @@ pub(crate) const CLASS: &str = "fast";
 pub(crate) struct Faults {
     pub(crate) snapshot_never_ready: bool,
     pub(crate) snapshot_error: Option<String>,
+    /// The driver has no list of snapshots: one by a handle is taken as there.
+    pub(crate) lists_nothing: bool,
     /// The storage has room for so many.
     pub(crate) snapshots_max: Option<usize>,
     pub(crate) volume_never_bound: bool,
@@ -96,6 +98,13 @@ impl Fake {
         self.counter
     }
 
+    /// Each thing that happens has a second of its own.
+    pub(crate) fn time(&self) -> String {
+        let begin = chrono::DateTime::from_timestamp(1_735_689_600, 0).expect("a time");
+        let now = begin + self.now + Duration::from_secs(self.counter);
+        now.to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
+    }
+
     pub(crate) fn get(&self, key: &Key) -> Option<&Value> {
         self.objects.get(key)
     }
@@ -132,10 +141,7 @@ impl Fake {
         let mut object = object.clone();
         object["metadata"]["uid"] = format!("uid-{number}").into();
         object["metadata"]["resourceVersion"] = number.to_string().into();
-        let begin = chrono::DateTime::from_timestamp(1_735_689_600, 0).expect("a time");
-        let made = begin + self.now + Duration::from_secs(number);
-        let made = made.to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
-        object["metadata"]["creationTimestamp"] = made.into();
+        object["metadata"]["creationTimestamp"] = self.time().into();
         self.written.push(format!("create {key}"));
         self.objects.insert(key, object.clone());
         Answer::Object(Some(object))

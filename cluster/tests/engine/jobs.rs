@@ -153,6 +153,35 @@ fn a_pod_that_waits_for_its_turn_is_not_given_up() {
     assert!(late.0.now < half + Duration::from_secs(2 * limits.start_seconds), "{:?}", late.0.now);
 }
 
+/// The kubelet tells of what a pod lacks when it gets to it, and of something else later.
+#[test]
+fn a_reason_that_comes_late_is_told() {
+    let mut fake = shop(false);
+    let request = backup_request(&fake, false, NAMESPACE, false);
+    let anchor = begin(&mut fake, "first", &request);
+    fake.faults.pod_never_begins = true;
+    let mut seen = Observed::default();
+    let minute = Duration::from_secs(60);
+    let mut told = BTreeSet::new();
+    let mut reasons = [(2, "the key is missing"), (6, "the disk is away")].into_iter().peekable();
+    while fake.now < 9 * minute {
+        assert_eq!(turn(&mut fake, &anchor, &mut seen), Ok(None), "{:#?}", fake.written);
+        if let Err(Stop::Next(Next::Wait(wait))) = plan(&anchor, &seen) {
+            told.extend(wait.why.rsplit_once("has not begun: ").map(|(_, why)| why.to_owned()));
+        }
+        let pods = fake.of_kind(Kind::Pod);
+        let due = reasons.next_if(|(minutes, _)| fake.now >= *minutes * minute);
+        let (Some((pod, _)), Some((minutes, reason))) = (pods.first(), due) else { continue };
+        fake.create(&json!({
+            "kind": "Event",
+            "metadata": { "name": format!("after-{minutes}"), "namespace": pod.namespace },
+            "involvedObject": { "name": pod.name },
+            "type": "Warning", "message": reason, "lastTimestamp": fake.time(),
+        }));
+    }
+    assert_eq!(told.into_iter().collect::<Vec<_>>(), ["the disk is away", "the key is missing"]);
+}
+
 /// The rule keeps it away, and nobody has the node: a scheduler that does nothing is an error.
 #[test]
 fn a_turn_that_never_comes_is_an_error() {

@@ -7,7 +7,9 @@ mod crashes;
 mod doctor;
 mod fake;
 mod fence;
+mod given;
 mod groups;
+mod import;
 mod in_place;
 mod jobs;
 mod late;
@@ -91,6 +93,7 @@ fn backup_request(fake: &Fake, filesystem: bool, jobs_in: &str, keep_base: bool)
         capacity: "1Gi".into(),
         labels: BTreeMap::new(),
         changes: None,
+        given: None,
         hook: None,
         keep_base,
         retain: None,

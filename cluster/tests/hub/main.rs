@@ -73,7 +73,7 @@ fn plan(query: &Query, seen: &Observed) -> Planned<()> {
         return Ok(());
     }
     let on = vec![query.clone()];
-    let wait = Wait { on, why: "it is not the last".into(), time: NEVER, pod: None };
+    let wait = Wait::new(on, "it is not the last".into(), NEVER);
     Err(Stop::Next(Next::Wait(Box::new(wait))))
 }
 

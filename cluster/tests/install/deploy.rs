@@ -206,6 +206,55 @@ fn the_server_of_changed_blocks_is_off_and_has_few_rights() {
     assert!(of(&alone, File::Network).is_empty());
 }
 
+/// Nothing of Velero is there until it is asked for, and its namespace is one that is worked in.
+#[test]
+fn velero_is_off_and_takes_few_rights() {
+    let printed = |settings: &Settings| documents(manifests(settings).iter().map(|at| &at.object));
+    let off = settings();
+    assert!(!printed(&off).contains("velero"));
+    let on = Settings { velero: Some("backups".into()), ..settings() };
+    let mut of_velero = of(&on, File::Rights);
+    of_velero.retain(|at| at["metadata"]["name"] == "mover-controller-velero");
+    assert_eq!(of_velero.len(), 2, "a Role and its binding");
+    assert!(of_velero.iter().all(|at| at["metadata"]["namespace"] == "backups"), "{of_velero:?}");
+    let has: BTreeSet<String> = of_velero
+        .iter()
+        .flat_map(rights)
+        .map(|(group, resource, verb)| format!("{verb} {resource}.{group}"))
+        .collect();
+    let wanted = [
+        "get backupstoragelocations.velero.io",
+        "get datadownloads.velero.io",
+        "get datauploads.velero.io",
+        "list backupstoragelocations.velero.io",
+        "list datadownloads.velero.io",
+        "list datauploads.velero.io",
+        "patch datadownloads.velero.io",
+        "patch datauploads.velero.io",
+        "update datadownloads/finalizers.velero.io",
+        "update datauploads/finalizers.velero.io",
+        "watch backupstoragelocations.velero.io",
+        "watch datadownloads.velero.io",
+        "watch datauploads.velero.io",
+    ];
+    assert_eq!(has.iter().map(String::as_str).collect::<Vec<_>>(), wanted);
+    let deployment = documents(of(&on, File::Controller).iter());
+    assert!(deployment.contains("--velero-namespace=backups"), "{deployment}");
+    assert!(!deployment.contains("--watch-namespace"), "{deployment}");
+
+    let some = Settings { watch_namespaces: vec!["shop".into()], ..on.clone() };
+    let text = printed(&some);
+    assert!(text.contains("--watch-namespace=backups"), "{text}");
+    let bindings = of(&some, File::Rights);
+    let named =
+        |at: &&Value| at["kind"] == "RoleBinding" && at["metadata"]["namespace"] == "backups";
+    assert_eq!(bindings.iter().filter(named).count(), 2, "its rights in namespaces, and these");
+
+    let policies = |settings: &Settings| of(settings, File::Policies).len();
+    assert_eq!(policies(&on), policies(&off) + 4, "two policies and their bindings");
+    assert_eq!(policies(&Settings { without: vec![Part::Policies], ..on }), 0);
+}
+
 /// Named namespaces: no right in any other one.
 #[test]
 fn a_controller_of_some_namespaces_has_rights_in_them_alone() {
@@ -285,7 +334,8 @@ fn alerts_are_those_of_the_file() {
 /// No object without the label by which `uninstall` finds it.
 #[test]
 fn all_objects_are_found_by_their_label() {
-    for manifest in manifests(&Settings { hooks: true, ..settings() }) {
+    let velero = Some("velero".to_owned());
+    for manifest in manifests(&Settings { hooks: true, velero, ..settings() }) {
         let labels = &manifest.object["metadata"]["labels"];
         assert_eq!(labels["app.kubernetes.io/part-of"], "mover", "{}", manifest.object);
     }

@@ -12,6 +12,12 @@ fn all() -> Vec<Policy> {
     policies(&Settings::new("mover-system", "mover:1"))
 }
 
+/// Those of an installation that moves data for Velero.
+fn all_of_velero() -> Vec<Policy> {
+    let velero = Some("velero".to_owned());
+    policies(&Settings { velero, ..Settings::new("mover-system", "mover:1") })
+}
+
 fn request(example: &Value, user: &str) -> Request {
     let object = example.get("object").cloned().unwrap_or_default();
     let old = example.get("old").cloned().unwrap_or_default();
@@ -33,11 +39,10 @@ fn request(example: &Value, user: &str) -> Request {
     }
 }
 
-fn tried(file: &str, user: &str) -> BTreeSet<String> {
-    let policies = all();
+fn tried(policies: &[Policy], file: &str, user: &str) -> BTreeSet<String> {
     let mut refused = BTreeSet::new();
     for example in examples(file) {
-        let said = refusals(&policies, &request(&example, user))
+        let said = refusals(policies, &request(&example, user))
             .unwrap_or_else(|why| panic!("{}: {why}", text(&example, "about")));
         match example["refused"].as_str() {
             None => assert_eq!(said, Vec::<String>::new(), "{example}"),
@@ -71,7 +76,7 @@ fn each_refuses(policies: &[Policy], refused: &BTreeSet<String>, prefix: &str) {
 fn authors_get_no_more_than_they_have() {
     // Where restores in place are switched off, one more condition speaks.
     let off = Settings { in_place: "false".into(), ..Settings::new("mover-system", "mover:1") };
-    let mut refused = tried("authors.jsonl", "ann");
+    let mut refused = tried(&all(), "authors.jsonl", "ann");
     let in_place = examples("authors.jsonl")
         .into_iter()
         .find(|at| text(at, "about") == "in place, with both rights")
@@ -95,16 +100,38 @@ fn the_policies_of_authors_are_not_about_the_controller() {
 
 #[test]
 fn the_controller_keeps_to_what_is_its_own() {
-    let refused = tried("controller.jsonl", CONTROLLER);
+    let refused = tried(&all(), "controller.jsonl", CONTROLLER);
     each_refuses(&all(), &refused, "mover-controller-");
+}
+
+/// What is moved for Velero takes more, and all else is bounded as it is without.
+#[test]
+fn the_controller_takes_what_velero_gives_it() {
+    let policies = all_of_velero();
+    let mut refused = tried(&policies, "velero.jsonl", CONTROLLER);
+    refused.extend(tried(&policies, "controller.jsonl", CONTROLLER));
+    each_refuses(&policies, &refused, "mover-controller-");
+}
+
+#[test]
+fn without_velero_nothing_is_taken_over() {
+    let policies = all();
+    for about in ["a snapshot of Velero is taken over", "it is to be kept"] {
+        let all = examples("velero.jsonl");
+        let example = all.iter().find(|at| text(at, "about") == about).expect("that example");
+        let said = refusals(&policies, &request(example, CONTROLLER)).expect("a verdict");
+        assert_eq!(said.len(), 1, "{about}: {said:?}");
+    }
 }
 
 /// Everybody else may do what their rights allow.
 #[test]
 fn the_bounds_of_the_controller_are_nobody_elses() {
-    let policies: Vec<Policy> =
-        all().into_iter().filter(|policy| policy.name.starts_with("mover-controller-")).collect();
-    for example in examples("controller.jsonl") {
+    let policies: Vec<Policy> = all_of_velero()
+        .into_iter()
+        .filter(|policy| policy.name.starts_with("mover-controller-"))
+        .collect();
+    for example in examples("controller.jsonl").into_iter().chain(examples("velero.jsonl")) {
         let said = refusals(&policies, &request(&example, "ann")).expect("a verdict");
         assert_eq!(said, Vec::<String>::new(), "{example}");
     }
@@ -113,7 +140,7 @@ fn the_bounds_of_the_controller_are_nobody_elses() {
 /// A look at somebody's rights counts 350,000 of the 1,000,000 that one expression may cost.
 #[test]
 fn no_expression_looks_at_more_than_two_rights() {
-    for policy in all() {
+    for policy in all_of_velero() {
         for validation in &policy.validations {
             let looks = looks(&policy, &validation.expression);
             assert!(looks <= 2, "{}: {looks} in {}", policy.name, validation.expression);

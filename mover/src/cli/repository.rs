@@ -398,6 +398,11 @@ fn place(ctx: &Context, url: &str, options: &StoreOptions) -> Result<Store> {
     Ok(open_url(url, options)?.limited(ctx.settings.resources.limits))
 }
 
+/// Another place, which is only read, with the repository's credentials.
+pub(crate) fn elsewhere(ctx: &Context, url: &str) -> Result<Store> {
+    place(ctx, url, &StoreOptions::default())
+}
+
 fn open_place(ctx: &Context, url: &str, own_key: Option<Credential>) -> Result<Arc<Repository>> {
     open_place_with(ctx, url, own_key, None)
 }

@@ -36,9 +36,14 @@ const OTHERS: &[(&str, &str)] = &[
     ("qemu-nbd", "bitmap connect format persistent read-only socket"),
     ("rbd diff", "format from-snap"),
     ("seccomp/make-profile", "print"),
+    ("velero", VELERO),
+    ("Velero", VELERO),
     // what `mover` itself has and no command lists
     ("mover", "version help"),
 ];
+
+const VELERO: &str = "bucket data-mover default-volumes-to-fs-backup details features from-backup include-namespaces item-operation-timeout \
+     namespace-mappings prefix provider schedule snapshot-move-data";
 
 /// Our other program says itself which flags it has.
 const CLUSTER: &str = "kubectl mover";

@@ -1,6 +1,6 @@
 //! `forget`: by name and by policy.
 
-use super::{Stage, expect_error, p};
+use super::{Stage, expect_error, file_url, p};
 use serde_json::Value;
 use tests::MoverOutput;
 
@@ -105,4 +105,58 @@ fn a_backup_of_another_volume_than_the_one_named_is_not_forgotten() {
     assert_eq!(listed(&stage).len(), before);
     stage.mover.ok(["forget", "--volume", "v", "v@two"]);
     assert_eq!(listed(&stage).len(), before - 1);
+}
+
+/// It says so by the objects that it keeps in a folder of its own.
+#[test]
+fn another_program_may_still_need_a_backup() {
+    let stage = stage("forget-unless");
+    let theirs = stage.path("theirs");
+    let folder = theirs.join("nightly");
+    let url = format!("{}/", file_url(&folder));
+    let unless =
+        |place: &str| stage.mover.run(["forget", "v@two", "--unless-exists", place, "--json"]);
+    // not even the folder above is there: a disk that is not mounted says nothing
+    expect_error(stage.mover.run(["forget", "v@two", "--unless-exists", &url]), 1, "above");
+    assert_eq!(listed(&stage).len(), 4);
+
+    std::fs::create_dir_all(folder.join("deep")).expect("a folder");
+    let object = folder.join("deep/object");
+    std::fs::write(&object, b"x").expect("an object");
+    let kept = unless(&url).expect_code(0).summary();
+    assert_eq!((&kept["kept"], &kept["backup_id"]), (&url.as_str().into(), &"two".into()));
+    let line = ["forget", "v@two", "--unless-exists", &url];
+    let said = stage.mover.ok(line).text();
+    assert!(said.contains("backup two of volume v stays") && said.contains(&url), "{said}");
+    assert_eq!(listed(&stage).len(), 4);
+    assert!(stage.objects("forgotten").is_empty());
+
+    // folders alone are no objects; and a folder whose name begins alike is another one
+    std::fs::remove_file(object).expect("it goes");
+    std::fs::create_dir(theirs.join("nightly-2")).expect("a folder");
+    std::fs::write(theirs.join("nightly-2/object"), b"x").expect("an object");
+    let dry = stage.mover.ok(line.iter().chain(&["--dry-run"])).text();
+    assert!(dry.contains("would forget backup two"), "{dry}");
+    let done = unless(&url).expect_code(0).summary();
+    assert!(done.get("kept").is_none(), "{done}");
+    assert_eq!(listed(&stage).len(), 3);
+    std::fs::remove_dir_all(&folder).expect("it goes");
+    stage.mover.ok(["forget", "v@three", "--unless-exists", &url]);
+    assert_eq!(listed(&stage).len(), 2);
+}
+
+#[test]
+fn a_place_that_says_nothing_forgets_nothing() {
+    let stage = stage("forget-unless-refused");
+    let unless = |place: &str| stage.mover.run(["forget", "v@two", "--unless-exists", place]);
+    expect_error(unless("s3://bucket/backups/x"), 2, "another kind of store");
+    expect_error(unless("http://bucket/x"), 2, "");
+    expect_error(unless(""), 2, "without a value");
+    let file = stage.path("file");
+    std::fs::write(&file, b"x").expect("a file");
+    expect_error(unless(&file_url(&file)), 2, "not a directory");
+    let policy = ["forget", "--keep-last", "1", "--unless-exists", "/tmp"];
+    let refused = stage.mover.run(policy).expect_code(2);
+    assert!(refused.stderr.contains("<BACKUP>"), "{}", refused.stderr);
+    assert_eq!(listed(&stage).len(), 4);
 }

@@ -1,6 +1,7 @@
 //! What can be typed for `install` and `uninstall`.
 
 use crate::install;
+use crate::ops::repository::velero;
 use clap::{Args as ClapArgs, ValueEnum};
 
 #[derive(Debug, ClapArgs)]
@@ -46,6 +47,11 @@ pub(crate) struct Install {
     /// type kubernetes.io/tls
     #[arg(long, value_name = "SECRET")]
     pub(crate) differential_snapshots: Option<String>,
+    /// Move data for Velero (`velero backup create --snapshot-move-data --data-mover mover`), which
+    /// runs in this namespace [default with --velero: velero]
+    #[arg(long, value_name = "NAMESPACE", num_args = 0..=1,
+        default_missing_value = velero::DEFAULT_NAMESPACE)]
+    pub(crate) velero: Option<String>,
     /// Part that is left away; may be repeated
     #[arg(long, value_name = "PART", value_enum)]
     pub(crate) without: Vec<Without>,

@@ -32,6 +32,7 @@ pub(super) async fn run(
         snapshot_class: given.snapshot_class.clone(),
         storage_class: given.storage_class.clone(),
         whole: given.whole,
+        velero: given.velero.clone(),
         issuer: if given.whole { None } else { issuer(api).await },
         stale_before: Some(stale.to_rfc3339_opts(chrono::SecondsFormat::Secs, true)),
     };
@@ -40,7 +41,7 @@ pub(super) async fn run(
         .run(|seen| engine::doctor(seen, &question), None, |_| ())
         .await?;
     found.extend(before);
-    if let Some(options) = super::volumes::hook(&given.hook) {
+    if let Some(options) = super::hooks::options(&given.hook) {
         for (namespace, name) in &question.claims {
             output.progress(&format!("looking whether a hook can run for pvc/{name}"));
             if let Err(why) = hook::find(api, namespace, name, &options).await {
@@ -77,7 +78,7 @@ async fn group(api: &Api, namespace: &str, labels: &str, given: &args::Doctor) -
         snapshot_class: given.snapshot_class.clone(),
         storage_class: given.storage_class.clone(),
         whole: given.whole,
-        hook: super::volumes::hook(&given.hook),
+        hook: super::hooks::options(&given.hook),
         ..BackupOptions::default()
     };
     let asked = async {

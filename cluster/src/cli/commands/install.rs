@@ -25,6 +25,7 @@ fn settings(given: &Install, namespace: Option<&str>) -> Settings {
         without: without.collect(),
         hooks: given.hooks,
         differential: given.differential_snapshots.clone(),
+        velero: given.velero.clone(),
         in_place: given.restore_in_place.to_string(),
         job_security: match given.job_security {
             PodSecurity::Baseline => JobSecurity::Baseline,

@@ -89,15 +89,25 @@ async fn made(
         let selection = Selection { namespace, labels: labels.clone(), ..Selection::all(kind) };
         match api.list(&selection).await {
             // Items of a list have no kind of their own.
-            Ok((found, _)) => all.extend(found.into_iter().filter(is_made).map(|mut object| {
-                object["kind"] = kind.word().into();
-                object
-            })),
+            Ok((found, _)) => {
+                let found = found.into_iter().filter(|at| is_made(at) && !is_strangers(kind, at));
+                all.extend(found.map(|mut object| {
+                    object["kind"] = kind.word().into();
+                    object
+                }));
+            }
             Err(crate::api::ApiError::Refused(why)) => tracing::warn!("{why}"),
             Err(why) => return Err(why.into()),
         }
     }
     Ok(all)
+}
+
+/// Whether it is a snapshot that no operation of ours has: whoever takes one may copy labels of ours
+/// from the claim.
+fn is_strangers(kind: Kind, object: &Value) -> bool {
+    let meta = Meta::of(object);
+    kind == Kind::VolumeSnapshot && !meta.name.starts_with("mover-") && !engine::is_given(&meta)
 }
 
 /// Whether it goes with its operation. A volume object that restored data has does not: only one

@@ -5,9 +5,13 @@ use super::super::output::Output;
 use super::pair;
 use crate::api::{Api, ApiError};
 use crate::engine::{Failure, Meta, Repository, exit};
-use crate::ops::repository::{self, Made};
+use crate::ops::repository::{self, Made, velero};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+
+fn variables(given: &Settings) -> Result<BTreeMap<String, String>, Failure> {
+    given.env.iter().map(|text| pair(text, "--env")).collect()
+}
 
 /// A Repository out of the flags.
 async fn settle(
@@ -20,11 +24,7 @@ async fn settle(
     let url = given.url.clone().ok_or_else(|| {
         Failure::new(exit::USAGE, "a new Repository needs --url, such as s3://BUCKET/PREFIX")
     })?;
-    let mut env = BTreeMap::new();
-    for text in &given.env {
-        let (name, value) = pair(text, "--env")?;
-        env.insert(name, value);
-    }
+    let env = variables(given)?;
     let cluster = match &given.cluster_name {
         Some(name) => name.clone(),
         // The controller knows it.
@@ -97,12 +97,51 @@ pub(super) async fn make(
 pub(super) async fn add(
     api: &Api,
     namespace: &str,
-    name: &str,
+    name: Option<&str>,
     given: &Settings,
     output: &Output,
 ) -> Result<u8, Failure> {
+    let name = name.unwrap_or(repository::DEFAULT_NAME);
     let made = make(api, namespace, name, given, output).await?;
     let text = format!("Repository {name} in namespace {namespace} is ready: {}", made.url);
+    output.result(&json!(made), &text);
+    Ok(0)
+}
+
+/// Makes the one for a location of Velero, in Velero's namespace.
+pub(super) async fn add_beside(
+    api: &Api,
+    (namespace, location): (&str, &str),
+    name: Option<&str>,
+    given: &Settings,
+    output: &Output,
+) -> Result<u8, Failure> {
+    let location = velero::location(api, namespace, location).await?;
+    let name = name.unwrap_or(&location.name);
+    let said = velero::Chosen {
+        name: name.to_owned(),
+        url: given.url.clone(),
+        credentials: given.credentials.clone(),
+        ca: given.ca.clone(),
+        env: variables(given)?,
+        service_account: given.service_account.clone(),
+        has_key: given.key_file.is_some() || given.key_secret.is_some(),
+    };
+    let needs = velero::needs(api, &location, &said).await?;
+    let given = Settings {
+        url: Some(needs.url),
+        credentials: needs.credentials,
+        ca: needs.ca,
+        env: needs.env.iter().map(|(name, value)| format!("{name}={value}")).collect(),
+        ..given.clone()
+    };
+    let made = make(api, namespace, name, &given, output).await?;
+    velero::enter(api, &location, name).await?;
+    let text = format!(
+        "Repository {name} in namespace {namespace} is ready: {}. Volumes that Velero backs up to \
+         location {} go there",
+        made.url, location.name
+    );
     output.result(&json!(made), &text);
     Ok(0)
 }

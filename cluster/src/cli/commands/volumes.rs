@@ -2,20 +2,17 @@
 
 use super::super::args;
 use super::super::output::Output;
-use super::{claim, groups, objects, pair, repositories};
+use super::{claim, groups, hooks, objects, pair, repositories};
 use crate::api::Api;
 use crate::drive::{Times, show_bytes};
 use crate::engine::{
-    COMPLETED, Detached, Failure, Key, Kind, Limits, Mandate, Observed, OnTimeout, Outcome,
-    Repository, Request, exit,
+    COMPLETED, Detached, Failure, Key, Kind, Limits, Mandate, Observed, Outcome, Repository,
+    Request, exit,
 };
-use crate::hooks;
 use crate::ops::look::look;
 use crate::ops::objects::is_object;
 use crate::ops::sources::{self, Source, Sources};
-use crate::ops::{
-    backup as backups, hook, in_place, lookup, operation, repository, restore as restores,
-};
+use crate::ops::{backup as backups, in_place, lookup, operation, repository, restore as restores};
 use serde_json::{Value, json};
 use std::time::Instant;
 
@@ -214,12 +211,13 @@ pub(super) fn options(given: &args::Backup) -> Result<backups::BackupOptions, Fa
     waits(given.wait)?;
     let labels = given.making.label.iter().map(|text| pair(text, "--label"));
     Ok(backups::BackupOptions {
+        given: None,
         snapshot_class: given.making.snapshot_class.clone(),
         storage_class: given.making.storage_class.clone(),
         keep_base: given.making.keep_base,
         retain: None,
         whole: given.making.whole,
-        hook: hook(&given.making.hook),
+        hook: hooks::options(&given.making.hook),
         labels: labels.collect::<Result<_, _>>()?,
         arguments: given.arguments.clone(),
         limits: limits(given.making.limits),
@@ -240,26 +238,6 @@ fn said_of_backup(volume: &str, url: &str, summary: &Value) -> String {
 
 fn seconds(begun: Instant, times: Times) -> Value {
     json!({ "total": begun.elapsed().as_secs_f64(), "waited": times.waited.as_secs_f64() })
-}
-
-pub(super) fn hook(given: &args::Hook) -> Option<hook::HookOptions> {
-    let pair = given.hook_before.as_ref().zip(given.hook_after.as_ref());
-    let commands = match (&given.hook_session, pair, &given.fsfreeze) {
-        (Some(command), ..) => hooks::session(command),
-        (None, Some((before, after)), _) => hooks::pair(before, after),
-        (None, None, Some(path)) => hooks::fsfreeze(path),
-        (None, None, None) => return None,
-    };
-    Some(hook::HookOptions {
-        pod: given.hook_pod.clone(),
-        container: given.hook_container.clone(),
-        commands,
-        timeout_seconds: given.hook_timeout,
-        on_timeout: match given.hook_on_timeout {
-            args::OnTimeout::Fail => OnTimeout::Fail,
-            args::OnTimeout::Continue => OnTimeout::Continue,
-        },
-    })
 }
 
 /// How it was found what to read.
@@ -425,12 +403,13 @@ fn report(done: &Done, output: &Output) -> Result<u8, Failure> {
     Ok(0)
 }
 
-pub(super) async fn list(
+/// Records of backups, and how names of volumes of this namespace begin.
+pub(super) async fn records(
     api: &Api,
     namespace: &str,
     given: &args::List,
     output: &Output,
-) -> Result<u8, Failure> {
+) -> Result<(String, Vec<Value>), Failure> {
     let place = repository::find(api, given.repository.as_deref(), namespace).await?;
     let wanted = match &given.source {
         None => None,
@@ -442,27 +421,36 @@ pub(super) async fn list(
     arguments.extend(flag.as_deref());
     let lines = lookup::ask(api, &place, &arguments, |wait| output.waiting(wait)).await?;
     let own = format!("{}/{namespace}/", place.cluster);
-    let mut rows = Vec::new();
-    for record in lookup::of_type(&lines, "backup") {
+    let is_asked = |record: &&Value| {
+        let is_own = || record["volume"].as_str().is_some_and(|volume| volume.starts_with(&own));
+        wanted.is_some() || given.all_namespaces || is_own()
+    };
+    let records = lookup::of_type(&lines, "backup").filter(is_asked).cloned().collect();
+    Ok((own, records))
+}
+
+pub(super) async fn list(
+    api: &Api,
+    namespace: &str,
+    given: &args::List,
+    output: &Output,
+) -> Result<u8, Failure> {
+    let (own, records) = records(api, namespace, given, output).await?;
+    let row = |record: Value| {
         let text = |name: &str| record[name].as_str().unwrap_or_default().to_owned();
-        let volume = text("volume");
-        if wanted.is_none() && !given.all_namespaces && !volume.starts_with(&own) {
-            continue;
-        }
-        let finished = text("finished");
-        rows.push((
-            vec![
-                volume.strip_prefix(&own).map_or(volume.clone(), str::to_owned),
-                text("backup_id"),
-                finished.get(..19).unwrap_or(&finished).replace('T', " "),
-                size(&record["size_bytes"]),
-                size(&record["stats"]["stored_bytes"]),
-                record["source"]["kind"].as_str().unwrap_or_default().to_owned(),
-                record["snapshot"]["id"].as_str().unwrap_or_default().to_owned(),
-            ],
-            record.clone(),
-        ));
-    }
+        let (volume, finished) = (text("volume"), text("finished"));
+        let cells = vec![
+            volume.strip_prefix(&own).map_or(volume.clone(), str::to_owned),
+            text("backup_id"),
+            finished.get(..19).unwrap_or(&finished).replace('T', " "),
+            size(&record["size_bytes"]),
+            size(&record["stats"]["stored_bytes"]),
+            record["source"]["kind"].as_str().unwrap_or_default().to_owned(),
+            record["snapshot"]["id"].as_str().unwrap_or_default().to_owned(),
+        ];
+        (cells, record)
+    };
+    let rows: Vec<_> = records.into_iter().map(row).collect();
     let head = ["VOLUME", "BACKUP", "FINISHED (UTC)", "SIZE", "STORED", "READ", "SNAPSHOT"];
     output.table(&head, 1, &rows);
     Ok(0)

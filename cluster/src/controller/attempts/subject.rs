@@ -17,10 +17,14 @@ pub(crate) struct Subject<'a> {
     pub(crate) retries: u32,
     /// All attempts together may take so long.
     pub(crate) total: Option<Duration>,
+    /// What is not there yet may come: so long it is looked for before that counts as a failure.
+    pub(crate) patience: Duration,
+    /// The same of what may pass by itself, such as somebody else's work on the claim.
+    pub(crate) patience_retryable: Duration,
 }
 
 impl Subject<'_> {
-    /// Until the object is being deleted, or its time is over.
+    /// Until the object is being deleted or asks for the end, or its time is over.
     pub(super) async fn ended(&self) -> Why {
         let time = async {
             match self.total {
@@ -29,7 +33,7 @@ impl Subject<'_> {
             }
         };
         tokio::select! {
-            () = self.task.deleted() => Why::Deleted,
+            why = self.task.over() => why,
             () = time => Why::Deadline,
         }
     }

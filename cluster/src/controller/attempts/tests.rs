@@ -26,7 +26,14 @@ async fn scene() -> (Server, Context, Task) {
 }
 
 fn subject(task: &Task, total: Duration) -> Subject<'_> {
-    Subject { task, word: "backup", retries: 0, total: Some(total) }
+    Subject {
+        task,
+        word: "backup",
+        retries: 0,
+        total: Some(total),
+        patience: PREFLIGHT,
+        patience_retryable: PREFLIGHT,
+    }
 }
 
 #[tokio::test]

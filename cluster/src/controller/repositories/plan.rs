@@ -102,7 +102,7 @@ pub fn plan(facts: &Facts<'_>, seen: &Observed) -> Planned<Act> {
         Err(Stop::Failure(why)) => {
             told.trouble = Some(why);
             let on = vec![key_of(facts.meta).into()];
-            Box::new(Wait { on, why: "it is tried again".into(), time: TROUBLE, pod: None })
+            Box::new(Wait::new(on, "it is tried again".into(), TROUBLE))
         }
         other => return other,
     };
@@ -251,12 +251,9 @@ impl Work<'_> {
     fn wait(&self, waits: Vec<Wait>, next: Vec<DateTime<Utc>>) -> Wait {
         let due = next.into_iter().min();
         let until = due.map(|due| (due - self.facts.now).to_std().unwrap_or_default());
-        let mut all = Wait {
-            on: vec![self.found.key.clone().into()],
-            why: "nothing is due".into(),
-            time: until.unwrap_or(LONGEST).min(LONGEST),
-            pod: None,
-        };
+        let on = vec![self.found.key.clone().into()];
+        let time = until.unwrap_or(LONGEST).min(LONGEST);
+        let mut all = Wait::new(on, "nothing is due".into(), time);
         for wait in waits {
             all.time = all.time.min(wait.time);
             all.why = wait.why;

@@ -303,7 +303,7 @@ fn release(context: &Context<'_>, group: &Object<Snapshot>) -> Planned<()> {
     if bound < infos && waited < BIND_LAG {
         let on = vec![everything, key.into()];
         let why = format!("{} has members that are not bound yet", group.key);
-        return Err(Wait { on, why, time: BIND_LAG.saturating_sub(waited), pod: None }.into());
+        return Err(Wait::new(on, why, BIND_LAG.saturating_sub(waited)).into());
     }
     Ok(())
 }
@@ -319,5 +319,5 @@ fn await_binding(context: &Context<'_>, group: &Object<Snapshot>) -> Planned<()>
     }
     let on = vec![group.key.clone().into()];
     let why = format!("{} is not bound, and would leave {key} behind", group.key);
-    Err(Wait { on, why, time: BIND_LAG.saturating_sub(waited), pod: None }.into())
+    Err(Wait::new(on, why, BIND_LAG.saturating_sub(waited)).into())
 }

@@ -27,7 +27,7 @@ const fn setting(
     Setting { name, default, schema, meaning }
 }
 
-const SETTINGS: [Setting; 20] = [
+const SETTINGS: [Setting; 21] = [
     setting(
         "image.repository",
         "mover",
@@ -73,6 +73,12 @@ const SETTINGS: [Setting; 20] = [
         "\"\"",
         TEXT,
         "Secret of type kubernetes.io/tls for the server of changed blocks (DifferentialSnapshot); off without it",
+    ),
+    setting(
+        "veleroNamespace",
+        "\"\"",
+        TEXT,
+        "namespace of Velero, whose data is moved (velero backup create --data-mover mover); off without it",
     ),
     setting(
         "definitions",

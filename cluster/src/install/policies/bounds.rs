@@ -5,7 +5,7 @@
 
 use super::super::{SEAL_SECRET, Settings};
 use super::authors::images;
-use super::{Policy, Validation, by_controller, lines, quoted, validation};
+use super::{Policy, Validation, bound, has, lines, quoted, taken, validation};
 
 const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
 const ALL: [&str; 3] = ["CREATE", "UPDATE", "DELETE"];
@@ -15,41 +15,23 @@ const IN_PLACE: &str = "'mover.dev/in-place'";
 const RESTORED: &str = "'mover.dev/restored-from'";
 
 pub(super) fn policies(settings: &Settings) -> Vec<Policy> {
-    let by_controller = by_controller(settings);
-    let mut all = vec![
+    vec![
         jobs(settings),
         volumes(settings),
         claims(settings),
-        contents(),
+        contents(settings),
         group_contents(),
-        snapshots(),
+        snapshots(settings),
         records(),
         own_kinds(),
         accounts(),
         secrets(settings),
-    ];
-    for policy in &mut all {
-        policy.conditions = vec![("by-the-controller", by_controller.clone())];
-    }
-    all
-}
-
-fn policy(
-    name: &'static str,
-    resources: Vec<(&'static str, Vec<&'static str>, Vec<&'static str>)>,
-    variables: Vec<(&'static str, String)>,
-    validations: Vec<Validation>,
-) -> Policy {
-    Policy { name, resources, conditions: Vec::new(), variables, validations }
+    ]
 }
 
 /// It has the label of what operations make.
 fn owned(object: &str) -> String {
     has(object, "labels", OWNER)
-}
-
-fn has(object: &str, notes: &str, name: &str) -> String {
-    format!("(has({object}.metadata.{notes}) && {name} in {object}.metadata.{notes})")
 }
 
 /// A label's value.
@@ -93,7 +75,7 @@ fn jobs(settings: &Settings) -> Policy {
         validations.push(validation(unless_gone(text), message));
     }
     validations.extend(weak_account());
-    policy(
+    bound(
         "mover-controller-jobs",
         vec![("batch", vec!["jobs"], ALL.to_vec())],
         variables,
@@ -218,7 +200,7 @@ fn volumes(settings: &Settings) -> Policy {
         format!("({} && ({}))", has("oldObject", "annotations", IN_PLACE), settings.in_place);
     let ours = format!("({} || ({claimed}))", owned("oldObject"));
     let policy_of = "persistentVolumeReclaimPolicy";
-    policy(
+    bound(
         "mover-controller-volumes",
         vec![("", vec!["persistentvolumes"], ALL.to_vec())],
         vec![("ours", format!("oldObject != null && {ours}"))],
@@ -262,7 +244,7 @@ fn volumes(settings: &Settings) -> Policy {
 
 fn claims(settings: &Settings) -> Policy {
     let in_place = &settings.in_place;
-    policy(
+    bound(
         "mover-controller-claims",
         vec![("", vec!["persistentvolumeclaims"], ALL.to_vec())],
         Vec::new(),
@@ -292,8 +274,8 @@ fn claims(settings: &Settings) -> Policy {
     )
 }
 
-fn contents() -> Policy {
-    policy(
+fn contents(settings: &Settings) -> Policy {
+    bound(
         "mover-controller-contents",
         vec![(SNAPSHOTS, vec!["volumesnapshotcontents"], ALL.to_vec())],
         Vec::new(),
@@ -306,17 +288,21 @@ fn contents() -> Policy {
                 ]),
                 "the controller makes contents that it hands over, of policy Retain",
             ),
-            // Members of a group are named by the snapshot controller: marked, and freed of a policy
-            // that retains. What the storage has of them goes with the content of the group alone.
+            // Members of a group, named by the snapshot controller, are marked, and freed of Retain.
+            // What the storage has of them goes with the content of the group alone.
             validation(
-                lines(&[
-                    &format!("request.operation != 'UPDATE' || {}", owned("oldObject")),
-                    "|| oldObject.spec.volumeSnapshotRef.name.startsWith('mover-')",
-                    "|| (has(oldObject.status) && has(oldObject.status.volumeGroupSnapshotHandle)",
-                    "  && object.spec.volumeSnapshotRef == oldObject.spec.volumeSnapshotRef",
-                    "  && object.spec.source == oldObject.spec.source",
-                    "  && object.spec.driver == oldObject.spec.driver)",
-                ]),
+                taken::with(
+                    settings,
+                    taken::content,
+                    &[
+                        &format!("request.operation != 'UPDATE' || {}", owned("oldObject")),
+                        "|| oldObject.spec.volumeSnapshotRef.name.startsWith('mover-')",
+                        "|| (has(oldObject.status) && has(oldObject.status.volumeGroupSnapshotHandle)",
+                        "  && object.spec.volumeSnapshotRef == oldObject.spec.volumeSnapshotRef",
+                        "  && object.spec.source == oldObject.spec.source",
+                        "  && object.spec.driver == oldObject.spec.driver)",
+                    ],
+                ),
                 "the controller changes contents of its own snapshots alone",
             ),
             validation(
@@ -329,7 +315,7 @@ fn contents() -> Policy {
 
 /// The content of a group says what becomes of the storage's snapshots.
 fn group_contents() -> Policy {
-    policy(
+    bound(
         "mover-controller-group-contents",
         vec![("groupsnapshot.storage.k8s.io", vec!["volumegroupsnapshotcontents"], ALL.to_vec())],
         Vec::new(),
@@ -349,8 +335,8 @@ fn group_contents() -> Policy {
     )
 }
 
-fn snapshots() -> Policy {
-    policy(
+fn snapshots(settings: &Settings) -> Policy {
+    bound(
         "mover-controller-snapshots",
         vec![
             (SNAPSHOTS, vec!["volumesnapshots"], ALL.to_vec()),
@@ -377,13 +363,17 @@ fn snapshots() -> Policy {
             ),
             // A label of ours lets it be deleted.
             validation(
-                lines(&[
-                    &format!("request.operation != 'UPDATE' || {}", owned("oldObject")),
-                    &format!("|| !{}", owned("object")),
-                    "|| (request.kind.kind == 'VolumeSnapshot' && has(oldObject.status)",
-                    "  && has(oldObject.status.volumeGroupSnapshotName)",
-                    "  && oldObject.status.volumeGroupSnapshotName.startsWith('mover-'))",
-                ]),
+                taken::with(
+                    settings,
+                    taken::snapshot,
+                    &[
+                        &format!("request.operation != 'UPDATE' || {}", owned("oldObject")),
+                        &format!("|| !{}", owned("object")),
+                        "|| (request.kind.kind == 'VolumeSnapshot' && has(oldObject.status)",
+                        "  && has(oldObject.status.volumeGroupSnapshotName)",
+                        "  && oldObject.status.volumeGroupSnapshotName.startsWith('mover-'))",
+                    ],
+                ),
                 "the controller makes members of its own groups its own, and no other snapshot",
             ),
         ],
@@ -392,7 +382,7 @@ fn snapshots() -> Policy {
 
 fn records() -> Policy {
     let ours = |object: &str| is(object, "'app.kubernetes.io/managed-by'", "'mover'");
-    policy(
+    bound(
         "mover-controller-records",
         vec![
             ("", vec!["configmaps"], ALL.to_vec()),
@@ -416,7 +406,7 @@ fn records() -> Policy {
 /// It makes them, marks them and says how they are. Their specs are the authors'.
 fn own_kinds() -> Policy {
     let all = vec!["repositories", "volumebackups", "volumerestores", "backupschedules"];
-    policy(
+    bound(
         "mover-controller-kinds",
         vec![("mover.dev", all, vec!["UPDATE", "DELETE"])],
         Vec::new(),
@@ -438,7 +428,7 @@ fn own_kinds() -> Policy {
 
 /// The Jobs' account and its one right.
 fn accounts() -> Policy {
-    policy(
+    bound(
         "mover-controller-accounts",
         vec![
             ("", vec!["serviceaccounts"], vec!["CREATE"]),
@@ -481,7 +471,7 @@ fn accounts() -> Policy {
 
 /// A Secret of another type would bring a token of any account of that namespace.
 fn secrets(settings: &Settings) -> Policy {
-    policy(
+    bound(
         "mover-controller-secrets",
         vec![("", vec!["secrets"], vec!["CREATE", "UPDATE"])],
         Vec::new(),

@@ -166,7 +166,7 @@ fn is_open(key: &Key, seen: &Observed) -> Planned<()> {
             .hint("the object stays, and the controller goes on with it, if it runs: kubectl mover doctor")
             .into());
     }
-    Err(Wait { on: vec![key.clone().into()], why, time: limit - age, pod: None }.into())
+    Err(Wait::new(vec![key.clone().into()], why, limit - age).into())
 }
 
 #[cfg(test)]

@@ -92,19 +92,39 @@ impl Fake {
             let Some(data) = self.data_of(&Self::source_of(key, snapshot)) else { return false };
             let data = if self.writes && !self.is_locked() { "torn".to_owned() } else { data };
             let handle = format!("snap-{}", self.next());
+            let time = self.time();
             self.storage.insert(handle.clone(), data);
             self.change(content, &json!({ "status": { "snapshotHandle": handle } }));
-            self.change(
-                key,
-                &json!({ "status": { "creationTime": "then", "restoreSize": "1Gi" } }),
-            );
+            self.change(key, &json!({ "status": { "creationTime": time, "restoreSize": "1Gi" } }));
             return true;
+        }
+        if let Some(handle) = found["spec"]["source"]["snapshotHandle"].as_str()
+            && found["status"]["readyToUse"] != true
+        {
+            return self.look_for(content, &handle.to_owned(), &found);
         }
         if snapshot["status"]["readyToUse"] != true && !self.faults.snapshot_never_ready {
             self.change(key, &json!({ "status": { "readyToUse": true, "restoreSize": "1Gi" } }));
             return true;
         }
         false
+    }
+
+    /// The sidecar looks for a snapshot that is named by its handle.
+    fn look_for(&mut self, content: &Key, handle: &str, found: &Value) -> bool {
+        let status = match (self.faults.lists_nothing, self.storage.contains_key(handle)) {
+            (true, _) => json!({ "readyToUse": true }),
+            (false, true) => json!({ "readyToUse": true, "creationTime": 1 }),
+            (false, false) => {
+                let message = format!("can not find snapshot {handle}");
+                json!({ "readyToUse": false, "error": { "message": message } })
+            }
+        };
+        if found["status"]["error"].is_object() {
+            return false;
+        }
+        self.change(content, &json!({ "status": status }));
+        true
     }
 
     /// The sidecar says so, and tries again every minute.

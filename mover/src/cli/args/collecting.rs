@@ -14,12 +14,25 @@ use clap::builder::FalseyValueParser;
 Examples:
   mover forget db@3f2a9c01
   mover forget --keep-daily 7 --keep-weekly 5 --keep-monthly 12 --dry-run
-  mover forget --volume db --keep-within 14d --keep-tag pinned")]
+  mover forget --volume db --keep-within 14d --keep-tag pinned
+  mover forget db@3f2a9c01 --unless-exists s3://bucket/velero/backups/nightly/")]
 pub(crate) struct ForgetArgs {
     /// An id, or the beginning of one (at least 4 characters), also as VOLUME@ID; without it a policy
     /// decides
     #[arg(value_name = "BACKUP")]
     pub(crate) backup: Option<String>,
+    /// Forget nothing as long as there is any object below this place
+    ///
+    /// It is a URL of the same kind of store as the repository, reached with the same credentials. A
+    /// place that cannot be listed, such as one in a bucket that is not there, is an error.
+    #[arg(
+        long,
+        env = "MOVER_UNLESS_EXISTS",
+        value_name = "URL",
+        requires = "backup",
+        hide_short_help = true
+    )]
+    pub(crate) unless_exists: Option<String>,
     /// Only show what would be forgotten, and why the rest stays
     #[arg(long, env = "MOVER_DRY_RUN", value_parser = FalseyValueParser::new())]
     pub(crate) dry_run: bool,

@@ -2,6 +2,9 @@
 //!
 //! Decided first, by [`plan_forget`], over one listing; then a record for each backup that goes. A run
 //! that stops in between has forgotten some of them; the next one decides the same about the rest.
+//!
+//! `--unless-exists` is for whoever else decides how long a backup is needed, and says so by objects
+//! of its own: nothing but a listing that succeeds and is empty says that it is not needed any more.
 
 use super::super::args::{ForgetArgs, KeepArgs};
 use super::super::context::{Context, tool};
@@ -12,11 +15,13 @@ use chunkstore::format::names::AttemptName;
 use chunkstore::retention::{
     CalendarSpan, KeepDecision, KeepPolicy, KeepTag, VolumeRule, plan_forget, plan_forget_by,
 };
+use chunkstore::store::directory_of;
 use chunkstore::{BackupEntry, Error, ErrorKind, Manifest, Repository, Result, VolumeName};
 use futures::{StreamExt, TryStreamExt, stream};
 use mover_engine::sizes::counted;
 use serde::Serialize;
 use serde_json::json;
+use std::path::Path;
 
 /// Records written at a time.
 const IN_FLIGHT: usize = 16;
@@ -94,15 +99,61 @@ fn one(ctx: &Context, backup: &str, args: &ForgetArgs) -> Result<()> {
         return Err(Error::new(ErrorKind::Usage, format!("forget backup {backup}"), detail)
             .hint("name it as VOLUME@ID, or leave out --volume; MOVER_VOLUME counts too"));
     }
-    if !dry_run {
-        ctx.block_on(repository.forget_backup(&name, &tool()))?;
-    }
-    let view = json!({
+    let mut view = json!({
         "backup_id": backup_id.as_str(), "volume": volume.as_str(), "attempt": attempt,
         "dry_run": dry_run,
     });
+    if let Some(place) = &args.unless_exists
+        && is_any_below(ctx, place, repository.store().url())?
+    {
+        view["kept"] = place.as_str().into();
+        let text = format!(
+            "backup {backup_id} of volume {volume} stays: there are objects below {place}\n"
+        );
+        return ctx.output.summary(&text, &view);
+    }
+    if !dry_run {
+        ctx.block_on(repository.forget_backup(&name, &tool()))?;
+    }
     let did = if dry_run { "would forget" } else { "forgot" };
     ctx.output.summary(&format!("{did} backup {backup_id} of volume {volume}\n"), &view)
+}
+
+/// Whether any object is below a place in the repository's kind of store. That it cannot be known is
+/// an error.
+fn is_any_below(ctx: &Context, place: &str, repository: &str) -> Result<bool> {
+    let context = || format!("look for objects below {place}");
+    if kind_of(place)? != kind_of(repository)? {
+        let detail = format!("it is in another kind of store than the repository {repository}");
+        return Err(Error::new(ErrorKind::Usage, context(), detail)
+            .hint("name a place that the repository's credentials are for"));
+    }
+    if let Some(directory) = directory_of(place)? {
+        let failed = |e| Error::caused(ErrorKind::Device, context(), e);
+        if !directory.try_exists().map_err(failed)? {
+            // a disk that is not mounted has no folder either, and says nothing
+            let above = directory.parent().filter(|above| !above.as_os_str().is_empty());
+            std::fs::read_dir(above.unwrap_or(Path::new("."))).map_err(|e| {
+                failed(e)
+                    .hint("the directory above has to be there, whether anything is in it or not")
+            })?;
+            return Ok(false);
+        }
+    }
+    let store = repository::elsewhere(ctx, place)?;
+    ctx.block_on(store.any(""))
+}
+
+/// One word for each kind of store.
+fn kind_of(url: &str) -> Result<&str> {
+    if directory_of(url)?.is_some() {
+        return Ok("file");
+    }
+    Ok(match url.split_once(':').map_or(url, |(scheme, _)| scheme) {
+        "s3a" => "s3",
+        "azure" => "az",
+        scheme => scheme,
+    })
 }
 
 fn by_policy(

@@ -1,0 +1,51 @@
+//! A backup that the repository had before its object.
+
+use super::work;
+use crate::controller::testing::{Server, clock, task};
+use crate::engine::{FOUND, Key, Kind};
+use serde_json::{Value, json};
+
+async fn shown(found: &str) -> Value {
+    const NOW: &str = "2026-11-25T12:00:00Z";
+    clock::set(NOW);
+    let server = Server::default();
+    server.at(NOW);
+    server.put(json!({
+        "apiVersion": "mover.dev/v1alpha1",
+        "kind": "VolumeBackup",
+        "metadata": { "name": "db", "namespace": "shop", "annotations": { FOUND: found } },
+        "spec": {
+            "source": { "recorded": { "volume": "c1/shop/db", "backupId": "b1" } },
+            "repositoryRef": { "name": "main" },
+        },
+    }));
+    let context = server.context(clock::now).await;
+    let task = task(&context, &Key::new(Kind::VolumeBackup, "shop", "db"));
+    work(&context, &task).await.unwrap_or_else(|why| panic!("{why}"));
+    server.get(Kind::VolumeBackup, "db").expect("it is there")["status"].clone()
+}
+
+#[tokio::test]
+async fn it_shows_what_the_repository_said_of_it() {
+    let found = json!({
+        "finished": "2026-11-20T01:02:03Z", "sizeBytes": 1 << 30, "storedBytes": 3 << 20,
+        "readBytes": 2 << 20, "kind": "delta", "degraded": ["the tracker was gone"],
+    });
+    let status = shown(&found.to_string()).await;
+    assert_eq!(status["phase"], "Completed");
+    assert_eq!(status["changedBlocks"], "delta");
+    assert_eq!(status["completionTime"], "2026-11-20T01:02:03Z");
+    let figures = json!({ "sizeBytes": 1 << 30, "readBytes": 2 << 20, "storedBytes": 3 << 20 });
+    assert_eq!(status["figures"], figures);
+    assert_eq!((&status["read"], &status["stored"]), (&json!("2.0 MiB"), &json!("3.0 MiB")));
+    assert_eq!(status["warnings"], json!(["the tracker was gone"]));
+}
+
+#[tokio::test]
+async fn what_nobody_said_is_not_shown() {
+    for found in ["", "no object", "{}", "[]"] {
+        let status = shown(found).await;
+        assert_eq!(status["phase"], "Completed", "{found}");
+        assert!(status["changedBlocks"].is_null() && status["stored"].is_null(), "{status}");
+    }
+}
