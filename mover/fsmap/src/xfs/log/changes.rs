@@ -58,7 +58,7 @@ impl Changes {
     pub(super) fn change(&mut self, sector: u64, lsn: u64, parts: &Parts) -> isize {
         let block = self.blocks.entry(sector).or_default();
         let before = if block.grains.is_empty() { 0 } else { block.held() };
-        block.lsn = lsn;
+        block.lsn = block.lsn.max(lsn);
         for (at, part) in parts {
             for (number, grain) in (at / GRAIN..).zip(part.chunks(GRAIN)) {
                 block.grains.insert(number, grain.to_vec());
