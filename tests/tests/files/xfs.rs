@@ -6,12 +6,12 @@ use super::Form;
 use super::tree::{self, attribute, entries, fill, random, read};
 use mover_fsmap::ReadAt;
 use mover_fsmap::files::open;
-use rustix::fs::XattrFlags;
+use rustix::fs::{CWD, FileType, Mode, XattrFlags, ioctl_ficlone, makedev, mknodat};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::mpsc::{self, Sender};
 use tests::{LoopDevice, Mount, Rng, run_ok, work_dir};
 
 pub(crate) const PLAIN: Form =
@@ -226,8 +226,12 @@ fn what_a_writer_leaves_is_read_as_the_kernel_recovers_it() {
             let mounted = Mount::new(device.path(), &ground.path("live"), "xfs", form.mounted);
             let root = mounted.path().to_owned();
             let mut writer_rng = rng.fork();
-            let writer = std::thread::spawn(move || write_until_cut(&root, &mut writer_rng));
-            std::thread::sleep(Duration::from_millis(100 + rng.below(1500)));
+            let most = 200 + rng.below(6000);
+            let (so_many, done) = mpsc::channel();
+            let writer = std::thread::spawn(move || {
+                write_until_cut(&root, &mut writer_rng, (most, so_many))
+            });
+            done.recv().unwrap();
             // without what is only in memory
             run_ok("xfs_io", ["-x", "-c", "shutdown", mounted.path().to_str().unwrap()]);
             let done = writer.join().unwrap();
@@ -240,8 +244,8 @@ fn what_a_writer_leaves_is_read_as_the_kernel_recovers_it() {
 }
 
 /// Makes, fills, renames, dresses and removes files until nothing can be written any more; how
-/// often.
-fn write_until_cut(root: &Path, rng: &mut Rng) -> u64 {
+/// often. It is told when that was done so many times.
+fn write_until_cut(root: &Path, rng: &mut Rng, (most, so_many): (u64, Sender<()>)) -> u64 {
     let mut done = 0;
     loop {
         let name = |rng: &mut Rng| {
@@ -250,7 +254,7 @@ fn write_until_cut(root: &Path, rng: &mut Rng) -> u64 {
             (directory.clone(), directory.join(format!("{n}-{}", "n".repeat(n % 220))))
         };
         let ((directory, path), (_, other)) = (name(rng), name(rng));
-        let result = match rng.below(12) {
+        let result = match rng.below(14) {
             0..5 => fs::create_dir_all(&directory).and_then(|()| {
                 let most = 1 << rng.below(17);
                 let len = rng.below(most) as usize;
@@ -267,6 +271,16 @@ fn write_until_cut(root: &Path, rng: &mut Rng) -> u64 {
                 let set = rustix::fs::lsetxattr(&path, name, &value, XattrFlags::empty());
                 set.map_err(io::Error::from)
             }
+            12 => {
+                let device = makedev(1 + rng.below(200) as u32, rng.below(1 << 18) as u32);
+                let kind = FileType::CharacterDevice;
+                mknodat(CWD, &other, kind, Mode::from(0o600), device).map_err(io::Error::from)
+            }
+            13 => File::open(&path).and_then(|from| {
+                let to = File::create(&other)?;
+                ioctl_ficlone(&to, &from)?;
+                to.write_all_at(b"its own", rng.below(1 << 16))
+            }),
             10 if rng.once_in(20) => fs::remove_dir_all(&directory),
             10 => File::open(&path).and_then(|file| file.sync_all()),
             _ => File::options()
@@ -275,6 +289,9 @@ fn write_until_cut(root: &Path, rng: &mut Rng) -> u64 {
                 .and_then(|file| file.write_all_at(b"more", rng.below(1 << 20))),
         };
         done += u64::from(result.is_ok());
+        if done == most {
+            let _ = so_many.send(());
+        }
         // how a file system answers that was shut down
         if result.is_err_and(|error| error.raw_os_error() == Some(5)) {
             return done;

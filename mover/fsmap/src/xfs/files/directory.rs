@@ -6,6 +6,7 @@ use super::extents::Extent;
 use super::inode::{Fork, Inode, format};
 use super::{Refusal, Seal, XfsFiles};
 use crate::files::{FileId, FileKind, FileName};
+use crate::xfs::log::Changing;
 use crate::{be16, be32, be64};
 
 /// Names stand before this byte of the directory.
@@ -28,6 +29,7 @@ impl XfsFiles<'_> {
         if inode.kind()? != FileKind::Directory {
             return Err(inode.wrong("it is no directory"));
         }
+        self.check_finished(inode, Changing::Content)?;
         if inode.fork(Fork::Data).format == format::LOCAL {
             let names = short(inode.local()?, self.layout.has_kinds);
             return names.ok_or_else(|| nonsense(inode));

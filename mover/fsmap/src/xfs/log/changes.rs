@@ -18,8 +18,9 @@ pub(super) type Parts = Vec<(usize, Vec<u8>)>;
 /// What the log has newer.
 #[derive(Debug, Default)]
 pub(in crate::xfs) struct Changes {
-    /// By the block's place in sectors.
-    blocks: BTreeMap<u64, BlockChange>,
+    /// By the buffer's place and length in sectors: at a place that is used anew at once there may
+    /// be two.
+    blocks: BTreeMap<(u64, u16), BlockChange>,
     pub(super) inodes: InodeChanges,
     pub(super) unfinished: Unfinished,
     /// Transactions that will be replayed.
@@ -55,23 +56,28 @@ impl Changes {
     }
 
     /// A block changes; gives how many more bytes are held then.
-    pub(super) fn change(&mut self, sector: u64, lsn: u64, parts: &Parts) -> isize {
-        let block = self.blocks.entry(sector).or_default();
-        let before = if block.grains.is_empty() { 0 } else { block.held() };
+    pub(super) fn change(&mut self, buffer: (u64, u16), lsn: u64, parts: &Parts) -> isize {
+        let mut more = 0;
+        let block = self.blocks.entry(buffer).or_insert_with(|| {
+            more = CHANGE_BYTES;
+            BlockChange::default()
+        });
         block.lsn = block.lsn.max(lsn);
         for (at, part) in parts {
             for (number, grain) in (at / GRAIN..).zip(part.chunks(GRAIN)) {
-                block.grains.insert(number, grain.to_vec());
+                if block.grains.insert(number, grain.to_vec()).is_none() {
+                    more += grain.len() + PIECE_BYTES;
+                }
             }
         }
-        block.held() - before
+        more.cast_signed()
     }
 
-    /// A block is given up: nothing that was said of it before counts. Gives how many more bytes
+    /// A buffer is given up: nothing that was said of it before counts. Gives how many more bytes
     /// are held then: none, or less.
-    pub(super) fn give_up(&mut self, sector: u64) -> isize {
-        let gone = self.blocks.remove(&sector).map_or(0, |block| block.held());
-        self.inodes.give_up(sector) - gone
+    pub(super) fn give_up(&mut self, buffer: (u64, u16), block_bytes: u64) -> isize {
+        let gone = self.blocks.remove(&buffer).map_or(0, |block| block.held());
+        self.inodes.give_up(buffer.0, buffer.1.into(), block_bytes) - gone
     }
 
     /// Puts upon a block what is newer than it is; tells whether anything was. `newest` is the
@@ -85,7 +91,9 @@ impl Changes {
     ) -> Result<bool, Refusal> {
         let mut changed = false;
         let end = sector.saturating_add((bytes.len() as u64).div_ceil(SECTOR));
-        for (place, change) in self.blocks.range(sector..end) {
+        let mut all: Vec<_> = self.blocks.range((sector, 0)..(end, 0)).collect();
+        all.sort_by_key(|(_, change)| change.lsn);
+        for ((place, _), change) in all {
             // what is on the device is from that record or a later one; numbers of it that cannot
             // be are of something else
             if *place == sector && newest >= change.lsn && newest != u64::MAX {

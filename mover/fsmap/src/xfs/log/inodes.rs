@@ -20,6 +20,11 @@ const CHANGE_BYTES: usize = 256;
 const FRESH_BYTES: usize = 96;
 /// More than a buffer of inodes has.
 const BUFFER_BYTES_MAX: u64 = 64 << 10;
+/// A buffer of inodes has this, or a block.
+const BUFFER_BYTES_MIN: u64 = 8 << 10;
+const INODE_BYTES_MIN: u64 = 256;
+/// Form of the fork of a device, which is its numbers alone.
+const OF_DEVICE: u8 = 0;
 
 mod fields {
     pub(super) const DATA: u16 = 0x2;
@@ -80,8 +85,8 @@ impl ForkChange {
 /// What is said of an inode.
 #[derive(Debug)]
 pub(super) struct InodeChange {
-    /// Of the buffer that it is in, in sectors.
-    buffer: u64,
+    /// The buffer that it is in, and how long that is, in sectors.
+    buffer: (u64, u32),
     lsn: u64,
     core: [u8; CORE_LEN],
     device: Option<u32>,
@@ -102,9 +107,11 @@ impl InodeChange {
             _ => return Err(broken()),
         };
         let (said, device) = (le16(head, 4), le32(head, at - 16));
-        let (buffer, within) = (le64(head, at), u64::from(le32(head, at + 12)));
-        let place = buffer.checked_mul(SECTOR).and_then(|place| place.checked_add(within));
-        let place = place.filter(|_| within < BUFFER_BYTES_MAX).ok_or_else(broken)?;
+        let buffer = (le64(head, at), le32(head, at + 8));
+        let within = u64::from(le32(head, at + 12));
+        let place = buffer.0.checked_mul(SECTOR).and_then(|place| place.checked_add(within));
+        let fits = within < BUFFER_BYTES_MAX && within.is_multiple_of(INODE_BYTES_MIN);
+        let place = place.filter(|_| fits).ok_or_else(broken)?;
         if core.len() < CORE_LEN {
             return Err(unusable("its log has inodes in an old form"));
         }
@@ -148,14 +155,18 @@ impl InodeChange {
             eighths => 8 * eighths,
         };
         let (data, attributes) = forks.split_at_mut_checked(data_len)?;
-        if let Some(device) = self.device {
-            data.get_mut(..4)?.copy_from_slice(&device.to_be_bytes());
-        }
         let put = |change: &Option<ForkChange>, fork, form| match change {
             Some(change) => change.put(fork, form),
             None => Some(()),
         };
-        put(&self.data, data, self.core[5])?;
+        // a fork that is known may be of the file before, and numbers of the device before
+        match (self.core[5], self.device) {
+            (OF_DEVICE, None) => {}
+            (OF_DEVICE, Some(device)) => {
+                data.get_mut(..4)?.copy_from_slice(&device.to_be_bytes());
+            }
+            (form, _) => put(&self.data, data, form)?,
+        }
         put(&self.attributes, attributes, self.core[83])
     }
 }
@@ -219,6 +230,7 @@ impl InodeChanges {
             change.attributes = change.attributes.or(old.attributes);
             change.device = change.device.or(old.device);
             change.any_owner |= old.any_owner;
+            change.lsn = change.lsn.max(old.lsn);
         }
         let more = change.held() - freed;
         self.changes.insert(place, change);
@@ -242,16 +254,19 @@ impl InodeChanges {
         FRESH_BYTES.cast_signed()
     }
 
-    /// A buffer is given up: nothing that was said of it before counts.
-    pub(super) fn give_up(&mut self, sector: u64) -> isize {
+    /// A buffer is given up: nothing that was said of it before counts. One of another length at
+    /// that place is another buffer, and one that is too short for inodes is of no chunk.
+    pub(super) fn give_up(&mut self, sector: u64, sectors: u32, block_bytes: u64) -> isize {
         let Some(start) = sector.checked_mul(SECTOR) else { return 0 };
         let end = start.saturating_add(BUFFER_BYTES_MAX);
-        let gone = self.changes.range(start..end).filter(|(_, change)| change.buffer == sector);
+        let is_it = |change: &InodeChange| change.buffer == (sector, sectors);
+        let gone = self.changes.range(start..end).filter(|(_, change)| is_it(change));
         let gone: Vec<u64> = gone.map(|(place, _)| *place).collect();
         let held =
             |place| self.changes.remove(&place).map_or(0, |change: InodeChange| change.held());
         let mut freed: isize = gone.into_iter().map(held).sum();
-        if let Some(chunk) = self.chunk(start) {
+        let has_inodes = u64::from(sectors) * SECTOR >= BUFFER_BYTES_MIN.max(block_bytes);
+        if let Some(chunk) = self.chunk(start).filter(|_| has_inodes) {
             self.fresh.remove(&chunk);
             freed += Self::fresh_held();
         }

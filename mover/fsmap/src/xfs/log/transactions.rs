@@ -40,6 +40,8 @@ mod item {
     /// Blocks are put into a file or taken out of it, an attribute is set or removed, ranges of two
     /// files are exchanged: begun, and done.
     pub(super) const BLOCKS: [u16; 2] = [0x1244, 0x1245];
+    /// Of such blocks: they are of attributes.
+    pub(super) const OF_ATTRIBUTES: u32 = 1 << 31;
     pub(super) const ATTRIBUTE: [u16; 2] = [0x1246, 0x1247];
     /// What is done to an attribute that is a name of its file: set, removed, replaced.
     pub(super) const OF_NAMES: std::ops::RangeInclusive<u32> = 4..=6;
@@ -96,8 +98,8 @@ struct Transaction {
 
 /// What is kept of an item.
 enum Logged {
-    Block(u64, Parts),
-    GivenUp(u64),
+    Block((u64, u16), Parts),
+    GivenUp((u64, u16)),
     Inode(u64, Box<InodeChange>),
     Chunk(Chunk),
     Begun(u64, Vec<(u64, Changing)>),
@@ -213,8 +215,8 @@ impl<'s> Transactions<'s> {
         for change in transaction.changes {
             self.held -= change.held();
             self.held += match change {
-                Logged::Block(sector, parts) => self.done.change(sector, lsn, &parts),
-                Logged::GivenUp(sector) => self.done.give_up(sector),
+                Logged::Block(buffer, parts) => self.done.change(buffer, lsn, &parts),
+                Logged::GivenUp(buffer) => self.done.give_up(buffer, self.superblock.block_bytes),
                 Logged::Inode(place, change) => self.done.inodes.change(place, *change),
                 Logged::Chunk(chunk) => {
                     let [block, blocks] = [chunk.block, chunk.blocks].map(u64::from);
@@ -308,7 +310,11 @@ impl Transaction {
             item::CHUNK => Logged::Chunk(Chunk::parse(pieces)?),
             kind if item::BLOCKS[0] == kind => {
                 let about = head.get(16..).unwrap_or(&[]).chunks_exact(32);
-                Logged::Begun(id, about.map(|one| (le64(one, 0), Changing::Content)).collect())
+                let what = |one: &[u8]| match le32(one, 28) & item::OF_ATTRIBUTES {
+                    0 => Changing::Content,
+                    _ => Changing::Attributes,
+                };
+                Logged::Begun(id, about.map(|one| (le64(one, 0), what(one))).collect())
             }
             kind if item::ATTRIBUTE[0] == kind => {
                 // names of the file itself are attributes that nobody is shown
@@ -336,9 +342,9 @@ impl Transaction {
 
     fn block(&self, pieces: &[Vec<u8>]) -> Result<Option<Logged>, Refusal> {
         let head = &pieces[0];
-        let (flags, sector) = (le16(head, 4), le64(head, 8));
+        let (flags, buffer) = (le16(head, 4), (le64(head, 8), le16(head, 6)));
         if flags & block::GIVEN_UP != 0 {
-            return Ok(Some(Logged::GivenUp(sector)));
+            return Ok(Some(Logged::GivenUp(buffer)));
         }
         let contents = flags >> 11;
         let counts = match self.wanted {
@@ -352,7 +358,7 @@ impl Transaction {
         if !counts {
             return Ok(None);
         }
-        Ok(Some(Logged::Block(sector, parts(head, &pieces[1..])?)))
+        Ok(Some(Logged::Block(buffer, parts(head, &pieces[1..])?)))
     }
 }
 
@@ -366,9 +372,11 @@ fn held(parts: &[(usize, Vec<u8>)]) -> isize {
 /// piece for each row of bits.
 fn parts(head: &[u8], pieces: &[Vec<u8>]) -> Result<Parts, Refusal> {
     const MAP: usize = 20;
+    /// Bits for 64 KiB, which no buffer is longer than, and a word more.
+    const WORDS_MAX: usize = 17;
     let words = le32(head, 16) as usize;
     let map = head.get(MAP..).and_then(|map| map.get(..words.checked_mul(4)?));
-    let map = map.ok_or_else(broken)?;
+    let map = map.filter(|_| words <= WORDS_MAX).ok_or_else(broken)?;
     let bits = map.len() * 8;
     let is_set = |bit: usize| bit < bits && map[bit / 8] >> (bit % 8) & 1 == 1;
     let mut parts = Vec::with_capacity(pieces.len());

@@ -134,6 +134,8 @@ fn inode(number: u32, mode: u16, said: u16, forks: &[&[u8]]) -> Vec<Vec<u8>> {
     head.extend([64_u64.to_le_bytes(), (16 | 512_u64 << 32).to_le_bytes()].concat());
     let mut core = vec![0; 176];
     core[..4].copy_from_slice(&[0x4e, 0x49, mode.to_le_bytes()[0], mode.to_le_bytes()[1]]);
+    // a fork within the inode
+    core[5] = 1;
     core[56..64].copy_from_slice(&7_u64.to_le_bytes());
     let mut all = vec![piece(number, 0, &head), piece(number, 0, &core)];
     all.extend(forks.iter().map(|fork| piece(number, 0, fork)));
@@ -205,7 +207,7 @@ fn what_was_before_a_buffer_was_given_up_is_not_replayed() {
     let superblock = superblock();
     let mut all = Transactions::new(&superblock, Wanted::Files);
     let mut given = given_up(2);
-    given[PIECE + 8] = 64;
+    (given[PIECE + 6], given[PIECE + 8]) = (16, 64);
     // in its own transaction it comes last, wherever it stands
     commit(&mut all, 1, &[chunk(1), inode(1, 1, 1, &[])]).expect("made");
     commit(&mut all, 2, &[vec![given.clone()], inode(2, 2, 1, &[])]).expect("given up");
@@ -245,6 +247,76 @@ fn forks_of_the_file_before_do_not_count() {
     assert_eq!(&bytes[176..183], b"content");
 }
 
+/// A device in the place of a file that was removed: nothing of that file's fork is in its numbers.
+#[test]
+fn numbers_of_a_device_are_its_own() {
+    let superblock = superblock();
+    let mut all = Transactions::new(&superblock, Wanted::Files);
+    commit(&mut all, 1, &[inode(1, 1, 2, &[&[7; 48]])]).expect("a file");
+    let mut after = inode(2, 2, 0x10, &[]);
+    after[0][PIECE + 24..PIECE + 28].copy_from_slice(&0x0406_0123_u32.to_le_bytes());
+    after[1][PIECE + 5] = 0;
+    commit(&mut all, 2, &[after]).expect("a device");
+    let mut bytes = on_device(1, 0);
+    assert!(all.finish().apply_inode(PLACE, &mut bytes, UUID).expect("sound").changed);
+    assert_eq!(bytes[176..180], [4, 6, 1, 0x23]);
+    // and a file in the place of a device
+    let mut all = Transactions::new(&superblock, Wanted::Files);
+    let mut before = inode(1, 1, 0x10, &[]);
+    (before[0][PIECE + 24], before[1][PIECE + 5]) = (9, 0);
+    commit(&mut all, 1, &[before]).expect("a device");
+    commit(&mut all, 2, &[inode(2, 2, 2, &[b"content"])]).expect("a file");
+    let mut bytes = on_device(1, 0);
+    assert!(all.finish().apply_inode(PLACE, &mut bytes, UUID).expect("sound").changed);
+    assert_eq!(&bytes[176..183], b"content");
+}
+
+/// Room that is used anew at once: the buffer that is given up is as long as the other one is not.
+#[test]
+fn a_buffer_of_another_length_is_another_one() {
+    let superblock = superblock();
+    for wanted in [Wanted::Map, Wanted::Files] {
+        let mut all = Transactions::new(&superblock, wanted);
+        let mut given = given_up(1);
+        (given[PIECE + 6], given[PIECE + 8]) = (32, 8);
+        commit(&mut all, 1, &[vec![given], block(1, item::CHANGED_BLOCK, 4)]).expect("one");
+        let mut bytes = vec![0; 64 << 10];
+        assert!(all.finish().apply(8, &mut bytes, 0).expect("sound"));
+        assert_eq!(bytes, [7; 64 << 10]);
+    }
+}
+
+/// A block that was written between two changes of it gets both: the earlier one is in it already.
+#[test]
+fn a_block_between_two_changes_is_as_the_later_one_left_it() {
+    let superblock = superblock();
+    let grain = |number: u32, at: usize, fill: u8| {
+        let mut all = block(number, item::CHANGED_BLOCK, 4);
+        all[0][PIECE + 20..PIECE + 84].fill(0);
+        all[0][PIECE + 20 + at / 8] = 1 << (at % 8);
+        all[1] = piece(number, 0, &[fill; 128]);
+        all
+    };
+    for newest in [0, 4, 6, 8, 9, u64::MAX] {
+        let mut all = map(&superblock);
+        commit(&mut all, 4, &[grain(4, 0, 1), grain(4, 9, 1)]).expect("one");
+        commit(&mut all, 8, &[grain(8, 9, 2)]).expect("another");
+        // the order of commits need not be that of numbers
+        commit(&mut all, 6, &[grain(6, 3, 3)]).expect("a third");
+        let mut bytes = vec![0; 64 << 10];
+        // as it was when it was written
+        if (4..u64::MAX).contains(&newest) {
+            bytes[..128].fill(1);
+            bytes[9 * 128..10 * 128].fill(1);
+        }
+        let changed = all.finish().apply(8, &mut bytes, newest).expect("sound");
+        assert_eq!(changed, newest < 8 || newest == u64::MAX, "{newest}");
+        if changed {
+            assert_eq!([bytes[0], bytes[3 * 128], bytes[9 * 128]], [1, 3, 2], "{newest}");
+        }
+    }
+}
+
 #[test]
 fn a_root_of_a_tree_is_told_as_an_inode_has_it() {
     let superblock = superblock();
@@ -274,6 +346,7 @@ fn files_of_which_a_change_is_half_done_are_known() {
     let items = [
         begun(item::BLOCKS, 1, &[10, 0, 0, 0]),
         begun(item::BLOCKS, 2, &[11, 0, 0, 0]),
+        begun(item::BLOCKS, 7, &[17, 0, 0, 1 << 63]),
         begun(item::ATTRIBUTE, 3, &[12, 1]),
         begun(item::ATTRIBUTE, 4, &[13, 4]),
         begun(item::EXCHANGE, 5, &[14, 15]),
@@ -293,6 +366,7 @@ fn files_of_which_a_change_is_half_done_are_known() {
         (14, Changing::Attributes),
         (15, Changing::Content),
         (15, Changing::Attributes),
+        (17, Changing::Attributes),
     ];
     assert_eq!(found.collect::<Vec<_>>(), wanted);
 }
