@@ -8,7 +8,7 @@
 //! Names are bytes, and any may stand there: whoever writes them somewhere looks at them first,
 //! [`is_plain`].
 
-use super::{ReadAt, Refusal, ext4, signatures};
+use super::{ReadAt, Refusal, ext4, signatures, xfs};
 use std::ops::Range;
 
 /// Of a file system, whichever it is.
@@ -149,10 +149,13 @@ pub trait Files {
 ///
 /// There is none whose files can be read here: the refusal names it, where it is known.
 pub fn open<'a>(volume: &'a dyn ReadAt, volume_bytes: u64) -> Result<Box<dyn Files + 'a>, Refusal> {
-    match ext4::files(volume, volume_bytes) {
-        Err(Refusal::Unknown) => Err(named(volume, volume_bytes)),
-        found => found,
+    for files in [ext4::files, xfs::files] {
+        match files(volume, volume_bytes) {
+            Err(Refusal::Unknown) => {}
+            found => return found,
+        }
     }
+    Err(named(volume, volume_bytes))
 }
 
 /// What else a volume is, if that is known.
@@ -170,7 +173,7 @@ fn named(volume: &dyn ReadAt, volume_bytes: u64) -> Refusal {
             Some(what) => Refusal::Unusable {
                 kind: "files",
                 why: format!(
-                    "the volume has {what}, and only those of ext2, ext3 and ext4 can be read"
+                    "the volume has {what}, and only those of ext2, ext3, ext4 and XFS can be read"
                 ),
             },
         },

@@ -11,11 +11,13 @@
 //! Free blocks, the longest extent and, after an unmount, the sum of all must be what headers and
 //! superblock say.
 
+mod files;
 mod log;
 mod superblock;
 
 use super::{Limits, Map, ReadAt, Refusal, UsedSpace, be16, be32, be64, crc32c, field, le32, read};
-use log::Changes;
+pub(super) use files::files;
+use log::{Changes, Wanted};
 use superblock::Superblock;
 
 const KIND: &str = "xfs";
@@ -40,9 +42,9 @@ pub(super) fn used_space(
     limits: Limits,
 ) -> Result<UsedSpace, Refusal> {
     let superblock = Superblock::read(volume, volume_bytes)?;
-    let changes = log::read_log(volume, &superblock)?;
+    let changes = log::read_log(volume, &superblock, Wanted::Map)?;
+    check_replayed_superblock(volume, &superblock, &changes)?;
     let fs = Xfs { volume, superblock, changes };
-    fs.check_replayed_superblock()?;
     let mut map = Map::new(KIND, volume_bytes, limits);
     let mut free = Free { map: &mut map, used_from: 0, blocks: 0 };
     let mut counted = 0_u64;
@@ -100,18 +102,21 @@ struct Group {
     longest: u32,
 }
 
-impl Xfs<'_> {
-    /// The log may have a newer superblock: of one that was grown, say.
-    fn check_replayed_superblock(&self) -> Result<(), Refusal> {
-        let len = self.superblock.sector_len();
-        let mut bytes = read(self.volume, 0, len)?;
-        let newest = self.superblock.newest(&bytes);
-        if !self.changes.apply(0, &mut bytes, newest)? {
-            return Ok(());
-        }
-        self.superblock.check_same(&bytes)
+/// The log may have a newer superblock: of one that was grown, say.
+fn check_replayed_superblock(
+    volume: &dyn ReadAt,
+    superblock: &Superblock,
+    changes: &Changes,
+) -> Result<(), Refusal> {
+    let mut bytes = read(volume, 0, superblock.sector_len())?;
+    let newest = superblock.newest(&bytes);
+    if !changes.apply(0, &mut bytes, newest)? {
+        return Ok(());
     }
+    superblock.check_same(&bytes)
+}
 
+impl Xfs<'_> {
     /// A block as it is once the log is replayed, that carries what it must.
     fn block(&self, at: u64, len: usize, form: &Form, what: &str) -> Result<Vec<u8>, Refusal> {
         let mut bytes = read(self.volume, at, len)?;

@@ -1,5 +1,7 @@
 //! A tree with a bit of everything, and what is seen of one.
 
+use mover_fsmap::ReadAt;
+use mover_fsmap::files::{FileKind, Piece, open, read_content};
 use rustix::fs::{AtFlags, FileType, Mode, Timespec, Timestamps, XattrFlags};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -13,14 +15,14 @@ use tests::{Rng, run_ok};
 /// Of the tree, and so of each file system.
 const SEED: u64 = 0xf11e5;
 
-fn random(rng: &mut Rng, len: usize) -> Vec<u8> {
+pub(crate) fn random(rng: &mut Rng, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len.next_multiple_of(8)];
     bytes.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&rng.next_u64().to_le_bytes()));
     bytes.truncate(len);
     bytes
 }
 
-fn attribute(path: &Path, name: &str, value: &[u8]) {
+pub(crate) fn attribute(path: &Path, name: &str, value: &[u8]) {
     rustix::fs::lsetxattr(path, name, value, XattrFlags::empty())
         .unwrap_or_else(|e| panic!("{name} of {}: {e}", path.display()));
 }
@@ -49,6 +51,11 @@ pub(crate) fn fill(root: &Path, kind: &str) {
     people(root, &mut rng, kind);
     run_ok("sync", ["-f", root.to_str().unwrap()]);
     late(root, &mut rng);
+}
+
+/// Whether a file system has more than its forebears had: times, attributes, reserved blocks.
+fn is_wide(kind: &str) -> bool {
+    matches!(kind, "ext4" | "xfs")
 }
 
 fn names(root: &Path) {
@@ -86,7 +93,7 @@ fn holes(root: &Path, rng: &mut Rng, kind: &str) {
         file.seek(SeekFrom::Start(n * 2 * 4096)).unwrap();
         file.write_all(&random(rng, 100)).unwrap();
     }
-    if kind == "ext4" {
+    if is_wide(kind) {
         // reserved, and only written in the middle
         let path = directory.join("reserved");
         run_ok("fallocate", ["--length", "4MiB", path.to_str().unwrap()]);
@@ -152,7 +159,7 @@ fn people(root: &Path, rng: &mut Rng, kind: &str) {
     // in a block of their own
     attribute(&file("larger", 0o600, 1), "user.larger", &random(rng, 700));
     attribute(&dressed, "system.posix_acl_access", &access_list());
-    if kind == "ext4" {
+    if is_wide(kind) {
         // only with room for it, see `large-attributes`
         let path = file("largest", 0o600, 1);
         let value = random(rng, 20_000);
@@ -162,7 +169,7 @@ fn people(root: &Path, rng: &mut Rng, kind: &str) {
         [("before", -100_000, 999_999_999), ("late", 5_000_000_000, 1), ("now", 1_700_000_000, 5)]
     {
         // 128 bytes of an inode have no room for more than 31 bits
-        let seconds = if kind == "ext4" { seconds } else { seconds.clamp(-1 << 31, (1 << 31) - 1) };
+        let seconds = if is_wide(kind) { seconds } else { seconds.clamp(-1 << 31, (1 << 31) - 1) };
         let time = Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
         let times = Timestamps { last_access: time, last_modification: time };
         let path = file(name, 0o644, 1);
@@ -227,10 +234,10 @@ pub(crate) struct Entry {
     size: u64,
     modified: (i64, i64),
     /// Of what is no directory.
-    links: u64,
+    pub(crate) links: u64,
     device: u64,
     pub(crate) content: Vec<u8>,
-    attributes: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub(crate) attributes: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 /// All below a directory, by their paths.
@@ -277,6 +284,78 @@ pub(crate) fn entries(root: &Path) -> BTreeMap<Vec<u8>, Entry> {
     all
 }
 
+/// The same, as this program reads it from the bytes of a file system.
+pub(crate) fn read(volume: &dyn ReadAt, bytes: u64) -> BTreeMap<Vec<u8>, Entry> {
+    let files = open(volume, bytes).unwrap_or_else(|refusal| panic!("{refusal}"));
+    let mut all = BTreeMap::new();
+    let mut left = vec![(Vec::new(), files.root())];
+    while let Some((path, directory)) = left.pop() {
+        for entry in files.names(directory).unwrap() {
+            let name = match path.is_empty() {
+                true => entry.name,
+                false => [&path, &b"/"[..], &entry.name].concat(),
+            };
+            let about = |why: mover_fsmap::Refusal| -> ! {
+                panic!("{}: {why}", String::from_utf8_lossy(&name))
+            };
+            let node = files.node(entry.id).unwrap_or_else(|why| about(why));
+            let mut device = 0;
+            let (kind, content) = match node.kind {
+                FileKind::File => {
+                    let pieces = files.content(entry.id).unwrap_or_else(|why| about(why));
+                    ('f', read_summary(volume, &pieces, node.size_bytes))
+                }
+                FileKind::Directory => {
+                    left.push((name.clone(), entry.id));
+                    ('d', Vec::new())
+                }
+                FileKind::Symlink => ('l', files.target(entry.id).unwrap_or_else(|why| about(why))),
+                FileKind::Fifo => ('p', Vec::new()),
+                FileKind::Socket => ('s', Vec::new()),
+                FileKind::Characters(major, minor) => {
+                    device = rustix::fs::makedev(major, minor);
+                    ('c', Vec::new())
+                }
+                FileKind::Blocks(major, minor) => {
+                    device = rustix::fs::makedev(major, minor);
+                    ('b', Vec::new())
+                }
+            };
+            let attributes = files.attributes(entry.id).unwrap_or_else(|why| about(why));
+            let is_directory = kind == 'd';
+            let entry = Entry {
+                kind,
+                mode: node.mode,
+                owner: (node.uid, node.gid),
+                size: if is_directory { 0 } else { node.size_bytes },
+                modified: (node.modified.seconds, node.modified.nanoseconds.into()),
+                links: if is_directory { 0 } else { node.links.into() },
+                device,
+                content,
+                attributes: attributes.into_iter().map(|one| (one.name, one.value)).collect(),
+            };
+            assert!(all.insert(name, entry).is_none(), "a name is there once");
+        }
+    }
+    all
+}
+
+fn read_summary(volume: &dyn ReadAt, pieces: &[Piece], len: u64) -> Vec<u8> {
+    let (mut hash, mut whole) = (blake3::Hasher::new(), Vec::new());
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < len {
+        let part = &mut buffer[..(len - at).min(1 << 20) as usize];
+        read_content(volume, pieces, at, part).unwrap();
+        hash.update(part);
+        if len < 256 {
+            whole.extend_from_slice(part);
+        }
+        at += part.len() as u64;
+    }
+    if len < 256 { whole } else { hash.finalize().as_bytes().to_vec() }
+}
+
 /// Long content by its hash.
 fn summary(path: &Path, len: u64) -> Vec<u8> {
     if len < 256 {
@@ -289,9 +368,11 @@ fn summary(path: &Path, len: u64) -> Vec<u8> {
 }
 
 fn attributes(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let mut names = vec![0; 4096];
+    let mut names = vec![0; 1 << 16];
     let len = rustix::fs::llistxattr(path, &mut names[..]).unwrap();
-    let names = names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    // XFS shows access lists twice
+    let is_one = |name: &&[u8]| !name.is_empty() && !name.starts_with(b"trusted.SGI_ACL_");
+    let names = names[..len].split(|byte| *byte == 0).filter(is_one);
     names
         .map(|name| {
             let mut value = vec![0; 1 << 16];

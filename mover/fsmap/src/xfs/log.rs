@@ -3,20 +3,30 @@
 //! A ring of blocks of 512 bytes. Each begins with the number of the round that it was written in,
 //! so the head is where the round before goes on; what stood there is kept in the header of the
 //! record. The last record says where the tail is. When it is an unmount record, there is nothing
-//! to replay. Else all records from tail to head are read, and what their committed transactions
-//! changed of the blocks that a map depends on is remembered.
+//! to replay. Else all records from tail to head are read, and remembered is what their committed
+//! transactions changed of the blocks that a map depends on, or of blocks and inodes that files do.
+//!
+//! | file | |
+//! |---|---|
+//! | `transactions` | records into transactions, and these into items |
+//! | `inodes` | items of inodes, and of chunks of them that are made |
+//! | `changes` | the result: blocks, inodes, and files of which a change is half done |
 //!
 //! Records are written side by side, so before the head of a crash there may be holes, and torn
 //! ones: as the kernel does, the first of them is where the log ends. Only within what can be under
 //! way at once: anything else is refused.
 
+mod changes;
+mod inodes;
 mod transactions;
 
 use super::superblock::Superblock;
 use super::unusable;
 use crate::{ReadAt, Refusal, be32, be64, crc32c, field, le32, read};
-pub(super) use transactions::Changes;
+pub(super) use changes::{Changes, Changing};
+pub(super) use inodes::Replayed;
 use transactions::Transactions;
+pub(super) use transactions::Wanted;
 
 const BLOCK: u64 = 512;
 const BLOCK_LEN: usize = 512;
@@ -34,7 +44,11 @@ const LITTLE_ENDIAN: u32 = 1;
 const UNMOUNT: u8 = 0x20;
 
 /// Reads it.
-pub(super) fn read_log(volume: &dyn ReadAt, superblock: &Superblock) -> Result<Changes, Refusal> {
+pub(super) fn read_log(
+    volume: &dyn ReadAt,
+    superblock: &Superblock,
+    wanted: Wanted,
+) -> Result<Changes, Refusal> {
     let blocks = superblock.log_blocks();
     let log = Log {
         volume,
@@ -52,7 +66,7 @@ pub(super) fn read_log(volume: &dyn ReadAt, superblock: &Superblock) -> Result<C
         if !superblock.has_checksums {
             return Err(unusable("it was not unmounted, and its log has no checksums"));
         }
-        let mut transactions = Transactions::default();
+        let mut transactions = Transactions::new(superblock, wanted);
         match log.read_records(&last, &head, &mut transactions)? {
             None => return Ok(transactions.finish()),
             Some(torn)
@@ -277,7 +291,7 @@ impl Log<'_> {
         &self,
         last: &Record,
         head: &Head,
-        transactions: &mut Transactions,
+        transactions: &mut Transactions<'_>,
     ) -> Result<Option<u64>, Refusal> {
         let tail = be64(&last.header, 24);
         let mut at = tail & 0xffff_ffff;

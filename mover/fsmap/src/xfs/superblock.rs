@@ -15,25 +15,73 @@ mod version {
     pub(super) const NUMBER: u16 = 0xf;
     /// ATTR, NLINK, QUOTA, ALIGN, DALIGN, LOGV2, SECTOR, EXTFLG, DIRV2, BORG, MOREBITS; not SHARED.
     pub(super) const KNOWN: u16 = 0xfdf0;
+    pub(super) const DIRECTORIES_2: u16 = 0x2000;
     pub(super) const MORE: u16 = 0x8000;
 }
 
 mod features2 {
     pub(super) const LAZY_COUNTERS: u32 = 0x2;
-    /// And ATTR2, PROJID32, CRC, FTYPE.
-    pub(super) const KNOWN: u32 = LAZY_COUNTERS | 0x388;
+    pub(super) const KINDS: u32 = 0x200;
+    /// And ATTR2, PROJID32, CRC.
+    pub(super) const KNOWN: u32 = LAZY_COUNTERS | KINDS | 0x188;
 }
 
 /// FINOBT, RMAPBT, REFLINK, INOBTCOUNT.
 const RO_COMPAT_KNOWN: u32 = 0xf;
 mod incompat {
+    pub(super) const KINDS: u32 = 0x1;
     pub(super) const META_UUID: u32 = 0x4;
     pub(super) const NEEDS_REPAIR: u32 = 0x10;
-    /// And FTYPE, SPINODES, BIGTIME, NREXT64, EXCHRANGE, PARENT.
-    pub(super) const KNOWN: u32 = META_UUID | 0xeb;
+    /// And SPINODES, BIGTIME, NREXT64, EXCHRANGE, PARENT.
+    pub(super) const KNOWN: u32 = KINDS | META_UUID | 0xea;
 }
 /// XATTRS: only says that there may be intents of one more kind.
 const LOG_INCOMPAT_KNOWN: u32 = 1;
+
+/// Where files are, and how their names are kept.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout {
+    /// The directory that all others are below.
+    pub(super) root: u64,
+    pub(super) inode_len: usize,
+    /// Of the number of an inode: which it is in its block.
+    pub(super) inode_bits: u32,
+    /// Of the number of a block: which it is in its group.
+    pub(super) group_bits: u32,
+    /// Blocks that a block of a directory is made of.
+    pub(super) directory_blocks: u64,
+    /// A name has the kind of its file beside it.
+    pub(super) has_kinds: bool,
+}
+
+impl Layout {
+    fn of(bytes: &[u8], has_checksums: bool) -> Option<Self> {
+        let [block_bits, inode_bits, per_block_bits, group_bits] =
+            [120, 122, 123, 124].map(|at: usize| u32::from(bytes[at]));
+        let inode_len = usize::from(be16(bytes, 104));
+        let directory_bits = u32::from(bytes[192]);
+        let least = if has_checksums { 512 } else { 256 };
+        let fits = (least..=2048).contains(&inode_len)
+            && 1_usize.checked_shl(inode_bits) == Some(inode_len)
+            && inode_bits.checked_add(per_block_bits) == Some(block_bits)
+            && block_bits + directory_bits <= 16
+            && (1..=32).contains(&group_bits)
+            && be16(bytes, 100) & version::DIRECTORIES_2 != 0;
+        let more = be16(bytes, 100) & version::MORE != 0;
+        let has_kinds = match has_checksums {
+            true => be32(bytes, 216) & incompat::KINDS != 0,
+            false => more && be32(bytes, 200) & features2::KINDS != 0,
+        };
+        fits.then(|| Self {
+            root: be64(bytes, 56),
+            inode_len,
+            inode_bits: per_block_bits,
+            group_bits,
+            directory_blocks: 1 << directory_bits,
+            has_kinds,
+        })
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Superblock {
@@ -50,6 +98,8 @@ pub(super) struct Superblock {
     group_blocks: u32,
     blocks: u64,
     log: Range<u64>,
+    /// `None` where it makes no sense: a map needs none of it.
+    layout: Option<Layout>,
     /// All that must not change in the log.
     fixed: Vec<u8>,
 }
@@ -88,6 +138,7 @@ impl Superblock {
             group_blocks: be32(&bytes, 84),
             blocks: be64(&bytes, 8),
             log,
+            layout: Layout::of(&bytes, has_checksums),
             fixed: fixed(&bytes),
         };
         superblock.check(&bytes, volume_bytes)?;
@@ -132,6 +183,23 @@ impl Superblock {
     /// The number of the last change to it that is on the device.
     pub(super) fn newest(&self, bytes: &[u8]) -> u64 {
         if self.has_checksums { be64(bytes, LSN) } else { 0 }
+    }
+
+    /// For who reads files.
+    pub(super) fn layout(&self) -> Result<Layout, Refusal> {
+        let nonsense = || unusable("the sizes of its inodes or directories make no sense");
+        self.layout.ok_or_else(nonsense)
+    }
+
+    /// The first of a row of blocks, counted over all groups, of which none is in another group.
+    pub(super) fn linear(&self, group: u64, block: u64, len: u64) -> Option<u64> {
+        let group = u32::try_from(group).ok().filter(|group| *group < self.groups)?;
+        let end = block.checked_add(len)?;
+        (end <= u64::from(self.group_len(group))).then(|| self.group_start(group) + block)
+    }
+
+    pub(super) fn blocks(&self) -> u64 {
+        self.blocks
     }
 
     pub(super) fn block_len(&self) -> usize {
@@ -181,9 +249,9 @@ fn log_blocks(bytes: &[u8]) -> Option<Range<u64>> {
 }
 
 /// Sizes, places and features: everything before the counters but names, and what stands behind
-/// them that a map depends on.
+/// them that a map or a file depends on.
 fn fixed(bytes: &[u8]) -> Vec<u8> {
-    let parts = [0..32, 48..56, 80..100, 102..104, 120..125, 208..220];
+    let parts = [0..32, 48..64, 80..100, 102..108, 120..125, 192..193, 208..220];
     parts.into_iter().flat_map(|part| bytes[part].iter().copied()).collect()
 }
 

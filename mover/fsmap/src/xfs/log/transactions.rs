@@ -1,18 +1,21 @@
 //! Transactions of the log: what they changed, block by block.
 //!
 //! A record is a row of pieces, each with the number of its transaction. The pieces of a
-//! transaction are its items: a head that says how many pieces follow, and these. Of all items only
-//! changed blocks count that a map depends on, and blocks that were given up, whose changes before
-//! that are never replayed. What has no commit was never finished.
+//! transaction are its items: a head that says how many pieces follow, and these. Of a map only
+//! changed blocks count that it depends on; of files, changed inodes, chunks of inodes that are
+//! made, and intents too. What was said of a block before it was given up is never replayed. What
+//! has no commit was never finished.
+//!
+//! Within a transaction chunks are made first, and blocks are given up last, as a mount does it.
 
+use super::changes::{CHANGE_BYTES, Changes, Changing, GRAIN, PIECE_BYTES, Parts, Unfinished};
+use super::inodes::{Chunk, InodeChange, InodeChanges};
 use super::unusable;
+use crate::xfs::superblock::Superblock;
 use crate::{Refusal, field, le16, le32, le64};
 use std::collections::HashMap;
 use std::mem::take;
 
-/// What is kept of a change, and of a piece, besides its bytes.
-const CHANGE_BYTES: usize = 64;
-const PIECE_BYTES: usize = 48;
 const PIECE: usize = 12;
 const CLIENTS: [u8; 2] = [0x69, 0xaa];
 /// Of a transaction, before its items.
@@ -30,89 +33,99 @@ mod flag {
 
 /// From intents to free extents up to exchanges of files' ranges.
 const ITEMS_KNOWN: std::ops::RangeInclusive<u16> = 0x1236..=0x1249;
-const CHANGED_BLOCK: u16 = 0x123c;
-const GIVEN_UP: u16 = 2;
-/// Contents of blocks that a map depends on: any tree, the header of a group, the superblock.
-const CONTENTS: [u16; 3] = [4, 5, 18];
-/// What is changed is told in pieces of this size.
-const GRAIN: usize = 128;
-
+mod item {
+    pub(super) const INODE: u16 = 0x123b;
+    pub(super) const CHANGED_BLOCK: u16 = 0x123c;
+    pub(super) const CHUNK: u16 = 0x123f;
+    /// Blocks are put into a file or taken out of it, an attribute is set or removed, ranges of two
+    /// files are exchanged: begun, and done.
+    pub(super) const BLOCKS: [u16; 2] = [0x1244, 0x1245];
+    /// Of such blocks: they are of attributes.
+    pub(super) const OF_ATTRIBUTES: u32 = 1 << 31;
+    pub(super) const ATTRIBUTE: [u16; 2] = [0x1246, 0x1247];
+    /// What is done to an attribute that is a name of its file: set, removed, replaced.
+    pub(super) const OF_NAMES: std::ops::RangeInclusive<u32> = 4..=6;
+    pub(super) const EXCHANGE: [u16; 2] = [0x1248, 0x1249];
+}
+/// Of a changed block.
+mod block {
+    /// It has inodes: of these the items of inodes say more.
+    pub(super) const INODES: u16 = 1;
+    pub(super) const GIVEN_UP: u16 = 2;
+    /// Quotas, which no map and no file depends on.
+    pub(super) const QUOTAS: u16 = 0x1c;
+    /// Contents that a map depends on: any tree, the header of a group, the superblock.
+    pub(super) const OF_MAP: [u16; 3] = [4, 5, 18];
+    /// Contents that files do: trees, paths of links, names, attributes, the superblock.
+    pub(super) const OF_FILES: [u16; 8] = [4, 9, 10, 11, 15, 16, 17, 18];
+    /// Inodes.
+    pub(super) const DINODE: u16 = 8;
+}
 /// What is remembered, at most: a checkpoint is an eighth of a log, of which trees are a small
 /// part.
 const BYTES_MAX: isize = 64 << 20;
+/// The same with all that files depend on.
+const FILES_BYTES_MAX: isize = 256 << 20;
 const OPEN_MAX: usize = 1 << 12;
 
-/// What is changed of a block: from which byte on, and to what.
-type Parts = Vec<(usize, Vec<u8>)>;
-
-/// What the log has newer, by the block's place in sectors.
-#[derive(Debug, Default)]
-pub(in crate::xfs) struct Changes {
-    blocks: HashMap<u64, Vec<Change>>,
-    /// Transactions that will be replayed.
-    pub(in crate::xfs) transactions: u64,
-    dirty: bool,
-}
-
-#[derive(Debug)]
-struct Change {
-    /// Number of the record where its transaction begins; not descending.
-    lsn: u64,
-    parts: Parts,
-}
-
-impl Changes {
-    pub(super) fn clean() -> Self {
-        Self::default()
-    }
-
-    /// The file system was unmounted.
-    pub(in crate::xfs) fn is_clean(&self) -> bool {
-        !self.dirty
-    }
-
-    /// Puts upon a block what is newer than it is; tells whether anything was.
-    pub(in crate::xfs) fn apply(
-        &self,
-        sector: u64,
-        bytes: &mut [u8],
-        newest: u64,
-    ) -> Result<bool, Refusal> {
-        let mut changed = false;
-        for change in self.blocks.get(&sector).into_iter().flatten() {
-            // what is on the device is from that record or a later one; numbers of it that cannot
-            // be are of something else
-            if newest >= change.lsn && newest != u64::MAX {
-                continue;
-            }
-            for (at, part) in &change.parts {
-                let place = bytes.get_mut(*at..).and_then(|rest| rest.get_mut(..part.len()));
-                let outside = || unusable("its log changes bytes behind a block's end");
-                place.ok_or_else(outside)?.copy_from_slice(part);
-            }
-            changed = true;
-        }
-        Ok(changed)
-    }
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::xfs) enum Wanted {
+    /// A map: free extents.
+    Map,
+    /// All that files depend on.
+    Files,
 }
 
 /// Reads records, one after the other.
-#[derive(Default)]
-pub(super) struct Transactions {
+pub(super) struct Transactions<'s> {
+    superblock: &'s Superblock,
+    wanted: Wanted,
     open: HashMap<u32, Transaction>,
     done: Changes,
     /// Bytes.
     held: isize,
 }
 
-#[derive(Default)]
 struct Transaction {
+    wanted: Wanted,
     lsn: u64,
     header: Vec<u8>,
     /// The last one, which may not be whole.
     item: Item,
-    /// By the block's place; none where it was given up.
-    changes: Vec<(u64, Option<Parts>)>,
+    changes: Vec<Logged>,
+}
+
+/// What is kept of an item.
+enum Logged {
+    Block((u64, u16), Parts),
+    GivenUp((u64, u16)),
+    Inode(u64, Box<InodeChange>),
+    Chunk(Chunk),
+    Begun(u64, Vec<(u64, Changing)>),
+    Ended(u64),
+}
+
+impl Logged {
+    /// Bytes that it holds.
+    fn held(&self) -> isize {
+        match self {
+            Self::Block(_, parts) => held(parts),
+            Self::GivenUp(_) | Self::Ended(_) => held(&[]),
+            Self::Inode(_, change) => change.held(),
+            Self::Chunk(_) => InodeChanges::fresh_held(),
+            Self::Begun(_, about) => Unfinished::held(about),
+        }
+    }
+
+    /// Chunks are made first and what is begun is begun first; what ends and is given up, last.
+    fn order(&self) -> u8 {
+        match self {
+            Self::Chunk(_) | Self::Begun(..) => 0,
+            Self::Block(..) | Self::Inode(..) => 1,
+            Self::GivenUp(_) | Self::Ended(_) => 2,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -127,11 +140,23 @@ impl Item {
     }
 }
 
-fn broken() -> Refusal {
+pub(super) fn broken() -> Refusal {
     unusable("a transaction in its log does not fit together")
 }
 
-impl Transactions {
+impl<'s> Transactions<'s> {
+    pub(super) fn new(superblock: &'s Superblock, wanted: Wanted) -> Self {
+        let (open, done) = Default::default();
+        Self { superblock, wanted, open, done, held: 0 }
+    }
+
+    fn bytes_max(&self) -> isize {
+        match self.wanted {
+            Wanted::Map => BYTES_MAX,
+            Wanted::Files => FILES_BYTES_MAX,
+        }
+    }
+
     /// The data of a record that has a number of pieces.
     pub(super) fn record(&mut self, lsn: u64, pieces: u32, data: &[u8]) -> Result<(), Refusal> {
         let mut rest = data;
@@ -153,7 +178,7 @@ impl Transactions {
     fn piece(&mut self, lsn: u64, number: u32, flags: u8, piece: &[u8]) -> Result<(), Refusal> {
         let is_start = flags & flag::START != 0;
         if is_start {
-            let transaction = Transaction { lsn, ..Transaction::default() };
+            let transaction = Transaction::new(self.wanted, lsn);
             if self.open.len() == OPEN_MAX || self.open.insert(number, transaction).is_some() {
                 return Err(broken());
             }
@@ -169,7 +194,7 @@ impl Transactions {
         if flags & flag::COMMIT != 0 {
             self.held += transaction.close_item()?;
             if let Some(transaction) = self.open.remove(&number) {
-                self.commit(transaction);
+                self.commit(transaction)?;
             }
             return Ok(());
         }
@@ -177,35 +202,47 @@ impl Transactions {
             return Ok(());
         }
         self.held += transaction.add(piece, went_on)?;
-        if self.held > BYTES_MAX {
+        if self.held > self.bytes_max() {
             return Err(unusable("its log changes too much"));
         }
         Ok(())
     }
 
-    fn commit(&mut self, transaction: Transaction) {
+    fn commit(&mut self, mut transaction: Transaction) -> Result<(), Refusal> {
         let lsn = transaction.lsn;
         self.held -= transaction.header.len().cast_signed();
-        for (sector, parts) in transaction.changes {
-            match parts {
-                Some(parts) => {
-                    self.done.blocks.entry(sector).or_default().push(Change { lsn, parts });
+        transaction.changes.sort_by_key(Logged::order);
+        for change in transaction.changes {
+            self.held -= change.held();
+            self.held += match change {
+                Logged::Block(buffer, parts) => self.done.change(buffer, lsn, &parts),
+                Logged::GivenUp(buffer) => self.done.give_up(buffer, self.superblock.block_bytes),
+                Logged::Inode(place, change) => self.done.inodes.change(place, *change),
+                Logged::Chunk(chunk) => {
+                    let [block, blocks] = [chunk.block, chunk.blocks].map(u64::from);
+                    let start = self.superblock.linear(chunk.group.into(), block, blocks);
+                    let start = start.ok_or_else(broken)? * self.superblock.block_bytes;
+                    self.done.inodes.make(&(start..start + blocks * self.superblock.block_bytes))
                 }
-                None => {
-                    let gone = self.done.blocks.remove(&sector).unwrap_or_default();
-                    self.held -= held(&[]) + gone.iter().map(|c| held(&c.parts)).sum::<isize>();
-                }
-            }
+                Logged::Begun(id, about) => self.done.unfinished.begin(id, about),
+                Logged::Ended(id) => self.done.unfinished.end(id),
+            };
         }
         self.done.transactions += 1;
+        Ok(())
     }
 
     pub(super) fn finish(self) -> Changes {
-        Changes { dirty: true, ..self.done }
+        self.done.finished()
     }
 }
 
 impl Transaction {
+    fn new(wanted: Wanted, lsn: u64) -> Self {
+        let (header, item, changes) = Default::default();
+        Self { wanted, lsn, header, item, changes }
+    }
+
     /// Adds a piece; gives how many more bytes are held then.
     fn add(&mut self, piece: &[u8], went_on: bool) -> Result<isize, Refusal> {
         let bytes = piece.len().cast_signed();
@@ -249,21 +286,79 @@ impl Transaction {
         if !ITEMS_KNOWN.contains(&kind) {
             return Err(unusable(format!("its log has items of an unknown kind, {kind:#x}")));
         }
-        if kind != CHANGED_BLOCK {
-            return Ok(-dropped);
-        }
-        let (flags, sector) = (le16(head, 4), le64(head, 8));
-        if flags & GIVEN_UP != 0 {
-            self.changes.push((sector, None));
-            return Ok(held(&[]) - dropped);
-        }
-        if !CONTENTS.contains(&(flags >> 11)) {
-            return Ok(-dropped);
-        }
-        let parts = parts(head, &item.pieces[1..])?;
-        let kept = held(&parts);
-        self.changes.push((sector, Some(parts)));
+        let Some(logged) = self.logged(kind, &item.pieces)? else { return Ok(-dropped) };
+        let kept = logged.held();
+        self.changes.push(logged);
         Ok(kept - dropped)
+    }
+
+    /// What counts of an item.
+    fn logged(&self, kind: u16, pieces: &[Vec<u8>]) -> Result<Option<Logged>, Refusal> {
+        let head = &pieces[0];
+        if kind == item::CHANGED_BLOCK {
+            return self.block(pieces);
+        }
+        if self.wanted == Wanted::Map {
+            return Ok(None);
+        }
+        let id = le64(head, 8);
+        Ok(Some(match kind {
+            item::INODE => {
+                let (place, change) = InodeChange::parse(pieces, self.lsn)?;
+                Logged::Inode(place, Box::new(change))
+            }
+            item::CHUNK => Logged::Chunk(Chunk::parse(pieces)?),
+            kind if item::BLOCKS[0] == kind => {
+                let about = head.get(16..).unwrap_or(&[]).chunks_exact(32);
+                let what = |one: &[u8]| match le32(one, 28) & item::OF_ATTRIBUTES {
+                    0 => Changing::Content,
+                    _ => Changing::Attributes,
+                };
+                Logged::Begun(id, about.map(|one| (le64(one, 0), what(one))).collect())
+            }
+            kind if item::ATTRIBUTE[0] == kind => {
+                // names of the file itself are attributes that nobody is shown
+                let is_shown = !item::OF_NAMES.contains(&(le32(head, 24) & 0xff));
+                let about = is_shown.then(|| (le64(head, 16), Changing::Attributes));
+                Logged::Begun(id, about.into_iter().collect())
+            }
+            kind if item::EXCHANGE[0] == kind => {
+                // of either both content and attributes may be meant
+                let both = [16, 24].map(|at| le64(head, at));
+                let about = both.into_iter().flat_map(|inode| {
+                    [Changing::Content, Changing::Attributes].map(|what| (inode, what))
+                });
+                Logged::Begun(id, about.collect())
+            }
+            kind if [item::BLOCKS, item::ATTRIBUTE, item::EXCHANGE]
+                .iter()
+                .any(|k| k[1] == kind) =>
+            {
+                Logged::Ended(id)
+            }
+            _ => return Ok(None),
+        }))
+    }
+
+    fn block(&self, pieces: &[Vec<u8>]) -> Result<Option<Logged>, Refusal> {
+        let head = &pieces[0];
+        let (flags, buffer) = (le16(head, 4), (le64(head, 8), le16(head, 6)));
+        if flags & block::GIVEN_UP != 0 {
+            return Ok(Some(Logged::GivenUp(buffer)));
+        }
+        let contents = flags >> 11;
+        let counts = match self.wanted {
+            Wanted::Map => block::OF_MAP.contains(&contents),
+            Wanted::Files if flags & (block::INODES | block::QUOTAS) != 0 => false,
+            Wanted::Files if contents == block::DINODE => {
+                return Err(unusable("its log has inodes in an old form"));
+            }
+            Wanted::Files => block::OF_FILES.contains(&contents),
+        };
+        if !counts {
+            return Ok(None);
+        }
+        Ok(Some(Logged::Block(buffer, parts(head, &pieces[1..])?)))
     }
 }
 
@@ -277,9 +372,11 @@ fn held(parts: &[(usize, Vec<u8>)]) -> isize {
 /// piece for each row of bits.
 fn parts(head: &[u8], pieces: &[Vec<u8>]) -> Result<Parts, Refusal> {
     const MAP: usize = 20;
+    /// Bits for 64 KiB, which no buffer is longer than, and a word more.
+    const WORDS_MAX: usize = 17;
     let words = le32(head, 16) as usize;
     let map = head.get(MAP..).and_then(|map| map.get(..words.checked_mul(4)?));
-    let map = map.ok_or_else(broken)?;
+    let map = map.filter(|_| words <= WORDS_MAX).ok_or_else(broken)?;
     let bits = map.len() * 8;
     let is_set = |bit: usize| bit < bits && map[bit / 8] >> (bit % 8) & 1 == 1;
     let mut parts = Vec::with_capacity(pieces.len());
@@ -302,105 +399,4 @@ fn parts(head: &[u8], pieces: &[Vec<u8>]) -> Result<Parts, Refusal> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MIB: isize = 1 << 20;
-    const INODE: u16 = 0x123b;
-
-    fn piece(number: u32, flags: u8, bytes: &[u8]) -> Vec<u8> {
-        let len = u32::try_from(bytes.len()).expect("a short piece");
-        let head = [&number.to_be_bytes()[..], &len.to_be_bytes(), &[CLIENTS[0], flags, 0, 0]];
-        [&head.concat()[..], bytes].concat()
-    }
-
-    /// The start of a transaction.
-    fn start(number: u32) -> Vec<Vec<u8>> {
-        let mut header = HEADER_MAGIC.to_le_bytes().to_vec();
-        header.resize(HEADER, 0);
-        vec![piece(number, flag::START, &[]), piece(number, 0, &header)]
-    }
-
-    /// A changed block of 64 KiB, all of which is kept if it is of a tree.
-    fn block(number: u32, kind: u16, contents: u16) -> Vec<Vec<u8>> {
-        let mut head = [kind.to_le_bytes(), [2, 0]].concat();
-        head.extend((contents << 11).to_le_bytes());
-        head.extend([0, 0]);
-        head.extend(8_u64.to_le_bytes());
-        head.extend(16_u32.to_le_bytes());
-        head.extend([0xff; 64]);
-        vec![piece(number, 0, &head), piece(number, 0, &[7; 64 << 10])]
-    }
-
-    fn put(to: &mut Transactions, pieces: &[Vec<u8>]) -> Result<(), Refusal> {
-        to.record(1, u32::try_from(pieces.len()).expect("few"), &pieces.concat())
-    }
-
-    #[test]
-    fn what_is_remembered_has_a_bound_and_what_is_dropped_does_not_count() {
-        let mut all = Transactions::default();
-        put(&mut all, &start(1)).expect("a start");
-        // of inodes nothing is kept, nor of blocks that no map depends on
-        for _ in 0..2 * BYTES_MAX / MIB * 16 {
-            put(&mut all, &block(1, INODE, 0)).expect("nothing is kept");
-            put(&mut all, &block(1, CHANGED_BLOCK, 9)).expect("nothing is kept");
-        }
-        assert!(all.held < MIB, "{} bytes are held", all.held);
-        let kept = (1..).find(|_| put(&mut all, &block(1, CHANGED_BLOCK, 4)).is_err());
-        let kept: isize = kept.expect("an error") * (64 << 10);
-        assert!((BYTES_MAX - MIB..=BYTES_MAX + MIB).contains(&kept), "{kept} bytes");
-        let refusal = put(&mut all, &block(1, CHANGED_BLOCK, 4)).expect_err("it is full");
-        assert!(refusal.to_string().contains("its log changes too much"), "{refusal}");
-    }
-
-    /// A changed block that is given up.
-    fn given_up(number: u32) -> Vec<u8> {
-        let mut head = [CHANGED_BLOCK.to_le_bytes(), [1, 0], GIVEN_UP.to_le_bytes()].concat();
-        head.extend([0; 2 + 8 + 4]);
-        piece(number, 0, &head)
-    }
-
-    #[test]
-    fn pieces_of_a_byte_count_as_what_they_cost() {
-        let mut all = Transactions::default();
-        put(&mut all, &start(1)).expect("a start");
-        // an item of so many pieces that it does not end
-        let mut head = INODE.to_le_bytes().to_vec();
-        head.extend([0xff; 2]);
-        put(&mut all, &[piece(1, 0, &head)]).expect("a head");
-        let pieces: Vec<_> = (0..60_000).map(|_| piece(1, 0, &[7])).collect();
-        put(&mut all, &pieces).expect("room");
-        assert!(all.held > 49 * 60_000, "{}", all.held);
-    }
-
-    #[test]
-    fn blocks_that_were_given_up_count_until_that_is_done() {
-        let mut all = Transactions::default();
-        put(&mut all, &start(1)).expect("a start");
-        put(&mut all, &block(1, CHANGED_BLOCK, 4)).expect("room");
-        put(&mut all, &(0..100).map(|_| given_up(1)).collect::<Vec<_>>()).expect("room");
-        assert!(all.held > (64 << 10) + 99 * 64, "{}", all.held);
-        put(&mut all, &[piece(1, flag::COMMIT, &[])]).expect("a commit");
-        assert!(all.held > 64 << 10, "place 8 has it, and 0 was given up: {}", all.held);
-        put(&mut all, &start(2)).expect("a start");
-        let mut given = given_up(2);
-        given[PIECE + 8] = 8;
-        put(&mut all, &[given, piece(2, flag::COMMIT, &[])]).expect("a commit");
-        assert_eq!(all.held, 0);
-    }
-
-    #[test]
-    fn only_so_many_transactions_can_be_open() {
-        let mut all = Transactions::default();
-        for number in 0..OPEN_MAX {
-            put(&mut all, &start(u32::try_from(number).expect("few"))).expect("room");
-        }
-        let one_more = u32::try_from(OPEN_MAX).expect("few");
-        put(&mut all, &start(one_more)).expect_err("no room");
-        // one that is committed makes room
-        let mut all = Transactions { open: all.open, ..Transactions::default() };
-        put(&mut all, &[piece(0, flag::COMMIT, &[])]).expect("a commit");
-        put(&mut all, &start(one_more)).expect("room");
-        assert_eq!(all.finish().transactions, 1);
-    }
-}
+mod tests;
