@@ -101,7 +101,7 @@ impl Fake {
         if let Some(handle) = found["spec"]["source"]["snapshotHandle"].as_str()
             && found["status"]["readyToUse"] != true
         {
-            return self.look_for(content, &handle.to_owned(), &found);
+            return self.look_for(content, handle, &found);
         }
         if snapshot["status"]["readyToUse"] != true && !self.faults.snapshot_never_ready {
             self.change(key, &json!({ "status": { "readyToUse": true, "restoreSize": "1Gi" } }));

@@ -282,7 +282,7 @@ fn a_buffer_of_another_length_is_another_one() {
         commit(&mut all, 1, &[vec![given], block(1, item::CHANGED_BLOCK, 4)]).expect("one");
         let mut bytes = vec![0; 64 << 10];
         assert!(all.finish().apply(8, &mut bytes, 0).expect("sound"));
-        assert_eq!(bytes, [7; 64 << 10]);
+        assert!(bytes.iter().all(|byte| *byte == 7));
     }
 }
 
