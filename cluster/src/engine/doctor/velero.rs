@@ -330,7 +330,7 @@ fn policies(look: &mut Look<'_>, namespace: &str) -> Planned<()> {
                  be named there"
             );
             let hint = "leave these volumes to no policy: a volume that none is about is \
-                        snapshotted, and moved by --data-mover";
+                        snapshotted, and moved as velero backup create --data-mover says";
             look.say(Level::Warning, &map.key, &what, hint);
         }
     }
