@@ -46,9 +46,10 @@ pub struct Imported {
     /// Its content.
     pub content: Key,
     /// Size of a volume of it, where the driver says that.
+    ///
+    /// Without one nobody may have looked: of a driver that lists no snapshots the sidecar takes each
+    /// name as one that is there, ready, made just now, and of no size.
     pub size: Option<String>,
-    /// The driver has found it. One that lists no snapshots takes each name as one that is there.
-    pub is_proved: bool,
 }
 
 impl Import {
@@ -140,8 +141,7 @@ pub fn import(request: &Import, seen: &Observed) -> Planned<Imported> {
     };
     await_driver(request, seen, &snapshot, &content)?;
     let size = snapshot.body.status.restore_size.clone().filter(|size| size != "0");
-    let is_proved = content.body.status.creation_time.is_some_and(|time| time > 0);
-    Ok(Imported { snapshot: key, content: content_key, size, is_proved })
+    Ok(Imported { snapshot: key, content: content_key, size })
 }
 
 fn new_content(request: &Import, key: &Key) -> Value {

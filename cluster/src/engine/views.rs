@@ -94,10 +94,9 @@ views! {
     }
     /// Of which volume, or of which snapshot, in the storage's names.
     ContentSource { volume_handle: Option<String>, snapshot_handle: Option<String> }
-    /// What the storage calls it, and says of it. The time is in nanoseconds since 1970.
+    /// What the storage calls it, and says of it.
     ContentStatus {
         snapshot_handle: Option<String>,
-        creation_time: Option<i64>,
         ready_to_use: Option<bool>,
         error: Option<SnapshotError>,
     }

@@ -93,10 +93,10 @@ async fn import(
         "volumesnapshot/{} in namespace {namespace} is snapshot {} of {}, of which backup {} was made",
         request.name, request.handle, request.driver, request.of
     );
-    if !done.is_proved {
+    if done.size.is_none() {
         text.push_str(
-            "\nwarning: the driver lists no snapshots, so nobody has looked: a volume made of it shows \
-             whether the storage has it",
+            "\nwarning: its driver says no size, as one that lists no snapshots: then nobody has looked, and a \
+             volume made of it shows whether the storage has it",
         );
     }
     let record = json!({
@@ -107,7 +107,7 @@ async fn import(
         "handle": request.handle,
         "backup": request.of,
         "restoreSize": done.size,
-        "looked": done.is_proved,
+        "looked": done.size.is_some(),
     });
     output.result(&record, &text);
     Ok(0)

@@ -104,7 +104,9 @@ impl Fake {
             return self.look_for(content, handle, &found);
         }
         if snapshot["status"]["readyToUse"] != true && !self.faults.snapshot_never_ready {
-            self.change(key, &json!({ "status": { "readyToUse": true, "restoreSize": "1Gi" } }));
+            let is_said = found["spec"]["source"]["snapshotHandle"].is_null();
+            let size = if is_said || !self.faults.lists_nothing { "1Gi" } else { "0" };
+            self.change(key, &json!({ "status": { "readyToUse": true, "restoreSize": size } }));
             return true;
         }
         false
@@ -113,8 +115,7 @@ impl Fake {
     /// The sidecar looks for a snapshot that is named by its handle.
     fn look_for(&mut self, content: &Key, handle: &str, found: &Value) -> bool {
         let status = match (self.faults.lists_nothing, self.storage.contains_key(handle)) {
-            (true, _) => json!({ "readyToUse": true }),
-            (false, true) => json!({ "readyToUse": true, "creationTime": 1 }),
+            (true, _) | (false, true) => json!({ "readyToUse": true }),
             (false, false) => {
                 let message = format!("can not find snapshot {handle}");
                 json!({ "readyToUse": false, "error": { "message": message } })
