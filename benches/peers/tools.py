@@ -247,7 +247,7 @@ class Bupstash(Tool):
 
 
 class Kopia(Tool):
-    """As Velero has it, with the least compression that it has; by default it has none."""
+    """The release that Velero has, fed by a pipe, with its least compression; by default it has none."""
 
     program = "kopia"
 

@@ -4,14 +4,15 @@
 //! Such a content is `Retain` from its first moment, so nothing that becomes of these objects reaches
 //! the storage. Only [`discard_snapshot`] sets `Delete`, and first.
 
-use super::names::{self, Anchor, IMPORTED, MANAGER};
+use super::choice;
+use super::names::{self, Anchor, IMPORT, IMPORTED, MANAGER, SOURCE};
 use super::object::{Key, Kind, Query, Selection};
 use super::observed::{Meta, Object, Observed};
 use super::parts::{Context, with_reason};
 use super::request::Limits;
 use super::retained::{has_stayed, made_here};
-use super::step::{Failure, Planned, Step, Stop, exit};
-use super::views::{Content, Snapshot};
+use super::step::{Failure, Next, Planned, Step, Stop, exit};
+use super::views::{Content, Lease, Snapshot};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -26,8 +27,8 @@ pub struct Import {
     pub driver: String,
     /// The driver's name for the snapshot.
     pub handle: String,
-    /// Whether the volume was one of a filesystem.
-    pub filesystem: bool,
+    /// Mode of the volume, where that is known.
+    pub mode: Option<String>,
     /// Class of snapshots, if one is meant.
     pub snapshot_class: Option<String>,
     /// More annotations of the content, such as those that name secrets of the driver.
@@ -36,6 +37,8 @@ pub struct Import {
     pub of: String,
     /// How long the driver is waited for.
     pub wait_seconds: u64,
+    /// Names this run: it takes back what it has made, and nothing else.
+    pub run: String,
 }
 
 /// What was imported.
@@ -65,7 +68,7 @@ impl Import {
     }
 
     fn meta(&self, key: &Key) -> Value {
-        let mut annotations = json!({ IMPORTED: self.of });
+        let mut annotations = json!({ IMPORTED: self.of, IMPORT: self.run });
         if key.kind == Kind::VolumeSnapshotContent {
             for (name, text) in &self.annotations {
                 annotations[name] = json!(text);
@@ -109,18 +112,31 @@ pub fn import(request: &Import, seen: &Observed) -> Planned<Imported> {
             .hint("import it under another name, by --name")
             .into());
     }
-    for other in seen.list::<Content>(&Selection::all(Kind::VolumeSnapshotContent))? {
-        let back = &other.body.spec.volume_snapshot_ref;
-        let is_back = back.namespace == key.namespace && back.name.as_ref() == Some(&key.name);
-        if request.is_of(&other.body) && !(other.key == content_key && is_back) {
-            let of = |text: &Option<String>| text.clone().unwrap_or_default();
+    for other in contents_of(seen, &request.driver, &request.handle)? {
+        let is_dangling = !has_snapshot(seen, &other)?;
+        let is_ours = other.key == content_key && other.meta.annotations.contains_key(IMPORTED);
+        let retains = other.body.spec.deletion_policy.as_deref() == Some("Retain");
+        if is_dangling && is_ours && retains {
+            // What an import left whose snapshot is gone since, or that was cut off.
+            let back = &other.body.spec.volume_snapshot_ref;
+            if back.uid.is_some() || !is_back(&other, &key) {
+                return Err(replaced(seen, &other));
+            }
+        } else if is_dangling && !is_ours {
             let what = format!(
-                "the cluster has this snapshot of the storage already: volumesnapshot/{} in namespace {}",
-                of(&back.name),
-                of(&back.namespace)
+                "{} has this snapshot of the storage already, and its VolumeSnapshot is gone",
+                other.key
             );
-            let hint = "make a volume of that one; two that own one snapshot would delete it for each other";
+            let hint = match retains {
+                true => format!(
+                    "kubectl delete volumesnapshotcontent {}: the storage keeps the snapshot; then import it",
+                    other.key.name
+                ),
+                false => "it is being deleted in the storage".to_owned(),
+            };
             return Err(Failure::new(exit::USAGE, what).hint(hint).into());
+        } else if !(is_ours && is_back(&other, &key)) {
+            return Err(has_already(&other));
         }
     }
     let Some(content) = seen.find::<Content>(&content_key)? else {
@@ -130,6 +146,13 @@ pub fn import(request: &Import, seen: &Observed) -> Planned<Imported> {
         let what = format!("{content_key} exists, and is not of {}", request.of);
         let hint = format!("{} shows where it comes from", content_key.shown_by());
         return Err(Failure::new(exit::USAGE, what).hint(hint).into());
+    }
+    let retains = content.body.spec.deletion_policy.as_deref() == Some("Retain");
+    if !retains || content.meta.deletion_timestamp.is_some() {
+        let what = format!("{content_key} is being deleted");
+        return Err(Failure::new(exit::RETRYABLE, what)
+            .hint("run the same command again when it is gone")
+            .into());
     }
     let Some(snapshot) = taken else {
         let mut body =
@@ -144,15 +167,60 @@ pub fn import(request: &Import, seen: &Observed) -> Planned<Imported> {
     Ok(Imported { snapshot: key, content: content_key, size })
 }
 
+/// Contents of a snapshot of the storage.
+fn contents_of(seen: &Observed, driver: &str, handle: &str) -> Planned<Vec<Object<Content>>> {
+    let all = seen.list::<Content>(&Selection::all(Kind::VolumeSnapshotContent))?;
+    let is_it = |at: &Object<Content>| {
+        at.body.spec.driver == driver && handle_of(&at.body).map(String::as_str) == Some(handle)
+    };
+    Ok(all.into_iter().filter(is_it).collect())
+}
+
+fn is_back(content: &Object<Content>, key: &Key) -> bool {
+    let back = &content.body.spec.volume_snapshot_ref;
+    back.namespace == key.namespace && back.name.as_ref() == Some(&key.name)
+}
+
+/// The VolumeSnapshot that a content names.
+fn snapshot_of(content: &Object<Content>) -> Key {
+    let back = &content.body.spec.volume_snapshot_ref;
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    Key::new(Kind::VolumeSnapshot, &text(&back.namespace), &text(&back.name))
+}
+
+/// Whether that is there: where the storage is to keep it, a content stays without one.
+fn has_snapshot(seen: &Observed, content: &Object<Content>) -> Planned<bool> {
+    let found = seen.find::<Snapshot>(&snapshot_of(content))?;
+    let uid = content.body.spec.volume_snapshot_ref.uid.as_ref();
+    Ok(found.is_some_and(|found| uid.is_none_or(|uid| *uid == found.meta.uid)))
+}
+
+/// A content that leads nowhere goes first.
+fn replaced(seen: &Observed, content: &Object<Content>) -> Stop {
+    match remove(seen, &content.key, &content.meta) {
+        Err(stop) => stop,
+        Ok(()) => Stop::Next(Next::Refresh),
+    }
+}
+
+fn has_already(content: &Object<Content>) -> Stop {
+    let key = snapshot_of(content);
+    let what = format!("the cluster has this snapshot of the storage already: {key}");
+    let hint =
+        "make a volume of that one; two that own one snapshot would delete it for each other";
+    Failure::new(exit::USAGE, what).hint(hint).into()
+}
+
 fn new_content(request: &Import, key: &Key) -> Value {
-    let mode = if request.filesystem { "Filesystem" } else { "Block" };
     let mut body = json!({ "spec": {
         "driver": request.driver,
         "deletionPolicy": "Retain",
         "source": { "snapshotHandle": request.handle },
-        "sourceVolumeMode": mode,
         "volumeSnapshotRef": { "namespace": request.namespace, "name": request.name },
     } });
+    if let Some(mode) = &request.mode {
+        body["spec"]["sourceVolumeMode"] = json!(mode);
+    }
     if let Some(class) = &request.snapshot_class {
         body["spec"]["volumeSnapshotClassName"] = json!(class);
     }
@@ -209,20 +277,22 @@ fn owner(key: &Key) -> Anchor {
 ///
 /// What comes first.
 pub fn withdraw(request: &Import, seen: &Observed) -> Planned<()> {
-    for key in [request.snapshot(), request.content()] {
-        let Some(found) = seen.find::<Value>(&key)? else { continue };
-        let spec = &found.body["spec"];
-        // That of another import of the same backup stays, and so does one that somebody took over.
-        let is_others = key.kind == Kind::VolumeSnapshotContent
-            && (spec["volumeSnapshotRef"]["name"] != request.name.as_str()
-                || spec["volumeSnapshotRef"]["namespace"] != request.namespace.as_str()
-                || spec["deletionPolicy"] != "Retain");
-        if is_others || !request.is_mine(&found.meta) {
-            continue;
-        }
-        remove(seen, &key, &found.meta)?;
+    let is_of_this_run = |meta: &Meta| meta.annotations.get(IMPORT) == Some(&request.run);
+    let content = seen.find::<Content>(&request.content())?;
+    // Once somebody has taken the content over, a deletion would reach the storage.
+    if let Some(found) = &content
+        && found.body.spec.deletion_policy.as_deref() != Some("Retain")
+    {
+        return Ok(());
     }
-    Ok(())
+    let snapshot = seen.find::<Snapshot>(&request.snapshot())?;
+    if let Some(found) = snapshot.filter(|found| is_of_this_run(&found.meta)) {
+        return remove(seen, &found.key, &found.meta);
+    }
+    match content.filter(|found| is_of_this_run(&found.meta)) {
+        Some(found) => remove(seen, &found.key, &found.meta),
+        None => Ok(()),
+    }
 }
 
 /// Deletes an object, and waits until it is gone.
@@ -249,47 +319,111 @@ pub struct Discard {
     pub leaves: bool,
 }
 
+/// How a snapshot is to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removal {
+    /// From this cluster alone.
+    Leave,
+    /// From the storage too. One that was imported may be another cluster's.
+    InStorage,
+    /// As fits: from the storage too, if this cluster took it.
+    Unsaid,
+}
+
 /// A snapshot of ours that may go: one that was imported, or that outlived its backup.
 ///
 /// # Errors
 ///
-/// The reads, which come first; or there is none, or it is not ours.
-pub fn discardable(seen: &Observed, key: &Key, leaves: bool) -> Planned<Discard> {
+/// The reads, which come first; or there is none, it is not ours, or others have it too.
+pub fn discardable(seen: &Observed, key: &Key, removal: Removal) -> Planned<Discard> {
+    let leaves = removal == Removal::Leave;
     let Some(snapshot) = seen.find::<Snapshot>(key)? else {
         return Err(Failure::new(exit::USAGE, format!("{key} does not exist"))
             .hint("kubectl mover snapshots list")
             .into());
     };
-    let imported = snapshot.meta.annotations.get(IMPORTED);
-    if imported.is_none() && !(made_here(&snapshot) && has_stayed(&snapshot.meta)) {
+    let denied =
+        |what: String, hint: String| Stop::from(Failure::new(exit::DENIED, what).hint(hint));
+    let source = &snapshot.body.spec.source.volume_snapshot_content_name;
+    let bound = snapshot.body.status.bound_volume_snapshot_content_name.as_ref();
+    let content = match bound.or(source.as_ref()) {
+        None => None,
+        Some(name) => seen.find::<Content>(&Key::wide(Kind::VolumeSnapshotContent, name))?,
+    };
+    // A mark on the snapshot alone can be anybody's.
+    let mark = snapshot.meta.annotations.get(IMPORTED);
+    let is_imported = mark.is_some()
+        && content.as_ref().is_some_and(|at| at.meta.annotations.get(IMPORTED) == mark);
+    let was_kept = made_here(&snapshot) && has_stayed(&snapshot.meta);
+    if !(is_imported || was_kept) {
         let what = format!("{key} is neither imported nor kept by mover: it stays");
         let namespace = key.namespace.as_deref().unwrap_or_default();
         let hint =
             format!("if it is yours: kubectl -n {namespace} delete volumesnapshot {}", key.name);
-        return Err(Failure::new(exit::DENIED, what).hint(hint).into());
+        return Err(denied(what, hint));
     }
-    let mut discard = Discard {
-        snapshot: key.clone(),
-        uid: snapshot.meta.uid.clone(),
-        content: None,
-        handle: None,
-        leaves,
+    let Some(content) = content else {
+        let what = format!("{key} has no content: what the storage has of it cannot be told");
+        return Err(denied(what, format!("{} says more", key.shown_by())));
     };
-    let Some(name) = &snapshot.body.status.bound_volume_snapshot_content_name else {
-        return Ok(discard);
-    };
-    let content_key = Key::wide(Kind::VolumeSnapshotContent, name);
-    let Some(content) = seen.find::<Content>(&content_key)? else { return Ok(discard) };
     let back = &content.body.spec.volume_snapshot_ref;
-    if back.uid.as_ref() != Some(&snapshot.meta.uid) {
-        let what = format!("{key} names {content_key}, which is the content of another snapshot");
+    if back.uid.as_ref().is_some_and(|uid| *uid != snapshot.meta.uid) || !is_back(&content, key) {
+        let what = format!("{key} names {}, which is the content of another snapshot", content.key);
+        let hint = "somebody wrote its status; kubectl delete removes the snapshot alone";
+        return Err(denied(what, hint.to_owned()));
+    }
+    if is_imported && removal == Removal::Unsaid {
+        let what = format!("{key} was imported: another cluster may need it in the storage");
+        let hint = "--leave removes it from this cluster alone, --in-storage deletes it there";
+        return Err(Failure::new(exit::USAGE, what).hint(hint).into());
+    }
+    let handle = handle_of(&content.body).cloned();
+    if !leaves {
+        may_go_from_storage(seen, &snapshot, &content)?;
+    }
+    Ok(Discard {
+        snapshot: key.clone(),
+        uid: snapshot.meta.uid,
+        content: Some((content.key, content.meta.uid)),
+        handle,
+        leaves,
+    })
+}
+
+/// Nobody else has it, nor is at work with it.
+fn may_go_from_storage(
+    seen: &Observed,
+    snapshot: &Object<Snapshot>,
+    content: &Object<Content>,
+) -> Planned<()> {
+    let key = &snapshot.key;
+    if let Some(group) = &content.body.status.volume_group_snapshot_handle {
+        let what = format!(
+            "{key} is a member of group snapshot {group}: the driver deletes those together"
+        );
         return Err(Failure::new(exit::DENIED, what)
-            .hint("somebody wrote its status; kubectl delete removes the snapshot alone")
+            .hint("--leave removes it from this cluster alone")
             .into());
     }
-    discard.handle = handle_of(&content.body).cloned();
-    discard.content = Some((content_key, content.meta.uid));
-    Ok(discard)
+    if let Some(handle) = handle_of(&content.body) {
+        let all = contents_of(seen, &content.body.spec.driver, handle)?;
+        if let Some(other) = all.iter().find(|other| other.key != content.key) {
+            let what = format!("{} is of the same snapshot of the storage as {key}", other.key);
+            return Err(Failure::new(exit::DENIED, what)
+                .hint("try again when that is gone, or use --leave")
+                .into());
+        }
+    }
+    let Some(source) = snapshot.meta.labels.get(SOURCE) else { return Ok(()) };
+    let lease = names::source_lease(key.namespace.as_deref().unwrap_or_default(), source);
+    let Some(lease) = seen.find::<Lease>(&lease)? else { return Ok(()) };
+    match choice::holder(seen, &lease)? {
+        None => Ok(()),
+        Some((namespace, name)) => {
+            let what = format!("{name} in namespace {namespace} is at work on the claim of {key}");
+            Err(Failure::new(exit::RETRYABLE, what).hint("try again when it has ended").into())
+        }
+    }
 }
 
 /// Removes it: from the storage too, or from the cluster alone. The policy comes first, so that nothing
@@ -315,11 +449,9 @@ pub fn discard_snapshot(of: &Discard, seen: &Observed) -> Planned<()> {
     if let Some(found) = snapshot {
         return remove(seen, &of.snapshot, &found.meta);
     }
-    let Some(found) = content else { return Ok(()) };
-    if of.leaves {
-        return remove(seen, &found.key, &found.meta);
+    // The snapshot controller deletes it where it has seen the policy. Where it has not, we do.
+    match content {
+        Some(found) => remove(seen, &found.key, &found.meta),
+        None => Ok(()),
     }
-    // The snapshot controller deletes it, and the driver the snapshot before it goes.
-    let owner = owner(&found.key);
-    Context { seen, anchor: &owner, limits: Limits::default() }.gone(&found.key, &found.meta)
 }

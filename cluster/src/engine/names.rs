@@ -78,6 +78,8 @@ pub const RECORDED: &str = "mover.dev/recorded";
 pub const FOUND: &str = "mover.dev/found";
 /// Of a snapshot that was imported, and of its content: the backup that was made of it.
 pub const IMPORTED: &str = "mover.dev/imported-of";
+/// Of both: the run of the command that made it.
+pub const IMPORT: &str = "mover.dev/import";
 /// Lets a block volume be made of a filesystem's snapshot.
 pub const MODE_CHANGE: &str = "snapshot.storage.kubernetes.io/allow-volume-mode-change";
 

@@ -135,8 +135,12 @@ impl Context<'_> {
         }
         let namespace = about.namespace.as_deref().unwrap_or("default");
         let selection = Selection::events(namespace, &about.name);
-        let events: Vec<Object<Event>> = self.seen.list(&selection)?;
-        Ok(newest_warning(&events))
+        match self.seen.list::<Event>(&selection) {
+            Ok(events) => Ok(newest_warning(&events)),
+            // It is a reason in a message: without it nothing fails.
+            Err(Stop::Failure(_)) => Ok(None),
+            Err(next) => Err(next),
+        }
     }
 
     /// Holds the Lease: only one operation at a time.

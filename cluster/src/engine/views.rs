@@ -69,7 +69,10 @@ views! {
     /// What it is of.
     SnapshotSpec { source: SnapshotSource }
     /// A claim by its name, where it is of one.
-    SnapshotSource { persistent_volume_claim_name: Option<String> }
+    SnapshotSource {
+        persistent_volume_claim_name: Option<String>,
+        volume_snapshot_content_name: Option<String>,
+    }
     /// How far a snapshot is.
     SnapshotStatus {
         bound_volume_snapshot_content_name: Option<String>,
@@ -97,6 +100,7 @@ views! {
     /// What the storage calls it, and says of it.
     ContentStatus {
         snapshot_handle: Option<String>,
+        volume_group_snapshot_handle: Option<String>,
         ready_to_use: Option<bool>,
         error: Option<SnapshotError>,
     }

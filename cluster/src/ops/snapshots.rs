@@ -4,19 +4,21 @@
 use crate::api::{Api, ApiError};
 use crate::drive::Driver;
 use crate::engine::{
-    Content, Discard, Failure, Import, Imported, Key, Kind, Meta, Object, Observed, Repository,
-    Selection, SnapshotClass, Wait, choice, discard_snapshot, discardable, exit, handle_of, import,
-    notes, withdraw,
+    Content, Discard, Failure, Import, Imported, Key, Kind, Meta, Object, Observed, Removal,
+    Repository, Selection, SnapshotClass, Wait, choice, discard_snapshot, discardable, exit,
+    handle_of, import, notes, withdraw,
 };
 use crate::ops::backup::must;
 use crate::ops::look::look;
+use crate::ops::operation::random_text;
 use crate::ops::restore::{RestoreOptions, record_of};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// As many characters of a backup's id as a name has of it.
 const ID_CHARS: usize = 8;
-const NAME_BYTES: usize = 253;
+const NAME_CHARS: usize = 253;
+const RUN_CHARS: usize = 16;
 
 /// What the command line says of an import.
 #[derive(Debug, Clone)]
@@ -38,6 +40,8 @@ pub enum Presence {
     Here(String, String),
     /// It has this one, and the driver does not say that it can be used.
     NotReady(String, String, Option<String>),
+    /// It has a content, and the VolumeSnapshot that this names is gone.
+    Dangling(String, String),
     /// It has none: the storage may have it.
     Elsewhere,
     /// Contents may not be read.
@@ -51,6 +55,7 @@ impl Presence {
         match self {
             Self::Here(..) => "ready",
             Self::NotReady(..) => "not-ready",
+            Self::Dangling(..) => "dangling",
             Self::Elsewhere => "not-in-cluster",
             Self::Unknown => "unknown",
         }
@@ -72,6 +77,24 @@ pub async fn contents(api: &Api) -> Result<Option<Vec<Object<Content>>>, Failure
         }
         // Its kind is unknown here.
         Err(ApiError::Absent(_)) => Ok(Some(Vec::new())),
+        Err(why) => Err(why.into()),
+    }
+}
+
+/// The same, once the VolumeSnapshot was looked for: where the storage is to keep a snapshot, its content
+/// stays without one.
+///
+/// # Errors
+///
+/// The API server is away.
+pub async fn looked_for(api: &Api, presence: Presence) -> Result<Presence, Failure> {
+    let (Presence::Here(namespace, name) | Presence::NotReady(namespace, name, _)) = &presence
+    else {
+        return Ok(presence);
+    };
+    match api.get(&Key::new(Kind::VolumeSnapshot, namespace, name)).await {
+        Ok(None) => Ok(Presence::Dangling(namespace.clone(), name.clone())),
+        Ok(Some(_)) | Err(ApiError::Refused(_)) => Ok(presence),
         Err(why) => Err(why.into()),
     }
 }
@@ -130,18 +153,16 @@ pub async fn import_of(
         name: options.name.clone().unwrap_or_else(|| name_of(&volume, &id)),
         driver,
         handle,
-        filesystem: record["labels"][notes::MODE] == "Filesystem",
+        mode: record["labels"][notes::MODE].as_str().map(str::to_owned),
         snapshot_class: class,
         annotations,
         of: format!("{volume}@{id}"),
         wait_seconds: options.wait_seconds,
+        run: random_text(RUN_CHARS)?,
     };
-    let before = api.get(&Key::new(Kind::VolumeSnapshot, namespace, &request.name)).await?;
     let mut driver = Driver::new(api, Observed::default());
     match driver.run(|seen| seen.settle(import(&request, seen)), None, &mut tell).await {
         Ok(done) => Ok((request, done)),
-        // Of one that was here before nothing is removed.
-        Err(why) if before.is_some() => Err(why),
         Err(why) => {
             let mut driver = Driver::new(api, Observed::default());
             let undone = driver.run(|seen| seen.settle(withdraw(&request, seen)), None, tell).await;
@@ -184,7 +205,7 @@ fn named(record: &Value, volume: &str, driver: Option<&str>) -> Result<(String, 
 fn name_of(volume: &str, id: &str) -> String {
     let claim = volume.rsplit('/').next().unwrap_or_default();
     let short: String = id.chars().filter(char::is_ascii_alphanumeric).take(ID_CHARS).collect();
-    let claim = &claim[..claim.len().min(NAME_BYTES - ID_CHARS - 1)];
+    let claim: String = claim.chars().take(NAME_CHARS - ID_CHARS - 1).collect();
     format!("{claim}-{}", short.to_ascii_lowercase())
 }
 
@@ -229,11 +250,11 @@ fn secrets(class: &Value) -> BTreeMap<String, String> {
 pub async fn discard(
     api: &Api,
     (namespace, name): (&str, &str),
-    leaves: bool,
+    removal: Removal,
     tell: impl FnMut(&Wait),
 ) -> Result<Discard, Failure> {
     let key = Key::new(Kind::VolumeSnapshot, namespace, name);
-    let of = look(api, |seen| discardable(seen, &key, leaves)).await?;
+    let of = look(api, |seen| discardable(seen, &key, removal)).await?;
     let mut driver = Driver::new(api, Observed::default());
     driver.run(|seen| seen.settle(discard_snapshot(&of, seen)), None, tell).await?;
     Ok(of)
@@ -284,7 +305,7 @@ mod tests {
     fn names_say_which_backup_it_is() {
         assert_eq!(name_of("c/shop/db", "12308530-0137-4d0a"), "db-12308530");
         assert_eq!(name_of("c/shop/db", "A1"), "db-a1");
-        assert!(name_of(&"x".repeat(300), "12345678").len() <= NAME_BYTES);
+        assert!(name_of(&"x".repeat(300), "12345678").len() <= NAME_CHARS);
     }
 
     #[test]

@@ -4,7 +4,8 @@
 use super::retained::{back_up, keeping};
 use super::*;
 use mover_cluster::engine::{
-    Discard, Failure, IMPORTED, Import, Imported, discard_snapshot, discardable, import, withdraw,
+    Discard, Failure, IMPORTED, Import, Imported, Removal, discard_snapshot, discardable, import,
+    withdraw,
 };
 
 const HANDLE: &str = "snap-of-old";
@@ -23,11 +24,12 @@ fn request() -> Import {
         name: "db-12345678".into(),
         driver: DRIVER.into(),
         handle: HANDLE.into(),
-        filesystem: true,
+        mode: Some("Filesystem".into()),
         snapshot_class: Some("snaps".into()),
         annotations: BTreeMap::from([("secret".to_owned(), "name".to_owned())]),
         of: "old/shop/db@12345678-1".into(),
         wait_seconds: 60,
+        run: "one".into(),
     }
 }
 
@@ -79,8 +81,12 @@ fn snapshot_key() -> Key {
     Key::new(Kind::VolumeSnapshot, NAMESPACE, &request().name)
 }
 
-fn decided(fake: &mut Fake, key: &Key, leaves: bool) -> Result<Discard, Failure> {
-    drive_plan(fake, |seen| discardable(seen, key, leaves), 0).expect("it writes nothing")
+fn decided(fake: &mut Fake, key: &Key, removal: Removal) -> Result<Discard, Failure> {
+    drive_plan(fake, |seen| discardable(seen, key, removal), 0).expect("it writes nothing")
+}
+
+fn said(leaves: bool) -> Removal {
+    if leaves { Removal::Leave } else { Removal::InStorage }
 }
 
 fn of_snapshots(fake: &Fake) -> usize {
@@ -102,7 +108,7 @@ fn a_snapshot_of_the_storage_is_brought_in_and_goes_as_asked() {
         assert_eq!(brought(&mut fake, &request()), Ok(done));
         assert_eq!(fake.written.len(), written);
 
-        let of = decided(&mut fake, &snapshot_key(), leaves).expect("it is ours");
+        let of = decided(&mut fake, &snapshot_key(), said(leaves)).expect("it is ours");
         assert_eq!(of.handle.as_deref(), Some(HANDLE));
         drive_plan(&mut fake, |seen| discard_snapshot(&of, seen), usize::MAX).unwrap().unwrap();
         assert_eq!(of_snapshots(&fake), 0, "{:#?}", fake.objects);
@@ -120,11 +126,11 @@ fn a_command_that_dies_is_run_again() {
         brought(&mut fake, &request()).expect("it goes on");
         assert_eq!(of_snapshots(&fake), 2);
     }
-    for (leaves, writes) in [(true, 2), (false, 2)] {
+    for (leaves, writes) in [(true, 2), (false, 3)] {
         for steps in 0..=writes {
             let mut fake = storage();
             brought(&mut fake, &request()).expect("it is there");
-            let of = decided(&mut fake, &snapshot_key(), leaves).expect("it is ours");
+            let of = decided(&mut fake, &snapshot_key(), said(leaves)).expect("it is ours");
             let first = drive_plan(&mut fake, |seen| discard_snapshot(&of, seen), steps);
             assert_eq!(first.is_none(), steps < writes, "{:#?}", fake.written);
             drive_plan(&mut fake, |seen| discard_snapshot(&of, seen), usize::MAX).unwrap().unwrap();
@@ -170,6 +176,7 @@ fn what_the_cluster_has_is_imported_by_nobody() {
         let why = brought(&mut fake, &other).expect_err("it is there");
         assert_eq!(why.exit_code, engine::exit::USAGE, "{why:?}");
         assert_eq!(fake.objects, before, "{why:?}");
+        let other = Import { run: "another".into(), ..other };
         drive_plan(&mut fake, |seen| withdraw(&other, seen), usize::MAX).unwrap().unwrap();
         assert_eq!(fake.objects, before, "what is another's stays");
     }
@@ -201,7 +208,8 @@ fn a_name_that_is_taken_stays_as_it_is() {
     drive_plan(&mut fake, |seen| withdraw(&request(), seen), usize::MAX).unwrap().unwrap();
     assert_eq!(fake.objects, before);
     // And it is not ours to delete.
-    let why = decided(&mut fake, &snapshot_key(), false).expect_err("it is somebody's");
+    let why =
+        decided(&mut fake, &snapshot_key(), Removal::InStorage).expect_err("it is somebody's");
     assert_eq!(why.exit_code, engine::exit::DENIED, "{why:?}");
 }
 
@@ -211,11 +219,11 @@ fn one_that_was_kept_goes_with_that_of_the_storage() {
     let backup = keeping(&fake, true, Some(2), None);
     let name = back_up(&mut fake, "first", &backup);
     let key = Key::new(Kind::VolumeSnapshot, NAMESPACE, &name);
-    let of = decided(&mut fake, &key, false).expect("it was kept");
+    let of = decided(&mut fake, &key, Removal::Unsaid).expect("it was kept");
     drive_plan(&mut fake, |seen| discard_snapshot(&of, seen), usize::MAX).unwrap().unwrap();
     assert_eq!(of_snapshots(&fake), 0);
     assert!(!fake.storage.keys().any(|name| name.starts_with("snap-")), "{:?}", fake.storage);
-    let why = decided(&mut fake, &key, false).expect_err("it is gone");
+    let why = decided(&mut fake, &key, Removal::Unsaid).expect_err("it is gone");
     assert!(why.message.contains("does not exist"), "{why:?}");
 }
 
@@ -232,6 +240,72 @@ fn a_content_of_another_snapshot_is_not_deleted() {
     let mine = Key::new(Kind::VolumeSnapshot, "other", "mine");
     let content = fake.of_kind(Kind::VolumeSnapshotContent)[0].0.name.clone();
     fake.change(&mine, &json!({ "status": { "boundVolumeSnapshotContentName": content } }));
-    let why = decided(&mut fake, &mine, false).expect_err("it is another's");
+    let why = decided(&mut fake, &mine, Removal::InStorage).expect_err("it is another's");
     assert_eq!(why.exit_code, engine::exit::DENIED, "{why:?}");
+}
+
+/// Another cluster may have it, and another content may be at work with it.
+#[test]
+fn what_others_may_need_stays_in_the_storage() {
+    let mut fake = storage();
+    brought(&mut fake, &request()).expect("it is there");
+    let why = decided(&mut fake, &snapshot_key(), Removal::Unsaid).expect_err("it was imported");
+    assert!(why.hint.expect("both ways").contains("--in-storage"));
+    let second = json!({
+        "kind": "VolumeSnapshotContent",
+        "metadata": { "name": "second" },
+        "spec": {
+            "driver": DRIVER, "deletionPolicy": "Retain", "source": { "snapshotHandle": HANDLE },
+            "volumeSnapshotRef": { "namespace": "other", "name": "theirs" },
+        },
+    });
+    fake.create(&second);
+    let why = decided(&mut fake, &snapshot_key(), Removal::InStorage).expect_err("two have it");
+    assert!(why.message.contains("volumesnapshotcontent/second"), "{why:?}");
+    decided(&mut fake, &snapshot_key(), Removal::Leave).expect("the storage keeps it");
+    fake.objects.remove(&Key::wide(Kind::VolumeSnapshotContent, "second"));
+    let content = fake.of_kind(Kind::VolumeSnapshotContent)[0].0.clone();
+    fake.change(&content, &json!({ "status": { "volumeGroupSnapshotHandle": "group" } }));
+    let why = decided(&mut fake, &snapshot_key(), Removal::InStorage).expect_err("of a group");
+    assert!(why.message.contains("group snapshot group"), "{why:?}");
+}
+
+/// Where the storage is to keep a snapshot, its content stays when somebody deletes the other object.
+#[test]
+fn a_content_that_leads_nowhere_is_made_anew_or_named() {
+    let mut fake = storage();
+    brought(&mut fake, &request()).expect("it is there");
+    fake.objects.remove(&snapshot_key());
+    for name in [request().name, "other".to_owned()] {
+        let again = Import { name: name.clone(), run: "another".into(), ..request() };
+        brought(&mut fake, &again).expect("it is brought in again");
+        assert_eq!(of_snapshots(&fake), 2, "{:#?}", fake.objects);
+        fake.objects.remove(&Key::new(Kind::VolumeSnapshot, NAMESPACE, &name));
+    }
+    // One that is not ours stays, and is named.
+    let mut fake = shop(true);
+    let backup = keeping(&fake, true, None, None);
+    let name = back_up(&mut fake, "first", &backup);
+    let handle = fake.storage.keys().find(|name| name.starts_with("snap-")).expect("one").clone();
+    fake.objects.remove(&Key::new(Kind::VolumeSnapshot, NAMESPACE, &name));
+    let before = fake.objects.clone();
+    let why = brought(&mut fake, &Import { handle, ..request() }).expect_err("it leads nowhere");
+    assert!(
+        why.hint.expect("a hint").contains("kubectl delete volumesnapshotcontent snapcontent-")
+    );
+    assert_eq!(fake.objects, before);
+}
+
+/// A deletion would reach the storage by now.
+#[test]
+fn one_that_is_to_be_deleted_is_neither_taken_over_nor_taken_back() {
+    let mut fake = storage();
+    brought(&mut fake, &request()).expect("it is there");
+    let content = fake.of_kind(Kind::VolumeSnapshotContent)[0].0.clone();
+    fake.change(&content, &json!({ "spec": { "deletionPolicy": "Delete" } }));
+    let why = brought(&mut fake, &request()).expect_err("it is being deleted");
+    assert_eq!(why.exit_code, engine::exit::RETRYABLE, "{why:?}");
+    drive_plan(&mut fake, |seen| withdraw(&request(), seen), usize::MAX).unwrap().unwrap();
+    assert_eq!(of_snapshots(&fake), 2);
+    assert!(fake.storage.contains_key(HANDLE));
 }

@@ -41,6 +41,9 @@ pub(in crate::cli) struct DeleteSnapshot {
     #[arg(value_name = "NAME")]
     pub(in crate::cli) name: String,
     /// Only from this cluster: the storage keeps it, for another cluster
-    #[arg(long)]
+    #[arg(long, conflicts_with = "in_storage")]
     pub(in crate::cli) leave: bool,
+    /// From the storage too, though it was imported: another cluster may have it still
+    #[arg(long)]
+    pub(in crate::cli) in_storage: bool,
 }

@@ -4,7 +4,7 @@ use super::super::args::{DeleteSnapshot, ImportSnapshot, List, SnapshotsCommand}
 use super::super::output::Output;
 use super::volumes;
 use crate::api::Api;
-use crate::engine::Failure;
+use crate::engine::{Failure, Removal};
 use crate::ops::repository;
 use crate::ops::snapshots::{self, ImportOptions, Presence};
 use serde_json::json;
@@ -31,10 +31,14 @@ async fn list(api: &Api, namespace: &str, given: &List, output: &Output) -> Resu
         let Some(handle) = snapshot["snapshot_handle"].as_str() else { continue };
         let text = |name: &str| record[name].as_str().unwrap_or_default();
         let place = snapshots::presence_of(record, contents.as_deref());
+        let place = snapshots::looked_for(api, place).await?;
         let (is_in, error) = match &place {
             Presence::Here(namespace, name) => (format!("{namespace}/{name}"), None),
             Presence::NotReady(namespace, name, error) => {
                 (format!("{namespace}/{name}"), error.clone())
+            }
+            Presence::Dangling(namespace, name) => {
+                (format!("{namespace}/{name}"), Some("the VolumeSnapshot is gone".to_owned()))
             }
             Presence::Elsewhere | Presence::Unknown => (String::new(), None),
         };
@@ -120,7 +124,12 @@ async fn delete(
     output: &Output,
 ) -> Result<u8, Failure> {
     let tell = |wait: &_| output.waiting(wait);
-    let of = snapshots::discard(api, (namespace, &given.name), given.leave, tell).await?;
+    let removal = match (given.leave, given.in_storage) {
+        (true, _) => Removal::Leave,
+        (_, true) => Removal::InStorage,
+        _ => Removal::Unsaid,
+    };
+    let of = snapshots::discard(api, (namespace, &given.name), removal, tell).await?;
     let handle = of.handle.as_deref().unwrap_or("that was never taken");
     let text = match given.leave {
         true => format!(
