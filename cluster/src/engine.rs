@@ -46,7 +46,8 @@ pub use doctor::{Finding, Level, Question, doctor};
 pub use given::{discard, is_given};
 pub use group::claims_of;
 pub use import::{
-    Discard, Import, Imported, Removal, discard_snapshot, discardable, handle_of, import, withdraw,
+    Discard, DiscardFrom, Import, Imported, discard_snapshot, discardable, handle_of, import,
+    withdraw,
 };
 pub use job::{Access, JobSpec, alone, lookup, remove_alone};
 pub use names::*;

@@ -321,7 +321,7 @@ pub struct Discard {
 
 /// How a snapshot is to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Removal {
+pub enum DiscardFrom {
     /// From this cluster alone.
     Leave,
     /// From the storage too. One that was imported may be another cluster's.
@@ -335,8 +335,8 @@ pub enum Removal {
 /// # Errors
 ///
 /// The reads, which come first; or there is none, it is not ours, or others have it too.
-pub fn discardable(seen: &Observed, key: &Key, removal: Removal) -> Planned<Discard> {
-    let leaves = removal == Removal::Leave;
+pub fn discardable(seen: &Observed, key: &Key, from: DiscardFrom) -> Planned<Discard> {
+    let leaves = from == DiscardFrom::Leave;
     let Some(snapshot) = seen.find::<Snapshot>(key)? else {
         return Err(Failure::new(exit::USAGE, format!("{key} does not exist"))
             .hint("kubectl mover snapshots list")
@@ -372,7 +372,7 @@ pub fn discardable(seen: &Observed, key: &Key, removal: Removal) -> Planned<Disc
         let hint = "somebody wrote its status; kubectl delete removes the snapshot alone";
         return Err(denied(what, hint.to_owned()));
     }
-    if is_imported && removal == Removal::Unsaid {
+    if is_imported && from == DiscardFrom::Unsaid {
         let what = format!("{key} was imported: another cluster may need it in the storage");
         let hint = "--leave removes it from this cluster alone, --in-storage deletes it there";
         return Err(Failure::new(exit::USAGE, what).hint(hint).into());

@@ -4,7 +4,7 @@
 use crate::api::{Api, ApiError};
 use crate::drive::Driver;
 use crate::engine::{
-    Content, Discard, Failure, Import, Imported, Key, Kind, Meta, Object, Observed, Removal,
+    Content, Discard, DiscardFrom, Failure, Import, Imported, Key, Kind, Meta, Object, Observed,
     Repository, Selection, SnapshotClass, Wait, choice, discard_snapshot, discardable, exit,
     handle_of, import, notes, withdraw,
 };
@@ -250,7 +250,7 @@ fn secrets(class: &Value) -> BTreeMap<String, String> {
 pub async fn discard(
     api: &Api,
     (namespace, name): (&str, &str),
-    removal: Removal,
+    removal: DiscardFrom,
     tell: impl FnMut(&Wait),
 ) -> Result<Discard, Failure> {
     let key = Key::new(Kind::VolumeSnapshot, namespace, name);

@@ -4,8 +4,8 @@
 use super::retained::{back_up, keeping};
 use super::*;
 use mover_cluster::engine::{
-    Discard, Failure, IMPORTED, Import, Imported, Removal, discard_snapshot, discardable, import,
-    withdraw,
+    Discard, DiscardFrom, Failure, IMPORTED, Import, Imported, discard_snapshot, discardable,
+    import, withdraw,
 };
 
 const HANDLE: &str = "snap-of-old";
@@ -81,12 +81,12 @@ fn snapshot_key() -> Key {
     Key::new(Kind::VolumeSnapshot, NAMESPACE, &request().name)
 }
 
-fn decided(fake: &mut Fake, key: &Key, removal: Removal) -> Result<Discard, Failure> {
+fn decided(fake: &mut Fake, key: &Key, removal: DiscardFrom) -> Result<Discard, Failure> {
     drive_plan(fake, |seen| discardable(seen, key, removal), 0).expect("it writes nothing")
 }
 
-fn said(leaves: bool) -> Removal {
-    if leaves { Removal::Leave } else { Removal::InStorage }
+fn said(leaves: bool) -> DiscardFrom {
+    if leaves { DiscardFrom::Leave } else { DiscardFrom::InStorage }
 }
 
 fn of_snapshots(fake: &Fake) -> usize {
@@ -209,7 +209,7 @@ fn a_name_that_is_taken_stays_as_it_is() {
     assert_eq!(fake.objects, before);
     // And it is not ours to delete.
     let why =
-        decided(&mut fake, &snapshot_key(), Removal::InStorage).expect_err("it is somebody's");
+        decided(&mut fake, &snapshot_key(), DiscardFrom::InStorage).expect_err("it is somebody's");
     assert_eq!(why.exit_code, engine::exit::DENIED, "{why:?}");
 }
 
@@ -219,11 +219,11 @@ fn one_that_was_kept_goes_with_that_of_the_storage() {
     let backup = keeping(&fake, true, Some(2), None);
     let name = back_up(&mut fake, "first", &backup);
     let key = Key::new(Kind::VolumeSnapshot, NAMESPACE, &name);
-    let of = decided(&mut fake, &key, Removal::Unsaid).expect("it was kept");
+    let of = decided(&mut fake, &key, DiscardFrom::Unsaid).expect("it was kept");
     drive_plan(&mut fake, |seen| discard_snapshot(&of, seen), usize::MAX).unwrap().unwrap();
     assert_eq!(of_snapshots(&fake), 0);
     assert!(!fake.storage.keys().any(|name| name.starts_with("snap-")), "{:?}", fake.storage);
-    let why = decided(&mut fake, &key, Removal::Unsaid).expect_err("it is gone");
+    let why = decided(&mut fake, &key, DiscardFrom::Unsaid).expect_err("it is gone");
     assert!(why.message.contains("does not exist"), "{why:?}");
 }
 
@@ -240,7 +240,7 @@ fn a_content_of_another_snapshot_is_not_deleted() {
     let mine = Key::new(Kind::VolumeSnapshot, "other", "mine");
     let content = fake.of_kind(Kind::VolumeSnapshotContent)[0].0.name.clone();
     fake.change(&mine, &json!({ "status": { "boundVolumeSnapshotContentName": content } }));
-    let why = decided(&mut fake, &mine, Removal::InStorage).expect_err("it is another's");
+    let why = decided(&mut fake, &mine, DiscardFrom::InStorage).expect_err("it is another's");
     assert_eq!(why.exit_code, engine::exit::DENIED, "{why:?}");
 }
 
@@ -249,7 +249,8 @@ fn a_content_of_another_snapshot_is_not_deleted() {
 fn what_others_may_need_stays_in_the_storage() {
     let mut fake = storage();
     brought(&mut fake, &request()).expect("it is there");
-    let why = decided(&mut fake, &snapshot_key(), Removal::Unsaid).expect_err("it was imported");
+    let why =
+        decided(&mut fake, &snapshot_key(), DiscardFrom::Unsaid).expect_err("it was imported");
     assert!(why.hint.expect("both ways").contains("--in-storage"));
     let second = json!({
         "kind": "VolumeSnapshotContent",
@@ -260,13 +261,13 @@ fn what_others_may_need_stays_in_the_storage() {
         },
     });
     fake.create(&second);
-    let why = decided(&mut fake, &snapshot_key(), Removal::InStorage).expect_err("two have it");
+    let why = decided(&mut fake, &snapshot_key(), DiscardFrom::InStorage).expect_err("two have it");
     assert!(why.message.contains("volumesnapshotcontent/second"), "{why:?}");
-    decided(&mut fake, &snapshot_key(), Removal::Leave).expect("the storage keeps it");
+    decided(&mut fake, &snapshot_key(), DiscardFrom::Leave).expect("the storage keeps it");
     fake.objects.remove(&Key::wide(Kind::VolumeSnapshotContent, "second"));
     let content = fake.of_kind(Kind::VolumeSnapshotContent)[0].0.clone();
     fake.change(&content, &json!({ "status": { "volumeGroupSnapshotHandle": "group" } }));
-    let why = decided(&mut fake, &snapshot_key(), Removal::InStorage).expect_err("of a group");
+    let why = decided(&mut fake, &snapshot_key(), DiscardFrom::InStorage).expect_err("of a group");
     assert!(why.message.contains("group snapshot group"), "{why:?}");
 }
 

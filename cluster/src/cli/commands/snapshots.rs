@@ -4,7 +4,7 @@ use super::super::args::{DeleteSnapshot, ImportSnapshot, List, SnapshotsCommand}
 use super::super::output::Output;
 use super::volumes;
 use crate::api::Api;
-use crate::engine::{Failure, Removal};
+use crate::engine::{DiscardFrom, Failure};
 use crate::ops::repository;
 use crate::ops::snapshots::{self, ImportOptions, Presence};
 use serde_json::json;
@@ -125,9 +125,9 @@ async fn delete(
 ) -> Result<u8, Failure> {
     let tell = |wait: &_| output.waiting(wait);
     let removal = match (given.leave, given.in_storage) {
-        (true, _) => Removal::Leave,
-        (_, true) => Removal::InStorage,
-        _ => Removal::Unsaid,
+        (true, _) => DiscardFrom::Leave,
+        (_, true) => DiscardFrom::InStorage,
+        _ => DiscardFrom::Unsaid,
     };
     let of = snapshots::discard(api, (namespace, &given.name), removal, tell).await?;
     let handle = of.handle.as_deref().unwrap_or("that was never taken");
