@@ -17,12 +17,19 @@
 mod download;
 mod forget;
 mod model;
+/// What is tried, once: the snapshot of an upload goes with a failure, and Velero makes the claim of a
+/// download after the object, and its first consumer after that.
+fn subject<'a>(task: &'a Task, word: &'static str, timeout: &str) -> Subject<'a> {
+    let patience = time(timeout).unwrap_or(PREFLIGHT);
+    Subject { task, word, retries: 0, total: None, patience, patience_retryable: PATIENCE }
+}
+
 #[cfg(test)]
 mod tests;
 mod upload;
 
 use super::Context;
-use super::attempts::{Attempted, News};
+use super::attempts::{Attempted, News, PREFLIGHT, Subject};
 use super::places::place;
 use super::restores::message;
 use super::status;
@@ -32,7 +39,7 @@ use crate::kinds::{Repository, RepositoryRef};
 use crate::ops::repository::velero as locations;
 pub(super) use download::work as download;
 pub(crate) use model::DATA_MOVER;
-use model::{MoveStatus, Moved, Stands};
+use model::{MoveStatus, Moved, Stands, time};
 use serde_json::Value;
 use std::time::Duration;
 pub(super) use upload::work as upload;

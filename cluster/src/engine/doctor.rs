@@ -15,6 +15,7 @@ mod repository;
 mod snapshots;
 mod velero;
 
+use super::object::{Key, Kind};
 use super::observed::Observed;
 use super::step::{Failure, Planned, Stop, exit};
 use serde::Serialize;
@@ -139,6 +140,29 @@ impl Look<'_> {
             None => "",
         };
         self.say(level, &object, rest.unwrap_or(&why.message), hint);
+    }
+
+    /// Whether the API server has all these kinds, in the versions that are read.
+    fn serves(&mut self, kinds: &[Kind], missing: &str, hint: &str) -> Planned<bool> {
+        let mut all = true;
+        for kind in kinds {
+            let resource = kind.resource();
+            let name = format!("{}.{}", resource.plural, resource.group);
+            let key = Key::wide(Kind::CustomResourceDefinition, &name);
+            let Some(read) = self.known(Level::Note, &key, self.seen.raw(&key))? else { break };
+            let Some(found) = read else {
+                self.say(Level::Error, &key, missing, hint);
+                all = false;
+                continue;
+            };
+            let mut versions = found["spec"]["versions"].as_array().into_iter().flatten();
+            if !versions.any(|at| at["name"] == resource.version && at["served"] == true) {
+                let what = format!("it does not serve version {}", resource.version);
+                self.say(Level::Error, &key, &what, hint);
+                all = false;
+            }
+        }
+        Ok(all)
     }
 
     /// What was read; none where it could not be, and then that is a finding.

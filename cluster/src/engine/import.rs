@@ -258,7 +258,7 @@ fn await_driver(
     match context.wait(on, &snapshot.meta.uid, request.wait_seconds, why) {
         Err(Stop::Failure(why)) => Err(why
             .hint(format!(
-                "the storage may have snapshot {} no more: kubectl mover restore {} reads the backup instead",
+                "the storage may have snapshot {} no more: kubectl mover restore {} --to pvc/NAME reads the backup instead",
                 request.handle, request.of
             ))
             .into()),
@@ -312,7 +312,7 @@ pub struct Discard {
     /// Its uid.
     pub uid: String,
     /// Its content, and the uid of that.
-    pub content: Option<(Key, String)>,
+    pub content: (Key, String),
     /// The storage's name of it.
     pub handle: Option<String>,
     /// The storage keeps it.
@@ -384,7 +384,7 @@ pub fn discardable(seen: &Observed, key: &Key, from: DiscardFrom) -> Planned<Dis
     Ok(Discard {
         snapshot: key.clone(),
         uid: snapshot.meta.uid,
-        content: Some((content.key, content.meta.uid)),
+        content: (content.key, content.meta.uid),
         handle,
         leaves,
     })
@@ -433,10 +433,8 @@ fn may_go_from_storage(
 ///
 /// What comes first.
 pub fn discard_snapshot(of: &Discard, seen: &Observed) -> Planned<()> {
-    let content = match &of.content {
-        Some((key, uid)) => seen.find::<Content>(key)?.filter(|found| found.meta.uid == *uid),
-        None => None,
-    };
+    let (key, uid) = &of.content;
+    let content = seen.find::<Content>(key)?.filter(|found| found.meta.uid == *uid);
     let policy = if of.leaves { "Retain" } else { "Delete" };
     if let Some(found) = &content
         && found.meta.deletion_timestamp.is_none()

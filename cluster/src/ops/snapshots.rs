@@ -5,7 +5,7 @@ use crate::api::{Api, ApiError};
 use crate::drive::Driver;
 use crate::engine::{
     Content, Discard, DiscardFrom, Failure, Import, Imported, Key, Kind, Meta, Object, Observed,
-    Repository, Selection, SnapshotClass, Wait, choice, discard_snapshot, discardable, exit,
+    Repository, Selection, SnapshotClass, Stop, Wait, choice, discard_snapshot, discardable, exit,
     handle_of, import, notes, withdraw,
 };
 use crate::ops::backup::must;
@@ -70,7 +70,15 @@ impl Presence {
 pub async fn contents(api: &Api) -> Result<Option<Vec<Object<Content>>>, Failure> {
     let all = Selection::all(Kind::VolumeSnapshotContent);
     match api.list(&all).await {
-        Ok(_) => look(api, |seen| seen.list::<Content>(&all)).await.map(Some),
+        Ok((found, version)) => {
+            let mut seen = Observed::default();
+            seen.set_list(all.clone(), found, version);
+            match seen.list(&all) {
+                Ok(all) => Ok(Some(all)),
+                Err(Stop::Failure(why)) => Err(why),
+                Err(next) => Err(Failure::new(exit::BUG, format!("it was listed: {next:?}"))),
+            }
+        }
         Err(ApiError::Refused(why)) => {
             tracing::warn!("{why}: which snapshots this cluster has is not known");
             Ok(None)

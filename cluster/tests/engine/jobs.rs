@@ -182,6 +182,28 @@ fn a_reason_that_comes_late_is_told() {
     assert_eq!(told.into_iter().collect::<Vec<_>>(), ["the disk is away", "the key is missing"]);
 }
 
+/// Whoever may not read events backs up all the same: they are reasons in messages.
+#[test]
+fn a_reason_that_nobody_may_read_fails_nothing() {
+    let mut fake = shop(false);
+    let request = backup_request(&fake, false, NAMESPACE, false);
+    let anchor = begin(&mut fake, "first", &request);
+    fake.faults.pod_never_begins = true;
+    let mut seen = Observed::default();
+    loop {
+        if let Err(Stop::Next(Next::Read(query))) = plan(&anchor, &seen)
+            && matches!(&query, Query::Many(of) if of.kind == Kind::Event)
+        {
+            let why = engine::Failure::new(engine::exit::DENIED, "events is forbidden");
+            seen.set_refused(query, why);
+            break;
+        }
+        assert_eq!(turn(&mut fake, &anchor, &mut seen), Ok(None), "{:#?}", fake.written);
+    }
+    let next = plan(&anchor, &seen);
+    assert!(matches!(&next, Err(Stop::Next(Next::Wait(_)))), "{next:?}");
+}
+
 /// The rule keeps it away, and nobody has the node: a scheduler that does nothing is an error.
 #[test]
 fn a_turn_that_never_comes_is_an_error() {

@@ -9,7 +9,7 @@ pub(in crate::cli) enum SnapshotsCommand {
     List(List),
     /// Bring a snapshot that the storage still has into this cluster, without moving data
     Import(ImportSnapshot),
-    /// Delete a snapshot that was imported or kept, in the storage too
+    /// Delete a snapshot that was kept, or imported: from the cluster, and from the storage
     Delete(DeleteSnapshot),
 }
 

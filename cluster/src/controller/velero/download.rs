@@ -1,8 +1,8 @@
 //! A DataDownload: a restore for a claim that Velero makes, and that waits for its volume.
 
-use super::model::{Download, DownloadSpec, Moved, SnapshotId, Stands, time};
-use super::{PATIENCE, ended, repository, told, worked_in};
-use crate::controller::attempts::{self, Attempted, News, PREFLIGHT, Subject};
+use super::model::{Download, Moved, SnapshotId, Stands};
+use super::{ended, repository, subject, told, worked_in};
+use crate::controller::attempts::{self, Attempted, News, Subject};
 use crate::controller::backups::limits_of;
 use crate::controller::status::{self, Live};
 use crate::controller::task::{Pause, Task};
@@ -21,7 +21,7 @@ const WAITS_BY: &str = "velero.io/dynamic-pv-restore";
 /// The next thing that a DataDownload asks for.
 pub(crate) async fn work(context: &Context, task: &Task) -> Result<Pause, Failure> {
     let Some((meta, download)) = task.read::<Box<Download>>()? else { return Ok(Pause::Changed) };
-    let subject = subject(task, &download.spec);
+    let subject = subject(task, "restore", &download.spec.operation_timeout);
     let is_going = meta.deletion_timestamp.is_some();
     if is_going && !attempts::is_running(context, &subject) {
         marks::take_off(context, task, OPERATION).await?;
@@ -43,19 +43,6 @@ pub(crate) async fn work(context: &Context, task: &Task) -> Result<Pause, Failur
     }
     marks::take_off(context, task, OPERATION).await?;
     Ok(Pause::Changed)
-}
-
-fn subject<'a>(task: &'a Task, spec: &DownloadSpec) -> Subject<'a> {
-    // Velero makes the claim after this object, and its first consumer after that.
-    let patience = time(&spec.operation_timeout).unwrap_or(PREFLIGHT);
-    Subject {
-        task,
-        word: "restore",
-        retries: 0,
-        total: None,
-        patience,
-        patience_retryable: PATIENCE,
-    }
 }
 
 async fn operate(

@@ -1,8 +1,8 @@
 //! A DataUpload: a backup of the snapshot that Velero gives away with it.
 
-use super::model::{Moved, SnapshotId, Stands, Upload, UploadSpec, time};
-use super::{PATIENCE, backup_of, ended, forget, repository, told, worked_in};
-use crate::controller::attempts::{self, Attempted, News, PREFLIGHT, Subject};
+use super::model::{Moved, SnapshotId, Stands, Upload, UploadSpec};
+use super::{backup_of, ended, forget, repository, subject, told, worked_in};
+use crate::controller::attempts::{self, Attempted, News, Subject};
 use crate::controller::backups::{is_free, limits_of};
 use crate::controller::status::{self, Live};
 use crate::controller::task::{Pause, Task};
@@ -20,7 +20,7 @@ const BACKUP_UID: &str = "velero.io/backup-uid";
 /// The next thing that a DataUpload asks for.
 pub(crate) async fn work(context: &Context, task: &Task) -> Result<Pause, Failure> {
     let Some((meta, upload)) = task.read::<Box<Upload>>()? else { return Ok(Pause::Changed) };
-    let subject = subject(task, &upload.spec);
+    let subject = subject(task, "backup", &upload.spec.operation_timeout);
     let is_going = meta.deletion_timestamp.is_some();
     if is_going && !attempts::is_running(context, &subject) {
         let of = attempts::ended(context, &subject);
@@ -64,19 +64,6 @@ async fn gone(
         }
     }
     forget::gone(context, task, meta, spec, of).await
-}
-
-pub(super) fn subject<'a>(task: &'a Task, spec: &UploadSpec) -> Subject<'a> {
-    let patience = time(&spec.operation_timeout).unwrap_or(PREFLIGHT);
-    // The snapshot is there once, and goes with a failure.
-    Subject {
-        task,
-        word: "backup",
-        retries: 0,
-        total: None,
-        patience,
-        patience_retryable: PATIENCE,
-    }
 }
 
 async fn operate(

@@ -16,24 +16,7 @@ const INSTALL: &str = "install the CRDs and the controller of \
 /// Whether the cluster has snapshots at all, as far as can be seen.
 pub(super) fn installed(look: &mut Look<'_>, namespace: &str) -> Planned<bool> {
     let kinds = [Kind::VolumeSnapshot, Kind::VolumeSnapshotContent, Kind::VolumeSnapshotClass];
-    let mut all = true;
-    for kind in kinds {
-        let resource = kind.resource();
-        let name = format!("{}.{}", resource.plural, resource.group);
-        let key = Key::wide(Kind::CustomResourceDefinition, &name);
-        let Some(read) = look.known(Level::Note, &key, look.seen.raw(&key))? else { break };
-        let Some(found) = read else {
-            look.say(Level::Error, &key, "it is missing: the cluster has no snapshots", INSTALL);
-            all = false;
-            continue;
-        };
-        let mut versions = found["spec"]["versions"].as_array().into_iter().flatten();
-        if !versions.any(|at| at["name"] == resource.version && at["served"] == true) {
-            let what = format!("it does not serve version {}", resource.version);
-            look.say(Level::Error, &key, &what, INSTALL);
-            all = false;
-        }
-    }
+    let all = look.serves(&kinds, "it is missing: the cluster has no snapshots", INSTALL)?;
     if all {
         controller(look, namespace)?;
     }

@@ -37,25 +37,8 @@ pub(super) fn check(look: &mut Look<'_>, namespace: &str) -> Planned<()> {
 /// Whether Velero's kinds are there, in the versions that are read.
 fn definitions(look: &mut Look<'_>) -> Planned<bool> {
     const INSTALL: &str = "install Velero 1.12 or later: velero install --features=EnableCSI …";
-    let mut all = true;
-    for kind in [Kind::DataUpload, Kind::DataDownload, Kind::BackupStorageLocation] {
-        let resource = kind.resource();
-        let name = format!("{}.{}", resource.plural, resource.group);
-        let key = Key::wide(Kind::CustomResourceDefinition, &name);
-        let Some(read) = look.known(Level::Note, &key, look.seen.raw(&key))? else { break };
-        let Some(found) = read else {
-            look.say(Level::Error, &key, "it is missing: the cluster has no such Velero", INSTALL);
-            all = false;
-            continue;
-        };
-        let mut versions = found["spec"]["versions"].as_array().into_iter().flatten();
-        if !versions.any(|at| at["name"] == resource.version && at["served"] == true) {
-            let what = format!("it does not serve version {}", resource.version);
-            look.say(Level::Error, &key, &what, INSTALL);
-            all = false;
-        }
-    }
-    Ok(all)
+    let kinds = [Kind::DataUpload, Kind::DataDownload, Kind::BackupStorageLocation];
+    look.serves(&kinds, "it is missing: the cluster has no such Velero", INSTALL)
 }
 
 /// Arguments of a Deployment's containers.
