@@ -1,5 +1,5 @@
 //! The operations, one function each. They are made of `ingest` and `reading`, and none of them
-//! names another.
+//! names another, but for `mount`, which shows what `files` reads.
 
 pub mod attachment;
 pub mod backup;
@@ -7,6 +7,7 @@ pub mod check;
 pub mod copy;
 pub mod diff;
 pub mod files;
+pub mod mount;
 pub mod restore;
 pub mod roots;
 pub mod serve;

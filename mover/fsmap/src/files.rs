@@ -60,6 +60,8 @@ pub struct FileNode {
     pub links: u32,
     /// Bytes of its content; of a link those of its path.
     pub size_bytes: u64,
+    /// Room that it takes in the file system.
+    pub stored_bytes: u64,
     /// Its content was read.
     pub accessed: FileTime,
     /// Its content was changed.
@@ -186,6 +188,61 @@ pub fn is_plain(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..") && !name.iter().any(|byte| matches!(byte, b'/' | 0))
 }
 
+/// A stretch of a buffer that is filled with bytes of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fill<'p> {
+    /// In the buffer.
+    pub into: Range<usize>,
+    /// Where its bytes come from.
+    pub from: FillFrom<'p>,
+}
+
+/// Where bytes of a file come from. What no stretch of a buffer names is zero.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FillFrom<'p> {
+    /// From this byte of the volume on.
+    Volume(u64),
+    /// Here they are: maybe fewer, and the rest is zero.
+    Bytes(&'p [u8]),
+}
+
+/// What a buffer is filled with, that stands for bytes of a file from an offset on, by the file's
+/// stretches. Pure.
+pub fn fills(pieces: &[Piece], offset: u64, len: usize) -> impl Iterator<Item = Fill<'_>> {
+    let small = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    let end = offset.saturating_add(len as u64);
+    let first = pieces.partition_point(|piece| piece.range.end <= offset);
+    let touched = pieces[first..].iter().take_while(move |piece| piece.range.start < end);
+    touched.flat_map(move |piece| {
+        let (from, to) = (piece.range.start.max(offset), piece.range.end.min(end));
+        let part = small(from - offset)..small(to - offset);
+        let into = from - piece.range.start;
+        let behind = |bytes, into| <[u8]>::get(bytes, small(into)..).unwrap_or(&[]);
+        match &piece.place {
+            Place::Hole => [None, None],
+            Place::Inline(bytes) => {
+                [Some(Fill { into: part, from: FillFrom::Bytes(behind(bytes, into)) }), None]
+            }
+            Place::Volume(at) => {
+                [Some(Fill { into: part, from: FillFrom::Volume(at + into) }), None]
+            }
+            Place::Patched(at, patch) => {
+                let patch = behind(patch, into.min(4));
+                let split = (part.start + patch.len()).min(part.end);
+                let (head, tail) = (part.start..split, split..part.end);
+                let skipped = head.len() as u64;
+                [
+                    Some(Fill { into: head, from: FillFrom::Bytes(patch) }),
+                    Some(Fill { into: tail, from: FillFrom::Volume(at + into + skipped) }),
+                ]
+            }
+        }
+        .into_iter()
+        .flatten()
+        .filter(|fill| !fill.into.is_empty())
+    })
+}
+
 /// Fills a buffer with bytes of a file, from an offset on, of its stretches. What lies behind its
 /// end is zero.
 ///
@@ -199,30 +256,46 @@ pub fn read_content(
     buffer: &mut [u8],
 ) -> Result<(), Refusal> {
     buffer.fill(0);
-    let end = offset.saturating_add(buffer.len() as u64);
-    let first = pieces.partition_point(|piece| piece.range.end <= offset);
-    for piece in pieces[first..].iter().take_while(|piece| piece.range.start < end) {
-        let (from, to) = (piece.range.start.max(offset), piece.range.end.min(end));
-        let small = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-        let part = &mut buffer[small(from - offset)..small(to - offset)];
-        let into = from - piece.range.start;
-        match &piece.place {
-            Place::Hole => {}
-            Place::Inline(bytes) => {
-                let bytes = bytes.get(small(into)..).unwrap_or(&[]);
+    for fill in fills(pieces, offset, buffer.len()) {
+        let part = &mut buffer[fill.into];
+        match fill.from {
+            FillFrom::Bytes(bytes) => {
                 let len = bytes.len().min(part.len());
                 part[..len].copy_from_slice(&bytes[..len]);
             }
-            Place::Volume(at) | Place::Patched(at, _) => {
-                let offset = at + into;
+            FillFrom::Volume(offset) => {
                 volume.read_at(part, offset).map_err(|error| Refusal::Io { offset, error })?;
             }
         }
-        if let Place::Patched(_, patch) = &piece.place {
-            let patch = patch.get(small(into).min(4)..).unwrap_or(&[]);
-            let len = patch.len().min(part.len());
-            part[..len].copy_from_slice(&patch[..len]);
-        }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All bytes of a file, read in every way that there is to cut it.
+    #[test]
+    fn any_part_of_a_file_is_the_same_as_all_of_it() {
+        let volume: Vec<u8> = (0..=255).collect();
+        let pieces = [
+            Piece { range: 0..10, place: Place::Volume(100) },
+            Piece { range: 10..20, place: Place::Hole },
+            Piece { range: 20..30, place: Place::Patched(40, [1, 2, 3, 4]) },
+            Piece { range: 30..36, place: Place::Inline(vec![9; 4]) },
+            Piece { range: 36..38, place: Place::Patched(0, [5, 6, 7, 8]) },
+        ];
+        let wanted: Vec<u8> = (100..110)
+            .chain([0; 10])
+            .chain([1, 2, 3, 4, 44, 45, 46, 47, 48, 49, 9, 9, 9, 9, 0, 0, 5, 6, 0, 0])
+            .collect();
+        for from in 0..wanted.len() {
+            for to in from..wanted.len() {
+                let mut buffer = vec![77; to - from];
+                read_content(&&volume[..], &pieces, from as u64, &mut buffer).unwrap();
+                assert_eq!(buffer, wanted[from..to], "{from}..{to}");
+            }
+        }
+    }
 }

@@ -38,6 +38,6 @@ pub use point::{MountError, MountOptions, MountPoint, PointFailure};
 pub use rustix::io::Errno;
 pub use session::{Counts, SessionLimits};
 pub use tree::{
-    Answer, Attribute, Content, DirectoryEntry, Entry, Handle, Inode, Kind, Node, OpenDirectory, Space,
-    Time, Tree,
+    Answer, Attribute, Content, DirectoryEntry, Entry, Handle, Inode, Kind, Node, OpenDirectory,
+    Space, Time, Tree,
 };

@@ -107,8 +107,7 @@ impl Mounted {
 
     /// Where it is mounted now: a directory above it may have another name.
     fn place(&self) -> io::Result<Option<PathBuf>> {
-        let ours =
-            |line: &MountLine| line.id == self.line.id && line.device == self.line.device;
+        let ours = |line: &MountLine| line.id == self.line.id && line.device == self.line.device;
         Ok(table::mounts()?.into_iter().find(ours).map(|line| line.path))
     }
 }

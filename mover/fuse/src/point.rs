@@ -102,7 +102,10 @@ impl MountPoint {
         let path = std::fs::read_link(&held).map_err(no_directory)?;
         let on = table::on(&path).map_err(|e| MountError::new(PointFailure::Other, e))?;
         if on.is_some_and(|line| line.kind == KIND) {
-            return Err(MountError::new(PointFailure::Mounted, "backups are mounted there already"));
+            return Err(MountError::new(
+                PointFailure::Mounted,
+                "backups are mounted there already",
+            ));
         }
         let mut names = std::fs::read_dir(&held).map_err(no_directory)?;
         if names.next().is_some() {

@@ -127,11 +127,7 @@ pub enum Content {
 /// ended.
 pub trait Tree: Send + Sync + 'static {
     /// Follows a name.
-    fn lookup(
-        &self,
-        directory: Inode,
-        name: &[u8],
-    ) -> impl Future<Output = Answer<Entry>> + Send;
+    fn lookup(&self, directory: Inode, name: &[u8]) -> impl Future<Output = Answer<Entry>> + Send;
 
     /// What is said of a file, and for how long.
     fn node(&self, inode: Inode) -> impl Future<Output = Answer<Entry>> + Send;

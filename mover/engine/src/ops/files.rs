@@ -76,8 +76,8 @@ pub struct FilesFigures {
 pub struct OpenFiles<'a> {
     files: Box<dyn Files + 'a>,
     volume: &'a dyn ReadAt,
-    /// Where the file system begins in the backup's volume.
-    start: u64,
+    /// Where the file system is in the backup's volume.
+    place: Range<u64>,
     run: RunContext<'a>,
 }
 
@@ -122,16 +122,27 @@ impl OpenFiles<'_> {
 
     /// Ranges of the backup's volume, as the file system counts its bytes.
     fn moved(&self, ranges: &Extents) -> Extents {
-        let start = self.start;
+        let start = self.place.start;
         let moved = ranges.iter().filter(|range| range.end > start);
         moved.map(|range| range.start.saturating_sub(start)..range.end - start).collect()
+    }
+
+    /// Name of the file system.
+    pub(crate) fn kind(&self) -> &'static str {
+        self.files.kind()
+    }
+
+    /// Where the file system is in the backup's volume.
+    pub(crate) fn place(&self) -> &Range<u64> {
+        &self.place
     }
 
     fn find(&self, directory: FileId, name: &[u8]) -> Result<Option<FileId>> {
         self.asked(self.files.find(directory, name))
     }
 
-    fn content(&self, file: FileId) -> Result<Vec<Piece>> {
+    /// The stretches of a file's content.
+    pub(crate) fn content(&self, file: FileId) -> Result<Vec<Piece>> {
         self.asked(self.files.content(file))
     }
 
@@ -180,17 +191,10 @@ pub fn with_files<T>(
     let worked = (|| {
         let pool = ViewPool::start(rt, repo, limits)?;
         let view = run.wait(BackupView::open(&pool, manifest))?;
-        let size = view.size_bytes();
-        let whole = ViewVolume::new(run, view);
         let named = |e: Error| e.within(format!("read files of backup {}", manifest.name()));
-        let done = on_volume(&whole, size, options.partition, |volume, place| {
-            let bytes = place.end - place.start;
-            let files = mover_fsmap::files::open(volume, bytes)
-                .map_err(|why| hinted(why, volume, bytes, options.partition))?;
-            let kind = files.kind().to_owned();
+        let done = files_of(run, view, options.partition, |open| {
             progress.set_phase(Phase::Moving);
-            let open = OpenFiles { files, volume, start: place.start, run };
-            work(&open).map(|done| (done, kind))
+            work(open).map(|done| (done, open.kind().to_owned()))
         });
         let (done, filesystem) = done.map_err(named)?;
         let ViewCounts { reads, read_bytes, .. } = pool.counts();
@@ -207,6 +211,23 @@ pub fn with_files<T>(
     figures.warnings.extend(warnings);
     figures.requests = repo.store().counts();
     Ok((done, figures))
+}
+
+/// Opens the files of a backup that is open itself, for as long as `work` goes on.
+pub(crate) fn files_of<T>(
+    run: RunContext<'_>,
+    view: Arc<BackupView>,
+    number: Option<usize>,
+    work: impl FnOnce(&OpenFiles<'_>) -> Result<T>,
+) -> Result<T> {
+    let size = view.size_bytes();
+    let whole = ViewVolume::new(run, view);
+    on_volume(&whole, size, number, |volume, place| {
+        let bytes = place.end - place.start;
+        let files = mover_fsmap::files::open(volume, bytes)
+            .map_err(|why| hinted(why, volume, bytes, number))?;
+        work(&OpenFiles { files, volume, place, run })
+    })
 }
 
 /// Tells which files changed from backup `a` of a volume to `b`, in the order of their directories.

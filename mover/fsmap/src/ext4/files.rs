@@ -135,7 +135,7 @@ impl Files for Ext4Files<'_> {
     }
 
     fn node(&self, id: FileId) -> Result<FileNode, Refusal> {
-        self.inode(id)?.node()
+        self.inode(id)?.node(self.fs.superblock.block_bytes)
     }
 
     fn expect(&self, ids: &[FileId]) -> Result<(), Refusal> {
@@ -154,7 +154,7 @@ impl Files for Ext4Files<'_> {
 
     fn content(&self, file: FileId) -> Result<Vec<Piece>, Refusal> {
         let inode = self.inode(file)?;
-        if inode.node()?.kind != FileKind::File {
+        if inode.kind()? != FileKind::File {
             return Err(inode.wrong("it is no file with bytes"));
         }
         self.pieces(&inode)
@@ -162,7 +162,7 @@ impl Files for Ext4Files<'_> {
 
     fn target(&self, link: FileId) -> Result<Vec<u8>, Refusal> {
         let inode = self.inode(link)?;
-        if inode.node()?.kind != FileKind::Symlink {
+        if inode.kind()? != FileKind::Symlink {
             return Err(inode.wrong("it is no symbolic link"));
         }
         inode.readable()?;

@@ -212,7 +212,7 @@ impl Files for XfsFiles<'_> {
     }
 
     fn node(&self, id: FileId) -> Result<FileNode, Refusal> {
-        self.inode(id)?.node()
+        self.inode(id)?.node(self.superblock.block_bytes)
     }
 
     fn expect(&self, ids: &[FileId]) -> Result<(), Refusal> {

@@ -20,7 +20,7 @@ const DIRECTORY_BYTES_MAX: u64 = 4 << 30;
 
 impl Ext4Files<'_> {
     pub(super) fn directory(&self, inode: &Inode) -> Result<Vec<FileName>, Refusal> {
-        if inode.node()?.kind != FileKind::Directory {
+        if inode.kind()? != FileKind::Directory {
             return Err(inode.wrong("it is no directory"));
         }
         inode.readable()?;

@@ -10,6 +10,7 @@ use crate::{crc32c, le16, le32};
 mod flags {
     pub(super) const ENCRYPTED: u32 = 0x800;
     pub(super) const INDEX: u32 = 0x1000;
+    pub(super) const HUGE: u32 = 0x4_0000;
     pub(super) const EXTENTS: u32 = 0x8_0000;
     pub(super) const INLINE: u32 = 0x1000_0000;
 }
@@ -111,7 +112,7 @@ impl Inode {
         u64::from(le16(&self.bytes, 0x76)) << 32 | u64::from(le32(&self.bytes, 0x68))
     }
 
-    fn kind(&self) -> Result<FileKind, Refusal> {
+    pub(super) fn kind(&self) -> Result<FileKind, Refusal> {
         let device = || {
             let (old, new) = (le32(self.blocks(), 0), le32(self.blocks(), 4));
             match old {
@@ -137,6 +138,13 @@ impl Inode {
         })
     }
 
+    /// Room that it takes: it counts sectors of 512 bytes, or blocks.
+    fn stored_bytes(&self, block_bytes: u64) -> u64 {
+        let count = u64::from(le16(&self.bytes, 0x74)) << 32 | u64::from(le32(&self.bytes, 0x1c));
+        let unit = if self.flags & flags::HUGE == 0 { 512 } else { block_bytes };
+        count.saturating_mul(unit)
+    }
+
     /// A time, of its seconds and what came later, if there is room for that.
     fn time(&self, seconds: usize, extra: usize) -> FileTime {
         let low = i64::from(le32(&self.bytes, seconds).cast_signed());
@@ -150,7 +158,7 @@ impl Inode {
         }
     }
 
-    pub(super) fn node(&self) -> Result<FileNode, Refusal> {
+    pub(super) fn node(&self, block_bytes: u64) -> Result<FileNode, Refusal> {
         let halves = |low, high| {
             u32::from(le16(&self.bytes, low)) | u32::from(le16(&self.bytes, high)) << 16
         };
@@ -163,6 +171,7 @@ impl Inode {
             gid: halves(0x18, 0x7a),
             links: le16(&self.bytes, 0x1a).into(),
             size_bytes: self.size_bytes,
+            stored_bytes: self.stored_bytes(block_bytes),
             accessed: self.time(8, 0x8c),
             modified: self.time(0x10, 0x88),
             changed: self.time(0xc, 0x84),

@@ -190,7 +190,7 @@ impl Inode {
         }
     }
 
-    pub(super) fn node(&self) -> Result<FileNode, Refusal> {
+    pub(super) fn node(&self, block_bytes: u64) -> Result<FileNode, Refusal> {
         Ok(FileNode {
             id: FileId(self.number),
             kind: self.kind()?,
@@ -199,6 +199,7 @@ impl Inode {
             gid: be32(&self.bytes, 12),
             links: self.links(),
             size_bytes: self.size_bytes,
+            stored_bytes: be64(&self.bytes, 64).saturating_mul(block_bytes),
             accessed: self.time(32),
             modified: self.time(40),
             changed: self.time(48),
