@@ -217,7 +217,6 @@ impl<T: Tree> Filesystem for Requests<T> {
             // access lists count, as they would if the volume itself were mounted
             InitFlags::FUSE_POSIX_ACL,
             InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_CACHE_SYMLINKS,
             InitFlags::FUSE_ASYNC_DIO,
         ];
         for flag in wanted {

@@ -30,8 +30,10 @@ pub(crate) use reading::{
 mod reporting;
 pub(crate) use reporting::{LogLevel, ReportArgs};
 
+mod mounting;
 mod resources;
 mod serving;
+pub(crate) use mounting::MountArgs;
 pub(crate) use serving::{ServeArgs, ServeTlsArgs};
 mod storing;
 mod upgrading;
@@ -201,6 +203,7 @@ pub(crate) enum Command {
     Backup(Box<BackupArgs>),
     Restore(RestoreArgs),
     Serve(Box<ServeArgs>),
+    Mount(MountArgs),
     Ls(LsArgs),
     Cat(CatArgs),
     Cp(CpArgs),

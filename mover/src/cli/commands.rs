@@ -10,6 +10,7 @@ mod forget;
 mod gc;
 mod init;
 mod keyring;
+mod mount;
 mod plan;
 mod restore;
 mod roots;
@@ -29,6 +30,7 @@ pub(crate) fn run(ctx: &Context, command: Command) -> Result<()> {
         Command::Init(args) => init::init(ctx, &args),
         Command::Restore(args) => restore::restore(ctx, args),
         Command::Serve(args) => serve::serve(ctx, *args),
+        Command::Mount(args) => mount::mount(ctx, &args),
         Command::Ls(args) => files::ls(ctx, &args),
         Command::Cat(args) => files::cat(ctx, &args),
         Command::Cp(args) => files::cp(ctx, &args),

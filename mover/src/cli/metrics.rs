@@ -160,7 +160,7 @@ impl Telemetry {
             served: watched
                 .progress
                 .as_ref()
-                .filter(|_| self.run.command == "serve")
+                .filter(|_| ["serve", "mount"].contains(&self.run.command))
                 .map(|(progress, _)| Arc::clone(progress)),
             requests: watched.store.as_ref().map(Store::counts).unwrap_or_default(),
             resident_bytes: resident_bytes(),

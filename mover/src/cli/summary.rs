@@ -6,6 +6,7 @@ use chunkstore::store::{RequestCounts, Retention};
 use mover_engine::ops::backup::{BackupOutcome, BackupSummary};
 use mover_engine::ops::copy::{CopyOutcome, CopySummary};
 use mover_engine::ops::files::{FilesFigures, FilesSummary};
+use mover_engine::ops::mount::{MountEnd, MountSummary};
 use mover_engine::ops::restore::RestoreSummary;
 use mover_engine::ops::serve::ServeSummary;
 use mover_engine::ops::verify::VerifySummary;
@@ -115,6 +116,28 @@ pub(crate) fn serve_text(s: &ServeSummary) -> String {
         page.line("failed", &format!("{} requests", s.served_errors));
     }
     page.line("time", &show_duration(elapsed));
+    page.line("requests", &requests(&s.requests));
+    page.0
+}
+
+/// The end of a mount.
+pub(crate) fn mount_text(s: &MountSummary) -> String {
+    let mut page = Page::default();
+    let how = match s.end {
+        MountEnd::Unmounted => "is unmounted",
+        MountEnd::InUse => "is unmounted, and was in use",
+        MountEnd::Outside => "was unmounted by somebody else",
+    };
+    page.line("mount", &format!("{} {how}", s.directory.display()));
+    page.line("backups", &format!("{} opened", s.opened_backups));
+    page.line("read", &format!("{} in {} reads", show_bytes(s.served_bytes), s.served_reads));
+    page.line("fetched", &format!("{} in {} reads", show_bytes(s.fetched_bytes), s.reads));
+    let wanted = s.cache_hits + s.cache_misses;
+    page.line("kept", &format!("{} of {wanted} entries were there when wanted", s.cache_hits));
+    if s.served_errors > 0 {
+        page.line("failed", &format!("{} requests", s.served_errors));
+    }
+    page.line("time", &show_duration(seconds(s.elapsed_seconds)));
     page.line("requests", &requests(&s.requests));
     page.0
 }

@@ -2,11 +2,12 @@
 
 use tests::Mover;
 
-const COMMANDS: [&str; 20] = [
+const COMMANDS: [&str; 21] = [
     "init",
     "backup",
     "restore",
     "serve",
+    "mount",
     "ls",
     "cat",
     "cp",

@@ -6,6 +6,7 @@
 
 mod commands;
 mod content;
+mod mount;
 mod tree;
 mod xfs;
 

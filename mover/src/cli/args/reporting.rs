@@ -59,6 +59,7 @@ impl Command {
             Self::Backup(_) => "backup",
             Self::Restore(_) => "restore",
             Self::Serve(_) => "serve",
+            Self::Mount(_) => "mount",
             Self::Ls(_) => "ls",
             Self::Cat(_) => "cat",
             Self::Cp(_) => "cp",
@@ -89,6 +90,7 @@ impl Command {
             Self::Init(_)
             | Self::Restore(_)
             | Self::Serve(_)
+            | Self::Mount(_)
             | Self::Cp(_)
             | Self::Verify(_)
             | Self::Check(_)

@@ -6,7 +6,7 @@
 //! | `tls` | certificates, and who sees which export |
 //! | `beside` | the command that runs meanwhile, the file with our number, the service manager |
 
-mod beside;
+pub(super) mod beside;
 mod doors;
 mod tls;
 

@@ -50,7 +50,7 @@ const fn gauge(
     Metric { name, kind: Kind::Gauge, unit, stability, help, members: &[], live }
 }
 
-/// Of `serve` alone.
+/// Of `serve` and `mount` alone.
 const fn served(
     name: &'static str,
     unit: &'static str,

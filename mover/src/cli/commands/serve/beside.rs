@@ -91,11 +91,11 @@ fn until_it_ends(mut child: Child, stopped: &Receiver<()>) -> io::Result<ExitSta
 
 /// A file with the number of this process, removed when dropped.
 #[derive(Debug)]
-pub(super) struct PidFile(PathBuf);
+pub(in super::super) struct PidFile(PathBuf);
 
 impl PidFile {
     /// Whoever sees the file sees all of it.
-    pub(super) fn make(path: &Path) -> Result<Self> {
+    pub(in super::super) fn make(path: &Path) -> Result<Self> {
         let failed =
             |e| Error::caused(ErrorKind::Device, format!("write --pid-file {}", path.display()), e);
         let mut name = path.as_os_str().to_owned();
@@ -121,7 +121,7 @@ impl Drop for PidFile {
 }
 
 /// Tells a service manager how it is, `sd_notify(3)`, if there is one.
-pub(super) fn tell_manager(socket: Option<&OsStr>, state: &str) {
+pub(in super::super) fn tell_manager(socket: Option<&OsStr>, state: &str) {
     let Some(socket) = socket else { return };
     let told = || -> io::Result<usize> {
         let address = match socket.as_bytes().split_first() {
