@@ -30,6 +30,7 @@ pub use item::{
     Strength, Unread,
 };
 pub use kinds::RANKS;
+pub(crate) use left_out::is_listed;
 pub use order::{RestoreOrder, restore_order};
 pub use path::OwnerRule;
 pub use references::SOFT_OWNERS;

@@ -1,10 +1,14 @@
 //! What can be typed.
 
 mod install;
+mod objects;
 mod schedule;
 mod snapshots;
 
 pub(super) use install::{Install, PodSecurity, Print, Uninstall, Without};
+pub(super) use objects::{
+    Existing, ListObjects, ObjectsCommand, ObjectsOf, RestoreObjects, SaveObjects,
+};
 pub(super) use schedule::{KeepFlags, NewSchedule, ScheduleCommand};
 pub(super) use snapshots::{DeleteSnapshot, ImportSnapshot, SnapshotsCommand};
 
@@ -103,6 +107,11 @@ pub(super) enum Command {
     Snapshots {
         #[command(subcommand)]
         command: SnapshotsCommand,
+    },
+    /// List, save and restore the objects of namespaces: an application without its volumes
+    Objects {
+        #[command(subcommand)]
+        command: ObjectsCommand,
     },
     /// Find the reasons why a backup would not work, before it is tried
     Doctor(Doctor),

@@ -69,12 +69,7 @@ impl ManifestBuilder {
     /// # Errors
     ///
     /// An object without a name, or more than [`OBJECTS_MAX`].
-    pub fn add(
-        &mut self,
-        of: &Arc<ItemKind>,
-        object: &Value,
-        chosen: bool,
-    ) -> Result<(), Failure> {
+    pub fn add(&mut self, of: &Arc<ItemKind>, object: &Value, chosen: bool) -> Result<(), Failure> {
         if self.entries.len() >= OBJECTS_MAX {
             let what = format!("there are more than {OBJECTS_MAX} objects");
             return Err(Failure::new(exit::USAGE, what).hint("choose fewer namespaces, or labels"));
@@ -239,7 +234,9 @@ impl ManifestBuilder {
                         if owner.is_none() {
                             let identity = entry.item.identity();
                             let kind = &self.names[*kind as usize].1;
-                            note(notes, || format!("{identity}: its owner {kind} {name} is not here"));
+                            note(notes, || {
+                                format!("{identity}: its owner {kind} {name} is not here")
+                            });
                         }
                         owner.map(|item| (item, Strength::Hard, &hard))
                     }

@@ -29,7 +29,9 @@ impl std::fmt::Display for Difference {
             Self::Gone(object) => write!(f, "{object} is gone"),
             Self::Replaced(object) => write!(f, "{object} was deleted and made anew"),
             Self::Owners(object) => write!(f, "{object} has other owners"),
-            Self::LeftOut(object) => write!(f, "{object} was left out, and is not now, or the reverse"),
+            Self::LeftOut(object) => {
+                write!(f, "{object} was left out, and is not now, or the reverse")
+            }
         }
     }
 }
@@ -45,8 +47,12 @@ pub fn differences(accepted: &ObjectManifest, now: &ObjectManifest) -> Vec<Diffe
     both(accepted, now, |old, new| {
         let counts = |item: &Item| item.left_out.is_none();
         match (old, new) {
-            (Some(old), None) if counts(old) => all.push(Difference::Gone(old.identity().to_string())),
-            (None, Some(new)) if counts(new) => all.push(Difference::New(new.identity().to_string())),
+            (Some(old), None) if counts(old) => {
+                all.push(Difference::Gone(old.identity().to_string()))
+            }
+            (None, Some(new)) if counts(new) => {
+                all.push(Difference::New(new.identity().to_string()))
+            }
             (Some(old), Some(new)) if counts(old) || counts(new) => {
                 let text = new.identity().to_string();
                 if counts(old) != counts(new) {

@@ -289,8 +289,7 @@ pub fn read_manifest(from: impl Read) -> Result<ObjectManifest, Failure> {
                 wrong(format!("{} has the owner {uid}, which is not in it", item.identity()))
             })?;
             let by = by.get(at).map_or("ownerReferences", String::as_str);
-            let strength =
-                if by == "ownerReferences" { Strength::Hard } else { Strength::Soft };
+            let strength = if by == "ownerReferences" { Strength::Hard } else { Strength::Soft };
             let by = texts_of(&mut texts, by);
             item.owners.push(ItemOwner { item: *owner, strength, by });
         }

@@ -8,10 +8,7 @@ pub const RANKS: &[(&str, &[&str])] = &[
     ("namespaces", &["Namespace"]),
     ("definitions", &["CustomResourceDefinition.apiextensions.k8s.io"]),
     ("classes", &["StorageClass.storage.k8s.io"]),
-    (
-        "rights",
-        &["ClusterRole.rbac.authorization.k8s.io", "Role.rbac.authorization.k8s.io"],
-    ),
+    ("rights", &["ClusterRole.rbac.authorization.k8s.io", "Role.rbac.authorization.k8s.io"]),
     ("accounts", &["ServiceAccount"]),
     (
         "bindings",
@@ -43,7 +40,10 @@ pub const RANKS: &[(&str, &[&str])] = &[
     ("replicas", &["ReplicaSet.apps", "ReplicationController", "ControllerRevision.apps"]),
     ("workloads", &["StatefulSet.apps", "DaemonSet.apps", "Deployment.apps"]),
     ("jobs", &["Job.batch", "CronJob.batch"]),
-    ("scaling and entrances", &["HorizontalPodAutoscaler.autoscaling", "Ingress.networking.k8s.io"]),
+    (
+        "scaling and entrances",
+        &["HorizontalPodAutoscaler.autoscaling", "Ingress.networking.k8s.io"],
+    ),
     (
         "limits and admission",
         &[

@@ -75,7 +75,9 @@ fn made(group: &str, kind: &str, object: &Value) -> Option<&'static str> {
         }
         ("coordination.k8s.io", "Lease") => Some("whoever holds it takes it anew"),
         ("", "Endpoints")
-            if metadata["annotations"].get("endpoints.kubernetes.io/last-change-trigger-time").is_some()
+            if metadata["annotations"]
+                .get("endpoints.kubernetes.io/last-change-trigger-time")
+                .is_some()
                 || metadata["labels"].get("endpoints.kubernetes.io/managed-by").is_some() =>
         {
             Some("its service makes it")
@@ -100,14 +102,17 @@ mod tests {
 
     #[test]
     fn what_comes_by_itself_or_is_of_the_old_cluster_is_left_out() {
-        let owned = |version: &str, kind: &str| {
-            json!([{ "apiVersion": version, "kind": kind, "name": "x", "uid": "u", "controller": true }])
-        };
+        let owned = |version: &str, kind: &str| json!([{ "apiVersion": version, "kind": kind, "name": "x", "uid": "u", "controller": true }]);
         let meta = |owners| json!({ "metadata": { "name": "x", "ownerReferences": owners } });
         for (group, kind, object, said) in [
             ("", "Pod", meta(owned("apps/v1", "ReplicaSet")), Some("its owner makes it")),
             ("", "Pod", meta(owned("example.com/v1", "Game")), None),
-            ("apps", "ReplicaSet", meta(owned("apps/v1", "Deployment")), Some("its owner makes it")),
+            (
+                "apps",
+                "ReplicaSet",
+                meta(owned("apps/v1", "Deployment")),
+                Some("its owner makes it"),
+            ),
             ("batch", "Job", meta(owned("batch/v1", "CronJob")), Some("its owner makes it")),
             ("cluster.x-k8s.io", "Machine", meta(owned("cluster.x-k8s.io/v1", "MachineSet")), None),
             ("", "Pod", json!({ "status": { "phase": "Succeeded" } }), Some("it has ended")),

@@ -81,9 +81,8 @@ fn graph(manifest: &ObjectManifest) -> (usize, Vec<Vec<Edge>>) {
     }
     let mut full: HashMap<*const ItemKind, Option<u32>> = HashMap::new();
     let edges = items.iter().map(|item| {
-        let mut edges: Vec<Edge> = (item.owners.iter())
-            .map(|of| Edge { owner: of.item, strength: of.strength })
-            .collect();
+        let mut edges: Vec<Edge> =
+            (item.owners.iter()).map(|of| Edge { owner: of.item, strength: of.strength }).collect();
         let definition = full
             .entry(std::sync::Arc::as_ptr(&item.of))
             .or_insert_with(|| definitions.get(item.of.full().as_str()).copied());

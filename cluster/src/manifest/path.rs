@@ -34,9 +34,8 @@ impl OwnerRule {
     ///
     /// One that is none, with the part that is wrong.
     pub fn parse(text: &str) -> Result<Self, Failure> {
-        let wrong = |why: &str| {
-            Failure::new(exit::USAGE, format!("--owner-rule {text}: {why}")).hint(FORM)
-        };
+        let wrong =
+            |why: &str| Failure::new(exit::USAGE, format!("--owner-rule {text}: {why}")).hint(FORM);
         let (of, rest) = text.split_once(':').ok_or_else(|| wrong("there is no colon"))?;
         // Values in brackets may have the sign, the kind of the owner never has.
         let (path, owner) = rest.rsplit_once('=').ok_or_else(|| wrong("it names no owner"))?;
