@@ -10,7 +10,7 @@ mod spool;
 
 pub use archive::{Archive, write_archive};
 pub use discovery::{Served, discover};
-pub use restore::{Remade, RemadeObject, Remaking, remake};
+pub use restore::{OWNERS_LATER, Remade, RemadeObject, Remaking, remake};
 pub use spool::Spool;
 
 use crate::api::{Api, ApiError, Asked, selector_of};

@@ -21,6 +21,8 @@ pub(crate) enum Answer {
     Busy(AtomicU32, Value),
     /// So often that somebody else came before, and then this.
     Contended(AtomicU32, Value),
+    /// A list in pages. So often the server has forgotten the list when its second page is asked for.
+    Pages(AtomicU32, Vec<Vec<Value>>),
 }
 
 pub(crate) struct Server {
@@ -103,7 +105,7 @@ fn serve(
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
         let body = serde_json::from_slice(&body).unwrap_or_default();
-        sent.lock().expect("no thread has failed").push((method.clone(), full, body));
+        sent.lock().expect("no thread has failed").push((method.clone(), full.clone(), body));
         let refused = |code: u16, message: &str| {
             let status = json!({
                 "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Unknown",
@@ -126,6 +128,20 @@ fn serve(
                 match times.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
                     Ok(_) => refused(429, "too many requests"),
                     Err(_) => (200, object.to_string()),
+                }
+            }
+            Some(Answer::Pages(times, pages)) => {
+                let token = full.split_once("continue=").map(|(_, rest)| rest);
+                let page = token.map_or(0, |text| text.parse().expect("a token of ours"));
+                let is_gone = page > 0
+                    && times.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
+                let next = (page + 1 < pages.len()).then(|| (page + 1).to_string());
+                match is_gone {
+                    true => refused(410, "the provided continue parameter is too old"),
+                    false => {
+                        let metadata = json!({ "continue": next });
+                        (200, json!({ "items": pages[page], "metadata": metadata }).to_string())
+                    }
                 }
             }
             None => refused(404, "not found"),

@@ -70,7 +70,7 @@ async fn read(
 ) -> Result<ObjectManifest, Failure> {
     // A file that is none is an error before a minute of reading.
     let accepted = of.accept.as_deref().map(saved).transpose()?;
-    let found = manifest::read(api, wanted, spool, &|text| output.progress(text)).await?;
+    let found = manifest::read(api, wanted, spool, &|text| output.so_far(text)).await?;
     if let (Some(accepted), Some(path)) = (accepted, &of.accept) {
         let all: Vec<String> =
             differences(&accepted, &found).iter().map(ToString::to_string).collect();
@@ -208,7 +208,7 @@ async fn restore(api: &Api, given: &RestoreObjects, output: &Output) -> Result<u
         }
     }
     let namespaces = NamespaceMap(map.clone());
-    let tell = |text: &str| output.progress(text);
+    let tell = |text: &str| output.so_far(text);
     let accepted = match given.accept.as_deref() {
         Some(path) => Some((plan_of(path)?, path)),
         None => None,

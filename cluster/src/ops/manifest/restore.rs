@@ -2,8 +2,9 @@
 //!
 //! Each object is created by its name. A name that is taken is looked at: the same object counts as
 //! made, and another one is left as it is, and named. So the command goes on where it was killed.
-//! Owners that come later, in a circle, are added at the end, and only to objects that this program
-//! made, which their managed fields tell: an owner that is deleted takes them with it.
+//! Owners that come later, in a circle, are added at the end, and only to objects that were made with
+//! the note [`OWNERS_LATER`]: an owner that is deleted takes them with it, so nothing that was there
+//! before may get one.
 
 use super::archive::Archive;
 use super::discovery::{Served, discover};
@@ -15,6 +16,9 @@ use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+/// Annotation of an object that was made before its owners; it goes when it has them.
+pub const OWNERS_LATER: &str = "mover.dev/owners-later";
 
 /// A definition is served after so long, or not at all.
 const SERVED: Duration = Duration::from_secs(60);
@@ -71,9 +75,11 @@ struct Maker<'a> {
     served: Served,
     /// Uids in the file, and those of this cluster.
     uids: HashMap<String, String>,
-    /// Namespaces and kinds that would be there by now.
+    /// Uids in the file of all that it makes.
+    coming: HashSet<String>,
+    /// Paths of what would be there by now.
     planned: HashSet<String>,
-    /// Objects whose owners come later: the owner's uid in the file, and its reference.
+    /// Objects whose owners come later, and those owners with their uids in the file.
     late: Vec<(Place, Vec<Value>)>,
 }
 
@@ -126,6 +132,9 @@ pub async fn remake(
         how,
         served: discover(api).await?,
         uids: HashMap::new(),
+        coming: (archive.places.iter())
+            .map(|at| archive.manifest.items[*at as usize].uid.to_string())
+            .collect(),
         planned: HashSet::new(),
         late: Vec::new(),
     };
@@ -146,6 +155,11 @@ impl Maker<'_> {
         let owners = object["metadata"]["ownerReferences"].clone();
         let (object, absent) =
             ready(&item.of, object, &self.how.namespaces, |old| self.uids.get(old).cloned());
+        let mut late = owners.as_array().cloned().unwrap_or_default();
+        late.retain(|owner| {
+            let uid = owner["uid"].as_str().unwrap_or_default();
+            uid != &*item.uid && self.coming.contains(uid) && absent.iter().any(|old| old == uid)
+        });
         let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
         let of = (*item.of).clone();
         let place = Place { of, namespace: text("namespace"), name: text("name") };
@@ -158,7 +172,7 @@ impl Maker<'_> {
         let shown = shown.to_string();
         let what = match self.how.dry_run {
             true => self.look(&place, &object).await?,
-            false => self.make(&place, &object).await?,
+            false => self.make(&place, &object, !late.is_empty()).await?,
         };
         let (what, uid) = match what {
             Ok(found) => found,
@@ -173,12 +187,8 @@ impl Maker<'_> {
                 self.established(&place).await?;
             }
         }
-        if !absent.is_empty() && !matches!(what, Remade::Refused(_) | Remade::Differs) {
-            let late = owners.as_array().into_iter().flatten();
-            let late = late.filter(|owner| {
-                owner["uid"].as_str().is_some_and(|uid| absent.iter().any(|old| old == uid))
-            });
-            self.late.push((place, late.cloned().collect()));
+        if !late.is_empty() && matches!(what, Remade::Created | Remade::Same) {
+            self.late.push((place, late));
         }
         Ok(RemadeObject { object: shown, what })
     }
@@ -225,9 +235,14 @@ impl Maker<'_> {
         &self,
         place: &Place,
         object: &Value,
+        has_late: bool,
     ) -> Result<Result<(Remade, Option<String>), Failure>, Failure> {
         let path = place.of.path(&place.namespace);
-        let body = serde_json::to_vec(object).expect("JSON");
+        let mut new = object.clone();
+        if has_late {
+            new["metadata"]["annotations"][OWNERS_LATER] = "true".into();
+        }
+        let body = serde_json::to_vec(&new).expect("JSON");
         let query = [("fieldManager", FIELD_MANAGER)];
         let sent = Some(("application/json", body));
         let asked = place.asked("create", "create");
@@ -284,6 +299,7 @@ impl Maker<'_> {
             return Ok(());
         }
         for (place, owners) in std::mem::take(&mut self.late) {
+            let most = owners.len();
             let here: Vec<Value> = (owners.into_iter())
                 .filter_map(|mut owner| {
                     let new = self.uids.get(owner["uid"].as_str()?)?;
@@ -292,30 +308,32 @@ impl Maker<'_> {
                 })
                 .collect();
             if !here.is_empty() {
-                self.own(&place, here).await?;
+                let are_all = here.len() == most;
+                self.own(&place, here, are_all).await?;
             }
         }
         Ok(())
     }
 
-    async fn own(&self, place: &Place, owners: Vec<Value>) -> Result<(), Failure> {
+    async fn own(&self, place: &Place, owners: Vec<Value>, are_all: bool) -> Result<(), Failure> {
         for _ in 0..CONTENDED {
             let Some(found) = self.found(place).await? else { return Ok(()) };
-            let mut fields = found["metadata"]["managedFields"].as_array().into_iter().flatten();
-            if !fields.any(|at| at["manager"] == FIELD_MANAGER) {
+            if found["metadata"]["annotations"].get(OWNERS_LATER).is_none() {
                 return Ok(());
             }
             let old = found["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
             let is_new = |owner: &&Value| !old.iter().any(|of| of["uid"] == owner["uid"]);
             let new: Vec<Value> = owners.iter().filter(is_new).cloned().collect();
-            if new.is_empty() {
-                return Ok(());
-            }
             let all = [old, new].concat();
+            let note = match are_all {
+                true => json!({ OWNERS_LATER: null }),
+                false => json!({}),
+            };
             let patch = json!({ "metadata": {
                 "uid": found["metadata"]["uid"],
                 "resourceVersion": found["metadata"]["resourceVersion"],
                 "ownerReferences": all,
+                "annotations": note,
             }});
             let body = serde_json::to_vec(&patch).expect("JSON");
             let sent = Some(("application/merge-patch+json", body));
