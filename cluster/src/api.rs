@@ -15,6 +15,7 @@ pub(crate) use hub::selector_of;
 pub use limit::LimitSettings;
 pub use log::Log;
 pub use raw::Counter;
+pub(crate) use raw::escaped;
 pub use watch::Change;
 
 pub use crate::engine::key_of;

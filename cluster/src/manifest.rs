@@ -27,7 +27,7 @@ pub use compare::{Difference, differences, shared};
 pub use file::{FORMAT, read_manifest, write_manifest};
 pub use item::{
     Identity, Item, ItemKind, ItemOwner, ManifestScope, OBJECTS_MAX, ObjectManifest, Pairs,
-    Strength, Unread,
+    Strength, Unread, is_object_name,
 };
 pub use kinds::RANKS;
 pub(crate) use left_out::is_listed;

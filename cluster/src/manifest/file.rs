@@ -4,7 +4,7 @@
 
 use super::item::{
     Identity, Item, ItemKind, ItemOwner, ManifestScope, OBJECTS_MAX, ObjectManifest, Pairs,
-    Strength, Unread,
+    Strength, Unread, is_object_name,
 };
 use crate::engine::{Failure, exit};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
@@ -265,8 +265,16 @@ pub fn read_manifest(from: impl Read) -> Result<ObjectManifest, Failure> {
         return Err(wrong(format!("it has {} twice", identity(&twice[0]))));
     }
     for item in read {
+        let is_space = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if !is_object_name(&item.name) || !item.namespace.chars().all(is_space) {
+            let (name, namespace) = (&item.name, &item.namespace);
+            return Err(wrong(format!("no object can be {name:?} in namespace {namespace:?}")));
+        }
         let ReadItem { group, version, kind, resource, namespaced, .. } = item;
         let of = ItemKind { group, resource, version, kind, namespaced };
+        if !of.is_served_so() {
+            return Err(wrong(format!("no kind can be {} of {}", of.full(), of.api_version())));
+        }
         let of = kept(&mut kinds, of);
         let namespace = texts_of(&mut texts, &item.namespace);
         owners.push((item.owners, item.owned_by));

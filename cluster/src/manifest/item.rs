@@ -40,6 +40,16 @@ impl ItemKind {
         }
     }
 
+    /// Whether group, version and resource are words of which the API makes paths.
+    pub fn is_served_so(&self) -> bool {
+        let is_word = |text: &str| {
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || ".-".contains(c);
+            text.chars().all(plain) && !text.contains("..")
+        };
+        let Self { group, resource, version, .. } = self;
+        is_word(group) && [resource, version].iter().all(|text| !text.is_empty() && is_word(text))
+    }
+
     /// Where the API serves it.
     pub fn path(&self, namespace: &str) -> String {
         let root = if self.group.is_empty() { "/api" } else { "/apis" };
@@ -49,6 +59,12 @@ impl ItemKind {
             false => format!("{root}/{version}/{resource}"),
         }
     }
+}
+
+/// Whether an object can have this name: it is one segment of a path. Names come from references,
+/// and from files that somebody may have changed; no request is to lead elsewhere by one.
+pub fn is_object_name(name: &str) -> bool {
+    !name.is_empty() && ![".", ".."].contains(&name) && !name.contains(['/', '%'])
 }
 
 /// What makes an object one and the same: the version does not count, as one object is served in

@@ -13,10 +13,10 @@ pub use discovery::{Served, discover};
 pub use restore::{OWNERS_LATER, Remade, RemadeObject, Remaking, remake};
 pub use spool::Spool;
 
-use crate::api::{Api, ApiError, Asked, selector_of};
+use crate::api::{Api, ApiError, Asked, escaped, selector_of};
 use crate::engine::{Failure, exit};
 use crate::manifest::{
-    ItemKind, ManifestBuilder, ManifestScope, ObjectManifest, OwnerRule, Unread,
+    ItemKind, ManifestBuilder, ManifestScope, ObjectManifest, OwnerRule, Unread, is_object_name,
 };
 use http::Method;
 use kube::core::{Selector, SelectorExt as _};
@@ -226,6 +226,7 @@ impl Reader<'_> {
             let mut open: BTreeSet<(Arc<ItemKind>, String)> = BTreeSet::new();
             for (group, kind, name) in self.builder.missing() {
                 let of = served.find(group, kind).filter(|of| !of.namespaced && is_needed(of));
+                let of = of.filter(|_| is_object_name(name));
                 open.extend(of.map(|of| (Arc::clone(of), name.to_owned())));
             }
             if let Some(definitions) =
@@ -261,7 +262,7 @@ fn is_needed(of: &ItemKind) -> bool {
 async fn one(api: &Api, kind: &ItemKind, name: &str) -> Result<Option<Value>, ApiError> {
     let right = format!("get {}", kind.full());
     let asked = Asked::other(&format!("read {}/{name}", kind.full()), &right);
-    let path = format!("{}/{name}", kind.path(""));
+    let path = format!("{}/{}", kind.path(""), escaped(name));
     match api.request(Method::GET, &path, &[], None, asked).await {
         Ok(object) => Ok(Some(object)),
         Err(ApiError::Absent(_)) => Ok(None),

@@ -73,12 +73,18 @@ fn shop() -> BTreeMap<String, Answer> {
         json!({ "type": "kubernetes.io/service-account-token", "data": { "token": "c2VjcmV0" } });
     let secrets = [named("token", token), named("password", json!({ "data": { "p": "cA==" } }))];
     all.insert(format!("{SHOP}/secrets"), list(&secrets));
-    let spec = json!({ "spec": { "secretRef": { "kind": "Secret", "name": "password" } } });
+    // One reference that leads elsewhere, if it is taken as it is.
+    let spec = json!({ "spec": {
+        "secretRef": { "kind": "Secret", "name": "password" },
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "../../../api/v1/secrets",
+        },
+    }});
     all.insert(format!("{GAMES}/namespaces/shop/games"), list(&[named("a", spec)]));
     let board = json!({ "metadata": { "ownerReferences": [
         { "apiVersion": "example.com/v1", "kind": "Game", "name": "a", "uid": "uid-a" },
     ]}});
-    let boards = format!("/apis/example.com/v1beta1/namespaces/shop/boards");
+    let boards = "/apis/example.com/v1beta1/namespaces/shop/boards".to_owned();
     all.insert(boards, list(&[named("wood", board)]));
     let binding = |name: &str, namespace: &str| {
         json!({
@@ -149,10 +155,9 @@ fn a_list_has_what_the_namespace_has_and_needs() {
         0,
         &["LEFT OUT", "1: it is a token of the old cluster"],
     );
-    // Nothing was written anywhere, and events were not read.
-    assert!(
-        server.sent().iter().all(|(method, path, _)| method == "GET" && !path.contains("events"))
-    );
+    // Nothing was written anywhere, events were not read, and no name led elsewhere.
+    let is_fine = |path: &str| !path.contains("events") && !path.contains("..");
+    assert!(server.sent().iter().all(|(method, path, _)| method == "GET" && is_fine(path)));
     fails(&server, &["objects", "list", "pvc/db"], 2, &["pvc/db is no namespace"]);
     fails(&server, &["objects", "list", "none"], 2, &["there is no namespace none"]);
     fails(&server, &["objects", "list", "-l", "a=b=c,("], 2, &["these are no labels"]);

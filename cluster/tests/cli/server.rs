@@ -130,20 +130,10 @@ fn serve(
                     Err(_) => (200, object.to_string()),
                 }
             }
-            Some(Answer::Pages(times, pages)) => {
-                let token = full.split_once("continue=").map(|(_, rest)| rest);
-                let page = token.map_or(0, |text| text.parse().expect("a token of ours"));
-                let is_gone = page > 0
-                    && times.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
-                let next = (page + 1 < pages.len()).then(|| (page + 1).to_string());
-                match is_gone {
-                    true => refused(410, "the provided continue parameter is too old"),
-                    false => {
-                        let metadata = json!({ "continue": next });
-                        (200, json!({ "items": pages[page], "metadata": metadata }).to_string())
-                    }
-                }
-            }
+            Some(Answer::Pages(times, pages)) => match page_of(&full, times, pages) {
+                Some(page) => (200, page.to_string()),
+                None => refused(410, "the provided continue parameter is too old"),
+            },
             None => refused(404, "not found"),
         };
         let head = format!(
@@ -153,4 +143,16 @@ fn serve(
         );
         stream.write_all(&[head.as_bytes(), body.as_bytes()].concat())?;
     }
+}
+
+/// The page that a request asks for, unless it is forgotten.
+fn page_of(path: &str, forgets: &AtomicU32, pages: &[Vec<Value>]) -> Option<Value> {
+    let token = path.split_once("continue=").map(|(_, rest)| rest);
+    let page = token.map_or(0, |text| text.parse().expect("a token of ours"));
+    let less = |left: u32| left.checked_sub(1);
+    if page > 0 && forgets.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
+        return None;
+    }
+    let next = (page + 1 < pages.len()).then(|| (page + 1).to_string());
+    Some(json!({ "items": pages[page], "metadata": { "continue": next } }))
 }

@@ -47,12 +47,9 @@ fn reach(nodes: usize, edges: &[(u32, u32, bool)], hard: bool) -> Vec<Vec<bool>>
         }
     }
     for middle in 0..nodes {
-        for from in 0..nodes {
-            if all[from][middle] {
-                for to in 0..nodes {
-                    all[from][to] |= all[middle][to];
-                }
-            }
+        let further = all[middle].clone();
+        for row in all.iter_mut().filter(|row| row[middle]) {
+            row.iter_mut().zip(&further).for_each(|(to, from)| *to |= from);
         }
     }
     all

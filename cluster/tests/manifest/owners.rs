@@ -268,6 +268,9 @@ fn a_saved_manifest_is_read_as_it_was_written() {
         ("object-manifest/v1", "object-manifest/v9", "instead of"),
         ("\"owners\":[\"Cluster-c1\"", "\"owners\":[\"nobody\"", "which is not in it"),
         ("{\"format\"", "[\"format\"", "it is no list of objects"),
+        ("\"name\":\"m1\"", "\"name\":\"../../secrets\"", "no object can be"),
+        ("\"namespace\":\"shop\",\"name\"", "\"namespace\":\"../x\",\"name\"", "no object can be"),
+        ("\"resource\":\"machines\"", "\"resource\":\"x/../y\"", "no kind can be"),
     ] {
         let text = String::from_utf8(text.clone()).expect("text").replacen(from, to, 1);
         match read_manifest(text.as_bytes()) {

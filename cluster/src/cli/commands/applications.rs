@@ -202,7 +202,8 @@ async fn restore(api: &Api, given: &RestoreObjects, output: &Output) -> Result<u
     let mut map = BTreeMap::new();
     for text in &given.namespace_map {
         let (old, new) = pair(text, "--namespace-map")?;
-        if new.is_empty() || map.insert(old, new).is_some() {
+        let is_name = new.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+        if new.is_empty() || !is_name || map.insert(old, new).is_some() {
             let what = format!("--namespace-map {text}: write OLD=NEW, each OLD once");
             return Err(Failure::new(exit::USAGE, what));
         }

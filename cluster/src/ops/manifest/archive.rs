@@ -110,7 +110,7 @@ impl Archive {
     /// # Errors
     ///
     /// A file that ends early, goes on for too long, or has another object than its manifest says.
-    pub fn next(&mut self) -> Result<Option<(u32, Value)>, Failure> {
+    pub fn next_object(&mut self) -> Result<Option<(u32, Value)>, Failure> {
         let path = self.path.display().to_string();
         let wrong = |why: String| {
             let what = format!("read {path}: {why}");

@@ -8,7 +8,7 @@
 
 use super::archive::Archive;
 use super::discovery::{Served, discover};
-use crate::api::{Api, ApiError, Asked, FIELD_MANAGER};
+use crate::api::{Api, ApiError, Asked, FIELD_MANAGER, escaped};
 use crate::engine::{Failure, exit};
 use crate::manifest::{Item, ItemKind, NamespaceMap, ready, stored};
 use http::Method;
@@ -93,7 +93,7 @@ struct Place {
 
 impl Place {
     fn path(&self) -> String {
-        format!("{}/{}", self.of.path(&self.namespace), self.name)
+        format!("{}/{}", self.of.path(&self.namespace), escaped(&self.name))
     }
 
     fn asked(&self, word: &str, verb: &str) -> Asked {
@@ -140,7 +140,7 @@ pub async fn remake(
     };
     let mut all = Vec::with_capacity(archive.places.len());
     let most = archive.places.len();
-    while let Some((at, object)) = archive.next()? {
+    while let Some((at, object)) = archive.next_object()? {
         let item = &archive.manifest.items[at as usize];
         let made = maker.one(item, object).await?;
         tell(&format!("{} of {most}: {}", all.len() + 1, made.object));
