@@ -108,7 +108,7 @@ pub(super) enum Command {
         #[command(subcommand)]
         command: SnapshotsCommand,
     },
-    /// List, save and restore the objects of namespaces: an application without its volumes
+    /// List, save and restore the objects of an application
     Objects {
         #[command(subcommand)]
         command: ObjectsCommand,
