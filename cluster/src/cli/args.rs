@@ -115,8 +115,7 @@ pub(super) enum Command {
     },
     /// Find the reasons why a backup would not work, before it is tried
     Doctor(Doctor),
-    /// Run the controller: what is installed in a cluster, for Repositories, VolumeBackups,
-    /// VolumeRestores and BackupSchedules
+    /// Run the controller, which looks after the objects of mover's kinds in a cluster
     Controller(Controller),
     /// Print what the controller takes in a cluster, or apply it
     Install(Box<Install>),
