@@ -21,7 +21,7 @@ use crate::run::threads::cores;
 use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
 use chunkstore::map::delta_of;
 use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Repository, Result};
-use mover_nbd::server::{Door, ExportTerms, NbdServer, ServedExport, ServerTls};
+use mover_nbd::server::{Access, Door, ExportTerms, NbdServer, ServedExport, ServerTls};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -149,6 +149,7 @@ fn export(
             manifest.ordered.format("%Y-%m-%d %H:%M:%S UTC")
         ),
         size_bytes: view.size_bytes(),
+        access: Access::ReadOnly,
         preferred_bytes: view.chunk_bytes(),
         contexts: context_names(&since),
     };
