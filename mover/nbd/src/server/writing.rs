@@ -16,11 +16,8 @@ use bytes::{Bytes, BytesMut};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt};
 use tokio::time::timeout;
-
-/// Of a payload that is skipped, in memory at a time.
-const SKIP_BYTES: usize = 16 << 10;
 
 /// The bytes of a write, and what stands for their memory.
 #[derive(Debug, Default)]
@@ -34,16 +31,16 @@ fn stalled<E>(_: E) -> io::Error {
 }
 
 /// Reads what a client sends behind a request that is refused.
-pub(super) async fn skip(incoming: &mut (impl AsyncRead + Unpin), bytes: u64) -> io::Result<()> {
-    let mut buf = [0; SKIP_BYTES];
+pub(super) async fn skip(incoming: &mut (impl AsyncBufRead + Unpin), bytes: u64) -> io::Result<()> {
     let mut left = bytes;
     while left > 0 {
-        let most = usize::try_from(left).unwrap_or(SKIP_BYTES).min(SKIP_BYTES);
-        let read = timeout(STALLED, incoming.read(&mut buf[..most])).await.map_err(stalled)??;
+        let read = timeout(STALLED, incoming.fill_buf()).await.map_err(stalled)??.len();
         if read == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        left -= read as u64;
+        let skipped = left.min(read as u64);
+        incoming.consume(usize::try_from(skipped).unwrap_or(read));
+        left -= skipped;
     }
     Ok(())
 }
