@@ -23,10 +23,11 @@
 //! guest on the target, so the source's may land.
 //!
 //! **Tasks**: each change runs in a task of its own. A client that goes away in the middle leaves
-//! it; it ends all the same, and nothing stays half done.
+//! it; it ends all the same, and nothing stays half done. Changes that begin later wait for it, so it
+//! never lands on top of what the same client has sent again.
 //!
 //! Cannot deadlock: locks have one order, a task that holds some waits for the target alone, and
-//! flushes hold none.
+//! flushes hold none. Who waits for changes that were left holds nothing, and those need nobody.
 //!
 //! Must not: know backups, NBD or a terminal.
 

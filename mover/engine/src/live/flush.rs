@@ -60,7 +60,7 @@ impl<S: CowSource, T: CowTarget, J: JournalLog> CowVolume<S, T, J> {
             }
             let done = self.flush_once().await;
             for asked in waiting {
-                let answer = done.as_ref().map(|()| ()).map_err(again);
+                let answer = done.as_ref().copied().map_err(again);
                 // who has gone needs no answer
                 let _ = asked.send(answer);
             }

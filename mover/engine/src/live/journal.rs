@@ -257,6 +257,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)] // lists of ranges, of one too
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -84,6 +84,7 @@ impl ChunkStates {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)] // lists of ranges, of one too
 mod tests {
     use super::*;
 

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
@@ -37,6 +37,8 @@ pub struct CowVolume<S, T, J> {
     locks: Vec<Arc<RwLock<()>>>,
     /// Shared by each change that is under way.
     changes: Arc<RwLock<()>>,
+    /// Somebody has left a change that is, or was, under way.
+    left: AtomicBool,
     failed: OnceLock<String>,
     /// Absent chunks that were read, the last of them last.
     asked: Mutex<Vec<Range<u64>>>,
@@ -98,6 +100,7 @@ impl<S: CowSource, T: CowTarget, J: JournalLog> CowVolume<S, T, J> {
             chunk_bytes: u64::from(chunk_bytes),
             locks: (0..LOCKS).map(|_| Arc::default()).collect(),
             changes: Arc::default(),
+            left: AtomicBool::new(false),
             failed: OnceLock::new(),
             asked: Mutex::default(),
             was_asked: Notify::new(),
@@ -379,14 +382,22 @@ impl<S: CowSource, T: CowTarget, J: JournalLog> CowVolume<S, T, J> {
         F: Future<Output = io::Result<R>> + Send + 'static,
     {
         self.check_usable()?;
+        // A client that comes back writes again: what it has left must not land on top of that.
+        if self.left.load(Ordering::SeqCst) {
+            let _none_under_way = self.changes.write().await;
+            self.left.store(false, Ordering::SeqCst);
+        }
         let under_way = Arc::clone(&self.changes).read_owned().await;
         let change = change(Arc::clone(self));
+        let mut waits = WaitsToTheEnd { left: &self.left, to_the_end: false };
         let task = self.rt.spawn(async move {
             let done = change.await;
             drop(under_way);
             done
         });
-        task.await.unwrap_or_else(|e| Err(io::Error::other(format!("a change was given up: {e}"))))
+        let done = task.await;
+        waits.to_the_end = true;
+        done.unwrap_or_else(|e| Err(io::Error::other(format!("a change was given up: {e}"))))
     }
 
     /// An error once nothing can be written any more.
@@ -469,6 +480,20 @@ impl<'a> Waits<'a> {
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Notes that it was dropped before its change had ended.
+struct WaitsToTheEnd<'a> {
+    left: &'a AtomicBool,
+    to_the_end: bool,
+}
+
+impl Drop for WaitsToTheEnd<'_> {
+    fn drop(&mut self) {
+        if !self.to_the_end {
+            self.left.store(true, Ordering::SeqCst);
+        }
     }
 }
 

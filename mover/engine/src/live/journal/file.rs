@@ -192,6 +192,7 @@ fn failed(what: &str, path: &Path, e: io::Error) -> Error {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)] // lists of ranges, of one too
 mod tests {
     use super::*;
     use crate::live::encode_record;

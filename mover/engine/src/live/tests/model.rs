@@ -71,24 +71,23 @@ async fn client(volume: Volume, sim: Sim, oracle: Arc<Mutex<Oracle>>, seed: u64,
                 let data: Vec<u8> = zeros.iter().map(|_| random.byte()).collect();
                 let asked = locked(&oracle).ask(start, &data, "write");
                 let write = volume.write(range.start, Bytes::from(data));
-                if random.one_in(12) {
-                    // a client that goes away in the middle: the write may still come
-                    for_some_turns(write, random.below(8)).await;
-                } else if write.await.is_ok() {
-                    locked(&oracle).acknowledge(&asked);
-                }
+                // some clients go away in the middle
+                let left = random.one_in(6);
+                let well = match left {
+                    true => for_some_turns(write, random.below(12)).await,
+                    false => write.await.is_ok(),
+                };
+                locked(&oracle).end(&asked, well);
             }
             4 => {
                 let asked = locked(&oracle).ask(start, &zeros, "zero");
-                if volume.zero(range, random.one_in(2)).await.is_ok() {
-                    locked(&oracle).acknowledge(&asked);
-                }
+                let well = volume.zero(range, random.one_in(2)).await.is_ok();
+                locked(&oracle).end(&asked, well);
             }
             5 => {
                 let asked = locked(&oracle).ask(start, &zeros, "trim");
-                if volume.trim(range).await.is_ok() {
-                    locked(&oracle).acknowledge(&asked);
-                }
+                let well = volume.trim(range).await.is_ok();
+                locked(&oracle).end(&asked, well);
             }
             6 => {
                 let asked = locked(&oracle).now();
@@ -110,7 +109,8 @@ async fn client(volume: Volume, sim: Sim, oracle: Arc<Mutex<Oracle>>, seed: u64,
     }
 }
 
-async fn for_some_turns<R>(work: impl Future<Output = R>, turns: u64) {
+/// Whether it has ended well before it is left.
+async fn for_some_turns<R, E>(work: impl Future<Output = Result<R, E>>, turns: u64) -> bool {
     let enough = async {
         for _ in 0..turns {
             tokio::task::yield_now().await;
@@ -118,8 +118,8 @@ async fn for_some_turns<R>(work: impl Future<Output = R>, turns: u64) {
     };
     tokio::select! {
         biased;
-        _ = work => {}
-        () = enough => {}
+        done = work => done.is_ok(),
+        () = enough => false,
     }
 }
 

@@ -4,6 +4,9 @@
 //! acknowledged. An entry is over once another one, asked for after its acknowledgement, counts: for
 //! a read, those acknowledged before the read was asked for; after a crash, those acknowledged
 //! before a flush was asked for that was itself acknowledged. Whatever is not over may be there.
+//!
+//! What has failed, or was left by its client, may be there or not. But it has ended: changes that
+//! are asked for later come after it.
 
 use std::ops::Range;
 
@@ -16,6 +19,7 @@ struct Entry {
     value: u8,
     asked: u64,
     acknowledged: u64,
+    ended: u64,
     /// A trim: nothing is over for it.
     weak: bool,
     what: &'static str,
@@ -42,6 +46,7 @@ impl Oracle {
             value: *value,
             asked: 0,
             acknowledged: 0,
+            ended: 0,
             weak: false,
             what: "backup",
         };
@@ -61,6 +66,7 @@ impl Oracle {
                 value: *value,
                 asked: time,
                 acknowledged: NEVER,
+                ended: NEVER,
                 weak: what == "trim",
                 what,
             });
@@ -68,11 +74,15 @@ impl Oracle {
         Asked { range: at..at + values.len(), time }
     }
 
-    pub(super) fn acknowledge(&mut self, asked: &Asked) {
+    /// It has ended, well or not.
+    pub(super) fn end(&mut self, asked: &Asked, well: bool) {
         let now = self.now();
         for entries in &mut self.bytes[asked.range.clone()] {
             for entry in entries.iter_mut().filter(|entry| entry.asked == asked.time) {
-                entry.acknowledged = now;
+                entry.ended = now;
+                if well {
+                    entry.acknowledged = now;
+                }
             }
         }
     }
@@ -101,9 +111,7 @@ impl Oracle {
         let entries = &self.bytes[at];
         let over = |entry: &Entry| {
             entries.iter().any(|other| {
-                !other.weak
-                    && other.acknowledged < counts_before
-                    && entry.acknowledged < other.asked
+                !other.weak && other.acknowledged < counts_before && entry.ended < other.asked
             })
         };
         let fine = entries.iter().any(|entry| entry.value == value && !over(entry));
