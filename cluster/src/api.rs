@@ -11,9 +11,11 @@ mod watch;
 pub use errors::ApiError;
 pub(crate) use errors::{Asked, classify};
 pub use hub::HubSettings;
+pub(crate) use hub::selector_of;
 pub use limit::LimitSettings;
 pub use log::Log;
 pub use raw::Counter;
+pub(crate) use raw::escaped;
 pub use watch::Change;
 
 pub use crate::engine::key_of;
@@ -32,7 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Names us in managed fields.
-const FIELD_MANAGER: &str = "kubectl-mover";
+pub(crate) const FIELD_MANAGER: &str = "kubectl-mover";
 /// Most objects in one answer of a list.
 const PAGE: u32 = 500;
 /// A connection that nobody answers on any more is given up after so long.
@@ -322,7 +324,7 @@ impl Api {
                 seen.refuse(step.clone(), Failure::new(exit::USAGE, what));
             }
             Err(ApiError::Refused(why)) => seen.refuse(step.clone(), why),
-            Err(ApiError::Unavailable(why)) => return Err(why),
+            Err(ApiError::Unavailable(why) | ApiError::Expired(why)) => return Err(why),
         }
         Ok(Written::Settled)
     }
@@ -344,7 +346,7 @@ impl Api {
         };
         match answer {
             Ok(()) => Ok(()),
-            Err(ApiError::Unavailable(why)) => Err(why),
+            Err(ApiError::Unavailable(why) | ApiError::Expired(why)) => Err(why),
             Err(why) => {
                 seen.set_refused(query.clone(), why.into());
                 Ok(())
@@ -376,7 +378,7 @@ impl Api {
                 seen.set_listed(key.clone(), object, version);
                 Ok(())
             }
-            Err(ApiError::Unavailable(why)) => Err(why),
+            Err(ApiError::Unavailable(why) | ApiError::Expired(why)) => Err(why),
             // Who may not list may get.
             Err(_) => self.read(&Query::One(key.clone()), seen).await,
         }

@@ -9,6 +9,7 @@ pub mod engine;
 pub mod hooks;
 pub mod install;
 pub mod kinds;
+pub mod manifest;
 pub mod ops;
 pub mod page;
 pub mod schedule;

@@ -8,6 +8,7 @@ pub mod hook;
 pub mod in_place;
 pub mod look;
 pub mod lookup;
+pub mod manifest;
 pub mod objects;
 pub mod operation;
 pub mod populate;

@@ -16,6 +16,8 @@ pub enum ApiError {
     Refused(Failure),
     /// It may pass.
     Unavailable(Failure),
+    /// The server no longer knows the version that was asked about: whoever reads begins anew.
+    Expired(Failure),
 }
 
 impl From<ApiError> for Failure {
@@ -24,7 +26,8 @@ impl From<ApiError> for Failure {
             ApiError::Absent(why)
             | ApiError::Conflict(why)
             | ApiError::Refused(why)
-            | ApiError::Unavailable(why) => why,
+            | ApiError::Unavailable(why)
+            | ApiError::Expired(why) => why,
         }
     }
 }
@@ -136,6 +139,7 @@ pub(crate) fn classify(error: Error, asked: &Asked) -> ApiError {
         ),
         401 => ApiError::Refused(said(exit::DENIED, text).hint("log in to the cluster again")),
         403 => ApiError::Refused(said(exit::DENIED, text).hint(why_forbidden(&status, asked))),
+        410 => ApiError::Expired(said(exit::RETRYABLE, text)),
         400 | 405 | 413 | 415 | 422 => ApiError::Refused(said(exit::USAGE, text)),
         code => {
             ApiError::Unavailable(said(exit::RETRYABLE, &format!("{code}: {text}")).hint(UNWELL))

@@ -26,6 +26,7 @@ mod topic;
 use super::{Api, ApiError, Change, LimitSettings};
 use crate::engine::{Key, Kind, Query, Selection};
 use futures::stream::{BoxStream, StreamExt as _};
+pub(crate) use selector::selector_of;
 use selector::{Place, Wanted, route};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub(crate) type Sent = (&'static str, Vec<u8>);
 
 /// Texts of a query may have what separates its parts.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._~".contains(c);
     text.chars()
         .flat_map(|c| match plain(c) {

@@ -1,10 +1,14 @@
 //! What can be typed.
 
 mod install;
+mod objects;
 mod schedule;
 mod snapshots;
 
 pub(super) use install::{Install, PodSecurity, Print, Uninstall, Without};
+pub(super) use objects::{
+    Existing, ListObjects, ObjectsCommand, ObjectsOf, RestoreObjects, SaveObjects,
+};
 pub(super) use schedule::{KeepFlags, NewSchedule, ScheduleCommand};
 pub(super) use snapshots::{DeleteSnapshot, ImportSnapshot, SnapshotsCommand};
 
@@ -104,10 +108,14 @@ pub(super) enum Command {
         #[command(subcommand)]
         command: SnapshotsCommand,
     },
+    /// List, save and restore the objects of an application
+    Objects {
+        #[command(subcommand)]
+        command: ObjectsCommand,
+    },
     /// Find the reasons why a backup would not work, before it is tried
     Doctor(Doctor),
-    /// Run the controller: what is installed in a cluster, for Repositories, VolumeBackups,
-    /// VolumeRestores and BackupSchedules
+    /// Run the controller, which looks after the objects of mover's kinds in a cluster
     Controller(Controller),
     /// Print what the controller takes in a cluster, or apply it
     Install(Box<Install>),

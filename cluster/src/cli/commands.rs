@@ -1,5 +1,6 @@
 //! One function for each command.
 
+mod applications;
 mod doctor;
 mod groups;
 mod hooks;
@@ -65,6 +66,9 @@ pub(super) async fn run(args: Args, output: &Output) -> Result<u8, Failure> {
         Command::Schedule { command } => Box::pin(schedule(api, namespace, command, output)).await,
         Command::Snapshots { command } => {
             Box::pin(snapshots::run(api, namespace, command, output)).await
+        }
+        Command::Objects { command } => {
+            Box::pin(applications::run(api, namespace, command, output)).await
         }
         Command::Doctor(given) => Box::pin(doctor::run(api, namespace, &given, output)).await,
         Command::Controller(given) => {

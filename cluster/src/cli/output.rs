@@ -52,6 +52,13 @@ impl Output {
         self.say(text);
     }
 
+    /// How far it is, which changes too often for lines.
+    pub(super) fn so_far(&self, text: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(text.to_owned());
+        }
+    }
+
     /// A line for people.
     pub(super) fn say(&self, text: &str) {
         if self.quiet {

@@ -28,7 +28,10 @@ pub(super) enum Trouble {
 
 impl From<ApiError> for Trouble {
     fn from(error: ApiError) -> Self {
-        let passes = matches!(error, ApiError::Unavailable(_) | ApiError::Conflict(_));
+        let passes = matches!(
+            error,
+            ApiError::Unavailable(_) | ApiError::Expired(_) | ApiError::Conflict(_)
+        );
         let text = crate::engine::Failure::from(error).message;
         if passes { Self::Unavailable(text) } else { Self::Failure(text) }
     }

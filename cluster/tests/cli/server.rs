@@ -21,6 +21,8 @@ pub(crate) enum Answer {
     Busy(AtomicU32, Value),
     /// So often that somebody else came before, and then this.
     Contended(AtomicU32, Value),
+    /// A list in pages. So often the server has forgotten the list when its second page is asked for.
+    Pages(AtomicU32, Vec<Vec<Value>>),
 }
 
 pub(crate) struct Server {
@@ -103,7 +105,7 @@ fn serve(
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
         let body = serde_json::from_slice(&body).unwrap_or_default();
-        sent.lock().expect("no thread has failed").push((method.clone(), full, body));
+        sent.lock().expect("no thread has failed").push((method.clone(), full.clone(), body));
         let refused = |code: u16, message: &str| {
             let status = json!({
                 "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Unknown",
@@ -128,6 +130,10 @@ fn serve(
                     Err(_) => (200, object.to_string()),
                 }
             }
+            Some(Answer::Pages(times, pages)) => match page_of(&full, times, pages) {
+                Some(page) => (200, page.to_string()),
+                None => refused(410, "the provided continue parameter is too old"),
+            },
             None => refused(404, "not found"),
         };
         let head = format!(
@@ -137,4 +143,16 @@ fn serve(
         );
         stream.write_all(&[head.as_bytes(), body.as_bytes()].concat())?;
     }
+}
+
+/// The page that a request asks for, unless it is forgotten.
+fn page_of(path: &str, forgets: &AtomicU32, pages: &[Vec<Value>]) -> Option<Value> {
+    let token = path.split_once("continue=").map(|(_, rest)| rest);
+    let page = token.map_or(0, |text| text.parse().expect("a token of ours"));
+    let less = |left: u32| left.checked_sub(1);
+    if page > 0 && forgets.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
+        return None;
+    }
+    let next = (page + 1 < pages.len()).then(|| (page + 1).to_string());
+    Some(json!({ "items": pages[page], "metadata": { "continue": next } }))
 }

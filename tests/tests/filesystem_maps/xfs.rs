@@ -372,6 +372,19 @@ fn what_is_not_understood_of_xfs_is_refused() {
         assert!(refusal.contains(expected), "{at} {value:#x}: {refusal}");
         bytes[..4096].copy_from_slice(&good);
     }
+    // the header of the first group says that the log has come further than it has
+    let lsn = u64::from_be_bytes(good[720..728].try_into().unwrap());
+    for (ahead, expected) in [(0, None), (1 << 40, Some("has not come to"))] {
+        bytes[720..728].copy_from_slice(&(lsn + ahead).to_be_bytes());
+        seal(&mut bytes[512..1024], 216);
+        let refusal = map_of(&bytes).err();
+        let fits = match (&refusal, expected) {
+            (Some(refusal), Some(expected)) => refusal.contains(expected),
+            (refusal, expected) => refusal.is_none() && expected.is_none(),
+        };
+        assert!(fits, "{lsn:#x} and {ahead:#x} more: {refusal:?}");
+    }
+    bytes[..4096].copy_from_slice(&good);
     bytes[148] ^= 1;
     let refusal = map_of(&bytes).expect_err("a wrong checksum");
     assert!(refusal.contains("checksum"), "{refusal}");

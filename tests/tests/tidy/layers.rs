@@ -42,6 +42,7 @@ const ROOMS: [(&str, usize, &[&str]); 6] = [
         &[
             "kinds",
             "engine schedule",
+            "manifest",
             "api",
             "install",
             "hooks",

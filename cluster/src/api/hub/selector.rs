@@ -95,6 +95,11 @@ pub(super) fn route(query: &Query) -> Option<(Place, Wanted)> {
     Some((Place { kind, namespace: None, labels }, wanted))
 }
 
+/// The selector that a text is, as kubectl has it.
+pub(crate) fn selector_of(text: &str) -> Option<Selector> {
+    split(text).map(parse).collect()
+}
+
 /// The selector, and the labels that an object must have to be in it.
 fn parse_labels(text: &str) -> Option<(Selector, String)> {
     let mut needed = Vec::new();

@@ -57,7 +57,9 @@ impl From<ApiError> for End {
     fn from(error: ApiError) -> Self {
         match error {
             ApiError::Absent(_) | ApiError::Refused(_) => Self::Refused(error),
-            ApiError::Unavailable(why) | ApiError::Conflict(why) => Self::Cut(why),
+            ApiError::Unavailable(why) | ApiError::Expired(why) | ApiError::Conflict(why) => {
+                Self::Cut(why)
+            }
         }
     }
 }

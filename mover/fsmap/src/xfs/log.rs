@@ -61,14 +61,14 @@ pub(super) fn read_log(
     for _ in 0..TORN_MAX {
         let last = log.last_record(&mut head)?;
         if last.is_unmount(&log)? {
-            return Ok(Changes::clean());
+            return Ok(Changes::clean(head.newest(log.blocks)));
         }
         if !superblock.has_checksums {
             return Err(unusable("it was not unmounted, and its log has no checksums"));
         }
         let mut transactions = Transactions::new(superblock, wanted);
         match log.read_records(&last, &head, &mut transactions)? {
-            None => return Ok(transactions.finish()),
+            None => return Ok(transactions.finish(head.newest(log.blocks))),
             Some(torn)
                 if head.distance(torn, log.blocks) <= WINDOW
                     && log.records_from(torn, &head)? <= UNDER_WAY_MAX =>
@@ -104,6 +104,12 @@ impl Head {
     /// The round that a block is of: what is behind the turn is older.
     fn cycle_of(&self, block: u64) -> u32 {
         if block < self.turn { self.cycle } else { self.cycle - 1 }
+    }
+
+    /// Number of the last block before it, which no record's is above.
+    fn newest(&self, blocks: u64) -> u64 {
+        let last = (self.at + blocks - 1) % blocks;
+        u64::from(self.cycle_of(last)) << 32 | last
     }
 
     /// Blocks from one before it to it.

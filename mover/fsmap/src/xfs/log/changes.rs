@@ -26,6 +26,8 @@ pub(in crate::xfs) struct Changes {
     /// Transactions that will be replayed.
     pub(in crate::xfs) transactions: u64,
     pub(super) dirty: bool,
+    /// The largest number that a change can have.
+    pub(super) newest: u64,
 }
 
 /// All that transactions changed of a block, each byte as the last of them left it. One number is
@@ -46,8 +48,8 @@ impl BlockChange {
 }
 
 impl Changes {
-    pub(super) fn clean() -> Self {
-        Self::default()
+    pub(super) fn clean(newest: u64) -> Self {
+        Self { newest, ..Self::default() }
     }
 
     /// The file system was unmounted.
@@ -82,13 +84,22 @@ impl Changes {
 
     /// Puts upon a block what is newer than it is; tells whether anything was. `newest` is the
     /// number that the block itself carries; parts of it that have an entry of their own carry
-    /// none.
+    /// none. One that the log has not come to is refused, as the kernel does: a log of another
+    /// time, or a block of one.
     pub(in crate::xfs) fn apply(
         &self,
         sector: u64,
         bytes: &mut [u8],
         newest: u64,
     ) -> Result<bool, Refusal> {
+        if newest > self.newest && newest != u64::MAX {
+            let (round, place) = (newest >> 32, newest & 0xffff_ffff);
+            let why = format!(
+                "metadata at byte {} has number {round}:{place}, which its log has not come to",
+                sector * SECTOR
+            );
+            return Err(unusable(why));
+        }
         let mut changed = false;
         let end = sector.saturating_add((bytes.len() as u64).div_ceil(SECTOR));
         let mut all: Vec<_> = self.blocks.range((sector, 0)..(end, 0)).collect();
@@ -127,7 +138,8 @@ impl Changes {
     }
 
     /// All of the log is read.
-    pub(super) fn finished(mut self) -> Self {
+    pub(super) fn finished(mut self, newest: u64) -> Self {
+        self.newest = newest;
         self.unfinished.files = self.unfinished.open.drain().flat_map(|(_, about)| about).collect();
         self.dirty = true;
         self

@@ -232,8 +232,9 @@ impl<'s> Transactions<'s> {
         Ok(())
     }
 
-    pub(super) fn finish(self) -> Changes {
-        self.done.finished()
+    /// With the largest number that a change can have.
+    pub(super) fn finish(self, newest: u64) -> Changes {
+        self.done.finished(newest)
     }
 }
 

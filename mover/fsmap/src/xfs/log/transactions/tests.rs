@@ -122,7 +122,7 @@ fn only_so_many_transactions_can_be_open() {
     let mut all = Transactions { open: all.open, ..map(&superblock) };
     put(&mut all, &[piece(0, flag::COMMIT, &[])]).expect("a commit");
     put(&mut all, &start(one_more)).expect("room");
-    assert_eq!(all.finish().transactions, 1);
+    assert_eq!(all.finish(u64::MAX).transactions, 1);
 }
 
 /// An inode of a volume's first blocks, as the log has it.
@@ -185,7 +185,7 @@ fn inodes_are_replayed_in_the_order_of_their_numbers() {
     let mut all = Transactions::new(&superblock, Wanted::Files);
     commit(&mut all, 3, &[inode(3, 0o100, 2, &[b"fork"])]).expect("one");
     commit(&mut all, 5, &[inode(5, 0o200, 1, &[])]).expect("another");
-    let changes = all.finish();
+    let changes = all.finish(u64::MAX);
     for lsn in [0, 4, 5, u64::MAX] {
         let mut bytes = on_device(1, lsn);
         let replayed = changes.apply_inode(PLACE, &mut bytes, UUID).expect("sound");
@@ -213,7 +213,7 @@ fn what_was_before_a_buffer_was_given_up_is_not_replayed() {
     commit(&mut all, 2, &[vec![given.clone()], inode(2, 2, 1, &[])]).expect("given up");
     assert_eq!(all.held, 0);
     commit(&mut all, 3, &[inode(3, 3, 2, &[b"fork"]), chunk(3)]).expect("made again");
-    let changes = all.finish();
+    let changes = all.finish(u64::MAX);
     let mut bytes = on_device(9, 99);
     changes.apply_inode(PLACE, &mut bytes, UUID).expect("sound");
     // nothing is left of what was there, whatever its number
@@ -234,7 +234,7 @@ fn forks_of_the_file_before_do_not_count() {
     let mut after = inode(2, 2, 0x40, &[b"others"]);
     after[1][PIECE + 82] = 2;
     commit(&mut all, 2, &[after]).expect("another");
-    let changes = all.finish();
+    let changes = all.finish(u64::MAX);
     let mut bytes = on_device(1, 0);
     assert!(changes.apply_inode(PLACE, &mut bytes, UUID).expect("sound").changed);
     assert_eq!((bytes[3], &bytes[192..199]), (2, &b"others\x11"[..]));
@@ -242,7 +242,7 @@ fn forks_of_the_file_before_do_not_count() {
     let mut all = Transactions::new(&superblock, Wanted::Files);
     commit(&mut all, 1, &[inode(1, 1, 0x40, &[&[7; 400]])]).expect("one file");
     commit(&mut all, 2, &[inode(2, 2, 2, &[b"content"])]).expect("another");
-    let changes = all.finish();
+    let changes = all.finish(u64::MAX);
     assert!(changes.apply_inode(PLACE, &mut bytes, UUID).expect("sound").changed);
     assert_eq!(&bytes[176..183], b"content");
 }
@@ -258,7 +258,7 @@ fn numbers_of_a_device_are_its_own() {
     after[1][PIECE + 5] = 0;
     commit(&mut all, 2, &[after]).expect("a device");
     let mut bytes = on_device(1, 0);
-    assert!(all.finish().apply_inode(PLACE, &mut bytes, UUID).expect("sound").changed);
+    assert!(all.finish(u64::MAX).apply_inode(PLACE, &mut bytes, UUID).expect("sound").changed);
     assert_eq!(bytes[176..180], [4, 6, 1, 0x23]);
     // and a file in the place of a device
     let mut all = Transactions::new(&superblock, Wanted::Files);
@@ -267,7 +267,7 @@ fn numbers_of_a_device_are_its_own() {
     commit(&mut all, 1, &[before]).expect("a device");
     commit(&mut all, 2, &[inode(2, 2, 2, &[b"content"])]).expect("a file");
     let mut bytes = on_device(1, 0);
-    assert!(all.finish().apply_inode(PLACE, &mut bytes, UUID).expect("sound").changed);
+    assert!(all.finish(u64::MAX).apply_inode(PLACE, &mut bytes, UUID).expect("sound").changed);
     assert_eq!(&bytes[176..183], b"content");
 }
 
@@ -281,7 +281,7 @@ fn a_buffer_of_another_length_is_another_one() {
         (given[PIECE + 6], given[PIECE + 8]) = (32, 8);
         commit(&mut all, 1, &[vec![given], block(1, item::CHANGED_BLOCK, 4)]).expect("one");
         let mut bytes = vec![0; 64 << 10];
-        assert!(all.finish().apply(8, &mut bytes, 0).expect("sound"));
+        assert!(all.finish(u64::MAX).apply(8, &mut bytes, 0).expect("sound"));
         assert!(bytes.iter().all(|byte| *byte == 7));
     }
 }
@@ -309,7 +309,7 @@ fn a_block_between_two_changes_is_as_the_later_one_left_it() {
             bytes[..128].fill(1);
             bytes[9 * 128..10 * 128].fill(1);
         }
-        let changed = all.finish().apply(8, &mut bytes, newest).expect("sound");
+        let changed = all.finish(u64::MAX).apply(8, &mut bytes, newest).expect("sound");
         assert_eq!(changed, newest < 8 || newest == u64::MAX, "{newest}");
         if changed {
             assert_eq!([bytes[0], bytes[3 * 128], bytes[9 * 128]], [1, 3, 2], "{newest}");
@@ -331,7 +331,7 @@ fn a_root_of_a_tree_is_told_as_an_inode_has_it() {
     item[1][PIECE + 5] = 3;
     commit(&mut all, 1, &[item]).expect("one");
     let mut bytes = on_device(1, 0);
-    all.finish().apply_inode(PLACE, &mut bytes, UUID).expect("sound");
+    all.finish(u64::MAX).apply_inode(PLACE, &mut bytes, UUID).expect("sound");
     let fork = &bytes[176..];
     let places = 4 + (fork.len() - 4) / 16 * 8;
     assert_eq!(fork[..4], [0, 1, 0, 2]);
@@ -355,7 +355,7 @@ fn files_of_which_a_change_is_half_done_are_known() {
     ];
     commit(&mut all, 1, &items).expect("begun");
     commit(&mut all, 2, &[intent(2, item::BLOCKS[1], 2, &[])]).expect("ended");
-    let changes = all.finish();
+    let changes = all.finish(u64::MAX);
     let both = [Changing::Content, Changing::Attributes];
     let all = (10..20).flat_map(|inode| both.map(|what| (inode, what)));
     let found = all.filter(|(inode, what)| changes.is_unfinished(*inode, *what));
@@ -417,7 +417,7 @@ fn no_transaction_makes_it_panic() {
             refused += 1;
             continue;
         }
-        let changes = all.finish();
+        let changes = all.finish(u64::MAX);
         let (mut bytes, mut names) = (on_device(1, 0), vec![0; 4096]);
         for place in [PLACE, PLACE - 512, 0] {
             let _ = changes.apply_inode(place, &mut bytes, UUID);

@@ -1,0 +1,88 @@
+//! `kubectl mover objects`.
+
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum ObjectsCommand {
+    /// List the objects of namespaces, and which of them would be restored; nothing is moved
+    List(ListObjects),
+    /// Save objects to a file, for a backup's attachment or a restore
+    Save(SaveObjects),
+    /// Make the objects of a file again, owners first
+    Restore(RestoreObjects),
+}
+
+/// Which objects are meant.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ObjectsOf {
+    /// Only objects with these labels, what they own, and what they need
+    #[arg(long, short = 'l', value_name = "LABELS")]
+    pub(in crate::cli) selector: Option<String>,
+    /// Owners by a field or a label, KIND.GROUP:PATH=KIND.GROUP, as in
+    /// Backup.example.com:spec.clusterRef=Cluster.example.com; may be repeated
+    #[arg(long, value_name = "RULE")]
+    pub(in crate::cli) owner_rule: Vec<String>,
+    /// Go without what cannot be read, and name it
+    #[arg(long)]
+    pub(in crate::cli) skip_unreadable: bool,
+    /// Fail if the objects are not those of this list, which `list --save` wrote
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) accept: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ListObjects {
+    /// Namespaces [default: that of the context]
+    #[arg(value_name = "NAMESPACE")]
+    pub(in crate::cli) namespaces: Vec<String>,
+    #[command(flatten)]
+    pub(in crate::cli) of: ObjectsOf,
+    /// Write the list to a new file
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) save: Option<PathBuf>,
+    /// Name the objects that another list has, too
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) shared_with: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct SaveObjects {
+    /// The new file, which only its owner may read: it may hold Secrets
+    #[arg(value_name = "FILE")]
+    pub(in crate::cli) file: PathBuf,
+    /// Namespaces [default: that of the context]
+    #[arg(value_name = "NAMESPACE")]
+    pub(in crate::cli) namespaces: Vec<String>,
+    #[command(flatten)]
+    pub(in crate::cli) of: ObjectsOf,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct RestoreObjects {
+    /// A file that `save` wrote
+    #[arg(value_name = "FILE")]
+    pub(in crate::cli) file: PathBuf,
+    /// Another namespace for those of one, OLD=NEW; may be repeated
+    #[arg(long, value_name = "OLD=NEW")]
+    pub(in crate::cli) namespace_map: Vec<String>,
+    /// Write nothing: say what is there, and what would be made
+    #[arg(long)]
+    pub(in crate::cli) dry_run: bool,
+    /// Write what --dry-run says to a new file
+    #[arg(long, value_name = "FILE", requires = "dry_run")]
+    pub(in crate::cli) save: Option<PathBuf>,
+    /// Fail if a dry run no longer says what this file says; make nothing then
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    pub(in crate::cli) accept: Option<PathBuf>,
+    /// Where another object has the name: leave it and go on, or make nothing at all
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Existing::Skip)]
+    pub(in crate::cli) existing: Existing,
+}
+
+/// What follows where another object has the name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum Existing {
+    Skip,
+    Fail,
+}

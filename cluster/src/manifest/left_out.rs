@@ -1,0 +1,151 @@
+//! Which objects are listed and not made again, and why: whoever made them makes them anew, or they
+//! belong to the old cluster.
+
+use crate::engine::{MANAGER, OWNER, STATE};
+use serde_json::Value;
+
+/// Kinds that are not read at all: they come by themselves, change all the time, and say nothing of
+/// an application.
+const UNREAD: &[(&str, &str)] = &[("", "events"), ("events.k8s.io", "events")];
+
+/// Whether objects of this resource are listed.
+pub(crate) fn is_listed(group: &str, resource: &str) -> bool {
+    !UNREAD.contains(&(group, resource))
+}
+
+/// Why an object of this group and kind is not made again.
+pub(super) fn left_out(group: &str, kind: &str, object: &Value) -> Option<&'static str> {
+    let metadata = &object["metadata"];
+    let label = |name: &str| metadata["labels"].get(name).and_then(Value::as_str);
+    if metadata["deletionTimestamp"].is_string() {
+        return Some("it is being deleted");
+    }
+    if label(OWNER).is_some() || label(STATE).is_some() {
+        return Some("it belongs to an operation of mover");
+    }
+    if let Some(why) = made(group, kind, object) {
+        return Some(why);
+    }
+    let kind_of = object["type"].as_str().unwrap_or_default();
+    match (group, kind) {
+        ("", "Secret") if label("app.kubernetes.io/managed-by") == Some(MANAGER) => {
+            Some("it is the key of a repository, which is kept elsewhere")
+        }
+        ("", "Secret") if kind_of == "kubernetes.io/service-account-token" => {
+            Some("it is a token of the old cluster")
+        }
+        ("", "Secret") if kind_of == "bootstrap.kubernetes.io/token" => {
+            Some("it is a token of the old cluster")
+        }
+        ("", "PersistentVolume" | "PersistentVolumeClaim") => {
+            Some("its data is in a backup: restore brings both")
+        }
+        ("snapshot.storage.k8s.io", "VolumeSnapshot" | "VolumeSnapshotContent")
+        | ("groupsnapshot.storage.k8s.io", _) => {
+            Some("it belongs to the storage: snapshots import brings it")
+        }
+        ("", "Pod") if ended(&object["status"]["phase"]) => Some("it has ended"),
+        ("batch", "Job") if object["status"]["completionTime"].is_string() => Some("it has ended"),
+        _ => None,
+    }
+}
+
+fn ended(phase: &Value) -> bool {
+    matches!(phase.as_str(), Some("Succeeded" | "Failed"))
+}
+
+/// Whether a controller of Kubernetes makes it by itself.
+fn made(group: &str, kind: &str, object: &Value) -> Option<&'static str> {
+    let metadata = &object["metadata"];
+    let name = metadata["name"].as_str().unwrap_or_default();
+    let by_workload = metadata["ownerReferences"].as_array().into_iter().flatten().any(|owner| {
+        let version = owner["apiVersion"].as_str().unwrap_or_default();
+        let group = version.split_once('/').map_or("", |(group, _)| group);
+        let kind = owner["kind"].as_str();
+        owner["controller"] == true
+            && (["apps", "batch"].contains(&group)
+                || group.is_empty() && kind == Some("ReplicationController"))
+    });
+    if by_workload {
+        return Some("its owner makes it");
+    }
+    match (group, kind) {
+        ("", "ConfigMap") if ["kube-root-ca.crt", "openshift-service-ca.crt"].contains(&name) => {
+            Some("each namespace has its own")
+        }
+        ("coordination.k8s.io", "Lease") => Some("whoever holds it takes it anew"),
+        ("", "Endpoints")
+            if metadata["annotations"]
+                .get("endpoints.kubernetes.io/last-change-trigger-time")
+                .is_some()
+                || metadata["labels"].get("endpoints.kubernetes.io/managed-by").is_some() =>
+        {
+            Some("its service makes it")
+        }
+        ("discovery.k8s.io", "EndpointSlice") => {
+            let by = metadata["labels"].get("endpointslice.kubernetes.io/managed-by");
+            let by = by.and_then(Value::as_str).unwrap_or_default();
+            by.starts_with("endpointslice").then_some("its service makes it")
+        }
+        ("storage.k8s.io", "CSIStorageCapacity") => Some("its driver makes it"),
+        ("", "Pod") if metadata["annotations"].get("kubernetes.io/config.mirror").is_some() => {
+            Some("a file of its node makes it")
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_comes_by_itself_or_is_of_the_old_cluster_is_left_out() {
+        let owned = |version: &str, kind: &str| json!([{ "apiVersion": version, "kind": kind, "name": "x", "uid": "u", "controller": true }]);
+        let meta = |owners| json!({ "metadata": { "name": "x", "ownerReferences": owners } });
+        for (group, kind, object, said) in [
+            ("", "Pod", meta(owned("apps/v1", "ReplicaSet")), Some("its owner makes it")),
+            ("", "Pod", meta(owned("example.com/v1", "Game")), None),
+            (
+                "apps",
+                "ReplicaSet",
+                meta(owned("apps/v1", "Deployment")),
+                Some("its owner makes it"),
+            ),
+            ("batch", "Job", meta(owned("batch/v1", "CronJob")), Some("its owner makes it")),
+            ("cluster.x-k8s.io", "Machine", meta(owned("cluster.x-k8s.io/v1", "MachineSet")), None),
+            ("", "Pod", json!({ "status": { "phase": "Succeeded" } }), Some("it has ended")),
+            ("", "Pod", json!({ "status": { "phase": "Running" } }), None),
+            ("batch", "Job", json!({ "status": { "completionTime": "t" } }), Some("it has ended")),
+            (
+                "",
+                "Secret",
+                json!({ "type": "kubernetes.io/service-account-token" }),
+                Some("it is a token of the old cluster"),
+            ),
+            ("", "Secret", json!({ "type": "Opaque" }), None),
+            (
+                "",
+                "ConfigMap",
+                json!({ "metadata": { "name": "kube-root-ca.crt" } }),
+                Some("each namespace has its own"),
+            ),
+            ("", "ConfigMap", json!({ "metadata": { "name": "mine" } }), None),
+            (
+                "",
+                "ConfigMap",
+                json!({ "metadata": { "labels": { OWNER: "u" } } }),
+                Some("it belongs to an operation of mover"),
+            ),
+            (
+                "",
+                "ConfigMap",
+                json!({ "metadata": { "deletionTimestamp": "t" } }),
+                Some("it is being deleted"),
+            ),
+        ] {
+            assert_eq!(left_out(group, kind, &object), said, "{group} {kind} {object}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Objects in a file: the manifest on the first line, then each object that a restore makes, one a
+//! line, owners first. The file is readable by its owner alone, and appears whole or not at all.
+
+use super::spool::{Spool, create, part};
+use crate::engine::{Failure, exit};
+use crate::manifest::{Identity, ObjectManifest, read_manifest, restore_order, write_manifest};
+use serde_json::Value;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, BufWriter, Read as _, Write};
+use std::path::{Path, PathBuf};
+
+/// Longer lines are no objects: etcd takes 1.5 MiB, and JSON has no more than six bytes for one.
+const LINE_MAX: u64 = 16 << 20;
+/// A manifest of [`crate::manifest::OBJECTS_MAX`] objects has room in so much.
+const MANIFEST_MAX: u64 = 2 << 30;
+
+/// Writes a new file; how many objects it has.
+///
+/// # Errors
+///
+/// A file that exists, or that cannot be written.
+pub fn write_archive(
+    path: &Path,
+    manifest: &ObjectManifest,
+    spool: &mut Spool,
+) -> Result<usize, Failure> {
+    let failed = |why: std::io::Error| {
+        Failure::new(exit::USAGE, format!("write {}: {why}", path.display()))
+            .hint("choose a place with room that you may write to")
+    };
+    let mut numbers: Vec<Option<usize>> = vec![None; manifest.items.len()];
+    for (number, (of, namespace, name)) in spool.names().enumerate() {
+        let identity = Identity { group: &of.group, resource: &of.resource, namespace, name };
+        if let Some(at) = manifest.find(identity) {
+            numbers[at].get_or_insert(number);
+        }
+    }
+    let part = part(path);
+    let file = create(&part)?;
+    // Whatever ends this early takes the half file with it.
+    let unfinished = Unfinished(Some(part.clone()));
+    let mut to = BufWriter::with_capacity(1 << 18, file);
+    write_manifest(manifest, &mut to).map_err(failed)?;
+    to.write_all(b"\n").map_err(failed)?;
+    let mut count = 0;
+    for at in restore_order(manifest).sequence {
+        let at = at as usize;
+        let (item, Some(number)) = (&manifest.items[at], numbers[at]) else { continue };
+        if item.left_out.is_none() {
+            to.write_all(&spool.text(number)?).map_err(failed)?;
+            to.write_all(b"\n").map_err(failed)?;
+            count += 1;
+        }
+    }
+    let file = to.into_inner().map_err(|why| failed(why.into_error()))?;
+    file.sync_all().map_err(failed)?;
+    // A link fails where the name is taken; a rename would replace what is there.
+    std::fs::hard_link(&part, path).map_err(failed)?;
+    drop(unfinished);
+    Ok(count)
+}
+
+struct Unfinished(Option<PathBuf>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(path) = self.0.take() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Such a file, being read.
+#[derive(Debug)]
+pub struct Archive {
+    path: PathBuf,
+    from: BufReader<File>,
+    /// What it has.
+    pub manifest: ObjectManifest,
+    /// The places of its objects, in their order.
+    pub places: Vec<u32>,
+    next: usize,
+}
+
+impl Archive {
+    /// Opens a file, and reads its manifest.
+    ///
+    /// # Errors
+    ///
+    /// A file that is none.
+    pub fn open(path: &Path) -> Result<Self, Failure> {
+        let wrong = |why: String| {
+            Failure::new(exit::USAGE, format!("read {}: {why}", path.display()))
+                .hint("`kubectl mover objects save` writes such a file")
+        };
+        let file = File::open(path).map_err(|why| wrong(why.to_string()))?;
+        let mut from = BufReader::with_capacity(1 << 18, file);
+        let mut line = Vec::new();
+        let read = (&mut from).take(MANIFEST_MAX).read_until(b'\n', &mut line);
+        read.map_err(|why| wrong(why.to_string()))?;
+        let manifest = read_manifest(line.as_slice()).map_err(|why| wrong(why.message))?;
+        let sequence = restore_order(&manifest).sequence;
+        let is_there = |at: &u32| manifest.items[*at as usize].left_out.is_none();
+        let places = sequence.into_iter().filter(is_there).collect();
+        Ok(Self { path: path.to_owned(), from, manifest, places, next: 0 })
+    }
+
+    /// The next object and its place, until all have been told.
+    ///
+    /// # Errors
+    ///
+    /// A file that ends early, goes on for too long, or has another object than its manifest says.
+    pub fn next_object(&mut self) -> Result<Option<(u32, Value)>, Failure> {
+        let path = self.path.display().to_string();
+        let wrong = |why: String| {
+            let what = format!("read {path}: {why}");
+            Failure::new(exit::INTEGRITY, what).hint("it was changed or cut: take another copy")
+        };
+        let mut line = Vec::new();
+        let read = (&mut self.from).take(LINE_MAX).read_until(b'\n', &mut line);
+        read.map_err(|why| wrong(why.to_string()))?;
+        let Some(at) = self.places.get(self.next).copied() else {
+            return match line.is_empty() {
+                true => Ok(None),
+                false => Err(wrong("it has more objects than its manifest lists".to_owned())),
+            };
+        };
+        let item = &self.manifest.items[at as usize];
+        if line.last() != Some(&b'\n') {
+            return Err(wrong(format!("it ends before {}", item.identity())));
+        }
+        let object: Value = serde_json::from_slice(&line)
+            .map_err(|why| wrong(format!("{}: {why}", item.identity())))?;
+        let metadata = &object["metadata"];
+        let is_it = object["apiVersion"] == item.of.api_version()
+            && object["kind"] == item.of.kind
+            && metadata["name"] == *item.name
+            && metadata["namespace"].as_str().unwrap_or_default() == &*item.namespace;
+        if !is_it {
+            return Err(wrong(format!(
+                "another object stands in the place of {}",
+                item.identity()
+            )));
+        }
+        self.next += 1;
+        Ok(Some((at, object)))
+    }
+}

@@ -1,0 +1,380 @@
+//! Makes objects of a file again: owners first, with the uids that they have now.
+//!
+//! Each object is created by its name. A name that is taken is looked at: the same object counts as
+//! made, and another one is left as it is, and named. So the command goes on where it was killed.
+//! Owners that come later, in a circle, are added at the end, and only to objects that were made with
+//! the note [`OWNERS_LATER`]: an owner that is deleted takes them with it, so nothing that was there
+//! before may get one.
+
+use super::archive::Archive;
+use super::discovery::{Served, discover};
+use crate::api::{Api, ApiError, Asked, FIELD_MANAGER, escaped};
+use crate::engine::{Failure, exit};
+use crate::manifest::{Item, ItemKind, NamespaceMap, ready, stored};
+use http::Method;
+use serde_json::{Value, json};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Annotation of an object that was made before its owners; it goes when it has them.
+pub const OWNERS_LATER: &str = "mover.dev/owners-later";
+
+/// A definition is served after so long, or not at all.
+const SERVED: Duration = Duration::from_secs(60);
+const AGAIN: Duration = Duration::from_millis(250);
+/// Somebody else may change an object that gets an owner, so often.
+const CONTENDED: u32 = 10;
+
+/// What became of an object, or would.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Remade {
+    /// It was made, or would be.
+    Created,
+    /// It is there as it would be made.
+    Same,
+    /// Another one of its name is there, and stays as it is.
+    Differs,
+    /// It cannot be made.
+    Refused(String),
+}
+
+impl Remade {
+    /// As people and plans have it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Created => "create",
+            Self::Same => "exists",
+            Self::Differs => "differs",
+            Self::Refused(_) => "refused",
+        }
+    }
+}
+
+/// An object of the file, and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemadeObject {
+    /// Its kind, name and namespace, where it goes.
+    pub object: String,
+    /// What became of it.
+    pub what: Remade,
+}
+
+/// How objects are made.
+#[derive(Debug, Clone, Default)]
+pub struct Remaking {
+    /// Where namespaces go.
+    pub namespaces: NamespaceMap,
+    /// Nothing is written: what would be made.
+    pub dry_run: bool,
+}
+
+struct Maker<'a> {
+    api: &'a Api,
+    how: &'a Remaking,
+    served: Served,
+    /// Uids in the file, and those of this cluster.
+    uids: HashMap<String, String>,
+    /// Uids in the file of all that it makes.
+    coming: HashSet<String>,
+    /// Paths of what would be there by now.
+    planned: HashSet<String>,
+    /// Objects whose owners come later, and those owners with their uids in the file.
+    late: Vec<(Place, Vec<Value>)>,
+}
+
+/// Where one object is.
+#[derive(Debug, Clone)]
+struct Place {
+    of: ItemKind,
+    namespace: String,
+    name: String,
+}
+
+impl Place {
+    fn path(&self) -> String {
+        format!("{}/{}", self.of.path(&self.namespace), escaped(&self.name))
+    }
+
+    fn asked(&self, word: &str, verb: &str) -> Asked {
+        let full = self.of.full();
+        let place = match self.namespace.as_str() {
+            "" => "of the cluster".to_owned(),
+            namespace => format!("in namespace {namespace}"),
+        };
+        let what = format!("{word} {full}/{} {place}", self.name);
+        Asked::other(&what, &format!("{verb} {full} {place}"))
+    }
+}
+
+/// Makes all objects of a file, in their order.
+///
+/// # Errors
+///
+/// A file that is damaged, a namespace that is mapped and not in it, or an API server that is away.
+/// An object that is refused stops no other.
+pub async fn remake(
+    api: &Api,
+    file: &Path,
+    how: &Remaking,
+    tell: &dyn Fn(&str),
+) -> Result<Vec<RemadeObject>, Failure> {
+    let mut archive = Archive::open(file)?;
+    let spaces: BTreeSet<&String> = archive.manifest.scope.namespaces.iter().collect();
+    let unknown = how.namespaces.0.keys().find(|of| !spaces.contains(of));
+    if let Some(name) = unknown {
+        let what = format!("--namespace-map {name}: {} has no such namespace", file.display());
+        let all: Vec<&str> = spaces.iter().map(|name| name.as_str()).collect();
+        return Err(Failure::new(exit::USAGE, what).hint(format!("it has {}", all.join(", "))));
+    }
+    let mut maker = Maker {
+        api,
+        how,
+        served: discover(api).await?,
+        uids: HashMap::new(),
+        coming: (archive.places.iter())
+            .map(|at| archive.manifest.items[*at as usize].uid.to_string())
+            .collect(),
+        planned: HashSet::new(),
+        late: Vec::new(),
+    };
+    let mut all = Vec::with_capacity(archive.places.len());
+    let most = archive.places.len();
+    while let Some((at, object)) = archive.next_object()? {
+        let item = &archive.manifest.items[at as usize];
+        let made = maker.one(item, object).await?;
+        tell(&format!("{} of {most}: {}", all.len() + 1, made.object));
+        all.push(made);
+    }
+    maker.circles().await?;
+    Ok(all)
+}
+
+impl Maker<'_> {
+    async fn one(&mut self, item: &Item, object: Value) -> Result<RemadeObject, Failure> {
+        let owners = object["metadata"]["ownerReferences"].clone();
+        let (object, absent) =
+            ready(&item.of, object, &self.how.namespaces, |old| self.uids.get(old).cloned());
+        let mut late = owners.as_array().cloned().unwrap_or_default();
+        late.retain(|owner| {
+            let uid = owner["uid"].as_str().unwrap_or_default();
+            uid != &*item.uid && self.coming.contains(uid) && absent.iter().any(|old| old == uid)
+        });
+        let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
+        let of = (*item.of).clone();
+        let place = Place { of, namespace: text("namespace"), name: text("name") };
+        let shown = crate::manifest::Identity {
+            group: &place.of.group,
+            resource: &place.of.resource,
+            namespace: &place.namespace,
+            name: &place.name,
+        };
+        let shown = shown.to_string();
+        let what = match self.how.dry_run {
+            true => self.look(&place, &object).await?,
+            false => self.make(&place, &object, !late.is_empty()).await?,
+        };
+        let (what, uid) = match what {
+            Ok(found) => found,
+            Err(why) => (Remade::Refused(why.to_string()), None),
+        };
+        if let Some(uid) = uid.filter(|_| !item.uid.is_empty()) {
+            self.uids.insert(item.uid.to_string(), uid);
+        }
+        if what == Remade::Created {
+            self.planned.insert(place.path());
+            if place.of.kind == "CustomResourceDefinition" && !self.how.dry_run {
+                self.established(&place).await?;
+            }
+        }
+        if !late.is_empty() && matches!(what, Remade::Created | Remade::Same) {
+            self.late.push((place, late));
+        }
+        Ok(RemadeObject { object: shown, what })
+    }
+
+    /// What is there, if anything is.
+    async fn found(&self, place: &Place) -> Result<Option<Value>, ApiError> {
+        let asked = place.asked("read", "get");
+        match self.api.request(Method::GET, &place.path(), &[], None, asked).await {
+            Ok(object) => Ok(Some(object)),
+            Err(ApiError::Absent(_)) => Ok(None),
+            Err(why) => Err(why),
+        }
+    }
+
+    /// What would become of it.
+    async fn look(
+        &self,
+        place: &Place,
+        object: &Value,
+    ) -> Result<Result<(Remade, Option<String>), Failure>, Failure> {
+        let found = match self.found(place).await {
+            Ok(found) => found,
+            Err(ApiError::Refused(why)) => return Ok(Err(why)),
+            Err(why) => return Err(why.into()),
+        };
+        match found {
+            Some(found) => Ok(Ok(self.compared(place, object, &found))),
+            None => Ok(match self.is_served(place) {
+                true => Ok((Remade::Created, None)),
+                false => Err(unserved(place)),
+            }),
+        }
+    }
+
+    /// Whether its kind is there, or would be by then.
+    fn is_served(&self, place: &Place) -> bool {
+        let ItemKind { group, kind, .. } = &place.of;
+        let definition =
+            format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{}", place.of.full());
+        self.served.find(group, kind).is_some() || self.planned.contains(&definition)
+    }
+
+    async fn make(
+        &self,
+        place: &Place,
+        object: &Value,
+        has_late: bool,
+    ) -> Result<Result<(Remade, Option<String>), Failure>, Failure> {
+        let path = place.of.path(&place.namespace);
+        let mut new = object.clone();
+        if has_late {
+            new["metadata"]["annotations"][OWNERS_LATER] = "true".into();
+        }
+        let body = serde_json::to_vec(&new).expect("JSON");
+        let query = [("fieldManager", FIELD_MANAGER)];
+        let sent = Some(("application/json", body));
+        let asked = place.asked("create", "create");
+        match self.api.request(Method::POST, &path, &query, sent, asked).await {
+            Ok(made) => Ok(Ok((Remade::Created, uid(&made)))),
+            Err(ApiError::Conflict(why)) => match self.found(place).await? {
+                Some(found) => Ok(Ok(self.compared(place, object, &found))),
+                // It was there a moment ago, and goes: the next run makes it.
+                None => Ok(Err(why)),
+            },
+            Err(ApiError::Absent(why)) if self.is_served(place) => Ok(Err(why)),
+            Err(ApiError::Absent(_)) => Ok(Err(unserved(place))),
+            Err(ApiError::Refused(why)) => Ok(Err(why)),
+            Err(why) => Err(why.into()),
+        }
+    }
+
+    fn compared(&self, place: &Place, object: &Value, found: &Value) -> (Remade, Option<String>) {
+        let uid = uid(found);
+        // In its own namespace already, and with whatever owners it has.
+        let (here, _) =
+            ready(&place.of, stored(&place.of, found.clone()), &NamespaceMap::default(), |_| None);
+        let mut wanted = object.clone();
+        if let Some(metadata) = wanted["metadata"].as_object_mut() {
+            metadata.remove("ownerReferences");
+        }
+        match is_within(&wanted, &here) {
+            true => (Remade::Same, uid),
+            false => (Remade::Differs, uid),
+        }
+    }
+
+    /// Objects of a new kind can be made once its definition is served.
+    async fn established(&self, place: &Place) -> Result<(), Failure> {
+        let end = Instant::now() + SERVED;
+        loop {
+            let found = self.found(place).await?.unwrap_or_default();
+            let mut conditions = found["status"]["conditions"].as_array().into_iter().flatten();
+            if conditions.any(|at| at["type"] == "Established" && at["status"] == "True") {
+                return Ok(());
+            }
+            if Instant::now() >= end {
+                let what = format!("definition {} is not served after 60 s", place.name);
+                let hint = format!("kubectl describe crd {} says why", place.name);
+                return Err(Failure::new(exit::RETRYABLE, what).hint(hint));
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// Owners of a circle, which were not there when what they own was made.
+    async fn circles(&mut self) -> Result<(), Failure> {
+        if self.how.dry_run {
+            return Ok(());
+        }
+        for (place, owners) in std::mem::take(&mut self.late) {
+            let most = owners.len();
+            let here: Vec<Value> = (owners.into_iter())
+                .filter_map(|mut owner| {
+                    let new = self.uids.get(owner["uid"].as_str()?)?;
+                    owner["uid"] = new.as_str().into();
+                    Some(owner)
+                })
+                .collect();
+            if !here.is_empty() {
+                let are_all = here.len() == most;
+                self.own(&place, here, are_all).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn own(&self, place: &Place, owners: Vec<Value>, are_all: bool) -> Result<(), Failure> {
+        for _ in 0..CONTENDED {
+            let Some(found) = self.found(place).await? else { return Ok(()) };
+            if found["metadata"]["annotations"].get(OWNERS_LATER).is_none() {
+                return Ok(());
+            }
+            let old = found["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
+            let is_new = |owner: &&Value| !old.iter().any(|of| of["uid"] == owner["uid"]);
+            let new: Vec<Value> = owners.iter().filter(is_new).cloned().collect();
+            let all = [old, new].concat();
+            let note = match are_all {
+                true => json!({ OWNERS_LATER: null }),
+                false => json!({}),
+            };
+            let patch = json!({ "metadata": {
+                "uid": found["metadata"]["uid"],
+                "resourceVersion": found["metadata"]["resourceVersion"],
+                "ownerReferences": all,
+                "annotations": note,
+            }});
+            let body = serde_json::to_vec(&patch).expect("JSON");
+            let sent = Some(("application/merge-patch+json", body));
+            let query = [("fieldManager", FIELD_MANAGER)];
+            let asked = place.asked("give an owner to", "patch");
+            match self.api.request(Method::PATCH, &place.path(), &query, sent, asked).await {
+                Ok(_) => return Ok(()),
+                Err(ApiError::Conflict(_)) => {}
+                Err(why) => return Err(why.into()),
+            }
+        }
+        let what = format!("{}/{} is changed all the time", place.of.full(), place.name);
+        Err(Failure::new(exit::RETRYABLE, what).hint("run the same command again"))
+    }
+}
+
+fn uid(object: &Value) -> Option<String> {
+    object["metadata"]["uid"].as_str().map(str::to_owned)
+}
+
+fn unserved(place: &Place) -> Failure {
+    let what = format!("this cluster does not serve {} of {}", place.of.full(), place.of.version);
+    Failure::new(exit::USAGE, what)
+}
+
+/// Whether all that one object says stands in the other, too: an API server adds defaults.
+fn is_within(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Object(one), Value::Object(other)) => one.iter().all(|(name, value)| {
+            let is_empty = matches!(value, Value::Object(all) if all.is_empty())
+                || matches!(value, Value::Array(all) if all.is_empty())
+                || value.is_null();
+            match other.get(name) {
+                Some(other) => is_within(value, other),
+                None => is_empty,
+            }
+        }),
+        (Value::Array(one), Value::Array(other)) => {
+            one.len() == other.len()
+                && one.iter().zip(other).all(|(one, other)| is_within(one, other))
+        }
+        _ => one == other,
+    }
+}
