@@ -41,6 +41,7 @@ mod writing;
 
 pub use handshake::{Access, ExportTerms};
 pub use listen::{ClientSocket, Door};
+pub use memory::ServerMemory;
 #[cfg(any(test, feature = "testkit"))]
 pub use overheard::{Overheard, overhear};
 pub use tls::{ClientRule, ServerTls};
@@ -101,13 +102,15 @@ pub struct NbdServer<V> {
 }
 
 impl<V: Volume> NbdServer<V> {
-    /// Nobody is served yet. `memory_bytes` bounds the answers under way, and the payloads where
-    /// an export is writable. With `tls` clients that come by TCP have to speak it.
-    pub fn new(exports: Vec<ServedExport<V>>, memory_bytes: u64, tls: Option<ServerTls>) -> Self {
-        let writable = exports.iter().any(|export| export.terms.access == Access::Writable);
+    /// Nobody is served yet. With `tls` clients that come by TCP have to speak it.
+    pub fn new(
+        exports: Vec<ServedExport<V>>,
+        memory: ServerMemory,
+        tls: Option<ServerTls>,
+    ) -> Self {
         Self {
             exports: exports.into(),
-            pool: Pool::new(memory_bytes, writable),
+            pool: Pool::new(memory),
             tls,
             counts: Arc::default(),
             left: Notify::new(),

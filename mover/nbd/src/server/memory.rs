@@ -23,6 +23,15 @@ const SHARE: usize = 4;
 /// Of a small pool of payloads one connection may take more, up to this: 4 MiB.
 const PAYLOAD_SHARE_MIN: usize = 16;
 
+/// Bounds on the memory of a server. It needs 2 MiB of each kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerMemory {
+    /// For answers under way.
+    pub answer_bytes: u64,
+    /// For payloads of writes under way; 0 where no export is writable.
+    pub payload_bytes: u64,
+}
+
 /// The pools.
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -59,12 +68,13 @@ impl Room {
 }
 
 impl Pool {
-    /// Half of the memory is for payloads where something can be written.
-    pub(super) fn new(bytes: u64, writable: bool) -> Self {
-        let bytes_each = if writable { bytes / 2 } else { bytes };
-        let (answers, connections) = Room::new(bytes_each, 1);
-        // without writable exports nobody takes of it
-        let (payloads, _) = Room::new(bytes_each, PAYLOAD_SHARE_MIN);
+    pub(super) fn new(memory: ServerMemory) -> Self {
+        let ServerMemory { answer_bytes, payload_bytes } = memory;
+        let (answers, mut connections) = Room::new(answer_bytes, 1);
+        let (payloads, writers) = Room::new(payload_bytes, PAYLOAD_SHARE_MIN);
+        if payload_bytes > 0 {
+            connections = connections.min(writers);
+        }
         let longest = u32::try_from(payloads.share).unwrap_or(u32::MAX);
         let longest = longest.saturating_mul(PIECE_BYTES).min(PAYLOAD_BYTES_MAX);
         Self {
@@ -151,23 +161,21 @@ mod tests {
 
     #[test]
     fn the_longest_payload_fits_into_the_part_of_one_connection() {
-        for mib in [0, 1, 4, 8, 12, 64, 100, 1 << 10, 1 << 20] {
-            let pool = Pool::new(mib << 20, true);
+        for mib in [0, 1, 2, 4, 6, 16, 64, 100, 1 << 10, 1 << 20] {
+            let bytes = mib << 20;
+            let pool = Pool::new(ServerMemory { answer_bytes: 4 << 20, payload_bytes: bytes });
             let (longest, share) = (pool.payload_bytes_max, pool.payloads.share);
             assert!(longest.div_ceil(PIECE_BYTES) as usize <= share, "{mib} MiB: {pool:?}");
             assert!((1 << 20..=PAYLOAD_BYTES_MAX).contains(&longest), "{mib} MiB: {pool:?}");
             assert!(longest.is_power_of_two());
-            let all = pool.answers.pieces.available_permits()
-                + pool.payloads.pieces.available_permits()
-                + 2 * pool.connections_max();
-            let bytes = (all as u64) * u64::from(PIECE_BYTES);
-            assert!(bytes <= (mib << 20).max(4 << 20), "{mib} MiB: {pool:?}");
+            let all = pool.payloads.pieces.available_permits() + pool.connections_max();
+            assert!(all as u64 * u64::from(PIECE_BYTES) <= bytes.max(2 << 20), "{pool:?}");
         }
     }
 
     #[tokio::test]
     async fn who_keeps_much_leaves_others_their_own() {
-        let pool = Pool::new(8 << 20, true);
+        let pool = Pool::new(ServerMemory { answer_bytes: 4 << 20, payload_bytes: 4 << 20 });
         let (greedy, other) = (pool.of_connection(), pool.of_connection());
         let longest = greedy.payload_bytes_max as usize;
         let kept = greedy.payloads.take_for(longest).await;

@@ -127,6 +127,9 @@ impl Running {
     fn with(memory_bytes: u64, access: Access) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let volume = Memory::new();
+        // half of it for payloads, where there are any
+        let payload_bytes = if access == Access::Writable { memory_bytes / 2 } else { 0 };
+        let memory = ServerMemory { answer_bytes: memory_bytes - payload_bytes, payload_bytes };
         let terms = ExportTerms {
             names: vec!["db@1".into(), String::new()],
             description: "a test".into(),
@@ -136,7 +139,7 @@ impl Running {
             contexts: vec!["base:allocation".into(), "qemu:dirty-bitmap:b0".into()],
         };
         let export = ServedExport { terms, volume: Arc::clone(&volume) };
-        let server = Arc::new(NbdServer::new(vec![export], memory_bytes, None));
+        let server = Arc::new(NbdServer::new(vec![export], memory, None));
         let (stop, stopped) = oneshot::channel();
         let (ready, wait) = std::sync::mpsc::channel();
         let (path, running) = (directory.path().join("s"), Arc::clone(&server));

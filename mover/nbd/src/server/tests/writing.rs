@@ -182,7 +182,8 @@ fn served(volume: &Arc<Memory>) -> Served<Arc<Memory>> {
     Served {
         exports: Arc::new([ServedExport { terms, volume: Arc::clone(volume) }]),
         counts: Arc::default(),
-        memory: Pool::new(8 << 20, true).of_connection(),
+        memory: Pool::new(ServerMemory { answer_bytes: 4 << 20, payload_bytes: 4 << 20 })
+            .of_connection(),
         sent_bytes: Arc::default(),
     }
 }
