@@ -55,6 +55,28 @@ fn what_clients_say() {
         long_request(2, 0, 0, 0),
     ];
     put("extended", &[&[flags.clone(), option(11, &[]), set, go][..], &long].concat());
+    let writable = option(7, &[text("web@1"), vec![0, 0]].concat());
+    let changes = [
+        [request(1, 0, 4096, 9), b"nine byte".to_vec()].concat(),
+        [request(1, 1, 5 << 30, 4), b"four".to_vec()].concat(),
+        request(6, 0x13, 0, u32::MAX),
+        request(4, 1, 512, 1 << 20),
+        request(3, 0, 0, 0),
+        request(1, 0, 0, (32 << 20) + 1),
+    ];
+    put("changes", &[&[flags.clone(), option(8, &[]), writable.clone()][..], &changes].concat());
+    let long_changes = [
+        long_request(1, 33, 1, 3),
+        b"abc".to_vec(),
+        long_request(6, 2, 0, 5 << 30),
+        long_request(4, 0, 1, (5 << 30) - 1),
+        long_request(3, 1, 0, 0),
+        long_request(0, 32, 0, 2),
+        b"no".to_vec(),
+        long_request(1, 0, 0, 3),
+    ];
+    let begin = [flags.clone(), option(11, &[]), writable];
+    put("long-changes", &[&begin[..], &long_changes].concat());
     put("too-long", &[flags.clone(), [&option(7, &[])[..12], &[0xff; 4]].concat()]);
     put("abort", &[flags, option(99, b"what"), option(5, &[]), option(2, &[])]);
     put("http", &[b"GET / HTTP/1.1\r\n\r\n".to_vec()]);

@@ -46,6 +46,7 @@
 //! ```
 
 pub mod ingest;
+pub mod live;
 pub mod ops;
 pub mod reading;
 pub mod run;

@@ -1,17 +1,21 @@
-//! A server of the NBD protocol: volumes that are read at any offset by any number of clients.
+//! A server of the NBD protocol: volumes that are read, and written where they may be, at any offset
+//! by any number of clients.
 //!
 //! | file | |
 //! |---|---|
 //! | `decode` | pure: what clients say |
 //! | `handshake`, `request` | pure: what is agreed on; what is to be done about a request |
 //! | `encode` | pure: the bytes of replies |
-//! | `memory` | the memory of answers under way |
+//! | `memory` | the memory of answers and of payloads under way |
 //! | `connection` | one client |
+//! | `writing` | its payloads, and its changes of the volume |
+//! | `volume` | what a volume has to do |
 //! | `listen`, `tls` | the sockets that clients come to; who may, over a network |
 //!
 //! The fixed newstyle handshake with all of `EXPORT_NAME`, `LIST`, `INFO`, `GO` and the options
-//! about contexts; simple, structured and extended replies; `READ` and `BLOCK_STATUS`. The exports
-//! are read-only and say so, and all connections see the same.
+//! about contexts; simple, structured and extended replies; `READ` and `BLOCK_STATUS`. An export is
+//! read-only, and says so, or it takes `WRITE`, `WRITE_ZEROES`, `TRIM` and `FLUSH`, with `FUA`, too.
+//! All connections see the same, and a flush of one is a flush of all.
 //!
 //! Nothing that a client says is trusted. Each has memory of its own bound, a time for its
 //! handshake, and an end of its own: what one of them does is no other's loss.
@@ -32,17 +36,20 @@ mod request;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod volume;
+mod writing;
 
-pub use handshake::ExportTerms;
+pub use handshake::{Access, ExportTerms};
 pub use listen::{ClientSocket, Door};
+pub use memory::ServerMemory;
 #[cfg(any(test, feature = "testkit"))]
 pub use overheard::{Overheard, overhear};
 pub use tls::{ClientRule, ServerTls};
+pub use volume::{Holes, Volume};
 
 use connection::{Served, Stream, serve};
 use memory::Pool;
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -51,25 +58,6 @@ use tokio::task::JoinSet;
 
 /// After a failed accept (no descriptors left, say), so that it does not spin.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// The content of an export. Dropping a call ends it.
-pub trait Volume: Send + Sync + 'static {
-    /// Fills a buffer from an offset on; the range is within the export. Gives parts of the buffer
-    /// that are known to be zero, ascending, which are filled all the same.
-    fn read(
-        &self,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> impl Future<Output = io::Result<Vec<Range<usize>>>> + Send;
-
-    /// The state of blocks by one of the export's contexts: stretches side by side from the start
-    /// of the range on, maybe fewer than all, none behind its end.
-    fn states(
-        &self,
-        context: usize,
-        range: Range<u64>,
-    ) -> impl Future<Output = io::Result<Vec<(Range<u64>, u32)>>> + Send;
-}
 
 /// An export.
 #[derive(Debug)]
@@ -93,6 +81,12 @@ pub struct Counts {
     pub read_micros: AtomicU64,
     /// Bytes of the volumes that were sent.
     pub sent_bytes: AtomicU64,
+    /// Writes, zeros and trims that were asked for.
+    pub changes: AtomicU64,
+    /// Bytes that clients have written; zeros and trims have none.
+    pub written_bytes: AtomicU64,
+    /// Flushes that were asked for, those of changes with `FUA` too.
+    pub flushes: AtomicU64,
     /// Requests that ended with an error of the volume.
     pub errors: AtomicU64,
 }
@@ -108,12 +102,15 @@ pub struct NbdServer<V> {
 }
 
 impl<V: Volume> NbdServer<V> {
-    /// Nobody is served yet. `memory_bytes` bounds the answers under way. With `tls` clients that
-    /// come by TCP have to speak it.
-    pub fn new(exports: Vec<ServedExport<V>>, memory_bytes: u64, tls: Option<ServerTls>) -> Self {
+    /// Nobody is served yet. With `tls` clients that come by TCP have to speak it.
+    pub fn new(
+        exports: Vec<ServedExport<V>>,
+        memory: ServerMemory,
+        tls: Option<ServerTls>,
+    ) -> Self {
         Self {
             exports: exports.into(),
-            pool: Pool::new(memory_bytes),
+            pool: Pool::new(memory),
             tls,
             counts: Arc::default(),
             left: Notify::new(),
@@ -159,7 +156,7 @@ impl<V: Volume> NbdServer<V> {
             let served = Served {
                 exports: Arc::clone(&self.exports),
                 counts: Arc::clone(&self.counts),
-                pieces: self.pool.of_connection(),
+                memory: self.pool.of_connection(),
                 sent_bytes: Arc::default(),
             };
             let sent_bytes = Arc::clone(&served.sent_bytes);

@@ -49,13 +49,19 @@ pub(super) const INFO_BLOCK_SIZE: u16 = 3;
 pub(super) const FLAG_HAS_FLAGS: u16 = 1;
 pub(super) const FLAG_READ_ONLY: u16 = 1 << 1;
 pub(super) const FLAG_SEND_FLUSH: u16 = 1 << 2;
+pub(super) const FLAG_SEND_FUA: u16 = 1 << 3;
+pub(super) const FLAG_SEND_TRIM: u16 = 1 << 5;
 pub(super) const FLAG_SEND_WRITE_ZEROES: u16 = 1 << 6;
 pub(super) const FLAG_SEND_DF: u16 = 1 << 7;
 pub(super) const FLAG_CAN_MULTI_CONN: u16 = 1 << 8;
+pub(super) const FLAG_SEND_FAST_ZERO: u16 = 1 << 11;
 
-pub(super) const REQUEST_PAYLOAD_LEN: u16 = 1 << 5;
+pub(super) const REQUEST_FUA: u16 = 1;
+pub(super) const REQUEST_NO_HOLE: u16 = 1 << 1;
 pub(super) const REQUEST_DF: u16 = 1 << 2;
 pub(super) const REQUEST_ONE: u16 = 1 << 3;
+pub(super) const REQUEST_FAST_ZERO: u16 = 1 << 4;
+pub(super) const REQUEST_PAYLOAD_LEN: u16 = 1 << 5;
 
 /// What only a server takes: a client here never sends it.
 pub(super) const COMMAND_TRIM: u16 = 4;
@@ -85,6 +91,7 @@ pub(super) const CHUNK_ERROR_OFFSET: u16 = CHUNK_ERROR + 2;
 pub(super) const EPERM: u32 = 1;
 pub(super) const EIO: u32 = 5;
 pub(super) const EINVAL: u32 = 22;
+pub(super) const ENOSPC: u32 = 28;
 pub(super) const EOVERFLOW: u32 = 75;
 pub(super) const ENOTSUP: u32 = 95;
 pub(super) const ESHUTDOWN: u32 = 108;

@@ -109,6 +109,14 @@ pub(crate) fn serve_text(s: &ServeSummary) -> String {
     page.line("served", &s.exports.join(", "));
     page.line("clients", &s.clients.to_string());
     page.line("sent", &format!("{} in {} reads", show_bytes(s.served_bytes), s.served_reads));
+    if s.served_changes > 0 {
+        let (changes, flushes) = (s.served_changes, s.served_flushes);
+        let bytes = show_bytes(s.served_written_bytes);
+        page.line("written", &format!("{bytes} in {changes} changes, {flushes} flushes"));
+    }
+    if s.overlay_bytes > 0 {
+        page.line("overlay", &show_bytes(s.overlay_bytes));
+    }
     page.line("fetched", &format!("{} in {} reads", show_bytes(s.fetched_bytes), s.reads));
     let wanted = s.cache_hits + s.cache_misses;
     page.line("kept", &format!("{} of {wanted} entries were there when wanted", s.cache_hits));

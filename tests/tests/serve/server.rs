@@ -9,6 +9,7 @@ pub(crate) struct Server {
     child: Child,
     socket: PathBuf,
     pid_file: PathBuf,
+    is_dead: bool,
 }
 
 impl Server {
@@ -25,7 +26,7 @@ impl Server {
             assert!(ended.is_none() && Instant::now() < end, "{command:?}: {ended:?}");
             std::thread::park_timeout(Duration::from_millis(10));
         }
-        Self { child, socket: socket.to_owned(), pid_file }
+        Self { child, socket: socket.to_owned(), pid_file, is_dead: false }
     }
 
     pub(crate) fn uri(&self, export: &str) -> String {
@@ -45,8 +46,21 @@ impl Server {
     }
 }
 
+impl Server {
+    /// At once, as a crash would; what it leaves behind is removed by the next one.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        std::fs::remove_file(&self.pid_file).unwrap();
+        self.is_dead = true;
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
+        if self.is_dead {
+            return;
+        }
         tests::run("kill", [self.child.id().to_string()]);
         let status = self.child.wait().unwrap();
         if !std::thread::panicking() {

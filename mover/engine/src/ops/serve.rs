@@ -5,23 +5,31 @@
 //! serves. Nothing of a backup is read before a client asks for it, but for the upper pages of its
 //! map, and of the maps of two backups where they differ.
 //!
+//! With an overlay clients may write to a backup's export. What they write goes to a file; the
+//! backup stays as it is.
+//!
 //! It ends when it is told to, when a stop is requested (that is no failure: nobody ends a server
 //! otherwise), or, if so wished, when the last client has left. Clients are left then.
 //!
 //! Cannot deadlock: this thread waits for the server's task alone, and that waits for clients.
 
+mod overlay;
 mod summary;
 mod volume;
 
+pub use overlay::OverlayPlace;
 pub use summary::ServeSummary;
 
 use crate::reading::Reading;
-use crate::reading::view::{BackupView, ViewLimits, ViewPool};
+use crate::reading::view::{BackupView, ViewLimits, ViewPool, ViewUse};
 use crate::run::threads::cores;
 use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
 use chunkstore::map::delta_of;
 use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Repository, Result};
-use mover_nbd::server::{Door, ExportTerms, NbdServer, ServedExport, ServerTls};
+use mover_nbd::server::{
+    Access, Door, ExportTerms, NbdServer, ServedExport, ServerMemory, ServerTls,
+};
+use overlay::Overlay;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -41,6 +49,8 @@ pub struct ServedBackup {
     pub manifest: Manifest,
     /// Backups of the same volume; what differs from each can be asked for.
     pub since: Vec<Manifest>,
+    /// Where clients write to. Without it the export is read-only.
+    pub overlay: Option<OverlayPlace>,
 }
 
 /// What to serve with, and for how long.
@@ -75,21 +85,33 @@ pub fn serve(
     progress.set_phase(Phase::Planning);
     let run = RunContext { rt, cancel, progress };
     let threads = options.threads.unwrap_or_else(cores);
-    let limits = ViewLimits::plan(options.memory, repo.params(), backups.len(), threads)?;
+    let written = backups.iter().any(|backup| backup.overlay.is_some());
+    let use_of = if written { ViewUse::Overlaid } else { ViewUse::Reading };
+    let limits = ViewLimits::plan(options.memory, repo.params(), (backups.len(), use_of), threads)?;
     let mut leases = Vec::new();
     let served = leases_of(run, repo, &backups, options, &mut leases).and_then(|()| {
         let pool = ViewPool::start(rt, repo, limits.clone())?;
         let mut exports = Vec::new();
         for backup in backups {
-            exports.push(export(run, repo, &pool, backup)?);
+            exports.push(export(run, repo, (&pool, &limits), backup)?);
         }
         let names = exports.iter().filter_map(|e| e.terms.names.first().cloned()).collect();
-        let server = NbdServer::new(exports, limits.reply_bytes(), options.tls.clone());
+        let overlays: Vec<_> =
+            exports.iter().filter_map(|e| e.volume.overlay().map(Arc::clone)).collect();
+        let memory = ServerMemory {
+            answer_bytes: limits.reply_bytes(),
+            payload_bytes: limits.payload_bytes(),
+        };
+        let server = NbdServer::new(exports, memory, options.tls.clone());
         progress.set_phase(Phase::Moving);
         ready()?;
-        rt.block_on(until_enough(&server, &pool, doors, options, (progress, cancel)));
+        let figures = || publish(&server, (&pool, &overlays), progress);
+        rt.block_on(until_enough(&server, doors, options, cancel, &figures));
         progress.set_phase(Phase::Finishing);
-        Ok(ServeSummary::new(names, &pool, server.counts(), &limits))
+        let mut summary = ServeSummary::new(names, &pool, server.counts(), &limits);
+        close(rt, &overlays, &mut summary);
+        figures();
+        Ok(summary)
     });
     let warnings: Vec<String> = leases.into_iter().flat_map(|lease| lease.finish(run)).collect();
     let mut summary = served?;
@@ -122,10 +144,10 @@ fn leases_of(
 fn export(
     run: RunContext<'_>,
     repo: &Arc<Repository>,
-    pool: &ViewPool,
+    (pool, limits): (&ViewPool, &ViewLimits),
     backup: ServedBackup,
 ) -> Result<ServedExport<ServedVolume>> {
-    let ServedBackup { names, manifest, since } = backup;
+    let ServedBackup { names, manifest, since, overlay } = backup;
     let view = run.wait(BackupView::open(pool, &manifest))?;
     let mut deltas = Vec::new();
     for base in &since {
@@ -140,6 +162,11 @@ fn export(
         }
         deltas.push(run.wait(Box::pin(delta_of(repo, base, &manifest)))?);
     }
+    let overlay = overlay.map(|place| {
+        let below = (&repo.params().repository_id, &manifest, &view);
+        Overlay::open(run.rt, &place, below, limits.merge_bytes())
+    });
+    let overlay = overlay.transpose()?;
     let terms = ExportTerms {
         names,
         description: format!(
@@ -149,18 +176,19 @@ fn export(
             manifest.ordered.format("%Y-%m-%d %H:%M:%S UTC")
         ),
         size_bytes: view.size_bytes(),
+        access: if overlay.is_some() { Access::Writable } else { Access::ReadOnly },
         preferred_bytes: view.chunk_bytes(),
         contexts: context_names(&since),
     };
-    Ok(ServedExport { terms, volume: ServedVolume::new(view, deltas) })
+    Ok(ServedExport { terms, volume: ServedVolume::new(view, deltas, overlay) })
 }
 
 async fn until_enough(
     server: &NbdServer<ServedVolume>,
-    pool: &ViewPool,
     doors: &[Door],
     options: &ServeOptions,
-    (progress, cancel): (&Arc<Progress>, &Arc<Cancel>),
+    cancel: &Cancel,
+    publish: &impl Fn(),
 ) {
     let idle = async {
         if options.exit_when_idle {
@@ -173,7 +201,7 @@ async fn until_enough(
         let mut every = tokio::time::interval(FIGURES_EVERY);
         loop {
             every.tick().await;
-            publish(server, pool, progress);
+            publish();
         }
     };
     tokio::select! {
@@ -184,11 +212,26 @@ async fn until_enough(
         () = figures => {}
         () = Box::pin(server.run(doors)) => {}
     }
-    publish(server, pool, progress);
+}
+
+/// What clients have not flushed is made durable, too.
+fn close(rt: &Handle, overlays: &[Arc<Overlay>], summary: &mut ServeSummary) {
+    for overlay in overlays {
+        summary.overlay_bytes += overlay.overlaid_bytes();
+        if let Err(e) = rt.block_on(overlay.close()) {
+            summary.warnings.push(format!(
+                "what clients wrote and did not flush may be lost from an overlay: {e}"
+            ));
+        }
+    }
 }
 
 /// For the metrics.
-fn publish(server: &NbdServer<ServedVolume>, pool: &ViewPool, progress: &Progress) {
+fn publish(
+    server: &NbdServer<ServedVolume>,
+    (pool, overlays): (&ViewPool, &[Arc<Overlay>]),
+    progress: &Progress,
+) {
     let (served, read) = (server.counts(), pool.counts());
     progress.read_bytes.set(read.read_bytes);
     progress.cache_hits.set(read.hits);
@@ -198,4 +241,8 @@ fn publish(server: &NbdServer<ServedVolume>, pool: &ViewPool, progress: &Progres
     progress.served_reads.set(served.reads.load(Ordering::Relaxed));
     progress.served_micros.set(served.read_micros.load(Ordering::Relaxed));
     progress.served_errors.set(served.errors.load(Ordering::Relaxed));
+    progress.served_changes.set(served.changes.load(Ordering::Relaxed));
+    progress.served_written_bytes.set(served.written_bytes.load(Ordering::Relaxed));
+    progress.served_flushes.set(served.flushes.load(Ordering::Relaxed));
+    progress.overlay_bytes.set(overlays.iter().map(|overlay| overlay.overlaid_bytes()).sum());
 }

@@ -29,7 +29,7 @@ mod limits;
 #[cfg(test)]
 mod tests;
 
-pub use limits::ViewLimits;
+pub use limits::{ViewLimits, ViewUse};
 
 use super::SalvagedParts;
 use super::fetch::instead;

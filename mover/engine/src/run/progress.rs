@@ -109,6 +109,14 @@ pub struct Progress {
     pub served_micros: Counter,
     /// Requests of clients that failed.
     pub served_errors: Counter,
+    /// Writes, zeros and trims of clients.
+    pub served_changes: Counter,
+    /// Bytes that clients wrote.
+    pub served_written_bytes: Counter,
+    /// Flushes of clients.
+    pub served_flushes: Counter,
+    /// Bytes of volumes that are in overlays.
+    pub overlay_bytes: Counter,
     /// Clients that are there.
     pub clients: Counter,
     /// Entries that were wanted, and kept or under way.
@@ -146,6 +154,10 @@ impl Default for Progress {
             served_reads: counter(),
             served_micros: counter(),
             served_errors: counter(),
+            served_changes: counter(),
+            served_written_bytes: counter(),
+            served_flushes: counter(),
+            overlay_bytes: counter(),
             clients: counter(),
             cache_hits: counter(),
             cache_misses: counter(),

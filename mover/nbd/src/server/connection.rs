@@ -17,11 +17,12 @@ use super::decode::{
 };
 use super::encode::Replier;
 use super::handshake::{Agreed, Handshake, Next, Replies, Secrecy, greeting};
-use super::memory::{PIECE_BYTES, Pieces};
-use super::request::{Task, judge};
+use super::memory::{Memory, PIECE_BYTES};
+use super::request::{Change, Ground, Task, judge};
 use super::tls::ServerTls;
+use super::writing::{Payload, errno, skip};
 use super::{Counts, ServedExport, Volume};
-use crate::wire::{EINVAL, EIO, EOVERFLOW, ESHUTDOWN};
+use crate::wire::{EINVAL, EOVERFLOW};
 use futures::stream::{self, StreamExt};
 use std::io;
 use std::ops::Range;
@@ -37,8 +38,8 @@ use tokio::time::timeout;
 
 /// From the first byte to the first request.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(30);
-/// A client that takes nothing of an answer for so long is gone.
-const STALLED: Duration = Duration::from_secs(300);
+/// A client that takes nothing of an answer for so long, or sends nothing of a payload, is gone.
+pub(super) const STALLED: Duration = Duration::from_secs(300);
 /// Requests of one client under way; their heads are all that they keep.
 const REQUESTS_MAX: usize = 64;
 /// Pieces of one request that are read at a time.
@@ -54,7 +55,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
 pub(super) struct Served<V> {
     pub(super) exports: Arc<[ServedExport<V>]>,
     pub(super) counts: Arc<Counts>,
-    pub(super) pieces: Pieces,
+    pub(super) memory: Memory,
     /// Bytes of volumes that this client was sent.
     pub(super) sent_bytes: Arc<AtomicU64>,
 }
@@ -76,12 +77,13 @@ pub(super) async fn serve<V: Volume, S: Stream>(
     let until = Instant::now() + HANDSHAKE_WITHIN;
     let exports = Arc::clone(&served.exports);
     let terms: Vec<_> = exports.iter().map(|export| export.terms.clone()).collect();
+    let payload_bytes_max = served.memory.payload_bytes_max;
     let secrecy = if tls.is_some() { Secrecy::Required } else { Secrecy::None };
     let begun = async {
         stream.write_all(&greeting()).await?;
         let flags = stream.read_u32().await?;
         let unknown = Garbage("it wants what this server does not know");
-        let begun = Handshake::begin(&terms, flags, secrecy);
+        let begun = Handshake::begin((&terms, payload_bytes_max), flags, secrecy);
         let mut handshake = begun.ok_or_else(|| garbage(unknown))?;
         let next = options(&mut stream, &mut handshake).await?;
         Ok((handshake, next))
@@ -137,7 +139,11 @@ async fn requests<V: Volume, S: Stream>(
 ) -> io::Result<()> {
     let (incoming, outgoing) = tokio::io::split(stream);
     let mut incoming = BufReader::with_capacity(READ_AHEAD_BYTES, incoming);
+    let terms = &served.exports[agreed.export].terms;
+    let has_contexts = !agreed.contexts.is_empty();
+    let ground = Ground::new(terms, served.memory.payload_bytes_max, agreed.replies, has_contexts);
     let client = Arc::new(Client {
+        ground,
         extended: agreed.replies == Replies::Extended,
         served,
         agreed,
@@ -155,9 +161,10 @@ async fn requests<V: Volume, S: Stream>(
 }
 
 #[derive(Debug)]
-struct Client<V, S> {
+pub(super) struct Client<V, S> {
     served: Served<V>,
     agreed: Agreed,
+    ground: Ground,
     extended: bool,
     out: Mutex<WriteHalf<S>>,
     /// Nothing more can be written.
@@ -166,8 +173,16 @@ struct Client<V, S> {
 }
 
 impl<V: Volume, S: Stream> Client<V, S> {
-    fn export(&self) -> &ServedExport<V> {
+    pub(super) fn export(&self) -> &ServedExport<V> {
         &self.served.exports[self.agreed.export]
+    }
+
+    pub(super) fn counts(&self) -> &Counts {
+        &self.served.counts
+    }
+
+    pub(super) fn memory(&self) -> &Memory {
+        &self.served.memory
     }
 
     async fn take_requests(
@@ -178,53 +193,66 @@ impl<V: Volume, S: Stream> Client<V, S> {
         let broken = self.broken.notified();
         let mut broken = std::pin::pin!(broken);
         loop {
-            let request = tokio::select! {
+            let next = tokio::select! {
                 biased;
                 () = &mut broken => {
                     let what = "the client takes no answers";
                     return Err(io::Error::new(io::ErrorKind::BrokenPipe, what));
                 }
-                request = self.next_request(incoming) => request?,
+                next = self.next_task(incoming) => next?,
             };
             while tasks.try_join_next().is_some() {}
-            let Some(request) = request else { return Ok(()) };
-            let size_bytes = self.export().terms.size_bytes;
-            let has_contexts = !self.agreed.contexts.is_empty();
-            let task = judge(&request, size_bytes, self.agreed.replies, has_contexts);
-            let to = Replier {
-                replies: self.agreed.replies,
-                cookie: request.cookie,
-                offset: request.offset,
+            let Some((to, task, payload)) = next else { return Ok(()) };
+            let Ok(place) = Arc::clone(&self.requests).acquire_owned().await else {
+                return Ok(());
             };
-            match task {
-                Task::Disconnect => return Ok(()),
-                Task::Close(why) => {
-                    let _ = self.send(&to.error(EINVAL, None, why), &[]).await;
-                    return Err(garbage(Garbage(why)));
+            let client = Arc::clone(self);
+            tasks.spawn(async move {
+                let done = client.work(to, task, payload).await;
+                drop(place);
+                if done.is_err() {
+                    client.broken.notify_one();
                 }
-                Task::Refuse { errno, why, skip_bytes } => {
-                    skip(incoming, skip_bytes).await?;
-                    self.send(&to.error(errno, None, why), &[]).await?;
-                }
-                work @ (Task::Read { .. } | Task::Status { .. }) => {
-                    let Ok(place) = Arc::clone(&self.requests).acquire_owned().await else {
-                        return Ok(());
-                    };
-                    let client = Arc::clone(self);
-                    tasks.spawn(async move {
-                        let done = match work {
-                            Task::Read { range, whole } => client.read(to, range, whole).await,
-                            Task::Status { range, one } => client.status(to, range, one).await,
-                            _ => Ok(()),
-                        };
-                        drop(place);
-                        if done.is_err() {
-                            client.broken.notify_one();
-                        }
-                    });
-                }
-            }
+            });
         }
+    }
+
+    async fn work(&self, to: Replier, task: Task, payload: Option<Payload>) -> io::Result<()> {
+        match task {
+            Task::Read { range, whole } => self.read(to, range, whole).await,
+            Task::Status { range, one } => self.status(to, range, one).await,
+            Task::Change { range, change, fua } => {
+                self.change(to, (range, change), fua, payload).await
+            }
+            Task::Flush => self.flush(to).await,
+            Task::Refuse { errno, why, .. } => self.send(&to.error(errno, None, why), &[]).await,
+            Task::Disconnect | Task::Close(_) => Ok(()),
+        }
+    }
+
+    /// What is to be done next, with all that came with it. `None`: the client has left.
+    async fn next_task(
+        &self,
+        incoming: &mut BufReader<ReadHalf<S>>,
+    ) -> io::Result<Option<(Replier, Task, Option<Payload>)>> {
+        let Some(request) = self.next_request(incoming).await? else { return Ok(None) };
+        let ClientRequest { cookie, offset, .. } = request;
+        let to = Replier { replies: self.agreed.replies, cookie, offset };
+        let task = judge(&request, &self.ground);
+        let mut payload = None;
+        match &task {
+            Task::Disconnect => return Ok(None),
+            Task::Close(why) => {
+                let _ = self.send(&to.error(EINVAL, None, why), &[]).await;
+                return Err(garbage(Garbage(why)));
+            }
+            Task::Refuse { skip_bytes, .. } => skip(incoming, *skip_bytes).await?,
+            Task::Change { range, change: Change::Write, .. } => {
+                payload = Some(self.receive(incoming, range).await?);
+            }
+            _ => {}
+        }
+        Ok(Some((to, task, payload)))
     }
 
     /// `None`: the client has left.
@@ -243,7 +271,7 @@ impl<V: Volume, S: Stream> Client<V, S> {
     }
 
     /// Writes one piece of a reply. An error is that the client is gone.
-    async fn send(&self, head: &[u8], payload: &[u8]) -> io::Result<()> {
+    pub(super) async fn send(&self, head: &[u8], payload: &[u8]) -> io::Result<()> {
         let mut out = self.out.lock().await;
         let written = timeout(STALLED, async {
             out.write_all(head).await?;
@@ -285,7 +313,7 @@ impl<V: Volume, S: Stream> Client<V, S> {
             let what = "so long a read is not answered in one piece";
             return self.send(&to.error(EOVERFLOW, None, what), &[]).await;
         }
-        let at_once = PIECES_AT_ONCE.min(self.served.pieces.most());
+        let at_once = PIECES_AT_ONCE.min(self.served.memory.answers.most());
         let mut pieces = stream::iter(pieces(range))
             .map(|piece| self.piece(to, piece, false, false))
             .buffer_unordered(at_once);
@@ -311,7 +339,7 @@ impl<V: Volume, S: Stream> Client<V, S> {
         last: bool,
         whole: bool,
     ) -> io::Result<Result<(), (u64, io::Error)>> {
-        let Some(_memory) = self.served.pieces.take().await else { return Ok(Ok(())) };
+        let Some(_memory) = self.served.memory.answers.take().await else { return Ok(Ok(())) };
         let (buf, zeros) = match self.fill(&range).await {
             Ok(filled) => filled,
             Err(e) => return Ok(Err((range.start, e))),
@@ -347,7 +375,7 @@ impl<V: Volume, S: Stream> Client<V, S> {
     }
 
     async fn read_simple(&self, to: Replier, range: Range<u64>) -> io::Result<()> {
-        let Some(_memory) = self.served.pieces.take().await else { return Ok(()) };
+        let Some(_memory) = self.served.memory.answers.take().await else { return Ok(()) };
         if range.end - range.start <= u64::from(PIECE_BYTES) {
             return match self.fill(&range).await {
                 Ok((buf, _)) => self.send(&to.simple(0), &buf).await,
@@ -378,7 +406,7 @@ impl<V: Volume, S: Stream> Client<V, S> {
     }
 
     async fn status(&self, to: Replier, range: Range<u64>, one: bool) -> io::Result<()> {
-        let Some(_memory) = self.served.pieces.take().await else { return Ok(()) };
+        let Some(_memory) = self.served.memory.answers.take().await else { return Ok(()) };
         let contexts = &self.agreed.contexts;
         for (nth, context) in contexts.iter().enumerate() {
             let states = self.export().volume.states(*context, range.clone()).await;
@@ -399,15 +427,11 @@ impl<V: Volume, S: Stream> Client<V, S> {
         Ok(())
     }
 
-    async fn fail(&self, to: Replier, at: u64, e: &io::Error) -> io::Result<()> {
+    pub(super) async fn fail(&self, to: Replier, at: u64, e: &io::Error) -> io::Result<()> {
         self.served.counts.errors.fetch_add(1, Ordering::Relaxed);
         let name = self.export().terms.names.first().map_or("", String::as_str);
         tracing::warn!("export {name}, offset {at}: {e}");
-        let errno = match e.kind() {
-            io::ErrorKind::ConnectionAborted => ESHUTDOWN,
-            _ => EIO,
-        };
-        self.send(&to.error(errno, Some(at), &e.to_string()), &[]).await
+        self.send(&to.error(errno(e), Some(at), &e.to_string()), &[]).await
     }
 }
 
@@ -420,10 +444,4 @@ fn pieces(range: Range<u64>) -> impl Iterator<Item = Range<u64>> + Send {
         at = ((start / piece + 1) * piece).min(range.end);
         (start < range.end).then_some(start..at)
     })
-}
-
-/// Reads what a client sends behind a request that is refused.
-async fn skip(incoming: &mut (impl AsyncRead + Unpin), bytes: u64) -> io::Result<()> {
-    let skipped = tokio::io::copy(&mut incoming.take(bytes), &mut tokio::io::sink()).await?;
-    if skipped < bytes { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
 }

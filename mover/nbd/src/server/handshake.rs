@@ -6,14 +6,25 @@
 
 use super::decode::{ClientOption, PAYLOAD_BYTES_MAX};
 use crate::wire::{
-    FLAG_CAN_MULTI_CONN, FLAG_HAS_FLAGS, FLAG_READ_ONLY, FLAG_SEND_DF, HANDSHAKE_FIXED_NEWSTYLE,
-    HANDSHAKE_NO_ZEROES, INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME, MAGIC,
-    OPTION_EXPORT_NAME, OPTION_MAGIC, OPTION_REPLY_MAGIC, REP_ACK, REP_ERROR, REP_ERROR_INVALID,
-    REP_ERROR_TLS_REQD, REP_ERROR_UNKNOWN, REP_ERROR_UNSUP, REP_INFO, REP_META_CONTEXT, REP_SERVER,
+    FLAG_CAN_MULTI_CONN, FLAG_HAS_FLAGS, FLAG_READ_ONLY, FLAG_SEND_DF, FLAG_SEND_FAST_ZERO,
+    FLAG_SEND_FLUSH, FLAG_SEND_FUA, FLAG_SEND_TRIM, FLAG_SEND_WRITE_ZEROES,
+    HANDSHAKE_FIXED_NEWSTYLE, HANDSHAKE_NO_ZEROES, INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_EXPORT,
+    INFO_NAME, MAGIC, OPTION_EXPORT_NAME, OPTION_MAGIC, OPTION_REPLY_MAGIC, REP_ACK, REP_ERROR,
+    REP_ERROR_INVALID, REP_ERROR_TLS_REQD, REP_ERROR_UNKNOWN, REP_ERROR_UNSUP, REP_INFO,
+    REP_META_CONTEXT, REP_SERVER,
 };
 
 /// Zeros behind the answer to an old client's choice.
 const OLD_ZEROES: usize = 124;
+
+/// What clients may do to an export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Read.
+    ReadOnly,
+    /// Read and change.
+    Writable,
+}
 
 /// What the handshake says of an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +35,8 @@ pub struct ExportTerms {
     pub description: String,
     /// In bytes.
     pub size_bytes: u64,
+    /// Whether its volume takes changes.
+    pub access: Access,
     /// Reads of this size, at multiples of it, cost least. A power of two.
     pub preferred_bytes: u32,
     /// Contexts that the state of blocks can be asked for.
@@ -77,6 +90,8 @@ pub(super) enum Secrecy {
 #[derive(Debug)]
 pub(super) struct Handshake<'a> {
     exports: &'a [ExportTerms],
+    /// Longest payload of a write that there is memory for.
+    payload_bytes_max: u32,
     /// Exports that this client may see.
     visible: Vec<bool>,
     secrecy: Secrecy,
@@ -95,7 +110,7 @@ pub(super) fn greeting() -> Vec<u8> {
 impl<'a> Handshake<'a> {
     /// With what a client answers to the greeting; `None`: it wants what is not known here.
     pub(super) fn begin(
-        exports: &'a [ExportTerms],
+        (exports, payload_bytes_max): (&'a [ExportTerms], u32),
         client_flags: u32,
         secrecy: Secrecy,
     ) -> Option<Self> {
@@ -103,7 +118,8 @@ impl<'a> Handshake<'a> {
         let no_zeroes = client_flags & u32::from(HANDSHAKE_NO_ZEROES) != 0;
         let visible = vec![true; exports.len()];
         let (replies, chosen) = (Replies::Simple, None);
-        let begun = Self { exports, visible, secrecy, no_zeroes, replies, chosen };
+        let begun =
+            Self { exports, payload_bytes_max, visible, secrecy, no_zeroes, replies, chosen };
         (client_flags & !known == 0).then_some(begun)
     }
 
@@ -186,17 +202,24 @@ impl<'a> Handshake<'a> {
     fn export_name(&self, name: &str) -> (Vec<u8>, Next) {
         let Some(at) = self.find(name) else { return (Vec::new(), Next::Close) };
         let mut bytes = self.exports[at].size_bytes.to_be_bytes().to_vec();
-        bytes.extend(self.flags().to_be_bytes());
+        bytes.extend(self.flags(at).to_be_bytes());
         if !self.no_zeroes {
             bytes.extend([0; OLD_ZEROES]);
         }
         (bytes, Next::Serve(self.agreed(at)))
     }
 
-    /// Nobody writes, so every connection sees the same.
-    fn flags(&self) -> u16 {
+    /// Nobody writes, or a flush is everybody's: every connection sees the same.
+    fn flags(&self, export: usize) -> u16 {
         let df = if self.replies == Replies::Simple { 0 } else { FLAG_SEND_DF };
-        FLAG_HAS_FLAGS | FLAG_READ_ONLY | FLAG_CAN_MULTI_CONN | df
+        let access = match self.exports[export].access {
+            Access::ReadOnly => FLAG_READ_ONLY,
+            Access::Writable => {
+                let durable = FLAG_SEND_FLUSH | FLAG_SEND_FUA;
+                durable | FLAG_SEND_TRIM | FLAG_SEND_WRITE_ZEROES | FLAG_SEND_FAST_ZERO
+            }
+        };
+        FLAG_HAS_FLAGS | FLAG_CAN_MULTI_CONN | access | df
     }
 
     fn list(&self, out: &mut Answer) -> Next {
@@ -216,7 +239,7 @@ impl<'a> Handshake<'a> {
         let size = export.size_bytes.to_be_bytes();
         out.reply(
             REP_INFO,
-            &[&INFO_EXPORT.to_be_bytes()[..], &size, &self.flags().to_be_bytes()].concat(),
+            &[&INFO_EXPORT.to_be_bytes()[..], &size, &self.flags(at).to_be_bytes()].concat(),
         );
         // each that is known once, however often it is asked for
         for info in [INFO_NAME, INFO_DESCRIPTION, INFO_BLOCK_SIZE] {
@@ -233,7 +256,11 @@ impl<'a> Handshake<'a> {
                     out.reply(REP_INFO, &[&of[..], export.description.as_bytes()].concat());
                 }
                 INFO_BLOCK_SIZE => {
-                    let sizes = [1, export.preferred_bytes, PAYLOAD_BYTES_MAX];
+                    let most = match export.access {
+                        Access::ReadOnly => PAYLOAD_BYTES_MAX,
+                        Access::Writable => self.payload_bytes_max,
+                    };
+                    let sizes = [1, export.preferred_bytes.min(most), most];
                     let sizes = sizes.map(u32::to_be_bytes).concat();
                     out.reply(REP_INFO, &[&of[..], &sizes].concat());
                 }
@@ -328,6 +355,7 @@ mod tests {
             names: vec![name.to_owned()],
             description: String::new(),
             size_bytes: 1 << 20,
+            access: Access::ReadOnly,
             preferred_bytes: 4096,
             contexts: vec!["base:allocation".to_owned()],
         })
@@ -352,7 +380,7 @@ mod tests {
     #[test]
     fn before_tls_nothing_is_told() {
         let exports = exports();
-        let mut talk = Handshake::begin(&exports, 3, Secrecy::Required).unwrap();
+        let mut talk = Handshake::begin((&exports, 1 << 20), 3, Secrecy::Required).unwrap();
         for (option, data) in [
             (OPTION_LIST, &b""[..]),
             (OPTION_GO, GO_DB),
@@ -372,7 +400,7 @@ mod tests {
     #[test]
     fn after_tls_a_client_sees_its_exports_alone() {
         let exports = exports();
-        let mut talk = Handshake::begin(&exports, 3, Secrecy::None).unwrap();
+        let mut talk = Handshake::begin((&exports, 1 << 20), 3, Secrecy::None).unwrap();
         assert_eq!(kinds(&talk.answer(OPTION_STARTTLS, b"").0), [REP_ERROR_UNSUP]);
         talk.answer(OPTION_STRUCTURED_REPLY, b"");
         talk.answer(OPTION_SET_META_CONTEXT, b"\0\0\0\x02db\0\0\0\x01\0\0\0\x0fbase:allocation");
@@ -389,7 +417,7 @@ mod tests {
     #[test]
     fn an_information_is_told_once_however_often_it_is_asked_for() {
         let exports = exports();
-        let mut talk = Handshake::begin(&exports, 0, Secrecy::None).unwrap();
+        let mut talk = Handshake::begin((&exports, 1 << 20), 0, Secrecy::None).unwrap();
         let mut many = b"\0\0\0\x02db\x7f\xff".to_vec();
         (0..0x7fff_u16).for_each(|n| many.extend((n % 5).to_be_bytes()));
         let (answer, _) = talk.answer(OPTION_GO, &many);

@@ -1,10 +1,15 @@
-//! The memory of answers under way.
+//! The memory of answers under way, and of the payloads of writes.
 //!
 //! An answer is made of *pieces* of at most [`PIECE_BYTES`]. Each connection has one piece of its
 //! own, so it gets on whatever others do. More of them come from a pool that all share, up to a
 //! part of it for each connection: a client that asks for much and stops reading keeps its part,
 //! and no more.
+//!
+//! A payload has as many pieces as it needs, all of them before its first byte is read, from
+//! a pool apart. So answers that a client does not take never keep it from being written. The
+//! longest payload is what fits into one connection's part of that pool.
 
+use super::decode::PAYLOAD_BYTES_MAX;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -13,36 +18,47 @@ pub(super) const PIECE_BYTES: u32 = 256 << 10;
 /// Connections at a time, where there is memory for so many.
 const CONNECTIONS_MAX: u64 = 128;
 const CONNECTIONS_MIN: u64 = 4;
-/// Of the pool, for one connection.
+/// Of a pool, for one connection.
 const SHARE: usize = 4;
+/// Of a small pool of payloads one connection may take more, up to this: 4 MiB.
+const PAYLOAD_SHARE_MIN: usize = 16;
 
-/// The pool.
-#[derive(Debug)]
-pub(super) struct Pool {
-    pieces: Arc<Semaphore>,
-    share: usize,
-    connections_max: usize,
+/// Bounds on the memory of a server. It needs 2 MiB of each kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerMemory {
+    /// For answers under way.
+    pub answer_bytes: u64,
+    /// For payloads of writes under way; 0 where no export is writable.
+    pub payload_bytes: u64,
 }
 
-impl Pool {
-    /// Half of the memory is for the pieces that connections have of their own.
-    pub(super) fn new(bytes: u64) -> Self {
+/// The pools.
+#[derive(Debug)]
+pub(super) struct Pool {
+    answers: Room,
+    payloads: Room,
+    connections_max: usize,
+    payload_bytes_max: u32,
+}
+
+/// What all connections share of one kind.
+#[derive(Debug)]
+struct Room {
+    pieces: Arc<Semaphore>,
+    share: usize,
+}
+
+impl Room {
+    /// And how many connections have a piece of their own, from half of the memory.
+    fn new(bytes: u64, share_min: usize) -> (Self, u64) {
         let pieces = (bytes / u64::from(PIECE_BYTES)).max(2 * CONNECTIONS_MIN);
         let connections = (pieces / 2).min(CONNECTIONS_MAX);
         let pool = usize::try_from(pieces - connections).unwrap_or(usize::MAX >> 4);
-        Self {
-            pieces: Arc::new(Semaphore::new(pool)),
-            share: (pool / SHARE).max(1),
-            connections_max: usize::try_from(connections).unwrap_or(usize::MAX),
-        }
+        let share = (pool / SHARE).max(share_min.min(pool));
+        (Self { pieces: Arc::new(Semaphore::new(pool)), share }, connections)
     }
 
-    pub(super) fn connections_max(&self) -> usize {
-        self.connections_max
-    }
-
-    /// For a new connection.
-    pub(super) fn of_connection(&self) -> Pieces {
+    fn of_connection(&self) -> Pieces {
         Pieces {
             own: Arc::new(Semaphore::new(1)),
             share: Arc::new(Semaphore::new(self.share)),
@@ -51,7 +67,48 @@ impl Pool {
     }
 }
 
-/// The pieces of one connection.
+impl Pool {
+    pub(super) fn new(memory: ServerMemory) -> Self {
+        let ServerMemory { answer_bytes, payload_bytes } = memory;
+        let (answers, mut connections) = Room::new(answer_bytes, 1);
+        let (payloads, writers) = Room::new(payload_bytes, PAYLOAD_SHARE_MIN);
+        if payload_bytes > 0 {
+            connections = connections.min(writers);
+        }
+        let longest = u32::try_from(payloads.share).unwrap_or(u32::MAX);
+        let longest = longest.saturating_mul(PIECE_BYTES).min(PAYLOAD_BYTES_MAX);
+        Self {
+            answers,
+            payloads,
+            connections_max: usize::try_from(connections).unwrap_or(usize::MAX),
+            payload_bytes_max: 1 << longest.ilog2(),
+        }
+    }
+
+    pub(super) fn connections_max(&self) -> usize {
+        self.connections_max
+    }
+
+    /// For a new connection.
+    pub(super) fn of_connection(&self) -> Memory {
+        Memory {
+            answers: self.answers.of_connection(),
+            payloads: self.payloads.of_connection(),
+            payload_bytes_max: self.payload_bytes_max,
+        }
+    }
+}
+
+/// The memory of one connection.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pub(super) answers: Pieces,
+    pub(super) payloads: Pieces,
+    /// A power of two.
+    pub(super) payload_bytes_max: u32,
+}
+
+/// Pieces of one connection, of one kind.
 #[derive(Debug)]
 pub(super) struct Pieces {
     own: Arc<Semaphore>,
@@ -59,7 +116,7 @@ pub(super) struct Pieces {
     pool: Arc<Semaphore>,
 }
 
-/// Stands for one piece.
+/// Stands for some pieces.
 #[derive(Debug)]
 pub(super) struct Piece {
     _own: Option<OwnedSemaphorePermit>,
@@ -69,21 +126,65 @@ pub(super) struct Piece {
 impl Pieces {
     /// Waits for one: an own one, or one of the pool. `None` never comes: nobody closes them.
     pub(super) async fn take(&self) -> Option<Piece> {
-        let shared = async {
-            let share = Arc::clone(&self.share).acquire_owned().await.ok()?;
-            Some((share, Arc::clone(&self.pool).acquire_owned().await.ok()?))
-        };
         tokio::select! {
             biased;
             own = Arc::clone(&self.own).acquire_owned() => {
                 Some(Piece { _own: Some(own.ok()?), _shared: None })
             }
-            shared = shared => Some(Piece { _own: None, _shared: Some(shared?) }),
+            shared = self.take_shared(1) => shared,
         }
+    }
+
+    /// Waits for as many as so many bytes need. They are at most a payload's.
+    pub(super) async fn take_for(&self, bytes: usize) -> Option<Piece> {
+        match u32::try_from(bytes).unwrap_or(u32::MAX).div_ceil(PIECE_BYTES) {
+            0 | 1 => self.take().await,
+            pieces => self.take_shared(pieces).await,
+        }
+    }
+
+    async fn take_shared(&self, pieces: u32) -> Option<Piece> {
+        let share = Arc::clone(&self.share).acquire_many_owned(pieces).await.ok()?;
+        let pool = Arc::clone(&self.pool).acquire_many_owned(pieces).await.ok()?;
+        Some(Piece { _own: None, _shared: Some((share, pool)) })
     }
 
     /// How many can be under way at a time.
     pub(super) fn most(&self) -> usize {
         self.share.available_permits() + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_payload_fits_into_the_part_of_one_connection() {
+        for mib in [0, 1, 2, 4, 6, 16, 64, 100, 1 << 10, 1 << 20] {
+            let bytes = mib << 20;
+            let pool = Pool::new(ServerMemory { answer_bytes: 4 << 20, payload_bytes: bytes });
+            let (longest, share) = (pool.payload_bytes_max, pool.payloads.share);
+            assert!(longest.div_ceil(PIECE_BYTES) as usize <= share, "{mib} MiB: {pool:?}");
+            assert!((1 << 20..=PAYLOAD_BYTES_MAX).contains(&longest), "{mib} MiB: {pool:?}");
+            assert!(longest.is_power_of_two());
+            let all = pool.payloads.pieces.available_permits() + pool.connections_max();
+            assert!(all as u64 * u64::from(PIECE_BYTES) <= bytes.max(2 << 20), "{pool:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_keeps_much_leaves_others_their_own() {
+        let pool = Pool::new(ServerMemory { answer_bytes: 4 << 20, payload_bytes: 4 << 20 });
+        let (greedy, other) = (pool.of_connection(), pool.of_connection());
+        let longest = greedy.payload_bytes_max as usize;
+        let kept = greedy.payloads.take_for(longest).await;
+        let more = greedy.payloads.take_for(longest);
+        assert!(futures::FutureExt::now_or_never(more).is_none());
+        assert!(futures::FutureExt::now_or_never(other.payloads.take_for(5)).is_some());
+        // answers are not touched
+        assert!(futures::FutureExt::now_or_never(greedy.answers.take()).is_some());
+        drop(kept);
+        assert!(greedy.payloads.take_for(longest).await.is_some());
     }
 }

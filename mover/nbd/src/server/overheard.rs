@@ -1,11 +1,12 @@
 //! A client's bytes without a client: the whole of what a server understands of them, for tests and
 //! fuzz targets.
 
+use super::decode::PAYLOAD_BYTES_MAX;
 use super::decode::{
     ClientRequest, EXTENDED_REQUEST_BYTES, OPTION_HEAD_BYTES, OptionHead, REQUEST_BYTES,
 };
 use super::handshake::{ExportTerms, Handshake, Next, Replies, Secrecy};
-use super::request::{Task, judge};
+use super::request::{Change, Ground, Task, judge};
 use std::ops::Range;
 
 /// What was understood.
@@ -21,6 +22,12 @@ pub struct Overheard {
     pub reads: Vec<Range<u64>>,
     /// Blocks whose state was asked for.
     pub states: Vec<Range<u64>>,
+    /// Bytes that came to be written, by request.
+    pub writes: Vec<Range<u64>>,
+    /// Zeros and trims, by request.
+    pub clears: Vec<Range<u64>>,
+    /// Flushes that were asked for.
+    pub flushes: usize,
     /// Requests that were refused.
     pub refused: usize,
     /// The client said goodbye, or was left.
@@ -43,7 +50,7 @@ fn take<'b>(bytes: &mut &'b [u8], len: usize) -> Option<&'b [u8]> {
 
 fn listen(exports: &[ExportTerms], mut bytes: &[u8], heard: &mut Overheard) -> Option<()> {
     let flags = u32::from_be_bytes(take(&mut bytes, 4)?.try_into().ok()?);
-    let mut handshake = Handshake::begin(exports, flags, Secrecy::None)?;
+    let mut handshake = Handshake::begin((exports, PAYLOAD_BYTES_MAX), flags, Secrecy::None)?;
     let agreed = loop {
         let head = take(&mut bytes, OPTION_HEAD_BYTES)?.try_into().ok()?;
         let OptionHead { option, len } = OptionHead::decode(&head).ok()?;
@@ -60,14 +67,25 @@ fn listen(exports: &[ExportTerms], mut bytes: &[u8], heard: &mut Overheard) -> O
         }
     };
     heard.export = Some(agreed.export);
-    let size_bytes = exports[agreed.export].size_bytes;
+    let ground = Ground::new(
+        &exports[agreed.export],
+        PAYLOAD_BYTES_MAX,
+        agreed.replies,
+        !agreed.contexts.is_empty(),
+    );
     let extended = agreed.replies == Replies::Extended;
     let head_bytes = if extended { EXTENDED_REQUEST_BYTES } else { REQUEST_BYTES };
     loop {
         let request = ClientRequest::decode(take(&mut bytes, head_bytes)?, extended).ok()?;
-        match judge(&request, size_bytes, agreed.replies, !agreed.contexts.is_empty()) {
+        match judge(&request, &ground) {
             Task::Read { range, .. } => heard.reads.push(range),
             Task::Status { range, .. } => heard.states.push(range),
+            Task::Change { range, change: Change::Write, .. } => {
+                take(&mut bytes, usize::try_from(range.end - range.start).ok()?)?;
+                heard.writes.push(range);
+            }
+            Task::Change { range, .. } => heard.clears.push(range),
+            Task::Flush => heard.flushes += 1,
             Task::Refuse { skip_bytes, .. } => {
                 heard.refused += 1;
                 take(&mut bytes, usize::try_from(skip_bytes).ok()?)?;

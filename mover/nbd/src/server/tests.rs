@@ -3,9 +3,13 @@
 
 #![allow(clippy::cast_possible_truncation)] // volumes of some MiB
 
+mod writing;
+
 use super::*;
 use crate::wire::{CHUNK_ERROR, MAGIC, OPTION_GO, OPTION_MAGIC, REP_ACK, REP_ERROR_UNKNOWN};
+use bytes::Bytes;
 use std::io::{Read, Write};
+use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -18,15 +22,37 @@ const BLOCK: usize = 64 << 10;
 
 /// Data in every second block, and one that cannot be read.
 struct Memory {
-    bytes: Vec<u8>,
+    bytes: Mutex<Vec<u8>>,
+    /// As the last flush left them.
+    durable: Mutex<Vec<u8>>,
     bad: Mutex<Option<u64>>,
+    /// What each change fails with.
+    fails: Mutex<Option<io::ErrorKind>>,
 }
 
 impl Memory {
     fn new() -> Arc<Self> {
         let byte =
             |at: usize| if (at / BLOCK).is_multiple_of(2) { ((at * 7) >> 3) as u8 | 1 } else { 0 };
-        Arc::new(Self { bytes: (0..SIZE).map(byte).collect(), bad: Mutex::new(None) })
+        let bytes: Vec<u8> = (0..SIZE).map(byte).collect();
+        Arc::new(Self {
+            durable: Mutex::new(bytes.clone()),
+            bytes: Mutex::new(bytes),
+            bad: Mutex::default(),
+            fails: Mutex::default(),
+        })
+    }
+
+    fn bytes(&self, range: Range<usize>) -> Vec<u8> {
+        self.bytes.lock().unwrap()[range].to_vec()
+    }
+
+    fn change(&self, offset: u64, change: impl FnOnce(&mut [u8])) -> io::Result<()> {
+        if let Some(kind) = *self.fails.lock().unwrap() {
+            return Err(kind.into());
+        }
+        change(&mut self.bytes.lock().unwrap()[offset as usize..]);
+        Ok(())
     }
 }
 
@@ -36,9 +62,10 @@ impl Volume for Arc<Memory> {
         if self.bad.lock().unwrap().is_some_and(|bad| (start..end).contains(&(bad as usize))) {
             return Err(io::Error::other("chunk 3 is damaged"));
         }
-        buf.copy_from_slice(&self.bytes[start..end]);
+        buf.copy_from_slice(&self.bytes(start..end));
         let blocks = start / BLOCK..end.div_ceil(BLOCK);
-        let zeros = blocks.filter(|block| block % 2 == 1);
+        let whole = |block: &usize| self.bytes(block * BLOCK..(block + 1) * BLOCK);
+        let zeros = blocks.filter(|block| whole(block).iter().all(|byte| *byte == 0));
         let cut = |block: usize| {
             (block * BLOCK).max(start) - start..((block + 1) * BLOCK).min(end) - start
         };
@@ -58,6 +85,29 @@ impl Volume for Arc<Memory> {
         let cut = |n: u64| (n * block).max(range.start)..((n + 1) * block).min(range.end);
         Ok(blocks.map(|n| (cut(n), if n % 2 == 1 { 3 } else { 0 })).collect())
     }
+
+    async fn write(&self, offset: u64, data: Bytes) -> io::Result<()> {
+        self.change(offset, |bytes| bytes[..data.len()].copy_from_slice(&data))
+    }
+
+    async fn zero(&self, range: Range<u64>, _: Holes) -> io::Result<()> {
+        let len = (range.end - range.start) as usize;
+        self.change(range.start, |bytes| bytes[..len].fill(0))
+    }
+
+    fn is_zero_fast(&self, _: &Range<u64>, holes: Holes) -> bool {
+        holes == Holes::Allowed
+    }
+
+    async fn trim(&self, range: Range<u64>) -> io::Result<()> {
+        self.zero(range, Holes::Allowed).await
+    }
+
+    async fn flush(&self) -> io::Result<()> {
+        let bytes = self.bytes(0..SIZE);
+        *self.durable.lock().unwrap() = bytes;
+        Ok(())
+    }
 }
 
 /// A server on a thread of its own, until it is dropped.
@@ -71,17 +121,25 @@ struct Running {
 
 impl Running {
     fn start(memory_bytes: u64) -> Self {
+        Self::with(memory_bytes, Access::ReadOnly)
+    }
+
+    fn with(memory_bytes: u64, access: Access) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let volume = Memory::new();
+        // half of it for payloads, where there are any
+        let payload_bytes = if access == Access::Writable { memory_bytes / 2 } else { 0 };
+        let memory = ServerMemory { answer_bytes: memory_bytes - payload_bytes, payload_bytes };
         let terms = ExportTerms {
             names: vec!["db@1".into(), String::new()],
             description: "a test".into(),
             size_bytes: SIZE as u64,
+            access,
             preferred_bytes: BLOCK as u32,
             contexts: vec!["base:allocation".into(), "qemu:dirty-bitmap:b0".into()],
         };
         let export = ServedExport { terms, volume: Arc::clone(&volume) };
-        let server = Arc::new(NbdServer::new(vec![export], memory_bytes, None));
+        let server = Arc::new(NbdServer::new(vec![export], memory, None));
         let (stop, stopped) = oneshot::channel();
         let (ready, wait) = std::sync::mpsc::channel();
         let (path, running) = (directory.path().join("s"), Arc::clone(&server));
@@ -123,7 +181,7 @@ impl Running {
     fn expect_serves(&self) {
         let mut talk = self.connect();
         talk.go();
-        assert_eq!(talk.read_simple(0, 100), self.volume.bytes[..100]);
+        assert_eq!(talk.read_simple(0, 100), self.volume.bytes(0..100));
     }
 }
 
@@ -215,8 +273,8 @@ fn an_old_client_reads_by_export_name() {
     // flags: has flags, read-only, many connections
     assert_eq!(talk.number(2), 0x103);
     for (offset, len) in [(0, 1), (65_535, 2), (1 << 20, 2 << 20), (SIZE as u64 - 1, 1)] {
-        let wanted = &running.volume.bytes[offset as usize..][..len as usize];
-        assert!(talk.read_simple(offset, len) == wanted, "{offset} {len}");
+        let wanted = running.volume.bytes(offset as usize..SIZE);
+        assert!(talk.read_simple(offset, len) == wanted[..len as usize], "{offset} {len}");
     }
     talk.request(0, 9, SIZE as u64, 1);
     assert_eq!(talk.simple(9), 22);
@@ -224,7 +282,7 @@ fn an_old_client_reads_by_export_name() {
     *running.volume.bad.lock().unwrap() = Some(1 << 20);
     talk.request(0, 10, 0, SIZE as u32);
     assert_eq!(talk.simple(10), 5);
-    assert!(talk.read_simple(0, 1 << 20) == running.volume.bytes[..1 << 20]);
+    assert!(talk.read_simple(0, 1 << 20) == running.volume.bytes(0..1 << 20));
     talk.request(2, 0, 0, 0);
     drop(talk);
     running.expect_left();
@@ -292,7 +350,7 @@ fn long_headers_have_long_lengths() {
         assert_eq!(error[..4], u32::to_be_bytes(errno), "{command} {len}");
     }
     let (kind, bytes) = ask(&mut talk, 0, 0, 5, 10);
-    assert_eq!((kind, &bytes[8..]), (1, &running.volume.bytes[5..15]));
+    assert_eq!((kind, &bytes[8..]), (1, &running.volume.bytes(5..15)[..]));
     running.expect_serves();
 }
 
@@ -307,7 +365,7 @@ fn the_client_of_this_crate_reads_all_of_it() {
     while at < SIZE {
         at += export.read_at(&mut buf[at..], at as u64).unwrap();
     }
-    assert!(buf == running.volume.bytes);
+    assert!(buf == running.volume.bytes(0..SIZE));
     let status = export.block_status(crate::BASE_ALLOCATION, BLOCK as u64).unwrap();
     assert!(format!("{status:?}").contains("65536..131072"), "{status:?}");
 }
@@ -365,7 +423,7 @@ fn writes_are_refused_and_what_comes_behind_is_understood() {
         talk.request(command, 2, 0, 4096);
         assert_eq!(talk.simple(2), 1);
     }
-    assert!(talk.read_simple(0, 4096) == running.volume.bytes[..4096]);
+    assert!(talk.read_simple(0, 4096) == running.volume.bytes(0..4096));
 }
 
 #[test]

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 /// Serve backups over NBD: read before they are restored.
 ///
 /// Clients attach to a backup as to a disk, and read any part of it at once: qemu-img, nbdcopy,
-/// nbdfuse, a virtual machine. What they read is fetched and checked then. Exports are read-only.
+/// nbdfuse, a virtual machine. What they read is fetched and checked then. Exports are read-only,
+/// or, with --overlay, what clients write is kept beside the backup, which stays as it is.
 /// It serves until a signal ends it, and that is a success: exit code 0.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -19,6 +20,7 @@ Examples:
 Examples:
   mover serve db@latest --socket /run/db.sock
   mover serve db@latest --run 'qemu-img convert -p $uri -O qcow2 db.qcow2'
+  mover serve db@latest --overlay db.overlay --socket /run/db.sock
   mover serve db@latest --changed-since db@3f2a --socket /run/db.sock
   mover serve db@latest web@latest --listen localhost:10809 --insecure
   mover serve db@latest --listen 0.0.0.0:10809 --tls-cert server.pem --tls-key server.key \\
@@ -46,6 +48,16 @@ pub(crate) struct ServeArgs {
     /// qemu:dirty-bitmap:ID for it.
     #[arg(long, env = "MOVER_CHANGED_SINCE", value_name = "BACKUP", action = ArgAction::Append)]
     pub(crate) changed_since: Vec<String>,
+    /// File for what clients write, made if it is missing, or `temp` to forget it at the end;
+    /// without it exports are read-only
+    ///
+    /// The file and FILE.journal beside it belong together, and to one backup: another one is
+    /// refused, and nothing is ever replaced. They are sparse, plain text, and this user's alone
+    /// (mode 0600). What clients have flushed is there after any restart. With `temp` each export
+    /// has a file without a name in the directory of --scratch, or in $TMPDIR where there is none;
+    /// for a file that is called so, write ./temp.
+    #[arg(long, env = "MOVER_OVERLAY", value_name = "FILE|temp")]
+    pub(crate) overlay: Option<PathBuf>,
     /// Shell command to run while it serves, with the address of the first export in $uri; it
     /// serves as long as that runs. Without --socket and --listen a socket is made for it
     #[arg(long, env = "MOVER_RUN", value_name = "COMMAND")]

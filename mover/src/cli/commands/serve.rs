@@ -20,7 +20,7 @@ use super::restore::lease;
 use beside::{Beside, PidFile, tell_manager};
 use chunkstore::{Error, ErrorKind, Manifest, Repository, Result};
 use doors::Doors;
-use mover_engine::ops::serve::{ServeOptions, ServedBackup, serve as run_serve};
+use mover_engine::ops::serve::{OverlayPlace, ServeOptions, ServedBackup, serve as run_serve};
 use mover_engine::run::Progress;
 use serde::Serialize;
 use std::sync::Arc;
@@ -40,7 +40,8 @@ pub(crate) fn serve(ctx: &Context, args: ServeArgs) -> Result<()> {
     }
     let doors = Doors::open(ctx, &args)?;
     let repository = repository::open(ctx)?;
-    let backups = backups(ctx, &repository, &args)?;
+    let mut backups = backups(ctx, &repository, &args)?;
+    lay_over(ctx, &args, &mut backups)?;
     let exports: Vec<String> = backups.iter().filter_map(|b| b.names.first().cloned()).collect();
     let uri = doors.uri(if exports.len() == 1 { "" } else { &exports[0] });
     let tls = tls::tls(&args.tls, &backups)?;
@@ -84,6 +85,26 @@ pub(crate) fn serve(ctx: &Context, args: ServeArgs) -> Result<()> {
     ran
 }
 
+/// Where clients write to.
+fn lay_over(ctx: &Context, args: &ServeArgs, backups: &mut [ServedBackup]) -> Result<()> {
+    let given = args.overlay.as_deref().filter(|path| !path.as_os_str().is_empty());
+    let Some(path) = given else { return Ok(()) };
+    let place = if path.as_os_str() == "temp" {
+        let settings = &ctx.settings;
+        let directory = settings.resources.scratch.as_ref().unwrap_or(&settings.service.temporary);
+        OverlayPlace::Temporary(directory.clone())
+    } else if backups.len() == 1 {
+        OverlayPlace::File(path.to_owned())
+    } else {
+        let context = format!("use --overlay {}", path.display());
+        let what = format!("it is for one backup, and {} are served", backups.len());
+        return Err(Error::new(ErrorKind::Usage, context, what)
+            .hint("serve each backup by a process of its own, or use --overlay temp"));
+    };
+    backups.iter_mut().for_each(|backup| backup.overlay = Some(place.clone()));
+    Ok(())
+}
+
 /// Each backup once, with all its names.
 fn backups(ctx: &Context, repository: &Repository, args: &ServeArgs) -> Result<Vec<ServedBackup>> {
     let find = |spec: &String| ctx.block_on(repository.find_backup(spec));
@@ -96,7 +117,13 @@ fn backups(ctx: &Context, repository: &Repository, args: &ServeArgs) -> Result<V
             continue;
         }
         let full = format!("{}@{}", manifest.volume, manifest.backup_id);
-        served.push(ServedBackup { names: vec![full, spec.clone()], manifest, since: Vec::new() });
+        let since = Vec::new();
+        served.push(ServedBackup {
+            names: vec![full, spec.clone()],
+            manifest,
+            since,
+            overlay: None,
+        });
     }
     let of_volume = |served: &[ServedBackup], m: &Manifest| {
         served.iter().filter(|one| one.manifest.volume == m.volume).count()

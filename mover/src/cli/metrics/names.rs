@@ -64,7 +64,7 @@ const fn served(
 use Stability::{Experimental, Stable};
 
 /// Metrics of one value each. All carry the labels `command` and, where it is known, `volume`.
-pub(super) const PLAIN: [Metric; 29] = [
+pub(super) const PLAIN: [Metric; 33] = [
     gauge("mover_planned_bytes", "bytes", Stable, "What is to be gone through", |m| {
         Some(m.total_bytes)
     }),
@@ -108,6 +108,27 @@ pub(super) const PLAIN: [Metric; 29] = [
         |m| m.served(|p| &p.served_micros),
     ),
     served(
+        "mover_served_written_bytes_total",
+        "bytes",
+        "Written by clients",
+        &["served_written_bytes"],
+        |m| m.served(|p| &p.served_written_bytes),
+    ),
+    served(
+        "mover_served_changes_total",
+        "requests",
+        "Writes, zeros and trims of clients",
+        &["served_changes"],
+        |m| m.served(|p| &p.served_changes),
+    ),
+    served(
+        "mover_served_flushes_total",
+        "requests",
+        "Flushes of clients",
+        &["served_flushes"],
+        |m| m.served(|p| &p.served_flushes),
+    ),
+    served(
         "mover_served_errors_total",
         "requests",
         "Requests of clients that failed",
@@ -131,6 +152,16 @@ pub(super) const PLAIN: [Metric; 29] = [
     gauge("mover_clients", "clients", Experimental, "Clients that are served", |m| {
         m.served(|p| &p.clients)
     }),
+    Metric {
+        members: &["overlay_bytes"],
+        ..gauge(
+            "mover_overlay_bytes",
+            "bytes",
+            Experimental,
+            "Of volumes that clients write to: in overlays, as whole chunks",
+            |m| m.served(|p| &p.overlay_bytes),
+        )
+    },
     Metric {
         unit: "chunks",
         ..counter(

@@ -12,6 +12,8 @@ pub(crate) struct ServiceSettings {
     pub(crate) notify_socket: Option<OsString>,
     /// For sockets that nobody has named.
     pub(crate) directory: PathBuf,
+    /// For files without names that may grow.
+    pub(crate) temporary: PathBuf,
 }
 
 impl ServiceSettings {
@@ -20,13 +22,14 @@ impl ServiceSettings {
         let number = |name: &str| set(name)?.to_str()?.parse::<u32>().ok();
         // what a parent was given is not ours
         let ours = number("LISTEN_PID") == Some(std::process::id());
-        let directory = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter().find_map(|name| {
-            set(name).map(PathBuf::from).filter(|path| path.is_absolute() && path.is_dir())
-        });
+        let directory =
+            |name| set(name).map(PathBuf::from).filter(|path| path.is_absolute() && path.is_dir());
+        let tmp = || directory("TMPDIR").unwrap_or_else(|| PathBuf::from("/tmp"));
         Self {
             listen_fds: number("LISTEN_FDS").filter(|_| ours).unwrap_or(0),
             notify_socket: set("NOTIFY_SOCKET"),
-            directory: directory.unwrap_or_else(|| PathBuf::from("/tmp")),
+            directory: directory("XDG_RUNTIME_DIR").unwrap_or_else(tmp),
+            temporary: tmp(),
         }
     }
 }

@@ -19,6 +19,14 @@ pub struct ServeSummary {
     pub served_reads: u64,
     /// Bytes of the volumes that were sent to them.
     pub served_bytes: u64,
+    /// Writes, zeros and trims of theirs.
+    pub served_changes: u64,
+    /// Bytes that they wrote.
+    pub served_written_bytes: u64,
+    /// Flushes of theirs, those of changes with `FUA` too.
+    pub served_flushes: u64,
+    /// Bytes of volumes that are in overlays, as whole chunks.
+    pub overlay_bytes: u64,
     /// Requests of theirs that ended with an error.
     pub served_errors: u64,
     /// Entries that were wanted, and kept or under way.
@@ -55,6 +63,10 @@ impl ServeSummary {
             clients: served.clients.load(Ordering::Relaxed),
             served_reads: served.reads.load(Ordering::Relaxed),
             served_bytes: served.sent_bytes.load(Ordering::Relaxed),
+            served_changes: served.changes.load(Ordering::Relaxed),
+            served_written_bytes: served.written_bytes.load(Ordering::Relaxed),
+            served_flushes: served.flushes.load(Ordering::Relaxed),
+            overlay_bytes: 0,
             served_errors: served.errors.load(Ordering::Relaxed),
             cache_hits: hits,
             cache_misses: misses,

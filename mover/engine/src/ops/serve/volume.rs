@@ -1,11 +1,13 @@
 //! A backup as the content of an export: its bytes, and the state of its blocks by each context.
 
+use super::overlay::{Layer, Overlay, STRETCHES_MAX};
 use crate::reading::view::BackupView;
+use bytes::Bytes;
 use chunkstore::map::MapDelta;
 use chunkstore::secrets::redact;
 use chunkstore::{Error, ErrorKind, Manifest};
 use mover_nbd::BASE_ALLOCATION;
-use mover_nbd::server::Volume;
+use mover_nbd::server::{Holes, Volume};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,8 +18,6 @@ const HOLE_AND_ZERO: u32 = 3;
 const CHANGED: u32 = 1;
 /// Of ours: it has changed, and reads as zeros now.
 const BECAME_ZERO: u32 = 2;
-/// Stretches of one answer.
-const STRETCHES_MAX: usize = 4096;
 
 /// Names of an export's contexts: what is stored, then two for each backup that it is compared
 /// with, ours and the one that QEMU knows how to ask for.
@@ -33,24 +33,30 @@ pub(super) fn context_names(since: &[Manifest]) -> Vec<String> {
 pub(super) struct ServedVolume {
     view: Arc<BackupView>,
     deltas: Vec<MapDelta>,
+    overlay: Option<Arc<Overlay>>,
 }
 
 impl ServedVolume {
-    pub(super) fn new(view: Arc<BackupView>, deltas: Vec<MapDelta>) -> Self {
-        Self { view, deltas }
-    }
-}
-
-impl Volume for ServedVolume {
-    async fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<Vec<Range<usize>>> {
-        Box::pin(self.view.read(offset, buf)).await.map_err(|e| told(&e))
+    pub(super) fn new(
+        view: Arc<BackupView>,
+        deltas: Vec<MapDelta>,
+        overlay: Option<Arc<Overlay>>,
+    ) -> Self {
+        Self { view, deltas, overlay }
     }
 
-    async fn states(
-        &self,
-        context: usize,
-        range: Range<u64>,
-    ) -> io::Result<Vec<(Range<u64>, u32)>> {
+    pub(super) fn overlay(&self) -> Option<&Arc<Overlay>> {
+        self.overlay.as_ref()
+    }
+
+    fn writable(&self) -> io::Result<&Overlay> {
+        let read_only =
+            || io::Error::new(io::ErrorKind::PermissionDenied, "the export is read-only");
+        self.overlay.as_deref().ok_or_else(read_only)
+    }
+
+    /// The state of blocks of the backup.
+    async fn states_below(&self, context: usize, range: Range<u64>) -> io::Result<States> {
         let Some(of_delta) = context.checked_sub(1) else {
             let extents = Box::pin(self.view.extents(range)).await.map_err(|e| told(&e))?;
             let state = |zero| if zero { HOLE_AND_ZERO } else { 0 };
@@ -60,6 +66,73 @@ impl Volume for ServedVolume {
         let Some(delta) = self.deltas.get(of_delta / 2) else { return Ok(Vec::new()) };
         let became_zero = if of_delta % 2 == 0 { CHANGED | BECAME_ZERO } else { CHANGED };
         Ok(changes(delta, &range, became_zero))
+    }
+}
+
+/// Stretches, and what a context says of each.
+type States = Vec<(Range<u64>, u32)>;
+
+fn append(found: &mut States, range: Range<u64>, state: u32) {
+    match found.last_mut() {
+        _ if range.is_empty() => {}
+        Some((last, of)) if *of == state && last.end == range.start => last.end = range.end,
+        _ => found.push((range, state)),
+    }
+}
+
+impl Volume for ServedVolume {
+    async fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<Vec<Range<usize>>> {
+        match &self.overlay {
+            Some(overlay) => Box::pin(overlay.read(offset, buf)).await,
+            None => Box::pin(self.view.read(offset, buf)).await.map_err(|e| told(&e)),
+        }
+    }
+
+    async fn states(&self, context: usize, range: Range<u64>) -> io::Result<States> {
+        let Some(overlay) = &self.overlay else { return self.states_below(context, range).await };
+        let mut found = States::new();
+        for (part, layer) in Box::pin(overlay.layers(range)).await? {
+            match (layer, context) {
+                (Layer::Backup, _) => {
+                    let mut at = part.start;
+                    for (range, state) in self.states_below(context, part.clone()).await? {
+                        at = range.end;
+                        append(&mut found, range, state);
+                    }
+                    if at < part.end {
+                        return Ok(found);
+                    }
+                }
+                (Layer::Data, 0) => append(&mut found, part, 0),
+                (Layer::Hole, 0) => append(&mut found, part, HOLE_AND_ZERO),
+                // what was written may be anything
+                (Layer::Data | Layer::Hole, _) => append(&mut found, part, CHANGED),
+            }
+            if found.len() >= STRETCHES_MAX {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    async fn write(&self, offset: u64, data: Bytes) -> io::Result<()> {
+        Box::pin(self.writable()?.write(offset, data)).await
+    }
+
+    async fn zero(&self, range: Range<u64>, holes: Holes) -> io::Result<()> {
+        Box::pin(self.writable()?.zero(range, holes)).await
+    }
+
+    fn is_zero_fast(&self, _: &Range<u64>, holes: Holes) -> bool {
+        self.overlay.as_ref().is_some_and(|overlay| overlay.is_zero_fast(holes))
+    }
+
+    async fn trim(&self, range: Range<u64>) -> io::Result<()> {
+        Box::pin(self.writable()?.trim(range)).await
+    }
+
+    async fn flush(&self) -> io::Result<()> {
+        self.writable()?.flush().await
     }
 }
 

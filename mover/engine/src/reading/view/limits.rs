@@ -18,8 +18,20 @@ const MAP_BYTES_MIN: u64 = 3 << 20;
 const MAP_BYTES_MAX: u64 = 96 << 20;
 const FLIGHT_BYTES_MAX: u64 = 512 << 20;
 const REPLY_BYTES_MIN: u64 = 4 << 20;
+/// Payloads of writes, and chunks that are read to write a part of them.
+const PAYLOAD_BYTES: u64 = 32 << 20;
+const MERGE_BYTES: u64 = 16 << 20;
 /// Read ahead of one client.
 const WINDOW_BYTES_MAX: u64 = 64 << 20;
+
+/// What is done with views.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ViewUse {
+    /// They are read.
+    Reading,
+    /// They lie below volumes that are written.
+    Overlaid,
+}
 
 /// All bounds.
 #[derive(Debug, Clone)]
@@ -43,6 +55,8 @@ pub struct ViewLimits {
     /// Most bytes that are read ahead of one client.
     pub(super) window_bytes: u64,
     reply_bytes: u64,
+    payload_bytes: u64,
+    merge_bytes: u64,
 }
 
 impl ViewLimits {
@@ -50,7 +64,7 @@ impl ViewLimits {
     pub fn plan(
         budget: MemoryBudget,
         params: &RepositoryParams,
-        maps: usize,
+        (maps, use_of): (usize, ViewUse),
         threads: usize,
     ) -> Result<Self> {
         let entry_bytes = u64::from(params.chunk.bytes()) * u64::from(params.entry_chunks);
@@ -61,12 +75,21 @@ impl ViewLimits {
         // half of the flights may be ahead of a reader, and one of them has to fit
         let flights_min = 2 * one_flight;
         let cache_min = 2 * entry_bytes;
+        let (payload_bytes, merge_bytes) = match use_of {
+            ViewUse::Reading => (0, 0),
+            // two of the longest chunks at least
+            ViewUse::Overlaid => {
+                (PAYLOAD_BYTES, MERGE_BYTES.max(2 * u64::from(params.chunk.bytes())))
+            }
+        };
         let fixed = BASE_BYTES
             + per_thread
             + maps * MAP_BYTES_MIN
             + flights_min
             + cache_min
-            + REPLY_BYTES_MIN;
+            + REPLY_BYTES_MIN
+            + payload_bytes
+            + merge_bytes;
         let least = (fixed * ALLOCATOR_SHARE).div_ceil(ALLOCATOR_SHARE - 1);
         let total = budget.total_bytes;
         if total < least {
@@ -106,12 +129,24 @@ impl ViewLimits {
             cache_bytes,
             window_bytes: (cache_bytes / 4).min(WINDOW_BYTES_MAX),
             reply_bytes,
+            payload_bytes,
+            merge_bytes,
         })
     }
 
     /// For whoever hands the bytes on: its own buffers.
     pub fn reply_bytes(&self) -> u64 {
         self.reply_bytes
+    }
+
+    /// For whoever takes bytes to write: the same.
+    pub fn payload_bytes(&self) -> u64 {
+        self.payload_bytes
+    }
+
+    /// For chunks that are read because a part of them is written.
+    pub fn merge_bytes(&self) -> u64 {
+        self.merge_bytes
     }
 
     /// How a map is read.
@@ -130,7 +165,7 @@ impl ViewLimits {
     /// For the summary: what each bound is for. Their sum is within the budget.
     pub fn lines(&self) -> Vec<LimitLine> {
         let line = |what: &str, bytes| LimitLine { what: what.into(), bytes };
-        vec![
+        let mut lines = vec![
             line("process and allocator", self.base_bytes),
             line(
                 "map pages in flight and kept",
@@ -140,7 +175,11 @@ impl ViewLimits {
             line("opened entries", self.scratch_bytes),
             line("entries kept", self.cache_bytes),
             line("answers under way", self.reply_bytes),
-        ]
+        ];
+        if self.payload_bytes > 0 {
+            lines.push(line("writes under way", self.payload_bytes + self.merge_bytes));
+        }
+        lines
     }
 }
 
@@ -167,9 +206,15 @@ mod tests {
         for (chunk, entry_chunks) in [(4096, 1), (4096, 8), (65536, 16), (65536, 256), (4 << 20, 4)]
         {
             let params = params(chunk, entry_chunks);
-            for (mib, maps) in [(200_u64, 1), (256, 4), (1024, 16), (16384, 1)] {
+            for (mib, maps, use_of) in [
+                (200_u64, 1, ViewUse::Reading),
+                (256, 4, ViewUse::Reading),
+                (256, 2, ViewUse::Overlaid),
+                (1024, 16, ViewUse::Overlaid),
+                (16384, 1, ViewUse::Overlaid),
+            ] {
                 let budget = MemoryBudget { total_bytes: mib << 20 };
-                let limits = ViewLimits::plan(budget, &params, maps, 8).unwrap();
+                let limits = ViewLimits::plan(budget, &params, (maps, use_of), 8).unwrap();
                 let sum: u64 = limits.lines().iter().map(|l| l.bytes).sum();
                 assert!(sum <= budget.total_bytes, "{limits:?} within {mib} MiB");
                 let entry = u64::from(limits.entry_bytes);
@@ -187,7 +232,8 @@ mod tests {
     #[test]
     fn too_small_a_budget_is_refused() {
         let budget = MemoryBudget { total_bytes: 16 << 20 };
-        let error = ViewLimits::plan(budget, &params(4 << 20, 4), 1, 8).unwrap_err();
+        let error =
+            ViewLimits::plan(budget, &params(4 << 20, 4), (1, ViewUse::Reading), 8).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage);
     }
 }

@@ -16,7 +16,7 @@ fn small(n: u64) -> usize {
 
 fn pool(kit: &Kit, budget_mib: u64) -> ViewPool {
     let budget = MemoryBudget { total_bytes: budget_mib * MIB };
-    let limits = ViewLimits::plan(budget, kit.repo.params(), 1, 2).unwrap();
+    let limits = ViewLimits::plan(budget, kit.repo.params(), (1, ViewUse::Reading), 2).unwrap();
     ViewPool::start(kit.rt.handle(), &kit.repo, limits).unwrap()
 }
 
@@ -225,7 +225,7 @@ fn a_cache_that_is_too_small_for_the_volume_stays_within_its_bound() {
     (0..500).for_each(|chunk| image.set(chunk * 37 % 500, chunk % 200));
     let manifest = kit.backup("vol", "one", &image);
     let budget = MemoryBudget { total_bytes: 1 };
-    let least = ViewLimits::plan(budget, kit.repo.params(), 1, 1).unwrap_err();
+    let least = ViewLimits::plan(budget, kit.repo.params(), (1, ViewUse::Reading), 1).unwrap_err();
     let least = crate::run::TooLittleMemory::cause_of(&least).unwrap().least_mib();
     let pool = pool(&kit, least);
     let view = open(&kit, &pool, &manifest);

@@ -54,6 +54,21 @@ impl Target {
     /// Makes a range read as zeros. The range must lie within the volume and share no 4096-byte
     /// block with a write in flight.
     pub fn deallocate_or_zero(&self, range: Range<u64>) -> Result<ZeroMethod> {
+        self.zero_by(range, ZeroMethod::Punched)
+    }
+
+    /// As [`deallocate_or_zero`](Self::deallocate_or_zero), but the range keeps its room.
+    pub fn zero_in_place(&self, range: Range<u64>) -> Result<ZeroMethod> {
+        self.zero_by(range, ZeroMethod::Zeroed)
+    }
+
+    /// Whether a range may be made zero without its bytes being written, as far as it is known.
+    pub fn can_deallocate(&self) -> bool {
+        METHODS.get(usize::from(self.zero.first.load(Ordering::Relaxed)))
+            != Some(&ZeroMethod::Written)
+    }
+
+    fn zero_by(&self, range: Range<u64>, first: ZeroMethod) -> Result<ZeroMethod> {
         if range.end > self.size_bytes() {
             let what = format!("zero {range:?} of {}", self.path().display());
             return Err(Error::new(ErrorKind::Bug, what, "it ends behind the volume"));
@@ -72,7 +87,7 @@ impl Target {
         let mut at = body.start;
         while at < body.end {
             let end = body.end.min(at + PIECE_BYTES);
-            worst = worst.max(self.zero_piece(at..end)?);
+            worst = worst.max(self.zero_piece(at..end, first)?);
             at = end;
         }
         Ok(worst)
@@ -91,9 +106,10 @@ impl Target {
         start..end.max(start)
     }
 
-    fn zero_piece(&self, piece: Range<u64>) -> Result<ZeroMethod> {
+    fn zero_piece(&self, piece: Range<u64>, wanted: ZeroMethod) -> Result<ZeroMethod> {
         let first = usize::from(self.zero.first.load(Ordering::Relaxed));
-        for (n, method) in METHODS.into_iter().enumerate().skip(first) {
+        let ways = METHODS.into_iter().enumerate().skip(first);
+        for (n, method) in ways.filter(|(_, method)| *method >= wanted) {
             let flags = match method {
                 ZeroMethod::Punched => FallocateFlags::PUNCH_HOLE,
                 ZeroMethod::Zeroed => FallocateFlags::ZERO_RANGE,
@@ -106,8 +122,10 @@ impl Target {
                 Ok(()) if self.is_proven(n, &piece)? => return Ok(method),
                 // it lied, or cannot do it: never again
                 Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::NODEV) => {
-                    let next = u8::try_from(n + 1).unwrap_or(u8::MAX);
-                    self.zero.first.fetch_max(next, Ordering::Relaxed);
+                    // one that was passed by is not judged
+                    let [now, next] = [n, n + 1].map(|n| u8::try_from(n).unwrap_or(u8::MAX));
+                    let order = Ordering::Relaxed;
+                    let _ = self.zero.first.compare_exchange(now, next, order, order);
                 }
                 // The device failed this time. The next way tells whether it is the device or the
                 // way.

@@ -1,0 +1,224 @@
+//! Fetches what is absent, in the background: what guests ask for first, then what the owner
+//! names, then the rest from the front on.
+//!
+//! Runs of chunks are fetched and landed by tasks, so many at a time; fewer while guests wait for
+//! the source. A run with damage is fetched again chunk by chunk: what is left out is what is
+//! damaged, and no more.
+//!
+//! Cannot deadlock: this waits for its tasks, and they for the source and the target.
+
+use super::bits::ChunkBits;
+use super::parts::{CowSource, CowTarget, JournalLog, SourceFailure};
+use super::volume::{CowVolume, RUN_CHUNKS_MAX, index, locked};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use tokio::task::JoinSet;
+
+/// Of the tasks, so many go on while guests wait.
+const SHARE_WHILE_GUESTS_WAIT: usize = 4;
+
+/// How to fetch.
+#[derive(Debug, Clone)]
+pub struct HydrateOptions {
+    /// Runs under way at a time.
+    pub tasks: usize,
+    /// Bytes of a run, rounded to whole chunks.
+    pub run_bytes: u64,
+    /// After so many landed bytes, a flush; what landed since the last one is fetched again after a
+    /// crash.
+    pub flush_bytes: u64,
+    /// Bytes to fetch before the rest, in this order.
+    pub first: Vec<Range<u64>>,
+}
+
+/// What was fetched.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Hydration {
+    /// Bytes that went to the target.
+    pub landed_bytes: u64,
+    /// Bytes that are damaged in the source and that nobody has written since, in order.
+    pub damaged: Vec<Range<u64>>,
+}
+
+/// How one run went.
+#[derive(Debug, Default)]
+struct Landed {
+    bytes: u64,
+    damaged: Vec<u64>,
+    away: bool,
+    run: Range<u64>,
+}
+
+/// What to fetch next.
+struct Order {
+    run_chunks: u64,
+    first: VecDeque<Range<u64>>,
+    cursor: u64,
+    /// Under way, or not to be fetched again.
+    claimed: ChunkBits,
+    /// Given up for now: the store was away.
+    again: Vec<Range<u64>>,
+}
+
+/// Fetches all that is absent, then flushes. Ends early with an error of the target or the journal.
+/// If it is dropped, what is under way ends by itself.
+pub async fn hydrate<S: CowSource, T: CowTarget, J: JournalLog>(
+    volume: &Arc<CowVolume<S, T, J>>,
+    options: &HydrateOptions,
+    mut landed: impl FnMut(u64),
+) -> io::Result<Hydration> {
+    let chunks = volume.figures().chunks;
+    let mut order = Order {
+        run_chunks: (options.run_bytes / volume.chunk_bytes()).clamp(1, RUN_CHUNKS_MAX),
+        first: options.first.iter().map(|range| volume.chunks_of(range)).collect(),
+        cursor: 0,
+        claimed: ChunkBits::none(chunks),
+        again: Vec::new(),
+    };
+    let mut damaged = Vec::new();
+    let (mut total, mut unflushed) = (0, 0);
+    let mut tasks: JoinSet<io::Result<Landed>> = JoinSet::new();
+    loop {
+        volume.check_usable()?;
+        let most = match volume.waiting() {
+            0 => options.tasks.max(1),
+            _ => (options.tasks / SHARE_WHILE_GUESTS_WAIT).max(1),
+        };
+        while tasks.len() < most
+            && let Some(run) = order.next(volume)
+        {
+            let of = Arc::clone(volume);
+            tasks.spawn_on(async move { fetch(&of, run).await }, &volume.rt);
+        }
+        let Some(ended) = tasks.join_next().await else { break };
+        let run = ended.map_err(|e| io::Error::other(format!("a fetch was given up: {e}")))??;
+        if run.away {
+            order.again.push(run.run);
+        }
+        total += run.bytes;
+        unflushed += run.bytes;
+        landed(run.bytes);
+        damaged.extend(run.damaged);
+        if unflushed >= options.flush_bytes {
+            unflushed = 0;
+            volume.flush().await?;
+        }
+    }
+    volume.flush().await?;
+    Ok(Hydration { landed_bytes: total, damaged: still_absent(volume, damaged) })
+}
+
+impl Order {
+    fn next<S: CowSource, T: CowTarget, J: JournalLog>(
+        &mut self,
+        volume: &CowVolume<S, T, J>,
+    ) -> Option<Range<u64>> {
+        while let Some(asked) = volume.take_asked() {
+            if let Some(run) = self.claim(volume, asked.clone()) {
+                if run.end < asked.end {
+                    self.first.push_front(run.end..asked.end);
+                }
+                return Some(run);
+            }
+        }
+        for run in std::mem::take(&mut self.again) {
+            self.claimed.remove(run.clone());
+            self.first.push_back(run);
+        }
+        while let Some(wanted) = self.first.pop_front() {
+            if let Some(run) = self.claim(volume, wanted.clone()) {
+                if run.end < wanted.end {
+                    self.first.push_front(run.end..wanted.end);
+                }
+                return Some(run);
+            }
+        }
+        let run = self.claim(volume, self.cursor..self.claimed.chunks())?;
+        self.cursor = run.end;
+        Some(run)
+    }
+
+    /// The first chunks of a range that are absent, and that nobody fetches.
+    fn claim<S: CowSource, T: CowTarget, J: JournalLog>(
+        &mut self,
+        volume: &CowVolume<S, T, J>,
+        within: Range<u64>,
+    ) -> Option<Range<u64>> {
+        let states = locked(&volume.states);
+        let mut start = within.start;
+        loop {
+            start = states.done().next(start, within.end, false)?;
+            match self.claimed.next(start, within.end, false)? {
+                free if free == start => break,
+                free => start = free,
+            }
+        }
+        let most = within.end.min(start.saturating_add(self.run_chunks));
+        let done = states.done().next(start, most, true).unwrap_or(most);
+        let end = self.claimed.next(start, done, true).unwrap_or(done);
+        self.claimed.insert(start..end);
+        Some(start..end)
+    }
+}
+
+async fn fetch<S: CowSource, T: CowTarget, J: JournalLog>(
+    volume: &Arc<CowVolume<S, T, J>>,
+    run: Range<u64>,
+) -> io::Result<Landed> {
+    let mut landed = Landed { run: run.clone(), ..Landed::default() };
+    match fetch_and_land(volume, run.clone()).await? {
+        Ok(bytes) => landed.bytes = bytes,
+        Err(SourceFailure::Away(_)) => landed.away = true,
+        Err(SourceFailure::Damaged(_)) if run.end - run.start > 1 => {
+            for chunk in run {
+                match fetch_and_land(volume, chunk..chunk + 1).await? {
+                    Ok(bytes) => landed.bytes += bytes,
+                    Err(SourceFailure::Damaged(_)) => landed.damaged.push(chunk),
+                    Err(SourceFailure::Away(_)) => {
+                        (landed.away, landed.run) = (true, chunk..landed.run.end);
+                        break;
+                    }
+                }
+            }
+        }
+        Err(SourceFailure::Damaged(what)) => {
+            tracing::error!("bytes {:?} are damaged: {what}", volume.bytes_of(&run));
+            landed.damaged.push(run.start);
+        }
+    }
+    Ok(landed)
+}
+
+async fn fetch_and_land<S: CowSource, T: CowTarget, J: JournalLog>(
+    volume: &Arc<CowVolume<S, T, J>>,
+    run: Range<u64>,
+) -> io::Result<Result<u64, SourceFailure>> {
+    let range = volume.bytes_of(&run);
+    let mut bytes = vec![0; index(range.end - range.start)];
+    let zeros = match volume.source.read(range.start, &mut bytes).await {
+        Ok(zeros) => zeros,
+        Err(failure) => return Ok(Err(failure)),
+    };
+    let bytes = Bytes::from(bytes);
+    volume.owned(move |this| async move { this.land(run, bytes, &zeros).await }).await.map(Ok)
+}
+
+fn still_absent<S: CowSource, T: CowTarget, J: JournalLog>(
+    volume: &CowVolume<S, T, J>,
+    mut damaged: Vec<u64>,
+) -> Vec<Range<u64>> {
+    damaged.sort_unstable();
+    let states = locked(&volume.states);
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for chunk in damaged.into_iter().filter(|chunk| !states.done().contains(*chunk)) {
+        let range = volume.bytes_of(&(chunk..chunk + 1));
+        match ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => ranges.push(range),
+        }
+    }
+    ranges
+}

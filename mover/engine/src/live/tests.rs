@@ -1,0 +1,6 @@
+//! The volume against a plain model: see `model`.
+
+mod faults;
+mod model;
+mod oracle;
+mod sim;

@@ -1,0 +1,97 @@
+//! Single things that must hold, one at a time.
+
+use super::model::{open, runtime, world};
+use super::sim::Faults;
+use crate::live::hydrate::{HydrateOptions, hydrate};
+use crate::live::volume::locked;
+use bytes::Bytes;
+use std::io;
+
+const CHUNK: u64 = 32;
+
+fn options() -> HydrateOptions {
+    HydrateOptions { tasks: 2, run_bytes: 4 * CHUNK, flush_bytes: 1 << 20, first: Vec::new() }
+}
+
+#[test]
+fn damage_is_an_error_of_its_bytes_alone_until_all_of_them_are_written() {
+    let sim = world(1, Faults { damage: true, ..Faults::default() });
+    let rt = runtime();
+    let volume = open(&rt, &sim);
+    rt.block_on(async {
+        let mut byte = [0];
+        for chunk in 0..12 {
+            let read = volume.read(chunk * CHUNK + 3, &mut byte).await;
+            match [2, 5, 11].contains(&chunk) {
+                true => assert_eq!(read.unwrap_err().kind(), io::ErrorKind::InvalidData),
+                false => assert!(read.is_ok()),
+            }
+        }
+        // a part cannot be merged with what is damaged; all of it needs nothing
+        let part = volume.write(2 * CHUNK + 1, Bytes::from_static(&[7])).await;
+        assert_eq!(part.unwrap_err().kind(), io::ErrorKind::InvalidData);
+        volume.write(2 * CHUNK, Bytes::from(vec![7; 32])).await.unwrap();
+        volume.write(2 * CHUNK + 1, Bytes::from_static(&[8])).await.unwrap();
+        let hydrated = hydrate(&volume, &options(), |_| {}).await.unwrap();
+        assert_eq!(hydrated.damaged, [5 * CHUNK..6 * CHUNK, 11 * CHUNK..volume.size_bytes()]);
+        let figures = volume.figures();
+        assert_eq!((figures.chunks, figures.done, figures.durable), (12, 10, 10));
+    });
+}
+
+#[test]
+fn a_trim_of_whole_chunks_is_zeros_for_ever_and_of_parts_is_nothing() {
+    let sim = world(4, Faults::default());
+    let backup = locked(&sim.0).backup.clone();
+    let rt = runtime();
+    let volume = open(&rt, &sim);
+    rt.block_on(async {
+        volume.trim(CHUNK - 5..4 * CHUNK + 7).await.unwrap();
+        volume.trim(10 * CHUNK + 1..volume.size_bytes()).await.unwrap();
+        volume.flush().await.unwrap();
+    });
+    drop(rt);
+    locked(&sim.0).crash();
+    let rt = runtime();
+    let volume = open(&rt, &sim);
+    let mut expected = backup;
+    expected[32..4 * 32].fill(0);
+    expected[11 * 32..].fill(0);
+    for _ in 0..2 {
+        let mut found = vec![1; expected.len()];
+        rt.block_on(volume.read(0, &mut found)).unwrap();
+        assert_eq!(found, expected);
+        rt.block_on(hydrate(&volume, &options(), |_| {})).unwrap();
+    }
+}
+
+#[test]
+fn a_write_of_all_of_a_chunk_asks_the_source_for_nothing() {
+    let faults = Faults { away: true, ..Faults::default() };
+    for seed in 0..50 {
+        let sim = world(seed, faults);
+        let rt = runtime();
+        let volume = open(&rt, &sim);
+        rt.block_on(async {
+            volume.write(0, Bytes::from(vec![1; 3 * 32])).await.unwrap();
+            volume.zero(5 * CHUNK..8 * CHUNK, true).await.unwrap();
+            volume.write(11 * CHUNK, Bytes::from(vec![1; 21])).await.unwrap();
+            volume.write(3, Bytes::from(vec![2; 60])).await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_second_flush_writes_nothing_that_the_first_has_written() {
+    let sim = world(9, Faults::default());
+    let rt = runtime();
+    let volume = open(&rt, &sim);
+    rt.block_on(async {
+        volume.write(0, Bytes::from(vec![1; 32])).await.unwrap();
+        volume.flush().await.unwrap();
+        let len = locked(&sim.0).journal().len();
+        volume.write(4, Bytes::from(vec![2; 8])).await.unwrap();
+        volume.flush().await.unwrap();
+        assert_eq!(locked(&sim.0).journal().len(), len);
+    });
+}

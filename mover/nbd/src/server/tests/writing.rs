@@ -1,0 +1,211 @@
+//! Clients that write, to the end or not.
+
+use super::*;
+use crate::server::connection::{Served, serve};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const WRITE: u16 = 1;
+const FLUSH: u16 = 3;
+const TRIM: u16 = 4;
+const ZERO: u16 = 6;
+const FUA: u16 = 1;
+
+fn head(flags: u16, command: u16, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
+    let mut head = 0x2560_9513_u32.to_be_bytes().to_vec();
+    head.extend(flags.to_be_bytes());
+    head.extend(command.to_be_bytes());
+    head.extend(cookie.to_be_bytes());
+    head.extend(offset.to_be_bytes());
+    head.extend(len.to_be_bytes());
+    head
+}
+
+impl Talk {
+    /// A request without a payload, and its answer.
+    fn ask(&mut self, flags: u16, command: u16, offset: u64, len: u32) -> u32 {
+        self.0.write_all(&head(flags, command, 11, offset, len)).unwrap();
+        self.simple(11)
+    }
+
+    fn write(&mut self, flags: u16, offset: u64, data: &[u8]) -> u32 {
+        let head = head(flags, WRITE, 12, offset, data.len() as u32);
+        self.0.write_all(&[&head, data].concat()).unwrap();
+        self.simple(12)
+    }
+}
+
+#[test]
+fn what_is_written_is_read_and_durable_when_the_protocol_says_so() {
+    let running = Running::with(32 << 20, Access::Writable);
+    let volume = &running.volume;
+    let durable = |at: usize| volume.durable.lock().unwrap()[at];
+    let mut talk = running.connect();
+    talk.greet();
+    let go = talk.option(OPTION_GO, b"\0\0\0\0\0\x01\0\x03");
+    // has flags, flush, FUA, trim, zeros, many connections, fast zeros; not read-only
+    assert_eq!(go[0].1[10..], 0x96d_u16.to_be_bytes());
+    // the longest payload is told
+    assert_eq!(go[1].1, [&[0, 3][..], &[0, 0, 0, 1], &[0, 1, 0, 0], &[0, 64, 0, 0]].concat());
+    let before = volume.bytes(0..SIZE);
+    assert_eq!(talk.write(0, 1000, &[0x5a; 3000]), 0);
+    assert_eq!(
+        talk.read_simple(999, 3002),
+        [&before[999..1000], &[0x5a; 3000], &before[4000..4001]].concat()
+    );
+    assert_eq!(durable(1000), before[1000]);
+    // a flush of another client is a flush of all
+    let mut other = running.connect();
+    other.go();
+    assert_eq!(other.ask(0, FLUSH, 0, 0), 0);
+    assert_eq!(durable(1000), 0x5a);
+    assert_eq!(talk.write(FUA, 5000, &[1, 2, 3]), 0);
+    assert_eq!(durable(5001), 2);
+    assert_eq!(talk.ask(FUA, ZERO, 5000, 2), 0);
+    assert_eq!((durable(5001), durable(5002)), (0, 3));
+    // fast zeros where they are fast, and an answer at once where not
+    assert_eq!(talk.ask(1 << 4, ZERO, 0, SIZE as u32), 0);
+    assert_eq!(talk.ask(1 << 4 | 1 << 1, ZERO, 0, SIZE as u32), 95);
+    assert_eq!(talk.ask(1 << 1, ZERO, 0, SIZE as u32), 0);
+    assert!(volume.bytes(0..SIZE).iter().all(|byte| *byte == 0));
+    assert_eq!(talk.write(0, 0, &vec![7; SIZE]), 0);
+    assert_eq!(talk.ask(FUA, TRIM, 0, 1 << 20), 0);
+    assert_eq!(durable(0), 0);
+    assert_eq!(talk.read_simple((1 << 20) - 1, 2), [0, 7]);
+    let counts = running.server.counts();
+    assert_eq!(counts.changes.load(Ordering::Relaxed), 8);
+    assert_eq!(counts.written_bytes.load(Ordering::Relaxed), 3003 + SIZE as u64);
+    assert_eq!(counts.flushes.load(Ordering::Relaxed), 4);
+}
+
+#[test]
+fn changes_that_cannot_be_are_refused_one_by_one() {
+    let running = Running::with(8 << 20, Access::Writable);
+    let before = running.volume.bytes(0..SIZE);
+    let mut talk = running.connect();
+    talk.go();
+    assert_eq!(talk.write(0, SIZE as u64 - 1, &[1, 2]), 28);
+    assert_eq!(talk.write(0, u64::MAX, &[1, 2]), 28);
+    assert_eq!(talk.write(0, 0, &[]), 22);
+    assert_eq!(talk.write(1 << 7, 0, &[1]), 22);
+    assert_eq!(talk.ask(0, ZERO, 1, SIZE as u32), 28);
+    assert_eq!(talk.ask(0, TRIM, 1, SIZE as u32), 22);
+    assert_eq!(talk.ask(0, FLUSH, 0, 1), 22);
+    // longer than what was told
+    assert_eq!(talk.write(0, 0, &vec![1; (2 << 20) + 1]), 22);
+    for (kind, errno) in [
+        (io::ErrorKind::StorageFull, 28),
+        (io::ErrorKind::QuotaExceeded, 28),
+        (io::ErrorKind::PermissionDenied, 1),
+        (io::ErrorKind::ConnectionAborted, 108),
+        (io::ErrorKind::Unsupported, 22),
+        (io::ErrorKind::Other, 5),
+    ] {
+        *running.volume.fails.lock().unwrap() = Some(kind);
+        assert_eq!(talk.write(FUA, 0, &[1, 2]), errno, "{kind}");
+        assert_eq!(talk.ask(0, ZERO, 0, 1), errno, "{kind}");
+        let fast = if kind == io::ErrorKind::Unsupported { 95 } else { errno };
+        assert_eq!(talk.ask(1 << 4, ZERO, 0, 1), fast, "{kind}");
+    }
+    *running.volume.fails.lock().unwrap() = None;
+    assert_eq!(running.server.counts().flushes.load(Ordering::Relaxed), 0);
+    assert!(running.volume.bytes(0..SIZE) == before);
+    // and the talk goes on
+    assert_eq!(talk.write(0, 0, &[1]), 0);
+    assert_eq!(talk.read_simple(0, 1), [1]);
+}
+
+#[test]
+fn of_a_payload_that_does_not_end_nothing_is_written() {
+    let running = Running::with(8 << 20, Access::Writable);
+    let before = running.volume.bytes(0..SIZE);
+    for sent in [0, 1, 300 << 10, (1 << 20) - 1] {
+        let mut talk = running.connect();
+        talk.go();
+        let head = head(0, WRITE, 1, 0, 1 << 20);
+        talk.0.write_all(&[&head[..], &vec![0x5a; sent]].concat()).unwrap();
+        drop(talk);
+        running.expect_left();
+        assert!(running.volume.bytes(0..SIZE) == before, "{sent} bytes were sent");
+    }
+    running.expect_serves();
+}
+
+#[test]
+fn who_stops_within_a_payload_keeps_nobody_else_from_writing() {
+    let running = Running::with(8 << 20, Access::Writable);
+    let stopped: Vec<Talk> = (0..6)
+        .map(|_| {
+            let mut talk = running.connect();
+            talk.go();
+            talk.0.write_all(&head(0, WRITE, 1, 0, 2 << 20)).unwrap();
+            talk.0.write_all(&[0x5a; 4096]).unwrap();
+            talk
+        })
+        .collect();
+    let mut talk = running.connect();
+    talk.go();
+    for at in 0..8 {
+        assert_eq!(talk.write(FUA, at << 18, &vec![at as u8; 256 << 10]), 0);
+    }
+    assert_eq!(talk.read_simple(7 << 18, 1), [7]);
+    drop((stopped, talk));
+    running.expect_left();
+}
+
+#[test]
+fn the_client_of_this_crate_writes() {
+    let running = Running::with(16 << 20, Access::Writable);
+    let uri = PathBuf::from(format!("nbd+unix:///?socket={}", running.path().display()));
+    let export = crate::Export::open(&uri).unwrap();
+    assert!(!export.read_only());
+    let data: Vec<u8> = (0..SIZE).map(|at| (at / 3) as u8).collect();
+    let mut at = 0;
+    while at < SIZE {
+        at += export.write_at(&data[at..], at as u64).unwrap();
+    }
+    export.zero(BLOCK as u64..3 * BLOCK as u64).unwrap();
+    export.flush().unwrap();
+    let durable = running.volume.durable.lock().unwrap();
+    assert!(durable[..BLOCK] == data[..BLOCK] && durable[3 * BLOCK..] == data[3 * BLOCK..]);
+    assert!(durable[BLOCK..3 * BLOCK].iter().all(|byte| *byte == 0));
+}
+
+fn served(volume: &Arc<Memory>) -> Served<Arc<Memory>> {
+    let terms = ExportTerms {
+        names: vec![String::new()],
+        description: String::new(),
+        size_bytes: SIZE as u64,
+        access: Access::Writable,
+        preferred_bytes: BLOCK as u32,
+        contexts: Vec::new(),
+    };
+    Served {
+        exports: Arc::new([ServedExport { terms, volume: Arc::clone(volume) }]),
+        counts: Arc::default(),
+        memory: Pool::new(ServerMemory { answer_bytes: 4 << 20, payload_bytes: 4 << 20 })
+            .of_connection(),
+        sent_bytes: Arc::default(),
+    }
+}
+
+/// The clock is the test's: it goes on whenever nobody has anything to do.
+#[tokio::test(start_paused = true)]
+async fn who_stops_within_a_payload_is_left_after_a_time() {
+    for (offset, what) in [(0, "written"), (SIZE as u64, "refused")] {
+        let volume = Memory::new();
+        let before = volume.bytes(0..SIZE);
+        let (mut client, stream) = tokio::io::duplex(1 << 20);
+        let talk = tokio::spawn(serve(served(&volume), None, stream));
+        let go = [&3_u32.to_be_bytes()[..], b"IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0"].concat();
+        client.write_all(&go).await.unwrap();
+        client.write_all(&head(0, WRITE, 1, offset, 1 << 20)).await.unwrap();
+        client.write_all(&[0x5a; 5000]).await.unwrap();
+        let begun = tokio::time::Instant::now();
+        let ended = talk.await.unwrap().unwrap_err();
+        assert_eq!(ended.kind(), io::ErrorKind::TimedOut, "{what}: {ended}");
+        assert!(begun.elapsed() >= Duration::from_secs(300), "{what}");
+        assert!(volume.bytes(0..SIZE) == before);
+        let mut rest = Vec::new();
+        client.read_to_end(&mut rest).await.unwrap();
+    }
+}
