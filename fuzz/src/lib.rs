@@ -12,6 +12,7 @@
 
 mod clients;
 mod filesystems;
+mod journals;
 mod kit;
 mod lists;
 mod names;
@@ -22,6 +23,7 @@ mod segments;
 
 pub use clients::nbd_client;
 pub use filesystems::filesystem;
+pub use journals::journal;
 pub use lists::changed_blocks;
 pub use names::{object_key, volume_name};
 pub use nbd::nbd;
@@ -47,6 +49,6 @@ macro_rules! targets {
 
 /// All targets.
 pub const TARGETS: &[Target] = targets! {
-    changed_blocks filesystem nbd nbd_client object_key volume_name pack pack_directory pack_entry page segment segment_layout filter
+    changed_blocks filesystem journal nbd nbd_client object_key volume_name pack pack_directory pack_entry page segment segment_layout filter
     record repository_params key_info manifest lease forgotten damaged feature moved condemned blockers verdict
 };

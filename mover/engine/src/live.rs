@@ -9,6 +9,7 @@
 //! | `parts` | what a volume is made of: source, target and journal as traits |
 //! | `volume` | reads, writes, zeros, trims |
 //! | `flush` | the one order of syncs |
+//! | `guards` | what is noted when a call is dropped |
 //! | `hydrate` | fetches what is absent, what is asked for first |
 //! | `device` | a target that is a device or a file |
 //!
@@ -34,6 +35,7 @@
 mod bits;
 mod device;
 mod flush;
+mod guards;
 mod hydrate;
 mod journal;
 mod parts;

@@ -28,7 +28,7 @@ const ROOMS: [(&str, usize, &[&str]); 6] = [
             "check roots",
         ],
     ),
-    ("mover/engine/src", 50, &["sizes", "volume", "run", "reading", "ingest", "ops"]),
+    ("mover/engine/src", 50, &["sizes", "volume", "run", "reading", "ingest", "live", "ops"]),
     ("mover/engine/src/volume", 5, &["sample", "io", "device"]),
     (
         "mover/engine/src/ops",

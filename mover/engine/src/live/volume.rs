@@ -5,6 +5,7 @@
 //! fetches it, and then writes all of it in one piece, under the lock.
 
 use super::flush::{Flushes, JournalWriter};
+use super::guards::{Waits, WaitsToTheEnd};
 use super::journal::{JournalTerms, Replayed};
 use super::parts::{CowSource, CowTarget, JournalLog};
 use super::states::ChunkStates;
@@ -389,7 +390,7 @@ impl<S: CowSource, T: CowTarget, J: JournalLog> CowVolume<S, T, J> {
         }
         let under_way = Arc::clone(&self.changes).read_owned().await;
         let change = change(Arc::clone(self));
-        let mut waits = WaitsToTheEnd { left: &self.left, to_the_end: false };
+        let mut waits = WaitsToTheEnd::begin(&self.left);
         let task = self.rt.spawn(async move {
             let done = change.await;
             drop(under_way);
@@ -464,36 +465,6 @@ impl<S, T, J> fmt::Debug for CowVolume<S, T, J> {
             .field("size_bytes", &self.size_bytes)
             .field("states", &self.states)
             .finish_non_exhaustive()
-    }
-}
-
-/// Counted while it lives.
-struct Waits<'a>(&'a AtomicU64);
-
-impl<'a> Waits<'a> {
-    fn begin(count: &'a AtomicU64) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Waits<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Notes that it was dropped before its change had ended.
-struct WaitsToTheEnd<'a> {
-    left: &'a AtomicBool,
-    to_the_end: bool,
-}
-
-impl Drop for WaitsToTheEnd<'_> {
-    fn drop(&mut self) {
-        if !self.to_the_end {
-            self.left.store(true, Ordering::SeqCst);
-        }
     }
 }
 
