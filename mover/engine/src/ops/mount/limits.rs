@@ -1,7 +1,7 @@
 //! What is kept at a time, derived from the one memory budget. Pure.
 
 use crate::reading::limits::LimitLine;
-use crate::reading::view::ViewLimits;
+use crate::reading::view::{ViewLimits, ViewUse};
 use crate::run::MemoryBudget;
 use chunkstore::{Result, format::RepositoryParams};
 use mover_fuse::SessionLimits;
@@ -38,8 +38,8 @@ impl MountLimits {
         let choices = if one { &OPEN_CHOICES[4..] } else { &OPEN_CHOICES };
         let open_max = choices.iter().copied().find(fits).unwrap_or(1);
         let left = total.saturating_sub(open_max as u64 * FILES_BYTES);
-        let views =
-            ViewLimits::plan(MemoryBudget { total_bytes: left }, params, open_max, threads)?;
+        let of = (open_max, ViewUse::Reading);
+        let views = ViewLimits::plan(MemoryBudget { total_bytes: left }, params, of, threads)?;
         Ok(Self { views, open_max })
     }
 

@@ -38,11 +38,14 @@ impl<T> Kept<T> {
     }
 }
 
+/// Volumes with their names as directories.
+type Named = Vec<(String, VolumeName)>;
+
 /// What was listed last. Several who look at a time look once.
 #[derive(Debug)]
 pub(super) struct Catalogue {
     repo: Arc<Repository>,
-    volumes: tokio::sync::Mutex<Option<Kept<Vec<(String, VolumeName)>>>>,
+    volumes: tokio::sync::Mutex<Option<Kept<Named>>>,
     backups: tokio::sync::Mutex<HashMap<VolumeName, Kept<Vec<Listed>>>>,
 }
 
@@ -52,8 +55,8 @@ impl Catalogue {
         Self { repo: Arc::clone(repo), volumes, backups }
     }
 
-    /// Volumes with their names as directories, in the order of these.
-    pub(super) async fn volumes(&self) -> Result<Arc<Vec<(String, VolumeName)>>> {
+    /// In the order of the names as directories.
+    pub(super) async fn volumes(&self) -> Result<Arc<Named>> {
         let mut kept = self.volumes.lock().await;
         if let Some(kept) = kept.as_ref().filter(|kept| kept.is_new()) {
             return Ok(Arc::clone(&kept.list));
