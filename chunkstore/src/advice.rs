@@ -52,6 +52,8 @@ pub enum Advice {
     Upgrade,
     /// Add the feature that backups with attachments need.
     AddAttachments,
+    /// End a live restore, or give it up, and so the hold that it has on its backup.
+    EndHold,
 }
 
 impl Advice {
@@ -101,6 +103,7 @@ impl Advice {
             Self::AddAttachments => {
                 "an upgrade adds it, for good: programs that do not know it can then only read the repository"
             }
+            Self::EndHold => "let that restore end, or give it up",
         }
     }
 }

@@ -183,11 +183,16 @@ pub use check::Check;
 pub use chunk::is_zero;
 pub use error::{Error, ErrorKind, Result};
 pub use format::Manifest;
-pub use ids::{AttachmentName, BackupId, ChunkId, PackId, RepositoryId, VolumeName, random_bytes};
+pub use ids::{
+    AttachmentName, BackupId, ChunkId, LeaseId, PackId, RepositoryId, VolumeName, random_bytes,
+};
 pub use keys::{Credential, Encryption, KdfCost, Keys};
 pub use map::{MapBuilder, MapReader, VolumeMap};
 pub use pack::{PackAllocator, PackBuilder, PackKind};
-pub use protocol::{CollectOptions, Commit, LeaseOptions, Reader, Writer, WriterOptions, collect};
+pub use protocol::{
+    CollectOptions, Commit, Hold, LeaseOptions, Reader, TakenHold, Writer, WriterOptions, collect,
+    hold_on,
+};
 pub use repository::{BackupEntry, InitOptions, Repository};
 pub use seal::{Compression, Opener, Sealer};
 pub use store::{Store, StoreOptions, open_url};

@@ -26,6 +26,7 @@ use crate::advice::Setting;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::manifest::Manifest;
 use crate::ids::VolumeName;
+use crate::protocol::{Hold, hold_on};
 use crate::repository::BackupEntry;
 use chrono::{DateTime, Datelike, Months, TimeDelta, Utc};
 use std::collections::{BTreeMap, BTreeSet};
@@ -139,6 +140,8 @@ pub enum KeepReason {
     Tag(KeepTag),
     /// No rule keeps any backup of its volume, and it is the newest.
     Newest,
+    /// A live restore on this host needs it.
+    Held(String),
 }
 
 /// What a rule counts in.
@@ -266,6 +269,14 @@ pub fn plan_forget_by<'a>(
         decisions.append(&mut decided);
     }
     Ok(decisions)
+}
+
+/// What is held stays, whatever the rules say.
+pub fn keep_held(decisions: &mut [KeepDecision<'_>], holds: &[Hold]) {
+    for decision in decisions {
+        let held = hold_on(holds, &decision.backup.manifest.name());
+        decision.reasons.extend(held.map(|hold| KeepReason::Held(hold.host.clone())));
+    }
 }
 
 /// Of one volume, the newest first.
@@ -436,6 +447,7 @@ impl fmt::Display for KeepReason {
             Self::Within(span) => write!(f, "within {span}"),
             Self::Tag(tag) => write!(f, "tag {tag}"),
             Self::Newest => f.write_str("no rule keeps any, and it is the newest"),
+            Self::Held(host) => write!(f, "a live restore on {host} needs it"),
         }
     }
 }

@@ -37,15 +37,7 @@ impl Reader {
         manifest: &Manifest,
         lease: Option<LeaseOptions>,
     ) -> Result<Self> {
-        let lease = match lease {
-            None => None,
-            Some(options) => {
-                let role = LeaseRole::Reader { name: manifest.name() };
-                let lease = LeaseKeeper::create(repo, options.lease(role)).await;
-                Some(Arc::new(lease.map_err(explain)?))
-            }
-        };
-        let reader = Self { lease, repo: Arc::clone(repo), reads: Some(manifest.name()) };
+        let reader = Self::begin_held(repo, manifest, lease).await?;
         match confirm(repo, &manifest.name()).await {
             Ok(Confirmed::Present) => Ok(reader),
             Ok(Confirmed::Forgotten) => {
@@ -61,6 +53,24 @@ impl Reader {
                 Err(e)
             }
         }
+    }
+
+    /// The same of a backup that has been held since it was confirmed last: it is readable,
+    /// forgotten or not.
+    pub async fn begin_held(
+        repo: &Arc<Repository>,
+        manifest: &Manifest,
+        lease: Option<LeaseOptions>,
+    ) -> Result<Self> {
+        let lease = match lease {
+            None => None,
+            Some(options) => {
+                let role = LeaseRole::Reader { name: manifest.name() };
+                let lease = LeaseKeeper::create(repo, options.lease(role)).await;
+                Some(Arc::new(lease.map_err(explain)?))
+            }
+        };
+        Ok(Self { lease, repo: Arc::clone(repo), reads: Some(manifest.name()) })
     }
 
     /// For somebody who reads all backups: a lease that names one of them keeps everything from

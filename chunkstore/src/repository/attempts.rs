@@ -8,6 +8,7 @@
 use super::Repository;
 use crate::error::{ErrorKind, Result};
 use crate::format::names::{AttemptName, manifests_of, parse_manifest_key};
+use crate::protocol::Hold;
 use std::collections::{HashMap, HashSet};
 
 /// Looks for attempts that were committed while others were forgotten.
@@ -33,7 +34,15 @@ pub(crate) fn keep_highest<T>(all: &mut Vec<T>, name: impl Fn(&T) -> AttemptName
 impl Repository {
     /// Makes a backup count as absent, for good: all of its attempts that are committed, the lowest
     /// first. `name` is one of them. One that a repair commits meanwhile is forgotten too.
-    pub async fn forget_backup(&self, name: &AttemptName, tool: &str) -> Result<()> {
+    ///
+    /// Refused if it is held; `holds` are those that [`holds`](Self::holds) has just given.
+    pub async fn forget_backup(
+        &self,
+        name: &AttemptName,
+        holds: &[Hold],
+        tool: &str,
+    ) -> Result<()> {
+        self.refuse_held(holds, name)?;
         let mut done: HashSet<AttemptName> = HashSet::new();
         let mut next =
             if name.attempt == 0 { vec![name.clone()] } else { self.attempts_at(name).await? };

@@ -46,6 +46,9 @@ pub(super) fn words(advice: Advice) -> &'static str {
         Advice::AddAttachments => {
             "`mover upgrade --add attachments` adds it, for good: programs that do not know it can then only read the repository"
         }
+        Advice::EndHold => {
+            "let that restore end; if it never will, `mover restore --abandon BACKUP` gives it up"
+        }
         Advice::RenameVolume => "choose another one with --volume",
     }
 }

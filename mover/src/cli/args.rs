@@ -23,6 +23,8 @@ mod keyring;
 pub(crate) use keyring::{KeyAddArgs, KeyArgs, KeyCommand, KeyRemoveArgs};
 mod quota;
 pub(crate) use quota::{PlanArgs, PriceArgs, QuotaArgs};
+mod live;
+pub(crate) use live::LiveArgs;
 mod reading;
 pub(crate) use reading::{
     BackupArg, DiffArgs, ListArgs, ReadingArgs, RestoreArgs, ShowArgs, StatsArgs, VerifyArgs,

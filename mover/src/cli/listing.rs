@@ -1,7 +1,7 @@
 //! The table of `list`: short ids, a mark on degraded backups, and a line of totals below it.
 
 use super::table::{human_time, table_within};
-use chunkstore::Manifest;
+use chunkstore::{Hold, Manifest, hold_on};
 use mover_engine::sizes::{counted, show_bytes, show_duration};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -38,9 +38,15 @@ pub(crate) fn run_time(m: &Manifest) -> Duration {
 
 /// The table; `backups` are in the order to show. Lines are cut to `columns`, where a person sees
 /// them on a terminal.
-pub(crate) fn backup_table(backups: &[&Manifest], color: bool, columns: Option<usize>) -> String {
+pub(crate) fn backup_table(
+    backups: &[&Manifest],
+    holds: &[Hold],
+    color: bool,
+    columns: Option<usize>,
+) -> String {
     let ids = short_ids(backups);
-    let rows: Vec<Vec<String>> = backups.iter().zip(&ids).map(|(m, id)| row(m, id)).collect();
+    let rows: Vec<Vec<String>> =
+        backups.iter().zip(&ids).map(|(m, id)| row(m, id, hold_on(holds, &m.name()))).collect();
     let head = [
         "BACKUP", "VOLUME", "FINISHED", "TOOK", "SIZE", "READ", "STORED", "LIST", "STATE",
         "SNAPSHOT", "LABELS",
@@ -55,7 +61,9 @@ pub(crate) fn backup_table(backups: &[&Manifest], color: bool, columns: Option<u
     table_within(&head, rows, &[3, 4, 5, 6], color, columns) + &totals(backups)
 }
 
-fn row(m: &Manifest, id: &str) -> Vec<String> {
+fn row(m: &Manifest, id: &str, hold: Option<&Hold>) -> Vec<String> {
+    let states = [(!m.degraded.is_empty(), "degraded"), (hold.is_some(), "held")];
+    let states: Vec<_> = states.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
     let labels: Vec<_> = m.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
     vec![
         id.to_owned(),
@@ -66,7 +74,7 @@ fn row(m: &Manifest, id: &str) -> Vec<String> {
         show_bytes(m.stats.read_bytes),
         show_bytes(m.stats.stored_bytes),
         m.source.kind.as_str().to_owned(),
-        if m.degraded.is_empty() { "" } else { "degraded" }.to_owned(),
+        states.join(","),
         m.snapshot.id.clone().unwrap_or_default(),
         labels.join(","),
     ]

@@ -6,6 +6,7 @@ use chunkstore::store::{RequestCounts, Retention};
 use mover_engine::ops::backup::{BackupOutcome, BackupSummary};
 use mover_engine::ops::copy::{CopyOutcome, CopySummary};
 use mover_engine::ops::files::{FilesFigures, FilesSummary};
+use mover_engine::ops::live_restore::LiveSummary;
 use mover_engine::ops::mount::{MountEnd, MountSummary};
 use mover_engine::ops::restore::RestoreSummary;
 use mover_engine::ops::serve::ServeSummary;
@@ -124,6 +125,40 @@ pub(crate) fn serve_text(s: &ServeSummary) -> String {
         page.line("failed", &format!("{} requests", s.served_errors));
     }
     page.line("time", &show_duration(elapsed));
+    page.line("requests", &requests(&s.requests));
+    page.0
+}
+
+/// The end of a live restore.
+pub(crate) fn live_text(s: &LiveSummary) -> String {
+    let mut page = Page::default();
+    let how = if s.complete { "restored" } else { "not whole" };
+    page.line(how, &format!("backup {} of volume {} to {}", s.backup_id, s.volume, s.target));
+    page.line("size", &show_bytes(s.volume_bytes));
+    page.line(
+        "there",
+        &format!("{}, {} of it brought now", show_bytes(s.done_bytes), show_bytes(s.landed_bytes)),
+    );
+    if let Some(damaged) = &s.damaged {
+        let count = damaged.ranges.len();
+        page.line("damaged", &format!("{} in {count} ranges", show_bytes(damaged.bytes)));
+        for range in &damaged.ranges {
+            page.line("", &format!("offset {} +{}", range.offset, range.len));
+        }
+    }
+    if s.clients > 0 {
+        page.line("clients", &s.clients.to_string());
+        page.line("sent", &format!("{} in {} reads", show_bytes(s.served_bytes), s.served_reads));
+        let (changes, flushes) = (s.served_changes, s.served_flushes);
+        let bytes = show_bytes(s.served_written_bytes);
+        page.line("written", &format!("{bytes} in {changes} changes, {flushes} flushes"));
+    }
+    if s.served_errors > 0 {
+        page.line("failed", &format!("{} requests", s.served_errors));
+    }
+    page.line("fetched", &format!("{} in {} reads", show_bytes(s.fetched_bytes), s.reads));
+    page.line("journal", &s.journal);
+    page.line("time", &show_duration(seconds(s.elapsed_seconds)));
     page.line("requests", &requests(&s.requests));
     page.0
 }

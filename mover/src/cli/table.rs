@@ -5,7 +5,7 @@ use super::listing::run_time;
 use super::output::one_line;
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use chunkstore::{
-    Encryption, Manifest,
+    Encryption, Hold, Manifest,
     format::{Attachment, BackupStats, CopiedFrom, KeyInfo, SnapshotInfo, SourceInfo},
     store::time_span,
 };
@@ -41,6 +41,16 @@ pub(crate) struct BackupView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     copied_from: Option<&'a CopiedFrom>,
     attachments: Vec<AttachmentView<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<HoldView<'a>>,
+}
+
+/// The live restore that needs it.
+#[derive(Debug, Serialize)]
+struct HoldView<'a> {
+    hold: String,
+    host: &'a str,
+    since: String,
 }
 
 /// One of its attachments.
@@ -83,12 +93,23 @@ impl<'a> BackupView<'a> {
             degraded: &m.degraded,
             copied_from: m.copied_from.as_ref(),
             attachments: m.attachments.iter().map(AttachmentView::of).collect(),
+            held: None,
         }
     }
 
     /// In a list, where less of its id tells it from the others.
     pub(crate) fn with_short_id(self, short_id: String) -> Self {
         Self { short_id: Some(short_id), ..self }
+    }
+
+    /// With the live restore that needs it.
+    pub(crate) fn held(self, hold: Option<&'a Hold>) -> Self {
+        let held = hold.map(|Hold { id, host, since, .. }| HoldView {
+            hold: id.to_string(),
+            host,
+            since: machine_time(since),
+        });
+        Self { held, ..self }
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Watch {
     _view: Option<ProgressView>,
-    _stall: Held,
+    _stall: Option<Held>,
 }
 
 impl Watch {
@@ -25,7 +25,18 @@ impl Watch {
         store: &Store,
     ) -> Self {
         let view = ProgressView::start(&ctx.output, progress);
-        Self { _view: Some(view), _stall: watch(ctx, progress, reads, store) }
+        Self { _view: Some(view), _stall: Some(watch(ctx, progress, reads, store)) }
+    }
+
+    /// Of one that may wait as long as it has to.
+    pub(crate) fn served(
+        ctx: &Context,
+        progress: &Arc<Progress>,
+        reads: Reads,
+        store: &Store,
+    ) -> Self {
+        ctx.telemetry.watch(progress, reads, store);
+        Self { _view: Some(ProgressView::start(&ctx.output, progress)), _stall: None }
     }
 
     /// Of one that is only seen by its requests.
@@ -35,7 +46,7 @@ impl Watch {
 
     /// The same of one that counts its progress as well, and shows none.
     pub(crate) fn unseen(ctx: &Context, progress: &Arc<Progress>, store: &Store) -> Self {
-        Self { _view: None, _stall: watch(ctx, progress, Reads::Store, store) }
+        Self { _view: None, _stall: Some(watch(ctx, progress, Reads::Store, store)) }
     }
 }
 

@@ -140,7 +140,7 @@ impl World {
         let repo = self.vault.open(Arc::clone(objects)).unwrap();
         self.vault.block_on(async {
             let name = repo.find_to_forget(spec).await.unwrap();
-            repo.forget_backup(&name, "test").await.unwrap();
+            repo.forget_backup(&name, &[], "test").await.unwrap();
         });
     }
 

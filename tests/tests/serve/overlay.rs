@@ -96,6 +96,7 @@ fn a_model_agrees_and_a_kill_loses_nothing_that_was_flushed() {
 fn a_temporary_overlay_leaves_nothing_and_each_export_has_its_own() {
     let Some(stage) = Stage::new("serve-overlay-temp", &["qemu-io"]) else { return };
     let scratch = stage.path("scratch");
+    fs::create_dir(&scratch).unwrap();
     let line = ["db@b1", "db@b2", "--overlay", "temp", "--scratch", text(&scratch)];
     let server = stage.serve(&line);
     let write = ["write -P 0x5a 0 1M", "flush", "read -P 0x5a 0 1M"];
@@ -117,7 +118,7 @@ fn an_overlay_is_taken_for_its_own_backup_by_one_server_only() {
         let line = ["serve", backup, "--overlay", text(file), "--run", "true"];
         let output = stage.mover.run(line).expect_code(code);
         assert!(output.stderr.contains(words), "{}", output.stderr);
-        assert!(code == 0 || output.stderr.contains("hint: "), "{}", output.stderr);
+        assert!(code == 0 || output.stderr.contains("; "), "{}", output.stderr);
     };
     let server = stage.serve(&["db@b1", "--overlay", text(&overlay)]);
     qemu_io(&server.uri(""), &["write -P 0x5a 0 1M", "flush"]).unwrap();
@@ -215,8 +216,11 @@ fn what_is_written_is_no_hole_and_has_changed() {
     };
     let (base, delta) = ("base:allocation", "mover:changed-since=b1");
     let (mut allocated, mut changed) = (states(base), states(delta));
-    let (hole, data) = (20, 64);
-    assert_eq!((allocated[hole], allocated[data], changed[hole], changed[data]), (3, 0, 0, 0));
+    let chunk_that = |is: u64| {
+        let both = allocated.iter().zip(&changed);
+        both.into_iter().position(|both| both == (&is, &0)).expect("the backups have such a chunk")
+    };
+    let (hole, data) = (chunk_that(3), chunk_that(0));
     let at = |chunk: usize| chunk as u64 * CHUNK;
     let (write, discard) =
         (format!("write -P 9 {} 5", at(hole)), format!("discard {} 64k", at(data)));

@@ -22,7 +22,8 @@ use crate::format::names::{
     LEASES_PREFIX, blockers_key, condemned_key, lease_key, parse_lease_key, parse_manifest_key,
 };
 use crate::ids::{GenerationId, LeaseId};
-use crate::limits::{GC_BYTES_MAX, LEASE_BYTES_MAX};
+use crate::limits::GC_BYTES_MAX;
+use crate::protocol::hold::HOLD_SECONDS;
 use crate::protocol::lease::{LeaseKeeper, Removal};
 use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::store::Created;
@@ -52,7 +53,7 @@ pub(super) async fn record_blockers(
     let ids: Vec<LeaseId> = ids.filter(|id| Some(*id) != but).collect();
     let leases: Vec<Option<Blocker>> = stream::iter(ids)
         .map(|id| async move {
-            let lease = read_lease(repo, &id).await?;
+            let lease = repo.read_lease(&id).await?;
             Ok::<_, Error>(
                 lease.map(|lease| Blocker { lease_id: id, fence_key: fence_key(&lease) }),
             )
@@ -76,18 +77,6 @@ async fn read(repo: &Repository, generation: &GenerationId) -> Result<Option<Blo
     repo.store().open_opt(&key, bytes_max, open).await
 }
 
-/// `None`: it has ended. One that cannot be read is an error: it may stand for anybody.
-async fn read_lease(repo: &Repository, id: &LeaseId) -> Result<Option<Lease>> {
-    let key = lease_key(id);
-    let bytes_max = u64::from(LEASE_BYTES_MAX) + RECORD_OVERHEAD;
-    let open = |bytes: &Bytes| Lease::decode(repo.keys(), repo.id(), &key, bytes);
-    repo.store().open_opt(&key, bytes_max, open).await.map_err(|e| {
-        e.within("find out who is at work").hint(format!(
-            "it is not known whose lease {key} is: delete that object once no backup, restore or collection is running"
-        ))
-    })
-}
-
 /// What the holder of a lease may still create; readers create nothing.
 fn fence_key(lease: &Lease) -> Option<String> {
     match &lease.role {
@@ -108,7 +97,7 @@ pub(super) async fn still_at_work(
     for blocker in &blockers.leases {
         let key = lease_key(&blocker.lease_id);
         let Some(meta) = repo.store().head(&key).await? else { continue };
-        let Some(lease) = read_lease(repo, &blocker.lease_id).await? else { continue };
+        let Some(lease) = repo.read_lease(&blocker.lease_id).await? else { continue };
         let age = clock.now().await?.signed_duration_since(meta.last_modified);
         if has_run_out(&lease, age) {
             fence_and_remove(repo, &lease, age, options).await?;
@@ -137,7 +126,7 @@ pub(super) async fn fence_expired_leases(
         if age <= YOUNG {
             continue;
         }
-        let Some(lease) = read_lease(repo, id).await? else { continue };
+        let Some(lease) = repo.read_lease(id).await? else { continue };
         if has_run_out(&lease, age) {
             fence_and_remove(repo, &lease, age, options).await?;
         }
@@ -165,6 +154,9 @@ async fn fence_and_remove(
 fn describe(lease: &Lease) -> String {
     let what = match &lease.role {
         LeaseRole::Writer { name, .. } => format!("the backup {name}"),
+        LeaseRole::Reader { name } if lease.lease_seconds == HOLD_SECONDS => {
+            format!("a live restore of {name} that is not finished")
+        }
         LeaseRole::Reader { name } => format!("a reader of {name}"),
         LeaseRole::Collector { generation } => format!("the collection {generation}"),
     };

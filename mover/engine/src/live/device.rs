@@ -3,6 +3,7 @@
 use super::parts::CowTarget;
 use crate::volume::device::Target;
 use bytes::Bytes;
+use chunkstore::ErrorKind;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -62,7 +63,13 @@ impl CowTarget for DeviceTarget {
                 true => target.deallocate_or_zero(range),
                 false => target.zero_in_place(range),
             };
-            zeroed.map(|_| ()).map_err(|e| io::Error::other(e.to_string()))
+            zeroed.map(|_| ()).map_err(|e| {
+                let kind = match e.kind() {
+                    ErrorKind::NoSpace => io::ErrorKind::StorageFull,
+                    _ => io::ErrorKind::Other,
+                };
+                io::Error::new(kind, e.to_string())
+            })
         })
         .await
     }

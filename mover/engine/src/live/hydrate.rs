@@ -41,6 +41,8 @@ pub struct Hydration {
     pub landed_bytes: u64,
     /// Bytes that are damaged in the source and that nobody has written since, in order.
     pub damaged: Vec<Range<u64>>,
+    /// What was wrong with the first of them that was found.
+    pub first_damage: Option<String>,
 }
 
 /// How one run went.
@@ -48,6 +50,7 @@ pub struct Hydration {
 struct Landed {
     bytes: u64,
     damaged: Vec<u64>,
+    first_damage: Option<String>,
     away: bool,
     run: Range<u64>,
 }
@@ -78,7 +81,7 @@ pub async fn hydrate<S: CowSource, T: CowTarget, J: JournalLog>(
         claimed: ChunkBits::none(chunks),
         again: Vec::new(),
     };
-    let mut damaged = Vec::new();
+    let (mut damaged, mut first_damage) = (Vec::new(), None);
     let (mut total, mut unflushed) = (0, 0);
     let mut tasks: JoinSet<io::Result<Landed>> = JoinSet::new();
     loop {
@@ -102,13 +105,16 @@ pub async fn hydrate<S: CowSource, T: CowTarget, J: JournalLog>(
         unflushed += run.bytes;
         landed(run.bytes);
         damaged.extend(run.damaged);
+        first_damage = first_damage.or(run.first_damage);
         if unflushed >= options.flush_bytes {
             unflushed = 0;
             volume.flush().await?;
         }
     }
     volume.flush().await?;
-    Ok(Hydration { landed_bytes: total, damaged: still_absent(volume, damaged) })
+    let damaged = still_absent(volume, damaged);
+    let first_damage = first_damage.filter(|_| !damaged.is_empty());
+    Ok(Hydration { landed_bytes: total, damaged, first_damage })
 }
 
 impl Order {
@@ -176,7 +182,7 @@ async fn fetch<S: CowSource, T: CowTarget, J: JournalLog>(
             for chunk in run {
                 match fetch_and_land(volume, chunk..chunk + 1).await? {
                     Ok(bytes) => landed.bytes += bytes,
-                    Err(SourceFailure::Damaged(_)) => landed.damaged.push(chunk),
+                    Err(SourceFailure::Damaged(what)) => damage(volume, chunk, what, &mut landed),
                     Err(SourceFailure::Away(_)) => {
                         (landed.away, landed.run) = (true, chunk..landed.run.end);
                         break;
@@ -184,12 +190,21 @@ async fn fetch<S: CowSource, T: CowTarget, J: JournalLog>(
                 }
             }
         }
-        Err(SourceFailure::Damaged(what)) => {
-            tracing::error!("bytes {:?} are damaged: {what}", volume.bytes_of(&run));
-            landed.damaged.push(run.start);
-        }
+        Err(SourceFailure::Damaged(what)) => damage(volume, run.start, what, &mut landed),
     }
     Ok(landed)
+}
+
+fn damage<S: CowSource, T: CowTarget, J: JournalLog>(
+    volume: &CowVolume<S, T, J>,
+    chunk: u64,
+    what: String,
+    landed: &mut Landed,
+) {
+    let Range { start, end } = volume.bytes_of(&(chunk..chunk + 1));
+    tracing::error!("bytes {start} to {end} are damaged: {what}");
+    landed.damaged.push(chunk);
+    landed.first_damage.get_or_insert(what);
 }
 
 async fn fetch_and_land<S: CowSource, T: CowTarget, J: JournalLog>(

@@ -143,6 +143,20 @@ impl<S: CowSource, T: CowTarget, J: JournalLog> CowVolume<S, T, J> {
         runs.map(|(run, done)| (self.cut(&self.bytes_of(&run), &range), done)).collect()
     }
 
+    /// Whether a change of a range has to read the source: it covers a part of an absent chunk.
+    pub fn needs_source(&self, range: &Range<u64>) -> bool {
+        if range.is_empty() || range.end > self.size_bytes {
+            return false;
+        }
+        let chunks = self.chunks_of(range);
+        let states = locked(&self.states);
+        let part = |chunk: u64| {
+            let whole = self.bytes_of(&(chunk..chunk + 1));
+            (whole.start < range.start || whole.end > range.end) && !states.done().contains(chunk)
+        };
+        part(chunks.start) || part(chunks.end - 1)
+    }
+
     /// Reads of guests, and writes, that wait for the source just now.
     pub fn waiting(&self) -> u64 {
         self.waiting.load(Ordering::Relaxed)

@@ -18,6 +18,16 @@ impl Reading {
         Self::of(run, Reader::begin(repo, manifest, lease))
     }
 
+    /// A claim on a backup that has been held all the time.
+    pub(crate) fn begin_held(
+        run: RunContext<'_>,
+        repo: &Arc<Repository>,
+        manifest: &Manifest,
+        lease: Option<LeaseOptions>,
+    ) -> Result<Self> {
+        Self::of(run, Reader::begin_held(repo, manifest, lease))
+    }
+
     /// A claim on all backups.
     pub(crate) fn begin_for_all(
         run: RunContext<'_>,

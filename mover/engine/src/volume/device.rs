@@ -17,6 +17,7 @@ mod open;
 mod reach;
 mod signatures;
 mod source;
+mod stable;
 mod state;
 mod target;
 mod volume;

@@ -1,6 +1,7 @@
 //! What can be typed after the commands that read backups: `restore`, `verify`, `list`, `show`,
 //! `diff`.
 
+use super::LiveArgs;
 use clap::ArgAction;
 use clap::builder::FalseyValueParser;
 use std::path::PathBuf;
@@ -34,14 +35,15 @@ Examples:
   mover restore db@2026-11-22 disk.img
   mover restore db --before 2026-11-22T14:05 disk.img
   mover restore db@latest 'nbd+unix:///?socket=/run/target.sock'
-  mover restore db@latest - --range 0..1MiB | file -")]
+  mover restore db@latest - --range 0..1MiB | file -
+  mover restore db@latest /dev/vg0/db --live --journal db.journal --socket /run/db.sock")]
 pub(crate) struct RestoreArgs {
     #[command(flatten)]
     pub(crate) backup: BackupArg,
     /// Block device, image file or NBD export (nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH)
     /// to write to, `-` for stdout
-    #[arg(value_name = "TARGET")]
-    pub(crate) target: PathBuf,
+    #[arg(value_name = "TARGET", required_unless_present = "abandon")]
+    pub(crate) target: Option<PathBuf>,
     /// Overwrite a target that holds a filesystem or a partition table
     #[arg(long, env = "MOVER_FORCE", value_parser = FalseyValueParser::new())]
     pub(crate) force: bool,
@@ -57,6 +59,8 @@ pub(crate) struct RestoreArgs {
     pub(crate) range: Option<String>,
     #[command(flatten)]
     pub(crate) reading: ReadingArgs,
+    #[command(flatten)]
+    pub(crate) live: LiveArgs,
 }
 
 /// Flags of commands that read a backup.

@@ -11,7 +11,8 @@ use super::super::watch::Watch;
 use super::restore::lease;
 use chunkstore::repository::TimePrefix;
 use chunkstore::{
-    Advice, AttachmentName, Error, ErrorKind, Manifest, Repository, Result, VolumeName,
+    Advice, AttachmentName, Error, ErrorKind, Hold, Manifest, Repository, Result, VolumeName,
+    hold_on,
 };
 use mover_engine::ops::attachment::{AttachmentOptions, AttachmentTarget, write_attachment};
 use mover_engine::run::Progress;
@@ -33,10 +34,13 @@ pub(crate) fn list(ctx: &Context, args: &ListArgs) -> Result<()> {
         newest(&mut backups, most);
     }
     warn_of_unknown(ctx, &repository, volume.as_ref(), entries.len() + problems.len());
+    let holds = holds(ctx, &repository);
     let output = &ctx.settings.output;
     if output.json {
         for (manifest, short_id) in backups.iter().zip(short_ids(&backups)) {
-            ctx.output.result_json(&BackupView::of(manifest).with_short_id(short_id))?;
+            let held = hold_on(&holds, &manifest.name());
+            let view = BackupView::of(manifest).with_short_id(short_id).held(held);
+            ctx.output.result_json(&view)?;
         }
         ctx.output.records(backups.len(), found);
     } else if backups.is_empty() && problems.is_empty() {
@@ -45,9 +49,17 @@ pub(crate) fn list(ctx: &Context, args: &ListArgs) -> Result<()> {
         }
     } else {
         let columns = output.stdout_columns;
-        ctx.output.result(&backup_table(&backups, output.color_stdout, columns))?;
+        ctx.output.result(&backup_table(&backups, &holds, output.color_stdout, columns))?;
     }
     unreadable(ctx, problems)
+}
+
+/// The holds of unfinished live restores. The list is shown without them, too.
+fn holds(ctx: &Context, repository: &Repository) -> Vec<Hold> {
+    ctx.block_on(repository.holds()).unwrap_or_else(|e| {
+        ctx.output.warn(&format!("which backups are held by live restores is not known: {e}"));
+        Vec::new()
+    })
 }
 
 /// The newest so many of each volume, out of all in their order.

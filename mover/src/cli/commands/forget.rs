@@ -13,10 +13,11 @@ use super::super::table::{human_time, machine_time, table};
 use super::browse::{unreadable, warn_of_unknown};
 use chunkstore::format::names::AttemptName;
 use chunkstore::retention::{
-    CalendarSpan, KeepDecision, KeepPolicy, KeepTag, VolumeRule, plan_forget, plan_forget_by,
+    CalendarSpan, KeepDecision, KeepPolicy, KeepTag, VolumeRule, keep_held, plan_forget,
+    plan_forget_by,
 };
 use chunkstore::store::directory_of;
-use chunkstore::{BackupEntry, Error, ErrorKind, Manifest, Repository, Result, VolumeName};
+use chunkstore::{BackupEntry, Error, ErrorKind, Hold, Manifest, Repository, Result, VolumeName};
 use futures::{StreamExt, TryStreamExt, stream};
 use mover_engine::sizes::counted;
 use serde::Serialize;
@@ -92,6 +93,7 @@ fn one(ctx: &Context, backup: &str, args: &ForgetArgs) -> Result<()> {
     let dry_run = args.dry_run;
     let repository = repository::open(ctx)?;
     let name = ctx.block_on(repository.find_to_forget(backup))?;
+    let holds = ctx.block_on(repository.holds())?;
     let AttemptName { volume, backup_id, attempt } = &name;
     // what is forgotten does not come back: a prefix that fits another volume's backup is no reason
     if !wanted.is_empty() && !wanted.contains(volume) {
@@ -112,8 +114,10 @@ fn one(ctx: &Context, backup: &str, args: &ForgetArgs) -> Result<()> {
         );
         return ctx.output.summary(&text, &view);
     }
-    if !dry_run {
-        ctx.block_on(repository.forget_backup(&name, &tool()))?;
+    if dry_run {
+        repository.refuse_held(&holds, &name)?;
+    } else {
+        ctx.block_on(repository.forget_backup(&name, &holds, &tool()))?;
     }
     let did = if dry_run { "would forget" } else { "forgot" };
     ctx.output.summary(&format!("{did} backup {backup_id} of volume {volume}\n"), &view)
@@ -167,12 +171,14 @@ fn by_policy(
     let (mut backups, problems) = ctx.block_on(repository.list_backups(listed(&volumes)))?;
     warn_of_unknown(ctx, &repository, listed(&volumes), backups.len() + problems.len());
     backups.retain(|b| volumes.is_empty() || volumes.contains(&b.manifest.volume));
-    let decisions = plan(&backups)?;
+    let mut decisions = plan(&backups)?;
+    let holds = ctx.block_on(repository.holds())?;
+    keep_held(&mut decisions, &holds);
     show(ctx, &decisions)?;
     let going: Vec<&Manifest> =
         decisions.iter().filter(|d| !d.keep()).map(|d| &d.backup.manifest).collect();
     if !args.dry_run {
-        ctx.block_on(forget_all(&repository, &going))?;
+        ctx.block_on(forget_all(&repository, &going, &holds))?;
     }
     let (kept, forgotten) = (decisions.len() - going.len(), going.len());
     let did = if args.dry_run { "would forget" } else { "forgot" };
@@ -183,13 +189,13 @@ fn by_policy(
     unreadable(ctx, problems)
 }
 
-async fn forget_all(repository: &Repository, going: &[&Manifest]) -> Result<()> {
+async fn forget_all(repository: &Repository, going: &[&Manifest], holds: &[Hold]) -> Result<()> {
     let tool = tool();
     stream::iter(going)
         .map(|manifest| {
             let (name, tool) = (manifest.name(), &tool);
             async move {
-                match repository.forget_backup(&name, tool).await {
+                match repository.forget_backup(&name, holds, tool).await {
                     // somebody else forgot it since it was listed, and a collection removed it
                     Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
                     done => done,

@@ -1,5 +1,7 @@
 //! `restore` and `verify`.
 
+mod live;
+
 use super::super::args::{ReadingArgs, RestoreArgs, VerifyArgs};
 use super::super::context::{Context, host, tool};
 use super::super::metrics::Reads;
@@ -13,6 +15,7 @@ use mover_engine::ops::restore::{
     LEASE_SECONDS, RestoreOptions, RestoreSummary, RestoreTarget, restore_found,
 };
 use mover_engine::ops::verify::{VerifyOptions, verify as run_verify};
+use mover_engine::reading::SkippedDamage;
 use mover_engine::run::Progress;
 use mover_engine::sizes::parse_range;
 use mover_engine::volume::device::leads_into;
@@ -22,7 +25,16 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 pub(crate) fn restore(ctx: &Context, args: RestoreArgs) -> Result<()> {
-    let target = if args.target.as_os_str() == "-" {
+    if args.live.live || args.live.abandon {
+        return live::restore(ctx, args);
+    }
+    live::refuse_its_flags(&args.live)?;
+    let Some(target) = args.target else {
+        let what = "no target is named";
+        return Err(Error::new(ErrorKind::Usage, "restore a backup", what)
+            .hint("mover restore BACKUP TARGET"));
+    };
+    let target = if target.as_os_str() == "-" {
         if args.verify {
             return Err(Error::new(ErrorKind::Usage, "use --verify", "stdout cannot be read back"));
         }
@@ -33,7 +45,8 @@ pub(crate) fn restore(ctx: &Context, args: RestoreArgs) -> Result<()> {
         ctx.output.reserve_stdout();
         RestoreTarget::Stdout
     } else {
-        RestoreTarget::Path(args.target)
+        live::refuse_unfinished(&target, args.force)?;
+        RestoreTarget::Path(target)
     };
     let range = args.range.filter(|r| !r.is_empty());
     let resources = &ctx.settings.resources;
@@ -73,14 +86,18 @@ pub(crate) fn restore(ctx: &Context, args: RestoreArgs) -> Result<()> {
 fn not_all(summary: &RestoreSummary) -> Result<()> {
     let Some(damaged) = &summary.damaged else { return Ok(()) };
     let context = format!("restore backup {} to {}", summary.backup_id, summary.target);
+    Err(left_out(context, damaged, "zero there"))
+}
+
+fn left_out(context: String, damaged: &SkippedDamage, is: &str) -> Error {
     let detail = format!(
-        "{} bytes in {} ranges are damaged or missing, and zero there; the first: {}",
+        "{} bytes in {} ranges are damaged or missing, and {is}; the first: {}",
         damaged.bytes,
         damaged.ranges.len(),
         damaged.first
     );
-    Err(Error::new(ErrorKind::Corrupt, context, detail)
-        .hint("the summary lists the ranges; all else is as it was backed up"))
+    Error::new(ErrorKind::Corrupt, context, detail)
+        .hint("the summary lists the ranges; all else is as it was backed up")
 }
 
 /// Refuses targets that would destroy what the restore itself, or the next one, depends on: the

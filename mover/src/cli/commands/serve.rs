@@ -1,4 +1,5 @@
-//! `serve`: which backups, at which sockets, for how long.
+//! `serve`: which backups, at which sockets, for how long. A live restore serves at the same kinds
+//! of sockets.
 //!
 //! | file | |
 //! |---|---|
@@ -7,7 +8,7 @@
 //! | `beside` | the command that runs meanwhile, the file with our number, the service manager |
 
 pub(super) mod beside;
-mod doors;
+pub(super) mod doors;
 mod tls;
 
 use super::super::args::ServeArgs;

@@ -19,19 +19,19 @@ mod header;
 mod target;
 
 use crate::live::{ChunkBits, CowTarget, CowVolume, Replayed};
+use crate::ops::below::{BelowIdentity, ViewSource};
 use crate::reading::view::BackupView;
 use bytes::Bytes;
 use chunkstore::{Manifest, RepositoryId, Result, random_bytes};
 use file::OverlayTerms;
-use header::OverlayIdentity;
 use mover_nbd::server::Holes;
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use target::{OverlayJournal, OverlayTarget, ViewSource};
+use target::{OverlayJournal, OverlayTarget};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Stretches of one answer about blocks.
 pub(super) const STRETCHES_MAX: usize = 4096;
@@ -77,7 +77,7 @@ impl Overlay {
         merge_bytes: u64,
     ) -> Result<Arc<Self>> {
         let (size_bytes, chunk_bytes) = (view.size_bytes(), view.chunk_bytes());
-        let identity = OverlayIdentity::of(repository, manifest, chunk_bytes);
+        let identity = BelowIdentity::of(repository, manifest, chunk_bytes);
         let terms = OverlayTerms { identity, size_bytes, chunk_bytes };
         let (target, journal) = match place {
             OverlayPlace::File(path) => {
@@ -106,17 +106,26 @@ impl Overlay {
         self.cow.figures().done.saturating_mul(self.cow.chunk_bytes()).min(self.cow.size_bytes())
     }
 
+    /// Memory for a change that has to read the backup; others need none.
+    async fn memory(&self, range: &Range<u64>) -> io::Result<Option<SemaphorePermit<'_>>> {
+        if !self.cow.needs_source(range) {
+            return Ok(None);
+        }
+        self.merges.acquire().await.map(Some).map_err(io::Error::other)
+    }
+
     pub(super) async fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<Vec<Range<usize>>> {
         Box::pin(self.cow.read(offset, buf)).await
     }
 
     pub(super) async fn write(&self, offset: u64, data: Bytes) -> io::Result<()> {
-        let _memory = self.merges.acquire().await.map_err(io::Error::other)?;
+        let end = offset.saturating_add(data.len() as u64);
+        let _memory = self.memory(&(offset..end)).await?;
         Box::pin(self.cow.write(offset, data)).await
     }
 
     pub(super) async fn zero(&self, range: Range<u64>, holes: Holes) -> io::Result<()> {
-        let _memory = self.merges.acquire().await.map_err(io::Error::other)?;
+        let _memory = self.memory(&range).await?;
         Box::pin(self.cow.zero(range, holes == Holes::Allowed)).await
     }
 

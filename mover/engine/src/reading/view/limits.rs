@@ -21,6 +21,8 @@ const REPLY_BYTES_MIN: u64 = 4 << 20;
 /// Payloads of writes, and chunks that are read to write a part of them.
 const PAYLOAD_BYTES: u64 = 32 << 20;
 const MERGE_BYTES: u64 = 16 << 20;
+/// Runs of chunks that are fetched, on their way to a target.
+const LANDING_BYTES: u64 = 16 << 20;
 /// Read ahead of one client.
 const WINDOW_BYTES_MAX: u64 = 64 << 20;
 
@@ -31,6 +33,8 @@ pub enum ViewUse {
     Reading,
     /// They lie below volumes that are written.
     Overlaid,
+    /// The same, and they are fetched meanwhile.
+    Live,
 }
 
 /// All bounds.
@@ -57,6 +61,7 @@ pub struct ViewLimits {
     reply_bytes: u64,
     payload_bytes: u64,
     merge_bytes: u64,
+    landing_bytes: u64,
 }
 
 impl ViewLimits {
@@ -75,12 +80,12 @@ impl ViewLimits {
         // half of the flights may be ahead of a reader, and one of them has to fit
         let flights_min = 2 * one_flight;
         let cache_min = 2 * entry_bytes;
-        let (payload_bytes, merge_bytes) = match use_of {
-            ViewUse::Reading => (0, 0),
-            // two of the longest chunks at least
-            ViewUse::Overlaid => {
-                (PAYLOAD_BYTES, MERGE_BYTES.max(2 * u64::from(params.chunk.bytes())))
-            }
+        // two of the longest chunks at least
+        let at_least = |bytes: u64| bytes.max(2 * u64::from(params.chunk.bytes()));
+        let (payload_bytes, merge_bytes, landing_bytes) = match use_of {
+            ViewUse::Reading => (0, 0, 0),
+            ViewUse::Overlaid => (PAYLOAD_BYTES, at_least(MERGE_BYTES), 0),
+            ViewUse::Live => (PAYLOAD_BYTES, at_least(MERGE_BYTES), at_least(LANDING_BYTES)),
         };
         let fixed = BASE_BYTES
             + per_thread
@@ -89,7 +94,8 @@ impl ViewLimits {
             + cache_min
             + REPLY_BYTES_MIN
             + payload_bytes
-            + merge_bytes;
+            + merge_bytes
+            + landing_bytes;
         let least = (fixed * ALLOCATOR_SHARE).div_ceil(ALLOCATOR_SHARE - 1);
         let total = budget.total_bytes;
         if total < least {
@@ -131,6 +137,7 @@ impl ViewLimits {
             reply_bytes,
             payload_bytes,
             merge_bytes,
+            landing_bytes,
         })
     }
 
@@ -147,6 +154,11 @@ impl ViewLimits {
     /// For chunks that are read because a part of them is written.
     pub fn merge_bytes(&self) -> u64 {
         self.merge_bytes
+    }
+
+    /// For what is fetched unasked.
+    pub fn landing_bytes(&self) -> u64 {
+        self.landing_bytes
     }
 
     /// How a map is read.
@@ -178,6 +190,9 @@ impl ViewLimits {
         ];
         if self.payload_bytes > 0 {
             lines.push(line("writes under way", self.payload_bytes + self.merge_bytes));
+        }
+        if self.landing_bytes > 0 {
+            lines.push(line("on the way to the target", self.landing_bytes));
         }
         lines
     }
@@ -211,7 +226,8 @@ mod tests {
                 (256, 4, ViewUse::Reading),
                 (256, 2, ViewUse::Overlaid),
                 (1024, 16, ViewUse::Overlaid),
-                (16384, 1, ViewUse::Overlaid),
+                (256, 1, ViewUse::Live),
+                (16384, 1, ViewUse::Live),
             ] {
                 let budget = MemoryBudget { total_bytes: mib << 20 };
                 let limits = ViewLimits::plan(budget, &params, (maps, use_of), 8).unwrap();

@@ -7,6 +7,7 @@ use super::open::{Access, DirectIo, Opened, changed, lock_target};
 use super::open::{is_exclusively_open, open_buffered, open_error, open_export, with_direct};
 use super::signatures;
 use super::source::{Source, SourceOptions};
+use super::stable;
 use super::zero::ZeroState;
 use crate::volume::io::{Direction, IoFile, transfer_error};
 use chunkstore::{Error, ErrorKind, Result, Setting};
@@ -241,6 +242,11 @@ impl Target {
     /// before; why it cannot, if so.
     pub(crate) fn empty_caches_above(&self) -> Option<String> {
         cache::empty_above(self.facts.identity)
+    }
+
+    /// What names it over restarts, whatever is written to it; `None` where nothing does.
+    pub(crate) fn stable_name(&self) -> Option<String> {
+        stable::name_of(self.facts.identity, self.io.unaligned().ok()?)
     }
 
     /// As the user named it.

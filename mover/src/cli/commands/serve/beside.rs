@@ -26,7 +26,7 @@ const SECRETS: [&str; 2] = ["MOVER_PASSWORD", "MOVER_TO_PASSWORD"];
 
 /// A command that runs. Its thread owns it, and so never signals another process.
 #[derive(Debug)]
-pub(super) struct Beside {
+pub(in super::super) struct Beside {
     command: String,
     thread: JoinHandle<io::Result<ExitStatus>>,
     stop: Sender<()>,
@@ -34,7 +34,7 @@ pub(super) struct Beside {
 
 impl Beside {
     /// Starts it; its end is notified.
-    pub(super) fn start(command: &str, uri: &str, ended: &Arc<Notify>) -> Result<Self> {
+    pub(in super::super) fn start(command: &str, uri: &str, ended: &Arc<Notify>) -> Result<Self> {
         let failed = |e| Error::caused(ErrorKind::Usage, format!("run {command}"), e);
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", command]).env("uri", uri);
@@ -53,7 +53,7 @@ impl Beside {
     }
 
     /// Ends it, if it has not ended; an error unless it has ended well.
-    pub(super) fn end(self) -> Result<()> {
+    pub(in super::super) fn end(self) -> Result<()> {
         let Self { command, thread, stop } = self;
         drop(stop);
         let context = format!("run {command}");

@@ -21,7 +21,7 @@ const FIRST_GIVEN: i32 = 3;
 
 /// All sockets; those that were made here go when it is dropped.
 #[derive(Debug)]
-pub(super) struct Doors {
+pub(in super::super) struct Doors {
     doors: Vec<Door>,
     tls: bool,
     /// Last, as a socket is in it.
@@ -39,30 +39,60 @@ impl Drop for Directory {
     }
 }
 
+/// Where clients come to, as the command line says.
+#[derive(Debug)]
+pub(in super::super) struct WantedDoors<'a> {
+    pub(in super::super) socket: Option<&'a Path>,
+    pub(in super::super) listen: Option<&'a str>,
+    pub(in super::super) insecure: bool,
+    pub(in super::super) tls: bool,
+    /// A command is run, which gets a socket if nobody else does.
+    pub(in super::super) run: bool,
+}
+
+impl<'a> From<&'a ServeArgs> for WantedDoors<'a> {
+    fn from(args: &'a ServeArgs) -> Self {
+        Self {
+            socket: args.socket.as_deref(),
+            listen: args.listen.as_deref(),
+            insecure: args.insecure,
+            tls: args.tls.tls_cert.is_some(),
+            run: args.run.is_some(),
+        }
+    }
+}
+
 impl Doors {
+    /// All that are wanted, or given; none are an error.
     pub(super) fn open(ctx: &Context, args: &ServeArgs) -> Result<Self> {
+        let doors = Self::wanted(ctx, &args.into())?;
+        if doors.doors.is_empty() {
+            let what = "nobody could come: it has no socket and no address";
+            return Err(Error::new(ErrorKind::Usage, "serve backups", what)
+                .hint("use --socket PATH, or --run COMMAND for one command"));
+        }
+        Ok(doors)
+    }
+
+    /// All that are wanted, or given; maybe none.
+    pub(in super::super) fn wanted(ctx: &Context, args: &WantedDoors<'_>) -> Result<Self> {
         // sockets belong to the runtime that they are made in
         let _inside = ctx.runtime()?.enter();
-        let tls = args.tls.tls_cert.is_some();
+        let tls = args.tls;
         let trust = if tls { Trust::Tls } else { Trust::Plain { insecure: args.insecure } };
         let mut doors = Vec::new();
         for number in 0..ctx.settings.service.listen_fds {
             doors.push(given(FIRST_GIVEN.saturating_add_unsigned(number), trust)?);
         }
-        let socket = args.socket.as_deref().filter(|path| !path.as_os_str().is_empty());
+        let socket = args.socket.filter(|path| !path.as_os_str().is_empty());
         if let Some(path) = socket {
             doors.push(at_path(path)?);
         }
-        if let Some(address) = args.listen.as_deref().filter(|address| !address.is_empty()) {
+        if let Some(address) = args.listen.filter(|address| !address.is_empty()) {
             doors.push(at_address(address, trust)?);
         }
         let mut directory = None;
-        if doors.is_empty() {
-            if args.run.is_none() {
-                let what = "nobody could come: it has no socket and no address";
-                return Err(Error::new(ErrorKind::Usage, "serve backups", what)
-                    .hint("use --socket PATH, or --run COMMAND for one command"));
-            }
+        if doors.is_empty() && args.run {
             let made = Directory::make(&ctx.settings.service.directory)?;
             doors.push(at_path(&made.0.join("s"))?);
             directory = Some(made);
@@ -70,12 +100,12 @@ impl Doors {
         Ok(Self { doors, tls, _directory: directory })
     }
 
-    pub(super) fn all(&self) -> &[Door] {
+    pub(in super::super) fn all(&self) -> &[Door] {
         &self.doors
     }
 
     /// The address of an export: at a UNIX socket, if there is one.
-    pub(super) fn uri(&self, export: &str) -> String {
+    pub(in super::super) fn uri(&self, export: &str) -> String {
         let export = escaped(export.as_bytes(), b"");
         let unix = self.doors.iter().find(|door| door.unix_path().is_some());
         let Some(door) = unix.or(self.doors.first()) else { return String::new() };

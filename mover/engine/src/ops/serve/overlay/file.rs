@@ -9,8 +9,9 @@
 //! Others may write to the directory. No symbolic link is followed at the two names, what belongs to
 //! another user is refused, and neither name is ever replaced by this module.
 
-use super::header::{HEADER_BYTES, HeaderFault, OverlayHeader, OverlayIdentity};
+use super::header::{HEADER_BYTES, HeaderFault, OverlayHeader};
 use crate::live::{JournalFile, JournalTerms, Replayed};
+use crate::ops::below::BelowIdentity;
 use chunkstore::{Error, ErrorKind, Result, random_bytes};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
@@ -23,7 +24,7 @@ use std::path::{Path, PathBuf};
 /// What an overlay is opened for.
 #[derive(Debug, Clone)]
 pub(super) struct OverlayTerms {
-    pub(super) identity: OverlayIdentity,
+    pub(super) identity: BelowIdentity,
     pub(super) size_bytes: u64,
     pub(super) chunk_bytes: u32,
 }
@@ -69,7 +70,7 @@ pub(super) fn open_or_make(path: &Path, terms: &OverlayTerms) -> Result<OverlayF
     };
     let token = read.terms.token;
     if read.terms != terms.journal(token) {
-        let others = OverlayIdentity::from_bytes(&read.terms.identity);
+        let others = BelowIdentity::from_bytes(&read.terms.identity);
         return Err(foreign(&journal_path, &others, terms));
     }
     let is_old = there.is_some();
@@ -259,7 +260,7 @@ fn refused(path: &Path, what: &str) -> Error {
     Error::new(ErrorKind::Usage, format!("open overlay {}", path.display()), what)
 }
 
-fn foreign(path: &Path, found: &OverlayIdentity, terms: &OverlayTerms) -> Error {
+fn foreign(path: &Path, found: &BelowIdentity, terms: &OverlayTerms) -> Error {
     let what = format!("it lies over {}", found.shown());
     refused(path, &what)
         .hint(format!("name another file for {}, or serve that backup", terms.identity.shown()))

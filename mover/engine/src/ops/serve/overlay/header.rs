@@ -11,8 +11,7 @@
 //!
 //! All integers are little-endian. Zeros follow up to [`HEADER_BYTES`], where the volume begins.
 
-use chunkstore::{Manifest, RepositoryId};
-use std::fmt::Write;
+use crate::ops::below::BelowIdentity;
 
 /// Where the volume begins in the file.
 pub(super) const HEADER_BYTES: u64 = 64 << 10;
@@ -23,60 +22,11 @@ const CHECK_BYTES: usize = 32;
 /// Of an identity; names of volumes and backups are much shorter.
 const IDENTITY_BYTES_MAX: usize = 16 << 10;
 
-/// What an overlay lies over. Two of them are equal only for the same bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct OverlayIdentity(String);
-
-impl OverlayIdentity {
-    pub(super) fn of(repository: &RepositoryId, manifest: &Manifest, chunk_bytes: u32) -> Self {
-        let root = manifest.map.root.as_ref();
-        let root = root.map_or_else(|| "none".to_owned(), |page| page.id.to_hex());
-        let mut lines = String::new();
-        let mut line = |word: &str, value: &dyn std::fmt::Display| {
-            // a text takes all
-            let _ = writeln!(lines, "{word} {value}");
-        };
-        line("repository", &repository.to_hex());
-        line("volume", &manifest.volume);
-        line("backup", &manifest.backup_id);
-        line("attempt", &manifest.attempt);
-        line("map", &root);
-        line("size_bytes", &manifest.size_bytes);
-        line("chunk_bytes", &chunk_bytes);
-        Self(lines)
-    }
-
-    /// As somebody has it; only to be compared and shown.
-    pub(super) fn from_bytes(bytes: &[u8]) -> Self {
-        Self(String::from_utf8_lossy(bytes).into_owned())
-    }
-
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        self.0.as_bytes()
-    }
-
-    fn value(&self, word: &str) -> &str {
-        let mut lines = self.0.lines().filter_map(|line| line.split_once(' '));
-        lines.find(|(key, _)| *key == word).map_or("?", |(_, value)| value)
-    }
-
-    /// For a person.
-    pub(super) fn shown(&self) -> String {
-        format!(
-            "backup {}@{} of repository {}, {} bytes",
-            self.value("volume"),
-            self.value("backup"),
-            self.value("repository"),
-            self.value("size_bytes")
-        )
-    }
-}
-
 /// A header that checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct OverlayHeader {
     pub(super) token: [u8; 16],
-    pub(super) identity: OverlayIdentity,
+    pub(super) identity: BelowIdentity,
 }
 
 /// Why bytes are no header.
@@ -132,7 +82,7 @@ impl OverlayHeader {
         token.copy_from_slice(&fixed[16..]);
         let identity = String::from_utf8(bytes[FIXED_BYTES..end].to_vec());
         let identity = identity.map_err(|_| HeaderFault::Damaged)?;
-        Ok(Self { token, identity: OverlayIdentity(identity) })
+        Ok(Self { token, identity: BelowIdentity::from_text(identity) })
     }
 }
 
@@ -142,7 +92,7 @@ mod tests {
 
     fn header() -> OverlayHeader {
         let identity = "repository 00ff\nvolume db\nbackup b1\nsize_bytes 5\n".to_owned();
-        OverlayHeader { token: [7; 16], identity: OverlayIdentity(identity) }
+        OverlayHeader { token: [7; 16], identity: BelowIdentity::from_text(identity) }
     }
 
     #[test]
@@ -160,11 +110,5 @@ mod tests {
         assert_eq!(OverlayHeader::decode(b"#!/bin/sh\n"), Err(HeaderFault::NoOverlay));
         bytes[8] = 2;
         assert_eq!(OverlayHeader::decode(&bytes), Err(HeaderFault::Version(2)));
-    }
-
-    #[test]
-    fn what_it_lies_over_is_shown() {
-        let shown = header().identity.shown();
-        assert_eq!(shown, "backup db@b1 of repository 00ff, 5 bytes");
     }
 }

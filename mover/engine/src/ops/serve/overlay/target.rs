@@ -1,11 +1,8 @@
-//! What an overlay is made of: the backup below, the file, and its journal.
+//! What an overlay is made of besides the backup below: the file, and its journal.
 
 use super::header::HEADER_BYTES;
-use crate::live::{CowSource, CowTarget, JournalFile, JournalLog, SourceFailure};
-use crate::reading::view::BackupView;
+use crate::live::{CowTarget, JournalFile, JournalLog};
 use bytes::Bytes;
-use chunkstore::secrets::redact;
-use chunkstore::{Error, ErrorKind};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 use std::fs::File;
@@ -16,24 +13,6 @@ use std::sync::Arc;
 
 /// Zeros that are written at a time, where nothing quicker is to be had.
 const ZEROS_BYTES: usize = 256 << 10;
-
-/// A backup, as what lies below.
-#[derive(Debug, Clone)]
-pub(super) struct ViewSource(pub(super) Arc<BackupView>);
-
-impl CowSource for ViewSource {
-    async fn read(&self, offset: u64, buf: &mut [u8]) -> Result<Vec<Range<usize>>, SourceFailure> {
-        Box::pin(self.0.read(offset, buf)).await.map_err(|e| failure(&e))
-    }
-}
-
-fn failure(e: &Error) -> SourceFailure {
-    let text = redact(&e.to_string()).into_owned();
-    match e.kind() {
-        ErrorKind::Corrupt | ErrorKind::Missing => SourceFailure::Damaged(text),
-        _ => SourceFailure::Away(text),
-    }
-}
 
 /// The file that has what was written.
 #[derive(Debug)]
