@@ -6,6 +6,7 @@
 
 mod clients;
 mod ends;
+mod live;
 mod overlay;
 mod server;
 mod tls;

@@ -7,7 +7,7 @@ use std::path::Path;
 use tests::{Filesystem, LoopDevice, Mount, run, run_ok};
 
 /// What QEMU's client does, one command after the other; all of it, or what went wrong.
-fn qemu_io(uri: &str, commands: &[&str]) -> Result<String, String> {
+pub(crate) fn qemu_io(uri: &str, commands: &[&str]) -> Result<String, String> {
     let mut line = vec!["-f", "raw"];
     commands.iter().for_each(|command| line.extend(["-c", command]));
     line.push(uri);
@@ -18,10 +18,21 @@ fn qemu_io(uri: &str, commands: &[&str]) -> Result<String, String> {
 }
 
 /// All bytes of an export.
-fn copied(uri: &str, to: &Path) -> Vec<u8> {
+pub(crate) fn copied(uri: &str, to: &Path) -> Vec<u8> {
     let _ = fs::remove_file(to);
     run_ok("nbdcopy", [uri, text(to)]);
     fs::read(to).unwrap()
+}
+
+/// Two connections that change a volume at random, checked against a model, whose state at the last
+/// flush goes to `after`. The last MiB is not flushed.
+pub(crate) fn change_at_random(uri: &str, seed: u64, before: &Path, after: &Path) {
+    let arguments = [uri, &seed.to_string(), text(before), text(after)]
+        .map(|argument| format!("{argument:?}"))
+        .join(", ");
+    let script = format!("argv = [{arguments}]\n{}", include_str!("overlay_model.py"));
+    let said = run_ok("nbdsh", ["-c", &script]);
+    assert!(said.contains("done"), "{said}");
 }
 
 #[test]
@@ -78,12 +89,7 @@ fn a_model_agrees_and_a_kill_loses_nothing_that_was_flushed() {
     fs::write(&before, &stage.images[0]).unwrap();
     let line = ["db@b1", "--overlay", text(&overlay)];
     let server = stage.serve(&line);
-    let arguments = [&server.uri(""), &seed.to_string(), text(&before), text(&after)]
-        .map(|argument| format!("{argument:?}"))
-        .join(", ");
-    let script = format!("argv = [{arguments}]\n{}", include_str!("overlay_model.py"));
-    let said = run_ok("nbdsh", ["-c", &script]);
-    assert!(said.contains("done"), "{said}");
+    change_at_random(&server.uri(""), seed, &before, &after);
     server.kill();
     let server = stage.serve(&line);
     let kept = (SIZE - MIB) as usize;

@@ -1,4 +1,4 @@
-//! `mover serve`, ended when dropped.
+//! `mover serve`, or a live restore, ended when dropped.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -14,8 +14,12 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(mover: &Mover, socket: &Path, arguments: &[&str]) -> Self {
+        Self::start_as("serve", mover, socket, arguments)
+    }
+
+    pub(crate) fn start_as(verb: &str, mover: &Mover, socket: &Path, arguments: &[&str]) -> Self {
         let pid_file = socket.with_extension("pid");
-        let mut command = mover.command(["serve", "--socket", socket.to_str().unwrap()]);
+        let mut command = mover.command([verb, "--socket", socket.to_str().unwrap()]);
         command.arg("--pid-file").arg(&pid_file).args(arguments);
         command.stdout(Stdio::null()).stderr(Stdio::inherit());
         let mut child = command.spawn().unwrap();
@@ -53,6 +57,13 @@ impl Server {
         self.child.wait().unwrap();
         std::fs::remove_file(&self.pid_file).unwrap();
         self.is_dead = true;
+    }
+
+    /// By a signal; gives the exit code.
+    pub(crate) fn end(mut self) -> Option<i32> {
+        tests::run("kill", [self.child.id().to_string()]);
+        self.is_dead = true;
+        self.child.wait().unwrap().code()
     }
 }
 

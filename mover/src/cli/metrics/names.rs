@@ -152,6 +152,13 @@ pub(super) const PLAIN: [Metric; 33] = [
     gauge("mover_clients", "clients", Experimental, "Clients that are served", |m| {
         m.served(|p| &p.clients)
     }),
+    gauge(
+        "mover_store_waits",
+        "reads",
+        Experimental,
+        "Reads of a live restore that wait for the store",
+        |m| m.served(|p| &p.store_waits),
+    ),
     Metric {
         members: &["overlay_bytes"],
         ..gauge(

@@ -1,6 +1,7 @@
 //! The volume of a live restore as the content of an export.
 
 use super::LiveVolume;
+use crate::live::CowTarget;
 use crate::reading::view::BackupView;
 use bytes::Bytes;
 use mover_nbd::server::{Holes, Volume};
@@ -97,6 +98,11 @@ impl Volume for LiveExport {
     async fn zero(&self, range: Range<u64>, holes: Holes) -> io::Result<()> {
         let _memory = self.memory(&range).await?;
         Box::pin(self.cow.zero(range, holes == Holes::Allowed)).await
+    }
+
+    /// As quick as a write; the target may have to write zeros where it has no holes to give.
+    fn is_zero_fast(&self, _: &Range<u64>, holes: Holes) -> bool {
+        holes == Holes::Allowed && self.cow.target().can_trim()
     }
 
     async fn trim(&self, range: Range<u64>) -> io::Result<()> {

@@ -36,7 +36,7 @@ use tokio::sync::Notify;
 #[derive(Serialize)]
 struct Ready<'a> {
     uri: &'a str,
-    export: &'a str,
+    exports: [&'a str; 1],
 }
 
 /// Flags that would do nothing without `--live`.
@@ -181,7 +181,8 @@ fn run(
     let ready = || {
         pid_file = live.pid_file.as_deref().map(PidFile::make).transpose()?;
         if ctx.settings.output.json {
-            ctx.output.result_json(&Line::new("ready", &Ready { uri: &uri, export: &export }))?;
+            ctx.output
+                .result_json(&Line::new("ready", &Ready { uri: &uri, exports: [&export] }))?;
         } else {
             ctx.output.notice(&format!("serving {export} at {uri}"));
         }
@@ -305,7 +306,7 @@ fn abandon(ctx: &Context, args: &RestoreArgs, target: Option<&Path>) -> Result<(
         text.push_str(&format!("released hold {id} of {host} on {name}, since {since}\n"));
     }
     if let Some(path) = &journal {
-        text.push_str(&format!("removed journal {}; its target is not whole\n", path.display()));
+        text.push_str(&format!("removed journal {}\n", path.display()));
     }
     text.push_str(&format!("gave up {}\n", counted(released.len() as u64, "holds")));
     let holds: Vec<String> = released.iter().map(|hold| hold.id.to_string()).collect();

@@ -258,6 +258,7 @@ fn sync_directory(path: &Path) -> io::Result<()> {
 
 fn refused(path: &Path, what: &str) -> Error {
     Error::new(ErrorKind::Usage, format!("open overlay {}", path.display()), what)
+        .hint("name another file; what is there stays as it is")
 }
 
 fn foreign(path: &Path, found: &BelowIdentity, terms: &OverlayTerms) -> Error {
