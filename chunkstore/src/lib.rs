@@ -189,11 +189,8 @@ pub use ids::{
 pub use keys::{Credential, Encryption, KdfCost, Keys};
 pub use map::{MapBuilder, MapReader, VolumeMap};
 pub use pack::{PackAllocator, PackBuilder, PackKind};
-pub use protocol::{
-    CollectOptions, Commit, Hold, LeaseOptions, Reader, TakenHold, Writer, WriterOptions, collect,
-    hold_on,
-};
-pub use repository::{BackupEntry, InitOptions, Repository};
+pub use protocol::{CollectOptions, Commit, LeaseOptions, Reader, Writer, WriterOptions, collect};
+pub use repository::{BackupEntry, Hold, InitOptions, Repository, TakenHold, hold_on};
 pub use seal::{Compression, Opener, Sealer};
 pub use store::{Store, StoreOptions, open_url};
 pub use units::{ChunkNo, ChunkRef, ChunkSize, Geometry, Location};

@@ -19,7 +19,6 @@
 //! [`collect`].
 
 mod collector;
-mod hold;
 mod lease;
 mod reader;
 mod retain;
@@ -29,7 +28,6 @@ mod writer;
 mod tests;
 
 pub use collector::{CollectOptions, Collected, Waiting, collect, preview_collection};
-pub use hold::{Hold, TakenHold, hold_on};
 pub use lease::LeaseOptions;
 pub use reader::Reader;
 pub use writer::{

@@ -5,10 +5,9 @@
 //! the backup; the others are not listed. Forgetting the backup forgets all of them, the lowest
 //! first, so that none comes back.
 
-use super::Repository;
+use super::{Hold, Repository};
 use crate::error::{ErrorKind, Result};
 use crate::format::names::{AttemptName, manifests_of, parse_manifest_key};
-use crate::protocol::Hold;
 use std::collections::{HashMap, HashSet};
 
 /// Looks for attempts that were committed while others were forgotten.

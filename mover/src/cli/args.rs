@@ -54,7 +54,6 @@ their changed blocks, and writes any of these states back, bit for bit.";
 
 const EXAMPLES_SHORT: &str = "\
 Examples:
-  mover backup /dev/vg0/db --volume db
   mover restore db@latest /dev/vg0/db-new --verify";
 
 const EXAMPLES: &str = "\

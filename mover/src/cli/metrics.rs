@@ -160,7 +160,9 @@ impl Telemetry {
             served: watched
                 .progress
                 .as_ref()
-                .filter(|_| ["serve", "mount"].contains(&self.run.command))
+                .filter(|(progress, _)| {
+                    ["serve", "mount"].contains(&self.run.command) || progress.exports.get() > 0
+                })
                 .map(|(progress, _)| Arc::clone(progress)),
             requests: watched.store.as_ref().map(Store::counts).unwrap_or_default(),
             resident_bytes: resident_bytes(),

@@ -27,7 +27,7 @@ const OTHERS: &[(&str, &str)] = &[
     ),
     ("deploy/package", "krew"),
     ("kubectl -n", "replicas"),
-    ("losetup", "detach find show"),
+    ("losetup", "detach find partscan read-only show"),
     ("mysql", "batch skip-reconnect unbuffered"),
     ("nbdinfo", "list map"),
     ("podman manifest", "digestfile"),

@@ -33,7 +33,11 @@ const ROOMS: [(&str, usize, &[&str]); 6] = [
     (
         "mover/engine/src/ops",
         0,
-        &["attachment backup copy files restore serve roots verify check diff"],
+        &[
+            "below",
+            "attachment backup copy files live_restore restore serve roots verify check diff",
+            "mount",
+        ],
     ),
     ("mover/src", 5, &["price cgroup", "inspect", "cli"]),
     (

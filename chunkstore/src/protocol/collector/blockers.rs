@@ -23,9 +23,8 @@ use crate::format::names::{
 };
 use crate::ids::{GenerationId, LeaseId};
 use crate::limits::GC_BYTES_MAX;
-use crate::protocol::hold::HOLD_SECONDS;
 use crate::protocol::lease::{LeaseKeeper, Removal};
-use crate::repository::{RECORD_OVERHEAD, Repository};
+use crate::repository::{HOLD_SECONDS, RECORD_OVERHEAD, Repository};
 use crate::store::Created;
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};

@@ -255,6 +255,7 @@ impl<'a> Restore<'a> {
         let mut serving: Option<Serving<'_>> =
             server.as_ref().map(|server| -> Serving<'_> { Box::pin(server.run(doors)) });
         if serving.is_some() {
+            run.progress.exports.set(1);
             ready()?;
         }
         let is_served = serving.is_some();

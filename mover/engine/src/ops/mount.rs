@@ -255,7 +255,7 @@ fn told(directory: &Path, e: MountError) -> Error {
         }
         PointFailure::NoFuse => (
             ErrorKind::Unsupported,
-            "use `mover serve` and attach by NBD, which needs no FUSE: docs/mounting.md".to_owned(),
+            "serve the backup over NBD instead, which needs no FUSE: docs/mounting.md".to_owned(),
         ),
         PointFailure::OthersNotAllowed => (
             ErrorKind::Denied,

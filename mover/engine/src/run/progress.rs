@@ -117,6 +117,8 @@ pub struct Progress {
     pub served_flushes: Counter,
     /// Bytes of volumes that are in overlays.
     pub overlay_bytes: Counter,
+    /// Volumes that are served.
+    pub exports: Counter,
     /// Reads that wait for a store that does not answer.
     pub store_waits: Counter,
     /// Clients that are there.
@@ -160,6 +162,7 @@ impl Default for Progress {
             served_written_bytes: counter(),
             served_flushes: counter(),
             overlay_bytes: counter(),
+            exports: counter(),
             store_waits: counter(),
             clients: counter(),
             cache_hits: counter(),

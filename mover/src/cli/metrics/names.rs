@@ -64,7 +64,7 @@ const fn served(
 use Stability::{Experimental, Stable};
 
 /// Metrics of one value each. All carry the labels `command` and, where it is known, `volume`.
-pub(super) const PLAIN: [Metric; 33] = [
+pub(super) const PLAIN: [Metric; 34] = [
     gauge("mover_planned_bytes", "bytes", Stable, "What is to be gone through", |m| {
         Some(m.total_bytes)
     }),

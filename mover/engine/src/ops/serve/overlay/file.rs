@@ -12,7 +12,7 @@
 use super::header::{HEADER_BYTES, HeaderFault, OverlayHeader};
 use crate::live::{JournalFile, JournalTerms, Replayed};
 use crate::ops::below::BelowIdentity;
-use chunkstore::{Error, ErrorKind, Result, random_bytes};
+use chunkstore::{Error, ErrorKind, Result, Setting, random_bytes};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -93,7 +93,7 @@ pub(super) fn open_or_make(path: &Path, terms: &OverlayTerms) -> Result<OverlayF
 pub(super) fn make_temporary(directory: &Path, terms: &OverlayTerms) -> Result<File> {
     let fail = |e: io::Error| {
         failed("make a temporary overlay in", directory, e)
-            .hint("choose a directory on a disk with room, with --scratch")
+            .hint(format!("choose a directory on a disk with room, with {}", Setting("scratch")))
     };
     let file = match open(directory, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, private()) {
         Ok(file) => File::from(file),
@@ -133,6 +133,7 @@ impl Existing {
             Ok(file) => File::from(file),
             Err(Errno::NOENT) => return Ok(None),
             Err(Errno::LOOP) => return Err(refused(path, "it is a symbolic link")),
+            Err(Errno::ISDIR) => return Err(refused(path, "it is a directory")),
             Err(e) => return Err(failed("open", path, e.into())),
         };
         let stat = file.metadata().map_err(|e| failed("open", path, e))?;

@@ -8,7 +8,7 @@
 //! forgotten in the same moment stays readable: the record that forgets it is younger than the
 //! hold, so each collection that goes by the record has seen the hold.
 
-use super::lease::LeaseOptions;
+use super::{RECORD_OVERHEAD, Repository};
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::lease::{Lease, LeaseRole};
@@ -16,14 +16,13 @@ use crate::format::manifest::{Manifest, ManifestRecord};
 use crate::format::names::{AttemptName, LEASES_PREFIX, lease_key, parse_lease_key};
 use crate::ids::LeaseId;
 use crate::limits::LEASE_BYTES_MAX;
-use crate::repository::{RECORD_OVERHEAD, Repository};
 use crate::store::Created;
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use futures::{StreamExt, TryStreamExt, stream};
 
 /// What a lease says that is a hold: 136 years.
-pub(super) const HOLD_SECONDS: u32 = u32::MAX;
+pub(crate) const HOLD_SECONDS: u32 = u32::MAX;
 /// Leases read at a time.
 const IN_FLIGHT: usize = 16;
 
@@ -73,9 +72,16 @@ impl Repository {
         (tool, host): (String, String),
     ) -> Result<TakenHold> {
         self.refuse_unknown_to_write("hold a backup of").await?;
-        let options = LeaseOptions { lease_seconds: HOLD_SECONDS, tool, host };
-        let role = LeaseRole::Reader { name: name.clone() };
-        let lease = Lease { lease_id: id, ..options.lease(role) };
+        let lease = Lease {
+            lease_id: id,
+            role: LeaseRole::Reader { name: name.clone() },
+            started: Utc::now(),
+            beat: 0,
+            lease_seconds: HOLD_SECONDS,
+            tool,
+            host,
+            checkpoint: None,
+        };
         let key = lease_key(&id);
         let bytes = lease.encode(self.keys(), self.id(), &key)?;
         match self.store().create(&key, bytes.into()).await? {
@@ -143,7 +149,7 @@ impl Repository {
     }
 
     /// `None`: it has ended. One that cannot be read is an error: it may stand for anybody.
-    pub(super) async fn read_lease(&self, id: &LeaseId) -> Result<Option<Lease>> {
+    pub(crate) async fn read_lease(&self, id: &LeaseId) -> Result<Option<Lease>> {
         let key = lease_key(id);
         let bytes_max = u64::from(LEASE_BYTES_MAX) + RECORD_OVERHEAD;
         let open = |bytes: &Bytes| Lease::decode(self.keys(), self.id(), &key, bytes);
