@@ -4,6 +4,7 @@
 use super::overlay::{change_at_random, copied, qemu_io};
 use super::{CHUNK, MIB, SIZE, Server, Stage, text};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tests::{LoopDevice, Mood, Mover, MoverOutput, Recorded, Relay, RelayOptions, Rng, require_s3};
@@ -177,6 +178,11 @@ fn what_does_not_belong_together_is_refused() {
     refused(&["db@b1", text(&target), "--live"], "journal");
     refused(&["db@b1", text(&target), "--abandon"], "journal");
     server.kill();
+    // whoever can write a journal can say that all is there
+    fs::set_permissions(&journal, fs::Permissions::from_mode(0o666)).unwrap();
+    let open = stage.finish(&target, &[]).expect_code(4);
+    assert!(open.stderr.contains("chmod 600"), "{}", open.stderr);
+    fs::set_permissions(&journal, fs::Permissions::from_mode(0o600)).unwrap();
     let moved = stage.path("moved");
     fs::rename(&target, &moved).unwrap();
     let gone = stage.finish(&target, &[]).expect_code(2);

@@ -306,6 +306,10 @@ impl<'a> Restore<'a> {
             loop {
                 every.tick().await;
                 self.publish();
+                // once nothing can be written any more, clients are better off without it
+                if let Some(why) = self.cow.failure() {
+                    break io::Error::other(why.to_owned());
+                }
             }
         };
         tokio::select! {
@@ -314,7 +318,7 @@ impl<'a> Restore<'a> {
             () = self.options.enough.notified(), if is_served => Step::Enough,
             fetched = fetched => Step::Fetched(fetched),
             () = served => Step::Enough,
-            () = figures => Step::Stop,
+            failed = figures => Step::Fetched(Err(failed)),
         }
     }
 

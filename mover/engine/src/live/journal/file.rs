@@ -7,6 +7,7 @@ use crate::live::parts::JournalLog;
 use crate::live::volume::locked;
 use chunkstore::{Error, ErrorKind, Result};
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::geteuid;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -163,7 +164,20 @@ fn open_locked(path: &Path) -> Result<File> {
                 ErrorKind::Usage,
                 format!("open journal {}", path.display()),
                 "it is no regular file",
-            ));
+            )
+            .hint("name another file"));
+        }
+        // whoever can write it can say that all of a volume is there
+        let context = || format!("open journal {}", path.display());
+        if ours.uid() != geteuid().as_raw() {
+            let what = format!("it belongs to another user, {}", ours.uid());
+            return Err(Error::new(ErrorKind::Denied, context(), what)
+                .hint("keep it in a directory where nobody else may make files"));
+        }
+        if ours.mode() & 0o077 != 0 {
+            let what = "others may read or write it";
+            return Err(Error::new(ErrorKind::Denied, context(), what)
+                .hint(format!("chmod 600 {}", path.display())));
         }
         // else it was replaced just before it was locked
         if (ours.dev(), ours.ino()) == (named.dev(), named.ino()) {
