@@ -120,13 +120,11 @@ fn the_bill_of_materials_names_what_is_linked() {
     assert_eq!((&program["name"], &program["type"]), (&"mover".into(), &"application".into()));
     let components = sbom["components"].as_array().unwrap();
     let named = |name: &str| components.iter().find(|component| component["name"] == name);
-    for name in ["chunkstore", "object_store", "aws-lc-rs", "zstd", "io-uring", "clap"] {
+    for name in ["chunkstore", "object_store", "aws-lc-rs", "zstd", "io-uring", "clap", "fuser"] {
         assert!(named(name).is_some(), "{name}");
     }
     // tests, benches and build scripts have these
-    for name in
-        ["tests", "proptest", "fuser", "criterion", "tonic-prost-build", "cc", "axum", "matchit"]
-    {
+    for name in ["tests", "proptest", "criterion", "tonic-prost-build", "cc", "axum", "matchit"] {
         assert!(named(name).is_none(), "{name}");
     }
     let lock = fs::read_to_string(root.join("Cargo.lock")).unwrap();

@@ -60,6 +60,15 @@ impl Stage {
         Some(Self { directory, sockets, mover, images: [first, second], ids })
     }
 
+    /// For clients in Python, of the system's own interpreter.
+    fn with_libnbd(name: &str) -> Option<Self> {
+        if !tests::run("/usr/bin/python3", ["-c", "import nbd"]).status.success() {
+            tests::skip(&format!("{name} needs python3-libnbd (tests/setup)"));
+            return None;
+        }
+        Self::new(name, &["nbdcopy"])
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }

@@ -1,4 +1,4 @@
-# A client by libnbd, for nbdsh: two connections that change a volume at random, against a model in memory.
+# A client by libnbd, behind `import nbd`: two connections that change a volume at random, against a model in memory.
 # argv: URI, seed, the volume as it is, where to put the model as it is at the last flush.
 import random
 

@@ -169,7 +169,11 @@ mod tests {
             assert!((1 << 20..=PAYLOAD_BYTES_MAX).contains(&longest), "{mib} MiB: {pool:?}");
             assert!(longest.is_power_of_two());
             let all = pool.payloads.pieces.available_permits() + pool.connections_max();
-            assert!(all as u64 * u64::from(PIECE_BYTES) <= bytes.max(2 << 20), "{pool:?}");
+            // without memory for payloads nobody has a part of it
+            assert!(
+                mib == 0 || all as u64 * u64::from(PIECE_BYTES) <= bytes.max(2 << 20),
+                "{pool:?}"
+            );
         }
     }
 
