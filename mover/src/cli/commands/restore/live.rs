@@ -212,7 +212,8 @@ fn journal_path(live: &LiveArgs, target: &Path) -> Result<PathBuf> {
         return Ok(path.to_owned());
     }
     let is_device = std::fs::metadata(target).is_ok_and(|meta| meta.file_type().is_block_device());
-    if is_device || target.starts_with("/dev") {
+    let is_memory = target.starts_with("/dev/shm");
+    if is_device || (target.starts_with("/dev") && !is_memory) {
         let context = format!("restore to {} while it is served", target.display());
         return Err(Error::new(ErrorKind::Usage, context, "a device has no place for the journal")
             .hint("add --journal FILE, on a disk that stays as long as the target does"));
