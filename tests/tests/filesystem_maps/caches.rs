@@ -9,6 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use tests::{Filesystem, LoopDevice, Mount, Mover, TreeListing, require_root, run_ok};
 
 /// Where the only partition begins.
@@ -45,7 +46,15 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        tests::run("delpart", [&*text(self.path()), "1"]);
+        // A process that another thread starts has the partition open until it runs its program.
+        // What is left would meet the next user of the loop device.
+        let end = Instant::now() + Duration::from_secs(30);
+        while !tests::run("delpart", [&*text(self.path()), "1"]).status.success() {
+            if Instant::now() > end {
+                assert!(std::thread::panicking(), "{} stays", self.partition().display());
+                break;
+            }
+        }
     }
 }
 
