@@ -71,11 +71,24 @@ impl LoopDevice {
         let device = PathBuf::from(run_ok("losetup", args));
         assert!(device.starts_with("/dev"), "losetup printed {}", device.display());
         let this = Self { device };
+        this.delete_partitions();
         // The kernel keeps a mark of the device's last user.
         if !more.contains(&"--read-only") {
             run_ok("blockdev", [OsStr::new("--setrw"), this.device.as_os_str()]);
         }
         this
+    }
+
+    /// The kernel keeps the partitions of the device's last user, too.
+    fn delete_partitions(&self) {
+        let name = self.device.file_name().expect("a device has a name").to_string_lossy();
+        let entries = std::fs::read_dir(format!("/sys/block/{name}")).expect("list the device");
+        for entry in entries.flatten() {
+            let entry = entry.file_name().to_string_lossy().into_owned();
+            if let Some(number) = entry.strip_prefix(&format!("{name}p")) {
+                run_ok("delpart", [self.device.as_os_str(), OsStr::new(number)]);
+            }
+        }
     }
 
     /// Such as `/dev/loop3`.
