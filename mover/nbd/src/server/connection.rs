@@ -203,6 +203,9 @@ impl<V: Volume, S: Stream> Client<V, S> {
             };
             while tasks.try_join_next().is_some() {}
             let Some((to, task, payload)) = next else { return Ok(()) };
+            if let Task::Read { range, .. } = &task {
+                self.export().volume.expect(range);
+            }
             let Ok(place) = Arc::clone(&self.requests).acquire_owned().await else {
                 return Ok(());
             };

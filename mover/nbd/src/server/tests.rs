@@ -28,6 +28,8 @@ struct Memory {
     bad: Mutex<Option<u64>>,
     /// What each change fails with.
     fails: Mutex<Option<io::ErrorKind>>,
+    /// In the order in which the server told of them.
+    expected: Mutex<Vec<Range<u64>>>,
 }
 
 impl Memory {
@@ -40,6 +42,7 @@ impl Memory {
             bytes: Mutex::new(bytes),
             bad: Mutex::default(),
             fails: Mutex::default(),
+            expected: Mutex::default(),
         })
     }
 
@@ -57,6 +60,10 @@ impl Memory {
 }
 
 impl Volume for Arc<Memory> {
+    fn expect(&self, range: &Range<u64>) {
+        self.expected.lock().unwrap().push(range.clone());
+    }
+
     async fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<Vec<Range<usize>>> {
         let (start, end) = (offset as usize, offset as usize + buf.len());
         if self.bad.lock().unwrap().is_some_and(|bad| (start..end).contains(&(bad as usize))) {
@@ -287,6 +294,25 @@ fn an_old_client_reads_by_export_name() {
     drop(talk);
     running.expect_left();
     assert_eq!(running.server.counts().errors.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn reads_are_told_of_in_the_order_in_which_they_were_asked_for() {
+    const BYTES: u64 = 4096;
+    let running = Running::start(8 << 20);
+    let mut talk = running.connect();
+    talk.go();
+    let reads = 0..200_u64;
+    for n in reads.clone() {
+        talk.request(0, n, n * BYTES, BYTES as u32);
+    }
+    for _ in reads.clone() {
+        // simple replies, in any order
+        assert_eq!((talk.number(4), talk.number(4)), (0x6744_6698, 0));
+        talk.bytes(8 + BYTES as usize);
+    }
+    let asked: Vec<_> = reads.map(|n| n * BYTES..(n + 1) * BYTES).collect();
+    assert_eq!(*running.volume.expected.lock().unwrap(), asked);
 }
 
 #[test]

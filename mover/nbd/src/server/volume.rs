@@ -23,6 +23,12 @@ pub enum Holes {
 /// `StorageFull`, `QuotaExceeded` and `FileTooLarge` (`ENOSPC`), `InvalidInput` and `Unsupported`
 /// (`EINVAL`), `ConnectionAborted` (`ESHUTDOWN`). All others are `EIO`.
 pub trait Volume: Send + Sync + 'static {
+    /// Hears that a range will be read. Reads run side by side and overtake each other; this is
+    /// called in the order in which a client asks for them.
+    fn expect(&self, range: &Range<u64>) {
+        let _ = range;
+    }
+
     /// Fills a buffer from an offset on; the range is within the export. Gives parts of the buffer
     /// that are known to be zero, ascending, which are filled all the same.
     fn read(
