@@ -190,8 +190,17 @@ impl BackupView {
     /// Fills `buf` with the volume's bytes from `offset` on. Gives the parts of it that no chunk
     /// stands for: they are zero. After an error `buf` is of no use.
     pub async fn read(self: &Arc<Self>, offset: u64, buf: &mut [u8]) -> Result<Vec<Range<usize>>> {
+        self.expect(&self.within(offset, buf.len() as u64)?);
+        self.read_expected(offset, buf).await
+    }
+
+    /// The same, after [`expect`](Self::expect) of these bytes.
+    pub async fn read_expected(
+        self: &Arc<Self>,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<Vec<Range<usize>>> {
         let range = self.within(offset, buf.len() as u64)?;
-        self.read_ahead(&range);
         let mut zeros: Vec<Range<usize>> = Vec::new();
         let mut groups: HashMap<EntryAddr, Vec<Wanted>> = HashMap::new();
         for (chunk, at) in self.leaves.refs(self.geometry.chunks_of(range.clone())).await? {
@@ -421,8 +430,10 @@ impl BackupView {
         salvage.place(&at.id).filter(|place| *place != at.location)
     }
 
-    /// Begins to fetch what a sequential reader will want next.
-    fn read_ahead(self: &Arc<Self>, read: &Range<u64>) {
+    /// Notes that bytes of the volume will be read, and begins to fetch what a sequential reader
+    /// will want next. Of reads that run side by side, to be called in the order in which they were
+    /// asked for.
+    pub fn expect(self: &Arc<Self>, read: &Range<u64>) {
         let noted = {
             let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
             streams.note(read, self.size_bytes())

@@ -81,10 +81,16 @@ fn append(found: &mut States, range: Range<u64>, state: u32) {
 }
 
 impl Volume for ServedVolume {
+    fn expect(&self, range: &Range<u64>) {
+        if self.overlay.is_none() {
+            self.view.expect(range);
+        }
+    }
+
     async fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<Vec<Range<usize>>> {
         match &self.overlay {
             Some(overlay) => Box::pin(overlay.read(offset, buf)).await,
-            None => Box::pin(self.view.read(offset, buf)).await.map_err(|e| told(&e)),
+            None => Box::pin(self.view.read_expected(offset, buf)).await.map_err(|e| told(&e)),
         }
     }
 

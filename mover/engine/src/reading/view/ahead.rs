@@ -16,8 +16,11 @@ const READS_MIN: u32 = 4;
 const NEAR_BYTES: u64 = 256 << 10;
 /// The first window.
 const WINDOW_START: u64 = 2 << 20;
-/// Less than this is not asked for at a time, so that ranges of packs are long.
+/// Less than this, and than a quarter of the window, is not asked for at a time, so that ranges of
+/// packs are long.
 const STEP_BYTES: u64 = 4 << 20;
+/// A stream that was not used for so many reads of others has ended.
+const ENDED_AFTER: u64 = 256;
 
 #[derive(Debug, Clone, Copy)]
 struct Stream {
@@ -35,7 +38,7 @@ struct Stream {
 pub(super) struct Streams {
     streams: Vec<Stream>,
     clock: u64,
-    /// No window is longer.
+    /// All windows together.
     window_max: u64,
 }
 
@@ -47,11 +50,14 @@ impl Streams {
     /// Notes a read. Gives what is to be read ahead of it, within `size_bytes`.
     pub(super) fn note(&mut self, read: &Range<u64>, size_bytes: u64) -> Option<Range<u64>> {
         self.clock += 1;
+        let share = self.share();
         let len = read.end - read.start;
         let near = NEAR_BYTES.max(len * 2);
         let distance = |stream: &Stream| stream.next.abs_diff(read.start);
-        let found =
-            self.streams.iter_mut().filter(|s| distance(s) <= near).min_by_key(|s| distance(s));
+        // who skips holes still reads within what was asked for
+        let belongs =
+            |s: &&mut Stream| distance(s) <= near || (s.next..s.asked).contains(&read.start);
+        let found = self.streams.iter_mut().filter(belongs).min_by_key(|s| distance(s));
         let Some(stream) = found else {
             self.begin(read.end);
             return None;
@@ -64,9 +70,10 @@ impl Streams {
         if stream.reads < READS_MIN || self.window_max == 0 {
             return None;
         }
+        let window = stream.window.min(share);
         let from = stream.asked.max(stream.next);
-        let to = stream.next.saturating_add(stream.window).min(size_bytes);
-        let step = STEP_BYTES.min(stream.window / 2);
+        let to = stream.next.saturating_add(window).min(size_bytes);
+        let step = STEP_BYTES.max(window / 4).min(window / 2);
         let rest_of_volume = to == size_bytes && from < to;
         if to.saturating_sub(from) < step && !rest_of_volume {
             return None;
@@ -74,6 +81,14 @@ impl Streams {
         stream.asked = to;
         stream.window = (stream.window * 2).min(self.window_max);
         (from < to).then_some(from..to)
+    }
+
+    /// Of what may be read ahead, the part of each stream that goes on.
+    fn share(&self) -> u64 {
+        let going_on = |stream: &&Stream| {
+            stream.reads >= READS_MIN && self.clock.saturating_sub(stream.used) < ENDED_AFTER
+        };
+        self.window_max / (self.streams.iter().filter(going_on).count() as u64).max(1)
     }
 
     fn begin(&mut self, next: u64) {
@@ -105,7 +120,7 @@ mod tests {
         assert!(ahead[0].start <= 2 * MIB, "{ahead:?}");
         assert!(ahead.windows(2).all(|two| two[0].end == two[1].start), "{ahead:?}");
         assert!(ahead.last().unwrap().end >= 100 * MIB + 24 * MIB, "{ahead:?}");
-        assert!(ahead.iter().skip(3).all(|r| r.end - r.start >= 4 * MIB), "{ahead:?}");
+        assert!(ahead.iter().skip(6).all(|r| r.end - r.start >= 8 * MIB), "{ahead:?}");
     }
 
     #[test]
@@ -115,6 +130,16 @@ mod tests {
         let order =
             (0..400).flat_map(|n| [n * 2 + 1, n * 2]).map(|n| n * MIB / 8..(n + 1) * MIB / 8);
         assert!(all(&mut streams, order).last().unwrap().end > 100 * MIB);
+    }
+
+    #[test]
+    fn who_skips_holes_goes_on() {
+        let mut streams = Streams::new(32 * MIB);
+        // 1 MiB of 4 is a hole
+        let reads = (0..1600).filter(|n| n % 16 < 12).map(|n| n * MIB / 4..(n + 1) * MIB / 4);
+        let ahead = all(&mut streams, reads);
+        assert!(ahead.iter().skip(6).all(|r| r.end - r.start >= 8 * MIB), "{ahead:?}");
+        assert_eq!(streams.streams.len(), 1);
     }
 
     #[test]
@@ -128,6 +153,26 @@ mod tests {
                 ahead.iter().any(|r| (at..at + 80 * MIB).contains(&r.end) && r.end > at + 60 * MIB)
             );
         }
+    }
+
+    #[test]
+    fn streams_that_go_on_share_what_is_read_ahead() {
+        let mut streams = Streams::new(32 * MIB);
+        let places = [0, 1 << 30, 1 << 35, 1 << 38];
+        let mut most = 0;
+        for n in 0..400 {
+            for at in places {
+                let read = at + n * MIB..at + (n + 1) * MIB;
+                if let Some(ahead) = streams.note(&read, SIZE) {
+                    most = most.max(ahead.end - read.end);
+                }
+            }
+        }
+        assert_eq!(most, 8 * MIB);
+        // three of them end, and the one that is left gets all
+        let ahead =
+            (400..1000).filter_map(|n| streams.note(&(n * MIB..(n + 1) * MIB), SIZE)).last();
+        assert!(ahead.unwrap().end > 1020 * MIB);
     }
 
     #[test]

@@ -6,9 +6,9 @@
 //! tasks of their own, and a client that leaves ends none. Failures are not kept: the next who asks
 //! begins a new flight.
 //!
-//! Memory: a flight holds permits for its stored bytes and for what they open to, from before its
-//! request until its entries are in the cache. Flights ahead of a reader hold no more than half of
-//! them. What the cache has dropped lives on only while somebody copies from it.
+//! Memory: a flight holds permits for its stored bytes, from before its request until its entries
+//! are in the cache. Each opener has room for one entry. Flights ahead of a reader hold no more than
+//! half of the permits. What the cache has dropped lives on only while somebody copies from it.
 //!
 //! Cannot deadlock: a flight waits for permits and for a place at the gate, in this order, holding
 //! nothing else. Openers wait for nothing but their inbox, and free the permits of what they took.
@@ -284,8 +284,7 @@ impl Entries {
         read: &RangeRead,
         urgency: Urgency,
     ) -> Result<Option<(Bytes, Arc<Permits>)>> {
-        let opened = read.entries.len() as u64 * u64::from(self.limits.entry_bytes);
-        let bytes = u64::from(read.len) + opened;
+        let bytes = u64::from(read.len);
         let ahead = match urgency {
             Urgency::Now => None,
             Urgency::Ahead => Some(take(&self.ahead, bytes).await?),

@@ -23,7 +23,7 @@ const PAYLOAD_BYTES: u64 = 32 << 20;
 const MERGE_BYTES: u64 = 16 << 20;
 /// Runs of chunks that are fetched, on their way to a target.
 const LANDING_BYTES: u64 = 16 << 20;
-/// Read ahead of one client.
+/// Read ahead of all clients.
 const WINDOW_BYTES_MAX: u64 = 64 << 20;
 
 /// What is done with views.
@@ -49,14 +49,12 @@ pub struct ViewLimits {
     map_read_bytes: u64,
     /// Of each map, leaves.
     pub(super) leaf_bytes: u64,
-    /// Stored entries in flight, and what they open to.
+    /// Stored entries in flight. What they open to is the openers' until it is kept.
     pub(super) flight_bytes: u32,
     pub(super) read_bytes_max: u32,
     pub(super) read_entries_max: usize,
-    /// Most bytes that an entry opens to.
-    pub(super) entry_bytes: u32,
     pub(super) cache_bytes: u64,
-    /// Most bytes that are read ahead of one client.
+    /// Most bytes that are read ahead of clients.
     pub(super) window_bytes: u64,
     reply_bytes: u64,
     payload_bytes: u64,
@@ -75,10 +73,9 @@ impl ViewLimits {
         let entry_bytes = u64::from(params.chunk.bytes()) * u64::from(params.entry_chunks);
         let stored_max = entry_bytes + u64::from(ENTRY_HEADER_BYTES + TAG_BYTES);
         let per_thread = 2 * entry_bytes + CODEC_BYTES;
-        let one_flight = stored_max + entry_bytes;
         let maps = maps.max(1) as u64;
         // half of the flights may be ahead of a reader, and one of them has to fit
-        let flights_min = 2 * one_flight;
+        let flights_min = 2 * stored_max;
         let cache_min = 2 * entry_bytes;
         // two of the longest chunks at least
         let at_least = |bytes: u64| bytes.max(2 * u64::from(params.chunk.bytes()));
@@ -116,10 +113,10 @@ impl ViewLimits {
             + share(REPLIES_SHARE);
         let cache_bytes = cache_min + spare - spent;
         // four of the longest fit ahead of readers, if none is a single entry
-        let read_share = flight_bytes / 8;
         let read_bytes_max =
-            (read_share / 2).clamp(stored_max, u64::from(READ_BYTES_MAX).max(stored_max));
-        let read_entries_max = (read_share.saturating_sub(read_bytes_max) / entry_bytes).max(1);
+            (flight_bytes / 8).clamp(stored_max, u64::from(READ_BYTES_MAX).max(stored_max));
+        // what one opens to does not empty the cache
+        let read_entries_max = (cache_bytes / 8 / entry_bytes).max(1);
         let (leaf_bytes, map_read_bytes) = (map_bytes / 3, map_bytes / 3 * 2);
         Ok(Self {
             base_bytes: BASE_BYTES + allocator_bytes,
@@ -131,9 +128,8 @@ impl ViewLimits {
             flight_bytes: u32::try_from(flight_bytes).unwrap_or(u32::MAX),
             read_bytes_max: u32::try_from(read_bytes_max).unwrap_or(u32::MAX),
             read_entries_max: usize::try_from(read_entries_max).unwrap_or(usize::MAX),
-            entry_bytes: u32::try_from(entry_bytes).unwrap_or(u32::MAX),
             cache_bytes,
-            window_bytes: (cache_bytes / 4).min(WINDOW_BYTES_MAX),
+            window_bytes: (cache_bytes / 2).min(WINDOW_BYTES_MAX),
             reply_bytes,
             payload_bytes,
             merge_bytes,
@@ -233,11 +229,8 @@ mod tests {
                 let limits = ViewLimits::plan(budget, &params, (maps, use_of), 8).unwrap();
                 let sum: u64 = limits.lines().iter().map(|l| l.bytes).sum();
                 assert!(sum <= budget.total_bytes, "{limits:?} within {mib} MiB");
-                let entry = u64::from(limits.entry_bytes);
-                let one = entry + 24 + entry;
-                let longest = (u64::from(limits.read_bytes_max)
-                    + limits.read_entries_max as u64 * entry)
-                    .max(one);
+                let entry = u64::from(chunk) * u64::from(entry_chunks);
+                let longest = u64::from(limits.read_bytes_max).max(entry + 24);
                 assert!(longest <= u64::from(limits.flight_bytes / 2), "{limits:?}");
                 assert!(limits.window_bytes <= limits.cache_bytes / 2, "{limits:?}");
                 assert!(limits.cache_bytes >= 2 * entry && limits.reply_bytes() >= 4 << 20);
