@@ -93,6 +93,7 @@ pub async fn hydrate<S: CowSource, T: CowTarget, J: JournalLog>(
         while tasks.len() < most
             && let Some(run) = order.next(volume)
         {
+            volume.source.expect(&volume.bytes_of(&run));
             let of = Arc::clone(volume);
             tasks.spawn_on(async move { fetch(&of, run).await }, &volume.rt);
         }

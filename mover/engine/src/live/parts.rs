@@ -8,6 +8,12 @@ use std::ops::Range;
 
 /// Where absent chunks are read. It never changes.
 pub trait CowSource: Send + Sync + 'static {
+    /// Hears that a range will be read. Reads run side by side and overtake each other; this is
+    /// called in the order in which they were asked for.
+    fn expect(&self, range: &Range<u64>) {
+        let _ = range;
+    }
+
     /// Fills a buffer from an offset on; the range is within the volume. Gives parts of the buffer
     /// that are known to be zero, ascending, which are filled all the same. A store that is away is
     /// waited for here, as long as the owner wishes.

@@ -162,6 +162,14 @@ impl<S: CowSource, T: CowTarget, J: JournalLog> CowVolume<S, T, J> {
         self.waiting.load(Ordering::Relaxed)
     }
 
+    /// Hears that a range will be read; see [`CowSource::expect`].
+    pub fn expect(&self, range: &Range<u64>) {
+        let end = range.end.min(self.size_bytes);
+        let stretches = self.stretches(range.start.min(end)..end);
+        let absent = stretches.iter().filter(|(part, done)| !done && !part.is_empty());
+        absent.for_each(|(part, _)| self.source.expect(part));
+    }
+
     /// Fills a buffer. Gives parts of it that are known to be zero. Absent chunks are asked for:
     /// [`hydrate`](super::hydrate()) takes them first.
     pub async fn read(

@@ -73,8 +73,12 @@ impl BelowIdentity {
 pub(crate) struct ViewSource(pub(crate) Arc<BackupView>);
 
 impl CowSource for ViewSource {
+    fn expect(&self, range: &Range<u64>) {
+        self.0.expect(range);
+    }
+
     async fn read(&self, offset: u64, buf: &mut [u8]) -> Result<Vec<Range<usize>>, SourceFailure> {
-        Box::pin(self.0.read(offset, buf)).await.map_err(|e| failure(&e))
+        Box::pin(self.0.read_expected(offset, buf)).await.map_err(|e| failure(&e))
     }
 }
 

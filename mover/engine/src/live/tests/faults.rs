@@ -95,3 +95,21 @@ fn a_second_flush_writes_nothing_that_the_first_has_written() {
         assert_eq!(locked(&sim.0).journal().len(), len);
     });
 }
+
+#[test]
+fn the_source_hears_of_what_is_fetched_in_order_and_of_no_more() {
+    let sim = world(6, Faults::default());
+    let rt = runtime();
+    let volume = open(&rt, &sim);
+    rt.block_on(async {
+        volume.write(3 * CHUNK, Bytes::from(vec![1; 32])).await.unwrap();
+        volume.expect(&(2 * CHUNK..5 * CHUNK));
+        volume.expect(&(u64::MAX - 1..u64::MAX));
+        let options = HydrateOptions { tasks: 5, run_bytes: CHUNK, ..options() };
+        hydrate(&volume, &options, |_| {}).await.unwrap();
+    });
+    let chunk = |n: u64| n * CHUNK..((n + 1) * CHUNK).min(volume.size_bytes());
+    let fetched = (0..12).filter(|n| *n != 3);
+    let expected: Vec<_> = [2, 4].into_iter().chain(fetched).map(chunk).collect();
+    assert_eq!(locked(&sim.0).expected, expected);
+}

@@ -70,6 +70,8 @@ pub(super) struct World {
     pub(super) chunk: usize,
     pub(super) damaged: Vec<u64>,
     pub(super) writes: u64,
+    /// What the source was told of.
+    pub(super) expected: Vec<Range<u64>>,
 }
 
 #[derive(Debug, Clone)]
@@ -99,6 +101,7 @@ impl World {
             chunk,
             damaged: Vec::new(),
             writes: 0,
+            expected: Vec::new(),
         }
     }
 
@@ -301,6 +304,10 @@ impl JournalLog for Sim {
 pub(super) struct SimSource(pub(super) Sim);
 
 impl CowSource for SimSource {
+    fn expect(&self, range: &Range<u64>) {
+        locked(&self.0.0).expected.push(range.clone());
+    }
+
     async fn read(&self, offset: u64, buf: &mut [u8]) -> Result<Vec<Range<usize>>, SourceFailure> {
         self.0.step().await;
         if locked(&self.0.0).random.one_in(3) {

@@ -40,6 +40,10 @@ impl LiveExport {
 }
 
 impl Volume for LiveExport {
+    fn expect(&self, range: &Range<u64>) {
+        self.cow.expect(range);
+    }
+
     async fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<Vec<Range<usize>>> {
         Box::pin(self.cow.read(offset, buf)).await
     }

@@ -48,6 +48,15 @@ impl Drop for Waits<'_> {
 }
 
 impl CowSource for PatientSource {
+    fn expect(&self, range: &Range<u64>) {
+        if let Some(view) = &self.view {
+            let end = view.0.size_bytes().min(range.end);
+            if range.start < end {
+                view.expect(&(range.start..end));
+            }
+        }
+    }
+
     async fn read(&self, offset: u64, buf: &mut [u8]) -> Result<Vec<Range<usize>>, SourceFailure> {
         let Some(view) = &self.view else {
             return Err(SourceFailure::Damaged("all is on the target, and it is not".into()));

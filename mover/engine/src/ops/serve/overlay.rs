@@ -114,6 +114,10 @@ impl Overlay {
         self.merges.acquire().await.map(Some).map_err(io::Error::other)
     }
 
+    pub(super) fn expect(&self, range: &Range<u64>) {
+        self.cow.expect(range);
+    }
+
     pub(super) async fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<Vec<Range<usize>>> {
         Box::pin(self.cow.read(offset, buf)).await
     }

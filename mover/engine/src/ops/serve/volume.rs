@@ -82,8 +82,9 @@ fn append(found: &mut States, range: Range<u64>, state: u32) {
 
 impl Volume for ServedVolume {
     fn expect(&self, range: &Range<u64>) {
-        if self.overlay.is_none() {
-            self.view.expect(range);
+        match &self.overlay {
+            Some(overlay) => overlay.expect(range),
+            None => self.view.expect(range),
         }
     }
 
