@@ -142,6 +142,7 @@ impl RestorePlace {
             size_bytes: volume_bytes,
             force,
             direct: DirectIo::Auto,
+            must_exist: false,
             source_paths: this.sources.clone(),
         };
         // it writes nothing to a device, and makes a file no shorter

@@ -197,6 +197,12 @@ fn what_does_not_belong_together_is_refused() {
     let open = stage.finish(&target, &[]).expect_code(4);
     assert!(open.stderr.contains("chmod 600"), "{}", open.stderr);
     fs::set_permissions(&journal, fs::Permissions::from_mode(0o600)).unwrap();
+    // cut off it is not what the journal says: zeros would stand for what clients wrote
+    let file = fs::OpenOptions::new().write(true).open(&target).unwrap();
+    file.set_len(SIZE - 4096).unwrap();
+    refused(&["db@b1", text(&target), "--live"], "the volume has");
+    assert_eq!(fs::metadata(&target).unwrap().len(), SIZE - 4096);
+    file.set_len(SIZE).unwrap();
     let moved = stage.path("moved");
     fs::rename(&target, &moved).unwrap();
     let gone = stage.finish(&target, &[]).expect_code(2);

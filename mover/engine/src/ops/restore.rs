@@ -192,6 +192,7 @@ impl Job<'_> {
             size_bytes: self.scope.geometry.size_bytes(),
             force: self.options.force,
             direct: self.options.direct,
+            must_exist: false,
             source_paths: self.options.source_paths_to_refuse.clone(),
         };
         let looking = &|there: &Source| {

@@ -34,6 +34,7 @@ impl Opened {
             size_bytes: 0,
             force: options.force,
             direct: options.direct,
+            must_exist: journal.is_some(),
             source_paths: options.source_paths_to_refuse.clone(),
         };
         let chunk_bytes = repo.params().chunk.bytes();
@@ -60,7 +61,8 @@ impl Opened {
         let size_bytes = size_of(options, manifest)?;
         let target = Arc::new(Target::open(path, &TargetOptions { size_bytes, ..wanted })?);
         let of = (&repo.params().repository_id, manifest, chunk_bytes);
-        match LiveJournal::create(&options.journal, of, &target) {
+        // its name and its length last before there is a journal that says so
+        match target.flush().and_then(|()| LiveJournal::create(&options.journal, of, &target)) {
             Ok(journal) => Ok(Self { target, journal }),
             Err(e) => {
                 remove_made(&target);

@@ -31,6 +31,8 @@ pub struct TargetOptions {
     pub force: bool,
     /// Whether to bypass the page cache.
     pub direct: DirectIo,
+    /// It holds a part of the volume already: no file is created or extended.
+    pub must_exist: bool,
     /// Devices and files that must not be written, nor a part of them, nor what they lie on: where
     /// the data comes from.
     pub source_paths: Vec<PathBuf>,
@@ -39,7 +41,13 @@ pub struct TargetOptions {
 impl TargetOptions {
     /// For a volume of this size: no force, direct I/O where possible, nothing else to keep off.
     pub fn new(size_bytes: u64) -> Self {
-        Self { size_bytes, force: false, direct: DirectIo::Auto, source_paths: Vec::new() }
+        Self {
+            size_bytes,
+            force: false,
+            direct: DirectIo::Auto,
+            must_exist: false,
+            source_paths: Vec::new(),
+        }
     }
 }
 
@@ -59,6 +67,8 @@ impl Target {
     /// one that is shorter than the volume is extended. A block device is claimed, so that it
     /// cannot be mounted meanwhile; a file is locked until this is dropped.
     ///
+    /// With `must_exist` no file is made or made longer.
+    ///
     /// Refused: what is smaller than the volume, read-only, in use or locked, one of `source_paths`
     /// (or overlaps one), or, without `force`, holds something that is recognised, or is a file
     /// that holds anything but zeros.
@@ -77,7 +87,9 @@ impl Target {
             return Self::open_nbd(path, options);
         }
         match std::fs::metadata(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Self::create(path, options),
+            Err(e) if e.kind() == io::ErrorKind::NotFound && !options.must_exist => {
+                return Self::create(path, options);
+            }
             Err(e) => return Err(open_error(path, Access::Write, e)),
             Ok(meta) => {
                 if let Some(identity) = Identity::of(&meta) {
@@ -86,7 +98,7 @@ impl Target {
             }
         }
         let (buffered, facts) = open_buffered(path, Access::Write)?;
-        check_room(path, &facts, options.size_bytes)?;
+        check_room(path, &facts, options)?;
         let mut this = Self::with(path, buffered, facts, options)?;
         this.check_content(options.force)?;
         this.check_data(options.force, looking)?;
@@ -97,7 +109,7 @@ impl Target {
     /// Who else uses an export, only its server knows: many let one client in at a time.
     fn open_nbd(path: &Path, options: &TargetOptions) -> Result<Self> {
         let Opened { io, facts } = open_export(path)?;
-        check_room(path, &facts, options.size_bytes)?;
+        check_room(path, &facts, options)?;
         let zero = ZeroState::default();
         let size_bytes = options.size_bytes;
         let this = Self { io, facts, size_bytes, created: false, stale: None, zero };
@@ -358,7 +370,7 @@ fn check_free(path: &Path, identity: Identity, options: &TargetOptions) -> Resul
     refuse(over_it, &hint)
 }
 
-fn check_room(path: &Path, facts: &Facts, size_bytes: u64) -> Result<()> {
+fn check_room(path: &Path, facts: &Facts, options: &TargetOptions) -> Result<()> {
     let context = || format!("write to {}", path.display());
     if facts.read_only {
         let hint = match facts.kind {
@@ -367,11 +379,17 @@ fn check_room(path: &Path, facts: &Facts, size_bytes: u64) -> Result<()> {
         };
         return Err(Error::new(ErrorKind::Denied, context(), "the device is read-only").hint(hint));
     }
-    if facts.kind != DeviceKind::File && facts.size_bytes < size_bytes {
+    let size_bytes = options.size_bytes;
+    let can_grow = facts.kind == DeviceKind::File && !options.must_exist;
+    if !can_grow && facts.size_bytes < size_bytes {
         let why = format!("it has {} bytes, the volume has {size_bytes}", facts.size_bytes);
-        return Err(
-            Error::new(ErrorKind::Usage, context(), why).hint("choose a target of that size")
-        );
+        let hint = match options.must_exist {
+            true => {
+                "bring it back as it was; if it was cut off, what was there is lost: restore anew"
+            }
+            false => "choose a target of that size",
+        };
+        return Err(Error::new(ErrorKind::Usage, context(), why).hint(hint));
     }
     Ok(())
 }

@@ -53,6 +53,19 @@ fn a_file_is_created_and_extended_and_a_longer_ones_tail_is_kept() {
 }
 
 #[test]
+fn what_must_be_there_is_neither_made_nor_made_longer() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let there = TargetOptions { must_exist: true, force: true, ..options(4096) };
+    assert!(Target::open(&path, &there).is_err() && !path.exists());
+    std::fs::write(&path, vec![9; 4095]).unwrap();
+    assert!(refused(&path, &there).contains("it has 4095 bytes, the volume has 4096"));
+    assert_eq!(std::fs::read(&path).unwrap(), vec![9; 4095]);
+    std::fs::write(&path, vec![9; 4096]).unwrap();
+    assert_eq!(Target::open(&path, &there).unwrap().device_bytes(), 4096);
+}
+
+#[test]
 fn what_holds_something_is_refused_without_force() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
