@@ -69,6 +69,7 @@ const ROUNDS_MAX: u32 = 3;
 pub struct ViewPool {
     entries: Arc<Entries>,
     limits: ViewLimits,
+    streams: Arc<Mutex<Streams>>,
     openers: Vec<JoinHandle<()>>,
 }
 
@@ -77,7 +78,8 @@ impl ViewPool {
     pub fn start(rt: &Handle, repo: &Arc<Repository>, limits: ViewLimits) -> Result<Self> {
         let salvage = Arc::new(Salvage::new(repo));
         let (entries, openers) = Entries::start(rt, repo, &salvage, &limits)?;
-        Ok(Self { entries, limits, openers })
+        let streams = Arc::new(Mutex::new(Streams::new(limits.window_bytes)));
+        Ok(Self { entries, limits, streams, openers })
     }
 
     /// What was read so far.
@@ -137,7 +139,10 @@ pub struct BackupView {
     leaves: Arc<Leaves>,
     geometry: Geometry,
     entry_chunks: u16,
-    streams: Mutex<Streams>,
+    /// Those of all backups: they share a cache.
+    streams: Arc<Mutex<Streams>>,
+    /// What they know this one by.
+    number: u64,
     stubs: tokio::sync::Mutex<StubFollower>,
     /// Where chunks of packs that are gone went.
     moved: Mutex<HashMap<(EntryAddr, u16), Location>>,
@@ -165,12 +170,15 @@ impl BackupView {
         let mut reader = MapReader::with_limits(Arc::clone(entries.repo()), map, reads)?;
         reader.salvage_with(entries.salvage());
         reader.load_root().await?;
+        let streams = Arc::clone(&pool.streams);
+        let number = streams.lock().unwrap_or_else(PoisonError::into_inner).of_another();
         Ok(Arc::new(Self {
             leaves: Leaves::start(entries.rt(), reader, &pool.limits),
             entries: Arc::clone(entries),
             geometry,
             entry_chunks: entries.repo().params().entry_chunks,
-            streams: Mutex::new(Streams::new(pool.limits.window_bytes)),
+            streams,
+            number,
             stubs: tokio::sync::Mutex::default(),
             moved: Mutex::default(),
             searches: AtomicU64::new(0),
@@ -436,7 +444,7 @@ impl BackupView {
     pub fn expect(self: &Arc<Self>, read: &Range<u64>) {
         let noted = {
             let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-            streams.note(read, self.size_bytes())
+            streams.note(self.number, read, self.size_bytes())
         };
         let Some(ahead) = noted else { return };
         let view = Arc::clone(self);

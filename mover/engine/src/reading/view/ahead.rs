@@ -1,6 +1,6 @@
 //! Which bytes are read before anybody asks for them: pure.
 //!
-//! A backup is read by several clients at once, each with many requests under way that arrive
+//! Backups are read by several clients at once, each with many requests under way that arrive
 //! nearly in order. [`Streams`] remembers where the last few of them stood. A read that goes on
 //! where one of them stood, or a little off, belongs to it. After some of these in a row the stream
 //! is sequential, and a window in front of it is wanted; the window doubles as long as the stream
@@ -24,6 +24,8 @@ const ENDED_AFTER: u64 = 256;
 
 #[derive(Debug, Clone, Copy)]
 struct Stream {
+    /// The backup that is read.
+    of: u64,
     /// Behind the last byte that was read.
     next: u64,
     /// Behind the last byte that was asked for ahead.
@@ -33,33 +35,46 @@ struct Stream {
     used: u64,
 }
 
-/// Where the reads of one backup stand.
+/// Where the reads of the backups stand that share a cache.
 #[derive(Debug)]
 pub(super) struct Streams {
     streams: Vec<Stream>,
     clock: u64,
+    backups: u64,
     /// All windows together.
     window_max: u64,
 }
 
 impl Streams {
     pub(super) fn new(window_max: u64) -> Self {
-        Self { streams: Vec::new(), clock: 0, window_max }
+        Self { streams: Vec::new(), clock: 0, backups: 0, window_max }
     }
 
-    /// Notes a read. Gives what is to be read ahead of it, within `size_bytes`.
-    pub(super) fn note(&mut self, read: &Range<u64>, size_bytes: u64) -> Option<Range<u64>> {
+    /// A number for one more backup.
+    pub(super) fn of_another(&mut self) -> u64 {
+        self.backups += 1;
+        self.backups
+    }
+
+    /// Notes a read of a backup. Gives what is to be read ahead of it, within `size_bytes`.
+    pub(super) fn note(
+        &mut self,
+        of: u64,
+        read: &Range<u64>,
+        size_bytes: u64,
+    ) -> Option<Range<u64>> {
         self.clock += 1;
         let share = self.share();
         let len = read.end - read.start;
         let near = NEAR_BYTES.max(len * 2);
         let distance = |stream: &Stream| stream.next.abs_diff(read.start);
         // who skips holes still reads within what was asked for
-        let belongs =
-            |s: &&mut Stream| distance(s) <= near || (s.next..s.asked).contains(&read.start);
+        let belongs = |s: &&mut Stream| {
+            s.of == of && (distance(s) <= near || (s.next..s.asked).contains(&read.start))
+        };
         let found = self.streams.iter_mut().filter(belongs).min_by_key(|s| distance(s));
         let Some(stream) = found else {
-            self.begin(read.end);
+            self.begin(of, read.end);
             return None;
         };
         stream.used = self.clock;
@@ -91,13 +106,13 @@ impl Streams {
         self.window_max / (self.streams.iter().filter(going_on).count() as u64).max(1)
     }
 
-    fn begin(&mut self, next: u64) {
+    fn begin(&mut self, of: u64, next: u64) {
         if self.streams.len() >= STREAMS_MAX {
             let oldest = (0..self.streams.len()).min_by_key(|at| self.streams[*at].used);
             oldest.map(|at| self.streams.swap_remove(at));
         }
         let window = WINDOW_START.min(self.window_max);
-        self.streams.push(Stream { next, asked: 0, window, reads: 1, used: self.clock });
+        self.streams.push(Stream { of, next, asked: 0, window, reads: 1, used: self.clock });
     }
 }
 
@@ -109,7 +124,7 @@ mod tests {
     const SIZE: u64 = 1 << 40;
 
     fn all(streams: &mut Streams, reads: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
-        reads.into_iter().filter_map(|read| streams.note(&read, SIZE)).collect()
+        reads.into_iter().filter_map(|read| streams.note(0, &read, SIZE)).collect()
     }
 
     #[test]
@@ -163,7 +178,7 @@ mod tests {
         for n in 0..400 {
             for at in places {
                 let read = at + n * MIB..at + (n + 1) * MIB;
-                if let Some(ahead) = streams.note(&read, SIZE) {
+                if let Some(ahead) = streams.note(0, &read, SIZE) {
                     most = most.max(ahead.end - read.end);
                 }
             }
@@ -171,8 +186,24 @@ mod tests {
         assert_eq!(most, 8 * MIB);
         // three of them end, and the one that is left gets all
         let ahead =
-            (400..1000).filter_map(|n| streams.note(&(n * MIB..(n + 1) * MIB), SIZE)).last();
+            (400..1000).filter_map(|n| streams.note(0, &(n * MIB..(n + 1) * MIB), SIZE)).last();
         assert!(ahead.unwrap().end > 1020 * MIB);
+    }
+
+    #[test]
+    fn backups_that_share_a_cache_share_what_is_read_ahead_and_no_stream() {
+        let mut streams = Streams::new(32 * MIB);
+        let backups = [streams.of_another(), streams.of_another()];
+        let mut most = 0;
+        for n in 0..400 {
+            for of in backups {
+                let read = n * MIB..(n + 1) * MIB;
+                if let Some(ahead) = streams.note(of, &read, SIZE) {
+                    most = most.max(ahead.end - read.end);
+                }
+            }
+        }
+        assert_eq!((most, streams.streams.len()), (16 * MIB, 2));
     }
 
     #[test]
@@ -191,7 +222,7 @@ mod tests {
         let mut streams = Streams::new(32 * MIB);
         let size = 10 * MIB + 5;
         let reads = (0..10).map(|n| n * MIB..(n + 1) * MIB);
-        let ahead: Vec<_> = reads.filter_map(|read| streams.note(&read, size)).collect();
+        let ahead: Vec<_> = reads.filter_map(|read| streams.note(0, &read, size)).collect();
         assert_eq!(ahead.last().unwrap().end, size);
         let mut none = Streams::new(0);
         assert_eq!(all(&mut none, (0..100).map(|n| n * MIB..(n + 1) * MIB)), []);
