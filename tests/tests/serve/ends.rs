@@ -1,6 +1,6 @@
 //! How serving begins and ends; what it keeps, and what it refuses.
 
-use super::{CHUNK, MIB, Stage, text};
+use super::{CHUNK, MIB, SIZE, Server, Stage, text};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -188,29 +188,37 @@ os.execv(sys.argv[1], sys.argv[1:])
     assert!(refused.stderr.contains("nobody listens on it"), "{}", refused.stderr);
 }
 
+/// A server whose figures can be asked for, at an address of its own.
+fn measured(stage: &Stage, arguments: &[&str]) -> (Server, String) {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("127.0.0.1:{port}");
+    let server = stage.serve(&[arguments, &["--metrics-addr", &address]].concat());
+    (server, address)
+}
+
+fn scrape(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+fn value(text: &str, name: &str) -> f64 {
+    let line = text.lines().find(|line| line.starts_with(&format!("{name}{{")));
+    let line = line.unwrap_or_else(|| panic!("no {name} in {text}"));
+    line.rsplit_once(' ').unwrap().1.parse().unwrap()
+}
+
 #[test]
 fn the_figures_say_what_was_served() {
     let Some(stage) = Stage::new("serve-metrics", &["qemu-io"]) else { return };
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let address = format!("127.0.0.1:{port}");
-    let server = stage.serve(&["db@latest", "--metrics-addr", &address]);
-    let scrape = || {
-        let mut stream = TcpStream::connect(&address).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        text
-    };
-    let value = |text: &str, name: &str| -> f64 {
-        let line = text.lines().find(|line| line.starts_with(&format!("{name}{{")));
-        let line = line.unwrap_or_else(|| panic!("no {name} in {text}"));
-        line.rsplit_once(' ').unwrap().1.parse().unwrap()
-    };
-    assert!(value(&scrape(), "mover_served_bytes_total") < 1.0);
+    let (server, address) = measured(&stage, &["db@latest"]);
+    assert!(value(&scrape(&address), "mover_served_bytes_total") < 1.0);
     run_ok("qemu-io", ["-r", "-f", "raw", "-c", "read 0 1M", "-c", "read 0 1M", &server.uri("")]);
     let end = Instant::now() + Duration::from_secs(30);
     loop {
-        let text = scrape();
+        let text = scrape(&address);
         // one figure is set after the other, and a scrape may come between them
         if value(&text, "mover_served_bytes_total") >= (2 * (MIB - CHUNK)) as f64
             && value(&text, "mover_cache_hits_total") >= 1.0
@@ -219,5 +227,35 @@ fn the_figures_say_what_was_served() {
             break;
         }
         assert!(Instant::now() < end, "{text}");
+    }
+}
+
+/// Of what a client reads in order, most is there or under way when it is wanted, also below an
+/// overlay.
+#[test]
+fn who_reads_in_order_is_read_ahead_of() {
+    let Some(stage) = Stage::new("serve-ahead", &["qemu-io"]) else { return };
+    let stored = stage.images[1].chunks(CHUNK as usize);
+    let stored = stored.filter(|chunk| chunk.iter().any(|byte| *byte != 0)).count() as f64;
+    let reads: Vec<String> =
+        (0..SIZE / CHUNK).map(|n| format!("read {} {CHUNK}", n * CHUNK)).collect();
+    for more in [&[][..], &["--overlay", "temp"]] {
+        let (server, address) = measured(&stage, &[&["db@latest"], more].concat());
+        let uri = server.uri("");
+        let mut line = vec!["-r", "-f", "raw"];
+        reads.iter().for_each(|read| line.extend(["-c", read]));
+        run_ok("qemu-io", [&line[..], &[&uri]].concat());
+        let end = Instant::now() + Duration::from_secs(30);
+        loop {
+            let text = scrape(&address);
+            let (hits, misses) =
+                (value(&text, "mover_cache_hits_total"), value(&text, "mover_cache_misses_total"));
+            if hits + misses >= stored {
+                // an entry has some 16 chunks: without it each of the 25 would be waited for
+                assert!(misses <= 12.0, "{more:?}: {misses} misses of {stored} chunks");
+                break;
+            }
+            assert!(Instant::now() < end, "{text}");
+        }
     }
 }

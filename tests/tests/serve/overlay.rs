@@ -12,9 +12,10 @@ pub(crate) fn qemu_io(uri: &str, commands: &[&str]) -> Result<String, String> {
     commands.iter().for_each(|command| line.extend(["-c", command]));
     line.push(uri);
     let output = run("qemu-io", line);
+    let done = output.status.success();
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     let failed = ["rror", "failed", "verification", "No space", "not permitted"];
-    if failed.iter().any(|word| said.contains(word)) { Err(said) } else { Ok(said) }
+    if !done || failed.iter().any(|word| said.contains(word)) { Err(said) } else { Ok(said) }
 }
 
 /// All bytes of an export.
