@@ -52,7 +52,9 @@ impl Stage {
 
     /// Mounts one at `live`, for writing.
     pub(crate) fn mount(&self, device: &LoopDevice) -> Mount {
-        Mount::new(device.path(), &self.path("live"), self.kind.name(), "")
+        // By itself btrfs commits every 30 s, after which nothing is in its log: a slow machine meets that.
+        let options = if self.kind == Filesystem::Btrfs { "commit=300" } else { "" };
+        Mount::new(device.path(), &self.path("live"), self.kind.name(), options)
     }
 
     /// Files of all sizes, of which some go again; the newest metadata is committed to the journal
