@@ -15,7 +15,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("benches", "settings sizes synthetic target threshold volume-chunks work"),
     ("blockdev", "setrw"),
     ("curl", "cacert fail-with-body"),
-    ("cargo", "all-targets bin lib path release test version workspace"),
+    ("cargo", "all-targets bin bins examples lib path release test version workspace"),
     ("deploy/image/build", "controller program size-max"),
     ("helm", "namespace set"),
     ("external snapshotter", "resync-period"),
