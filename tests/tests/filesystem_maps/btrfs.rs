@@ -52,10 +52,10 @@ fn snapshot(image: &Path, to: &Path) {
     }
 }
 
-/// Whether its superblock names a tree of logs.
+/// Whether its superblock names a tree of logs: `log_root` of `struct btrfs_super_block`.
 fn has_log(image: &Path) -> bool {
     let mut address = [0; 8];
-    File::open(image).unwrap().read_exact_at(&mut address, SUPERBLOCK + 96).unwrap();
+    File::open(image).unwrap().read_exact_at(&mut address, SUPERBLOCK + 0x60).unwrap();
     address != [0; 8]
 }
 
