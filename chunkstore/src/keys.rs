@@ -16,6 +16,10 @@ use std::fmt;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
+mod process;
+
+pub use process::{ProcessKey, ProcessSeal};
+
 /// 32 secret bytes, wiped when dropped.
 pub(crate) type Secret = Zeroizing<[u8; 32]>;
 /// Authentication tag or checksum.

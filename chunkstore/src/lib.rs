@@ -186,7 +186,7 @@ pub use format::Manifest;
 pub use ids::{
     AttachmentName, BackupId, ChunkId, LeaseId, PackId, RepositoryId, VolumeName, random_bytes,
 };
-pub use keys::{Credential, Encryption, KdfCost, Keys};
+pub use keys::{Credential, Encryption, KdfCost, Keys, ProcessKey, ProcessSeal};
 pub use map::{MapBuilder, MapReader, VolumeMap};
 pub use pack::{PackAllocator, PackBuilder, PackKind};
 pub use protocol::{CollectOptions, Commit, LeaseOptions, Reader, Writer, WriterOptions, collect};
