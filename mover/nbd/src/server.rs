@@ -6,6 +6,7 @@
 //! | `decode` | pure: what clients say |
 //! | `handshake`, `request` | pure: what is agreed on; what is to be done about a request |
 //! | `encode` | pure: the bytes of replies |
+//! | `buffers` | buffers of answers, used again
 //! | `memory` | the memory of answers and of payloads under way |
 //! | `connection` | one client |
 //! | `writing` | its payloads, and its changes of the volume |
@@ -24,6 +25,7 @@
 //!
 //! Must not: know what a volume is made of.
 
+mod buffers;
 mod connection;
 mod decode;
 mod encode;

@@ -12,12 +12,13 @@
 //! it takes more. Who writes waits for the client only, and for no longer than [`STALLED`] without
 //! that a piece goes out. When the connection ends, all its tasks are dropped.
 
+use super::buffers::Buffer;
 use super::decode::{
     ClientRequest, EXTENDED_REQUEST_BYTES, Garbage, OPTION_HEAD_BYTES, OptionHead, REQUEST_BYTES,
 };
 use super::encode::Replier;
 use super::handshake::{Agreed, Handshake, Next, Replies, Secrecy, greeting};
-use super::memory::{Memory, PIECE_BYTES};
+use super::memory::{Memory, PIECE_BYTES, Piece};
 use super::request::{Change, Ground, Task, judge};
 use super::tls::ServerTls;
 use super::writing::{Payload, errno, skip};
@@ -342,8 +343,8 @@ impl<V: Volume, S: Stream> Client<V, S> {
         last: bool,
         whole: bool,
     ) -> io::Result<Result<(), (u64, io::Error)>> {
-        let Some(_memory) = self.served.memory.answers.take().await else { return Ok(Ok(())) };
-        let (buf, zeros) = match self.fill(&range).await {
+        let Some(memory) = self.served.memory.answers.take().await else { return Ok(Ok(())) };
+        let (buf, zeros) = match self.fill(&memory, &range).await {
             Ok(filled) => filled,
             Err(e) => return Ok(Err((range.start, e))),
         };
@@ -370,23 +371,27 @@ impl<V: Volume, S: Stream> Client<V, S> {
         Ok(Ok(()))
     }
 
-    async fn fill(&self, range: &Range<u64>) -> io::Result<(Vec<u8>, Vec<Range<usize>>)> {
+    async fn fill<'a>(
+        &self,
+        memory: &'a Piece,
+        range: &Range<u64>,
+    ) -> io::Result<(Buffer<'a>, Vec<Range<usize>>)> {
         let len = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
-        let mut buf = vec![0; len];
+        let mut buf = memory.buffer(self.agreed.export, len);
         let zeros = self.export().volume.read(range.start, &mut buf).await?;
         Ok((buf, zeros))
     }
 
     async fn read_simple(&self, to: Replier, range: Range<u64>) -> io::Result<()> {
-        let Some(_memory) = self.served.memory.answers.take().await else { return Ok(()) };
+        let Some(memory) = self.served.memory.answers.take().await else { return Ok(()) };
         if range.end - range.start <= u64::from(PIECE_BYTES) {
-            return match self.fill(&range).await {
+            return match self.fill(&memory, &range).await {
                 Ok((buf, _)) => self.send(&to.simple(0), &buf).await,
                 Err(e) => self.fail(to, range.start, &e).await,
             };
         }
         for piece in pieces(range.clone()) {
-            if let Err(e) = self.fill(&piece).await {
+            if let Err(e) = self.fill(&memory, &piece).await {
                 return self.fail(to, piece.start, &e).await;
             }
         }
@@ -394,7 +399,7 @@ impl<V: Volume, S: Stream> Client<V, S> {
         let mut head = to.simple(0);
         for piece in pieces(range) {
             // what was well a moment ago fails: the reply cannot be taken back
-            let (buf, _) = self.fill(&piece).await?;
+            let (buf, _) = self.fill(&memory, &piece).await?;
             let written = timeout(STALLED, async {
                 out.write_all(&head).await?;
                 out.write_all(&buf).await?;

@@ -9,6 +9,7 @@
 //! a pool apart. So answers that a client does not take never keep it from being written. The
 //! longest payload is what fits into one connection's part of that pool.
 
+use super::buffers::{Buffer, Buffers};
 use super::decode::PAYLOAD_BYTES_MAX;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -46,6 +47,7 @@ pub(super) struct Pool {
 struct Room {
     pieces: Arc<Semaphore>,
     share: usize,
+    buffers: Arc<Buffers>,
 }
 
 impl Room {
@@ -55,7 +57,8 @@ impl Room {
         let connections = (pieces / 2).min(CONNECTIONS_MAX);
         let pool = usize::try_from(pieces - connections).unwrap_or(usize::MAX >> 4);
         let share = (pool / SHARE).max(share_min.min(pool));
-        (Self { pieces: Arc::new(Semaphore::new(pool)), share }, connections)
+        let room = Self { pieces: Arc::new(Semaphore::new(pool)), share, buffers: Arc::default() };
+        (room, connections)
     }
 
     fn of_connection(&self) -> Pieces {
@@ -63,6 +66,7 @@ impl Room {
             own: Arc::new(Semaphore::new(1)),
             share: Arc::new(Semaphore::new(self.share)),
             pool: Arc::clone(&self.pieces),
+            buffers: Arc::clone(&self.buffers),
         }
     }
 }
@@ -114,6 +118,7 @@ pub(super) struct Pieces {
     own: Arc<Semaphore>,
     share: Arc<Semaphore>,
     pool: Arc<Semaphore>,
+    buffers: Arc<Buffers>,
 }
 
 /// Stands for some pieces.
@@ -121,6 +126,14 @@ pub(super) struct Pieces {
 pub(super) struct Piece {
     _own: Option<OwnedSemaphorePermit>,
     _shared: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
+    buffers: Arc<Buffers>,
+}
+
+impl Piece {
+    /// A buffer for an answer of an export; one at a time.
+    pub(super) fn buffer(&self, export: usize, len: usize) -> Buffer<'_> {
+        self.buffers.take(export, len)
+    }
 }
 
 impl Pieces {
@@ -129,7 +142,8 @@ impl Pieces {
         tokio::select! {
             biased;
             own = Arc::clone(&self.own).acquire_owned() => {
-                Some(Piece { _own: Some(own.ok()?), _shared: None })
+                let buffers = Arc::clone(&self.buffers);
+                Some(Piece { _own: Some(own.ok()?), _shared: None, buffers })
             }
             shared = self.take_shared(1) => shared,
         }
@@ -146,7 +160,8 @@ impl Pieces {
     async fn take_shared(&self, pieces: u32) -> Option<Piece> {
         let share = Arc::clone(&self.share).acquire_many_owned(pieces).await.ok()?;
         let pool = Arc::clone(&self.pool).acquire_many_owned(pieces).await.ok()?;
-        Some(Piece { _own: None, _shared: Some((share, pool)) })
+        let buffers = Arc::clone(&self.buffers);
+        Some(Piece { _own: None, _shared: Some((share, pool)), buffers })
     }
 
     /// How many can be under way at a time.
