@@ -20,7 +20,7 @@ mod write;
 
 pub use chunkstore::format::ChangeKind;
 pub use ladder::{Descent, check_floor, descend};
-pub use parse::{ParseOptions, RANGES_MAX_DEFAULT, parse_changed_blocks};
+pub use parse::{ParseOptions, RANGES_MAX_DEFAULT, parse_changed_blocks, parse_in_order};
 pub use plan::{BackupPlan, Changes, PlanInput, plan_backup};
 pub use sources::{
     ChangeRequest, ChangeSource, ListRequest, NbdSource, RestSource, RetryPolicy, SnapshotEndpoint,

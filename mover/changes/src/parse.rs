@@ -19,6 +19,7 @@ use mover_tracker::CsiStream;
 use serde::de;
 use std::fmt;
 use std::io::{BufReader, Read};
+use std::ops::Range;
 
 /// Most ranges that a list may have after merging, unless the caller says otherwise: 160 MB.
 pub const RANGES_MAX_DEFAULT: usize = 10_000_000;
@@ -57,14 +58,27 @@ impl ParseOptions {
 /// Reads a list. `Corrupt`: it is not a list, or breaks its protocol. `Usage`: it does not fit this
 /// volume, or what was asked for.
 pub fn parse_changed_blocks(reader: impl Read, options: &ParseOptions) -> Result<ChangedBlocks> {
-    const BUFFER_BYTES: usize = 64 << 10;
     let mut list = List::new(options);
+    read(reader, &mut list)?;
+    list.finish()
+}
+
+fn read(reader: impl Read, list: &mut List<'_>) -> Result<()> {
+    const BUFFER_BYTES: usize = 64 << 10;
     let reader = BufReader::with_capacity(BUFFER_BYTES, Guard::new(reader));
     let mut json = serde_json::Deserializer::from_reader(reader);
-    match read_values(&mut json, &mut list) {
-        Ok(()) => list.finish(),
-        Err(error) => Err(list.describe(error)),
-    }
+    read_values(&mut json, list).map_err(|error| list.describe(error))
+}
+
+/// Reads a list as what is to be fetched first: its ranges of data in the order in which they
+/// stand there, which may overlap. Errors are those of [`parse_changed_blocks`].
+pub fn parse_in_order(reader: impl Read, options: &ParseOptions) -> Result<Vec<Range<u64>>> {
+    let mut list = List::new(options);
+    list.in_order = Some(Vec::new());
+    let in_order = read(reader, &mut list).map(|()| list.in_order.take().unwrap_or_default())?;
+    let found = list.finish()?;
+    // records of a stream are in the volume's order
+    Ok(if found.origin == ListOrigin::Csi { found.data.iter().collect() } else { in_order })
 }
 
 /// One value, or any number of CSI records one behind the other.
@@ -144,6 +158,8 @@ struct List<'a> {
     volume_bytes: Option<u64>,
     data: ExtentsBuilder,
     zero: ExtentsBuilder,
+    /// Ranges of data as they come, for whoever wants them so.
+    in_order: Option<Vec<Range<u64>>>,
     csi: CsiStream,
     /// Kind and hint of the error on its way up; its text travels with the parser's own error.
     refusal: Option<(ErrorKind, &'static str)>,
@@ -165,6 +181,7 @@ impl<'a> List<'a> {
             volume_bytes: None,
             data: ExtentsBuilder::default(),
             zero: ExtentsBuilder::default(),
+            in_order: None,
             csi: CsiStream::default(),
             refusal: None,
             notes: Vec::new(),
@@ -211,6 +228,13 @@ impl<'a> List<'a> {
         }
         let builder = if zero { &mut self.zero } else { &mut self.data };
         builder.push(offset..end.min(volume));
+        if let Some(in_order) = self.in_order.as_mut().filter(|_| !zero) {
+            in_order.push(offset..end.min(volume));
+            if in_order.len() > self.options.ranges_max {
+                let what = format!("it has more than {} ranges", self.options.ranges_max);
+                return Err(self.refuse(ErrorKind::Usage, "give a shorter list", what));
+            }
+        }
         self.check_room()
     }
 
