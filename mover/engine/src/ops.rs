@@ -1,6 +1,7 @@
 //! The operations, one function each. They are made of `ingest` and `reading`, and none of them
-//! names another, but for `mount`, which shows what `files` reads. `below` is what `serve` and
-//! `live_restore` share: a backup below a volume that is written.
+//! names another, but for `mount`, which shows what `files` reads. `below` and `trace` are
+//! what `serve` and `live_restore` share: a backup below a volume that is written, and which of its
+//! bytes were read.
 
 pub mod attachment;
 pub mod backup;
@@ -14,4 +15,5 @@ pub mod mount;
 pub mod restore;
 pub mod roots;
 pub mod serve;
+pub mod trace;
 pub mod verify;

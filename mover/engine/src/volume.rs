@@ -3,4 +3,5 @@
 
 pub mod device;
 pub mod io;
+pub(crate) mod nameless;
 pub mod sample;

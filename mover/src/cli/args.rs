@@ -36,7 +36,7 @@ mod mounting;
 mod resources;
 mod serving;
 pub(crate) use mounting::MountArgs;
-pub(crate) use serving::{ServeArgs, ServeTlsArgs};
+pub(crate) use serving::{DiskCacheArgs, ServeArgs, ServeTlsArgs, TraceArgs};
 mod storing;
 mod upgrading;
 pub(crate) use storing::StoringArgs;

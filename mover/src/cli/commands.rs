@@ -5,6 +5,7 @@ mod browse;
 mod changes;
 mod check;
 mod copy;
+mod disk_cache;
 mod files;
 mod forget;
 mod gc;
@@ -16,6 +17,7 @@ mod restore;
 mod roots;
 mod serve;
 mod stats;
+mod trace;
 mod upgrade;
 
 use super::args::{Command, KeyCommand};

@@ -121,6 +121,9 @@ pub(crate) fn serve_text(s: &ServeSummary) -> String {
     page.line("fetched", &format!("{} in {} reads", show_bytes(s.fetched_bytes), s.reads));
     let wanted = s.cache_hits + s.cache_misses;
     page.line("kept", &format!("{} of {wanted} entries were there when wanted", s.cache_hits));
+    if s.disk_hits > 0 {
+        page.line("disk", &format!("{} entries came from the disk cache", s.disk_hits));
+    }
     if s.served_errors > 0 {
         page.line("failed", &format!("{} requests", s.served_errors));
     }
@@ -177,6 +180,9 @@ pub(crate) fn mount_text(s: &MountSummary) -> String {
     page.line("fetched", &format!("{} in {} reads", show_bytes(s.fetched_bytes), s.reads));
     let wanted = s.cache_hits + s.cache_misses;
     page.line("kept", &format!("{} of {wanted} entries were there when wanted", s.cache_hits));
+    if s.disk_hits > 0 {
+        page.line("disk", &format!("{} entries came from the disk cache", s.disk_hits));
+    }
     if s.served_errors > 0 {
         page.line("failed", &format!("{} requests", s.served_errors));
     }

@@ -189,14 +189,14 @@ os.execv(sys.argv[1], sys.argv[1:])
 }
 
 /// A server whose figures can be asked for, at an address of its own.
-fn measured(stage: &Stage, arguments: &[&str]) -> (Server, String) {
+pub(super) fn measured(stage: &Stage, arguments: &[&str]) -> (Server, String) {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("127.0.0.1:{port}");
     let server = stage.serve(&[arguments, &["--metrics-addr", &address]].concat());
     (server, address)
 }
 
-fn scrape(address: &str) -> String {
+pub(super) fn scrape(address: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let mut text = String::new();
@@ -204,7 +204,7 @@ fn scrape(address: &str) -> String {
     text
 }
 
-fn value(text: &str, name: &str) -> f64 {
+pub(super) fn value(text: &str, name: &str) -> f64 {
     let line = text.lines().find(|line| line.starts_with(&format!("{name}{{")));
     let line = line.unwrap_or_else(|| panic!("no {name} in {text}"));
     line.rsplit_once(' ').unwrap().1.parse().unwrap()

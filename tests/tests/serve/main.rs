@@ -6,6 +6,7 @@
 
 mod clients;
 mod ends;
+mod kept;
 mod live;
 mod overlay;
 mod server;

@@ -10,15 +10,18 @@
 use super::bits::ChunkBits;
 use super::parts::{CowSource, CowTarget, JournalLog, SourceFailure};
 use super::volume::{CowVolume, RUN_CHUNKS_MAX, index, locked};
-use bytes::Bytes;
+use bytes::BytesMut;
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 /// Of the tasks, so many go on while guests wait.
 const SHARE_WHILE_GUESTS_WAIT: usize = 4;
+
+/// The source is told of the next runs in parts of all that it is to know of.
+const AHEAD_STEPS: u64 = 4;
 
 /// How to fetch.
 #[derive(Debug, Clone)]
@@ -27,6 +30,8 @@ pub struct HydrateOptions {
     pub tasks: usize,
     /// Bytes of a run, rounded to whole chunks.
     pub run_bytes: u64,
+    /// Bytes that the source is asked to fetch before tasks are free for them.
+    pub ahead_bytes: u64,
     /// After so many landed bytes, a flush; what landed since the last one is fetched again after a
     /// crash.
     pub flush_bytes: u64,
@@ -53,6 +58,8 @@ struct Landed {
     first_damage: Option<String>,
     away: bool,
     run: Range<u64>,
+    /// Its buffer, for the next one.
+    buffer: BytesMut,
 }
 
 /// What to fetch next.
@@ -62,6 +69,11 @@ struct Order {
     cursor: u64,
     /// Under way, or not to be fetched again.
     claimed: ChunkBits,
+    /// Of these, runs that the source was told of.
+    ready: VecDeque<Range<u64>>,
+    ready_chunks: u64,
+    /// Chunks of them at most.
+    ahead_chunks: u64,
     /// Given up for now: the store was away.
     again: Vec<Range<u64>>,
 }
@@ -79,26 +91,36 @@ pub async fn hydrate<S: CowSource, T: CowTarget, J: JournalLog>(
         first: options.first.iter().map(|range| volume.chunks_of(range)).collect(),
         cursor: 0,
         claimed: ChunkBits::none(chunks),
+        ready: VecDeque::new(),
+        ready_chunks: 0,
+        ahead_chunks: options.ahead_bytes / volume.chunk_bytes(),
         again: Vec::new(),
     };
     let (mut damaged, mut first_damage) = (Vec::new(), None);
     let (mut total, mut unflushed) = (0, 0);
     let mut tasks: JoinSet<io::Result<Landed>> = JoinSet::new();
+    // none is made, nor wiped, while there is one that was used before
+    let mut spare: Vec<BytesMut> = Vec::new();
+    let mut flushing: Option<JoinHandle<io::Result<()>>> = None;
     loop {
         volume.check_usable()?;
         let most = match volume.waiting() {
-            0 => options.tasks.max(1),
+            0 => {
+                order.fetch_ahead(volume);
+                options.tasks.max(1)
+            }
             _ => (options.tasks / SHARE_WHILE_GUESTS_WAIT).max(1),
         };
         while tasks.len() < most
             && let Some(run) = order.next(volume)
         {
-            volume.source.expect(&volume.bytes_of(&run));
             let of = Arc::clone(volume);
-            tasks.spawn_on(async move { fetch(&of, run).await }, &volume.rt);
+            let buffer = spare.pop().unwrap_or_default();
+            tasks.spawn_on(async move { fetch(&of, run, buffer).await }, &volume.rt);
         }
         let Some(ended) = tasks.join_next().await else { break };
         let run = ended.map_err(|e| io::Error::other(format!("a fetch was given up: {e}")))??;
+        spare.push(run.buffer);
         if run.away {
             order.again.push(run.run);
         }
@@ -109,8 +131,16 @@ pub async fn hydrate<S: CowSource, T: CowTarget, J: JournalLog>(
         first_damage = first_damage.or(run.first_damage);
         if unflushed >= options.flush_bytes {
             unflushed = 0;
-            volume.flush().await?;
+            // fetches go on beside it, up to the next one
+            let of = Arc::clone(volume);
+            let next = volume.rt.spawn(async move { of.flush().await });
+            if let Some(last) = flushing.replace(next) {
+                last.await.map_err(io::Error::other)??;
+            }
         }
+    }
+    if let Some(last) = flushing {
+        last.await.map_err(io::Error::other)??;
     }
     volume.flush().await?;
     let damaged = still_absent(volume, damaged);
@@ -131,6 +161,43 @@ impl Order {
                 return Some(run);
             }
         }
+        if let Some(run) = self.ready.pop_front() {
+            self.ready_chunks -= run.end - run.start;
+            return Some(run);
+        }
+        self.unasked(volume)
+    }
+
+    /// Tells the source of the next runs, many at a time: it fetches longer pieces then.
+    fn fetch_ahead<S: CowSource, T: CowTarget, J: JournalLog>(
+        &mut self,
+        volume: &CowVolume<S, T, J>,
+    ) {
+        if self.ready_chunks > self.ahead_chunks / AHEAD_STEPS * (AHEAD_STEPS - 1) {
+            return;
+        }
+        let mut told: Option<Range<u64>> = None;
+        while self.ready_chunks < self.ahead_chunks
+            && let Some(run) = self.unasked(volume)
+        {
+            self.ready_chunks += run.end - run.start;
+            told = match told {
+                Some(so_far) if so_far.end == run.start => Some(so_far.start..run.end),
+                before => {
+                    before.map(|range| volume.source.prefetch(&volume.bytes_of(&range)));
+                    Some(run.clone())
+                }
+            };
+            self.ready.push_back(run);
+        }
+        told.map(|range| volume.source.prefetch(&volume.bytes_of(&range)));
+    }
+
+    /// The next run that nobody has asked for.
+    fn unasked<S: CowSource, T: CowTarget, J: JournalLog>(
+        &mut self,
+        volume: &CowVolume<S, T, J>,
+    ) -> Option<Range<u64>> {
         for run in std::mem::take(&mut self.again) {
             self.claimed.remove(run.clone());
             self.first.push_back(run);
@@ -174,14 +241,15 @@ impl Order {
 async fn fetch<S: CowSource, T: CowTarget, J: JournalLog>(
     volume: &Arc<CowVolume<S, T, J>>,
     run: Range<u64>,
+    buffer: BytesMut,
 ) -> io::Result<Landed> {
-    let mut landed = Landed { run: run.clone(), ..Landed::default() };
-    match fetch_and_land(volume, run.clone()).await? {
+    let mut landed = Landed { run: run.clone(), buffer, ..Landed::default() };
+    match fetch_and_land(volume, run.clone(), &mut landed.buffer).await? {
         Ok(bytes) => landed.bytes = bytes,
         Err(SourceFailure::Away(_)) => landed.away = true,
         Err(SourceFailure::Damaged(_)) if run.end - run.start > 1 => {
             for chunk in run {
-                match fetch_and_land(volume, chunk..chunk + 1).await? {
+                match fetch_and_land(volume, chunk..chunk + 1, &mut landed.buffer).await? {
                     Ok(bytes) => landed.bytes += bytes,
                     Err(SourceFailure::Damaged(what)) => damage(volume, chunk, what, &mut landed),
                     Err(SourceFailure::Away(_)) => {
@@ -211,15 +279,19 @@ fn damage<S: CowSource, T: CowTarget, J: JournalLog>(
 async fn fetch_and_land<S: CowSource, T: CowTarget, J: JournalLog>(
     volume: &Arc<CowVolume<S, T, J>>,
     run: Range<u64>,
+    buffer: &mut BytesMut,
 ) -> io::Result<Result<u64, SourceFailure>> {
     let range = volume.bytes_of(&run);
-    let mut bytes = vec![0; index(range.end - range.start)];
-    let zeros = match volume.source.read(range.start, &mut bytes).await {
+    buffer.resize(index(range.end - range.start), 0);
+    let zeros = match volume.source.read(range.start, buffer).await {
         Ok(zeros) => zeros,
         Err(failure) => return Ok(Err(failure)),
     };
-    let bytes = Bytes::from(bytes);
-    volume.owned(move |this| async move { this.land(run, bytes, &zeros).await }).await.map(Ok)
+    let bytes = std::mem::take(buffer).freeze();
+    let lands = bytes.clone();
+    let landed = volume.owned(move |this| async move { this.land(run, lands, &zeros).await }).await;
+    *buffer = bytes.try_into_mut().unwrap_or_default();
+    landed.map(Ok)
 }
 
 fn still_absent<S: CowSource, T: CowTarget, J: JournalLog>(

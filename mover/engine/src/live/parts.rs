@@ -14,6 +14,11 @@ pub trait CowSource: Send + Sync + 'static {
         let _ = range;
     }
 
+    /// Hears that a range will be read for certain, and soon: it may be fetched at once.
+    fn prefetch(&self, range: &Range<u64>) {
+        let _ = range;
+    }
+
     /// Fills a buffer from an offset on; the range is within the volume. Gives parts of the buffer
     /// that are known to be zero, ascending, which are filled all the same. A store that is away is
     /// waited for here, as long as the owner wishes.

@@ -77,6 +77,10 @@ impl CowSource for ViewSource {
         self.0.expect(range);
     }
 
+    fn prefetch(&self, range: &Range<u64>) {
+        self.0.prefetch(range.clone());
+    }
+
     async fn read(&self, offset: u64, buf: &mut [u8]) -> Result<Vec<Range<usize>>, SourceFailure> {
         Box::pin(self.0.read_expected(offset, buf)).await.map_err(|e| failure(&e))
     }

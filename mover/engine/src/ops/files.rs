@@ -29,7 +29,7 @@ pub use mover_fsmap::files::{Attribute, FileId, FileKind, FileName, FileNode, Fi
 pub use paths::{Found, resolve};
 
 use crate::reading::Reading;
-use crate::reading::view::{BackupView, ViewCounts, ViewLimits, ViewPool, ViewUse};
+use crate::reading::view::{BackupView, ViewCounts, ViewLimits, ViewNeeds, ViewPool, ViewUse};
 use crate::run::threads::cores;
 use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
 use chunkstore::map::delta_of;
@@ -186,10 +186,11 @@ pub fn with_files<T>(
     let run = RunContext { rt, cancel, progress };
     progress.set_phase(Phase::Planning);
     let threads = options.threads.unwrap_or_else(cores);
-    let limits = ViewLimits::plan(options.memory, repo.params(), (1, ViewUse::Reading), threads)?;
+    let needs = ViewNeeds { maps: 1, use_of: ViewUse::Reading, threads, disk_cache: false };
+    let limits = ViewLimits::plan(options.memory, repo.params(), needs)?;
     let reading = Reading::begin(run, repo, manifest, options.lease.clone())?;
     let worked = (|| {
-        let pool = ViewPool::start(rt, repo, limits)?;
+        let pool = ViewPool::start(rt, repo, limits, None)?;
         let view = run.wait(BackupView::open(&pool, manifest))?;
         let named = |e: Error| e.within(format!("read files of backup {}", manifest.name()));
         let done = files_of(run, view, options.partition, |open| {

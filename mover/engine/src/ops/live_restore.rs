@@ -34,7 +34,8 @@ pub use summary::LiveSummary;
 
 use crate::live::{CowVolume, DeviceTarget, HydrateOptions, Hydration, JournalFile, hydrate};
 use crate::ops::below::ViewSource;
-use crate::reading::view::{BackupView, ViewLimits, ViewPool, ViewUse};
+use crate::ops::trace::ReadTrace;
+use crate::reading::view::{BackupView, ViewLimits, ViewNeeds, ViewPool, ViewUse};
 use crate::run::threads::cores;
 use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
 use crate::sizes::show_bytes;
@@ -94,6 +95,8 @@ pub struct LiveOptions {
     pub store_timeout: Option<Duration>,
     /// Bytes to fetch before the rest, in this order.
     pub first: Vec<Range<u64>>,
+    /// Records what clients read.
+    pub trace: Option<Arc<ReadTrace>>,
     /// Clients are served no longer when this is notified; what is absent is fetched all the same.
     pub enough: Arc<Notify>,
 }
@@ -117,12 +120,14 @@ pub fn live_restore(
     progress.set_phase(Phase::Planning);
     let run = RunContext { rt, cancel, progress };
     let threads = options.threads.unwrap_or_else(cores);
-    let limits = ViewLimits::plan(options.memory, repo.params(), (1, ViewUse::Live), threads)?;
+    // the target is one
+    let needs = ViewNeeds { maps: 1, use_of: ViewUse::Live, threads, disk_cache: false };
+    let limits = ViewLimits::plan(options.memory, repo.params(), needs)?;
     let resumed = journal.is_some();
     let opened = Opened::open(repo, below, journal, options)?;
     let mut held = Held::default();
     let prepared = held.take(run, repo, &opened.journal, below, options).and_then(|()| {
-        let pool = ViewPool::start(rt, repo, limits.clone())?;
+        let pool = ViewPool::start(rt, repo, limits.clone(), None)?;
         let below = below.filter(|_| !opened.journal.is_complete());
         let view = below.map(|manifest| run.wait(BackupView::open(&pool, manifest)));
         Ok((pool, view.transpose().map_err(|e| held.explain(run, e))?))
@@ -330,6 +335,7 @@ impl<'a> Restore<'a> {
         let options = HydrateOptions {
             tasks: tasks.max(1),
             run_bytes,
+            ahead_bytes: self.limits.window_bytes(),
             flush_bytes: FLUSH_BYTES,
             first: self.options.first.clone(),
         };
@@ -377,6 +383,7 @@ impl<'a> Restore<'a> {
         let volume = LiveExport {
             cow: Arc::clone(&self.cow),
             view: self.view.clone(),
+            trace: self.options.trace.clone(),
             merges: Arc::new(Semaphore::new(merges.clamp(1, Semaphore::MAX_PERMITS))),
         };
         let memory = ServerMemory {

@@ -33,6 +33,7 @@ mod shelf;
 mod summary;
 mod tree;
 
+pub use crate::reading::view::DiskCacheOptions;
 pub use summary::{MountEnd, MountSummary};
 
 use crate::reading::view::ViewPool;
@@ -71,6 +72,8 @@ pub struct MountOptions {
     pub memory: MemoryBudget,
     /// Opener threads; by default one a core.
     pub threads: Option<usize>,
+    /// Keeps what was fetched on a disk, too.
+    pub disk_cache: Option<DiskCacheOptions>,
     /// The file system is in this partition, from 1 on.
     pub partition: Option<usize>,
     /// Other users may read it too.
@@ -106,8 +109,10 @@ pub fn mount(
     let point = MountPoint::look(&options.directory).map_err(|e| told(&options.directory, e))?;
     let threads = options.threads.unwrap_or_else(cores);
     let one = options.backup.is_some();
-    let limits = MountLimits::plan(options.memory, repo.params(), one, threads)?;
-    let pool = Arc::new(ViewPool::start(rt, repo, limits.views.clone())?);
+    let disk_cache = options.disk_cache.is_some();
+    let limits = MountLimits::plan(options.memory, repo.params(), (one, disk_cache), threads)?;
+    let pool =
+        Arc::new(ViewPool::start(rt, repo, limits.views.clone(), options.disk_cache.as_ref())?);
     let means = Means {
         rt: rt.clone(),
         repo: Arc::clone(repo),
@@ -226,6 +231,7 @@ fn publish(mounted: &Mounted, pool: &ViewPool, progress: &Progress) {
     progress.read_bytes.set(read.read_bytes);
     progress.cache_hits.set(read.hits);
     progress.cache_misses.set(read.misses);
+    progress.disk_hits.set(read.disk_hits);
     progress.served_bytes.set(served.read_bytes.load(Ordering::Relaxed));
     progress.served_reads.set(served.reads.load(Ordering::Relaxed));
     progress.served_micros.set(served.read_micros.load(Ordering::Relaxed));

@@ -17,11 +17,13 @@ mod overlay;
 mod summary;
 mod volume;
 
+pub use crate::reading::view::DiskCacheOptions;
 pub use overlay::OverlayPlace;
 pub use summary::ServeSummary;
 
+use crate::ops::trace::ReadTrace;
 use crate::reading::Reading;
-use crate::reading::view::{BackupView, ViewLimits, ViewPool, ViewUse};
+use crate::reading::view::{BackupView, ViewLimits, ViewNeeds, ViewPool, ViewUse};
 use crate::run::threads::cores;
 use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
 use chunkstore::map::delta_of;
@@ -51,6 +53,8 @@ pub struct ServedBackup {
     pub since: Vec<Manifest>,
     /// Where clients write to. Without it the export is read-only.
     pub overlay: Option<OverlayPlace>,
+    /// Records what clients read.
+    pub trace: Option<Arc<ReadTrace>>,
 }
 
 /// What to serve with, and for how long.
@@ -62,6 +66,8 @@ pub struct ServeOptions {
     pub memory: MemoryBudget,
     /// Opener threads; by default one a core.
     pub threads: Option<usize>,
+    /// Keeps what was fetched on a disk, too.
+    pub disk_cache: Option<DiskCacheOptions>,
     /// Clients that come by TCP speak TLS, and show who they are.
     pub tls: Option<ServerTls>,
     /// It ends when somebody was served and all have left.
@@ -87,10 +93,12 @@ pub fn serve(
     let threads = options.threads.unwrap_or_else(cores);
     let written = backups.iter().any(|backup| backup.overlay.is_some());
     let use_of = if written { ViewUse::Overlaid } else { ViewUse::Reading };
-    let limits = ViewLimits::plan(options.memory, repo.params(), (backups.len(), use_of), threads)?;
+    let disk_cache = options.disk_cache.is_some();
+    let needs = ViewNeeds { maps: backups.len(), use_of, threads, disk_cache };
+    let limits = ViewLimits::plan(options.memory, repo.params(), needs)?;
     let mut leases = Vec::new();
     let served = leases_of(run, repo, &backups, options, &mut leases).and_then(|()| {
-        let pool = ViewPool::start(rt, repo, limits.clone())?;
+        let pool = ViewPool::start(rt, repo, limits.clone(), options.disk_cache.as_ref())?;
         let mut exports = Vec::new();
         for backup in backups {
             exports.push(export(run, repo, (&pool, &limits), backup)?);
@@ -147,7 +155,7 @@ fn export(
     (pool, limits): (&ViewPool, &ViewLimits),
     backup: ServedBackup,
 ) -> Result<ServedExport<ServedVolume>> {
-    let ServedBackup { names, manifest, since, overlay } = backup;
+    let ServedBackup { names, manifest, since, overlay, trace } = backup;
     let view = run.wait(BackupView::open(pool, &manifest))?;
     let mut deltas = Vec::new();
     for base in &since {
@@ -180,7 +188,7 @@ fn export(
         preferred_bytes: view.chunk_bytes(),
         contexts: context_names(&since),
     };
-    Ok(ServedExport { terms, volume: ServedVolume::new(view, deltas, overlay) })
+    Ok(ServedExport { terms, volume: ServedVolume::new(view, deltas, overlay, trace) })
 }
 
 async fn until_enough(
@@ -236,6 +244,7 @@ fn publish(
     progress.read_bytes.set(read.read_bytes);
     progress.cache_hits.set(read.hits);
     progress.cache_misses.set(read.misses);
+    progress.disk_hits.set(read.disk_hits);
     progress.clients.set(served.connected.load(Ordering::Relaxed) as u64);
     progress.served_bytes.set(served.sent_bytes.load(Ordering::Relaxed));
     progress.served_reads.set(served.reads.load(Ordering::Relaxed));

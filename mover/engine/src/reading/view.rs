@@ -6,6 +6,7 @@
 //! | `limits` | pure: the memory budget → every bound |
 //! | `ahead` | pure: which bytes are read before anybody asks |
 //! | `leaves` | what the map says of chunks: kept, or loaded together by one task |
+//! | `disk` | stored entries that are kept on a disk |
 //! | `entries`, `cache` | opened entries: kept, under way, or fetched once for all who ask |
 //!
 //! A [`ViewPool`] has what the backups of one repository share: entries that are kept, opener
@@ -23,13 +24,15 @@
 
 mod ahead;
 mod cache;
+mod disk;
 mod entries;
 mod leaves;
 mod limits;
 #[cfg(test)]
 mod tests;
 
-pub use limits::{ViewLimits, ViewUse};
+pub use disk::DiskCacheOptions;
+pub use limits::{ViewLimits, ViewNeeds, ViewUse};
 
 use super::SalvagedParts;
 use super::fetch::instead;
@@ -42,6 +45,7 @@ use chunkstore::{
     ChunkNo, ChunkRef, Error, ErrorKind, Geometry, Location, Manifest, MapReader, Repository,
     Result, VolumeMap,
 };
+use disk::DiskCache;
 use entries::{Entries, EntryFailure, Opened, Urgency, is_damage};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -61,6 +65,8 @@ const STEPS_MAX: usize = 16;
 const MOVED_MAX: usize = 1 << 14;
 /// Chunks that are looked for elsewhere in all; a search costs memory for each.
 const SEARCHES_MAX: u64 = 1 << 16;
+/// The map is read so far ahead of what is fetched ahead, so that no fetch waits for it.
+const MAP_AHEAD_BYTES: u64 = 128 << 20;
 /// Looks for what was found and then was not there: a collection may take it.
 const ROUNDS_MAX: u32 = 3;
 
@@ -70,16 +76,24 @@ pub struct ViewPool {
     entries: Arc<Entries>,
     limits: ViewLimits,
     streams: Arc<Mutex<Streams>>,
-    openers: Vec<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl ViewPool {
-    /// Starts the opener threads.
-    pub fn start(rt: &Handle, repo: &Arc<Repository>, limits: ViewLimits) -> Result<Self> {
+    /// Starts the threads. A disk cache has to be in the limits.
+    pub fn start(
+        rt: &Handle,
+        repo: &Arc<Repository>,
+        limits: ViewLimits,
+        disk: Option<&DiskCacheOptions>,
+    ) -> Result<Self> {
         let salvage = Arc::new(Salvage::new(repo));
-        let (entries, openers) = Entries::start(rt, repo, &salvage, &limits)?;
+        let (disk, writer) =
+            disk.map(|of| DiskCache::start(of, limits.stored_max)).transpose()?.unzip();
+        let (entries, mut threads) = Entries::start(rt, repo, &salvage, (&limits, disk))?;
+        threads.extend(writer);
         let streams = Arc::new(Mutex::new(Streams::new(limits.window_bytes)));
-        Ok(Self { entries, limits, streams, openers })
+        Ok(Self { entries, limits, streams, threads })
     }
 
     /// What was read so far.
@@ -89,6 +103,7 @@ impl ViewPool {
         ViewCounts {
             hits: get(&counts.hits),
             misses: get(&counts.misses),
+            disk_hits: get(&counts.disk_hits),
             reads: get(&counts.reads),
             read_bytes: get(&counts.read_bytes),
         }
@@ -103,9 +118,9 @@ impl ViewPool {
 impl Drop for ViewPool {
     fn drop(&mut self) {
         self.entries.end();
-        for opener in self.openers.drain(..) {
+        for thread in self.threads.drain(..) {
             // a panic has ended the process
-            let _ = opener.join();
+            let _ = thread.join();
         }
     }
 }
@@ -115,8 +130,10 @@ impl Drop for ViewPool {
 pub struct ViewCounts {
     /// Entries that were wanted, and kept or under way.
     pub hits: u64,
-    /// Entries that were wanted, and asked for.
+    /// Entries that were wanted, and not there.
     pub misses: u64,
+    /// Entries that came from the disk cache.
+    pub disk_hits: u64,
     /// Range reads of packs.
     pub reads: u64,
     /// Bytes of them.
@@ -446,17 +463,30 @@ impl BackupView {
             let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
             streams.note(self.number, read, self.size_bytes())
         };
-        let Some(ahead) = noted else { return };
+        if let Some(ahead) = noted {
+            self.prefetch(ahead);
+        }
+    }
+
+    /// Begins to fetch bytes of the volume, and what the map says of those behind them. They are
+    /// kept as others are: whoever wants more than [`ViewLimits::window_bytes`] fetches in vain.
+    pub fn prefetch(self: &Arc<Self>, range: Range<u64>) {
         let view = Arc::clone(self);
         let task = async move {
+            let end = range.end;
             // who reads it will hear of what is wrong
-            let Ok(refs) = view.leaves.refs(view.geometry.chunks_of(ahead)).await else { return };
+            let Ok(refs) = view.leaves.refs(view.geometry.chunks_of(range)).await else { return };
             let placed = refs.into_iter().filter_map(|(chunk, at)| Some((chunk, view.placed(at?))));
             let mut addrs: Vec<EntryAddr> =
                 placed.filter_map(|(chunk, at)| view.checked(chunk, &at).ok()).collect();
             addrs.sort_unstable();
             addrs.dedup();
             view.entries.demand(&addrs, Urgency::Ahead);
+            let behind = end..end.saturating_add(MAP_AHEAD_BYTES).min(view.size_bytes());
+            if !behind.is_empty() {
+                // the same
+                drop(view.leaves.refs(view.geometry.chunks_of(behind)).await);
+            }
         };
         drop(self.entries.rt().spawn(task));
     }

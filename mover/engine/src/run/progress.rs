@@ -125,7 +125,9 @@ pub struct Progress {
     pub clients: Counter,
     /// Entries that were wanted, and kept or under way.
     pub cache_hits: Counter,
-    /// Entries that were wanted, and asked for.
+    /// Entries that came from the disk cache.
+    pub disk_hits: Counter,
+    /// Entries that were wanted, and not there.
     pub cache_misses: Counter,
 }
 
@@ -166,6 +168,7 @@ impl Default for Progress {
             store_waits: counter(),
             clients: counter(),
             cache_hits: counter(),
+            disk_hits: counter(),
             cache_misses: counter(),
             movement,
         }

@@ -1,5 +1,6 @@
 //! What can be typed after `restore --live`.
 
+use super::TraceArgs;
 use clap::builder::FalseyValueParser;
 use std::path::PathBuf;
 
@@ -44,6 +45,8 @@ pub(crate) struct LiveArgs {
     /// File with the ranges to fetch before the rest, in any form of a list of changed blocks
     #[arg(long, env = "MOVER_FETCH_FIRST", value_name = "FILE", hide_short_help = true)]
     pub(crate) fetch_first: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) trace: TraceArgs,
     /// Give live restores up: of BACKUP, or the one whose journal is at TARGET.journal or --journal
     ///
     /// Their holds on the backup are released, and the journal is removed. What is on the target

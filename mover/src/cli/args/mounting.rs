@@ -1,6 +1,6 @@
 //! What can be typed after `mount`.
 
-use super::ReadingArgs;
+use super::{DiskCacheArgs, ReadingArgs};
 use clap::builder::FalseyValueParser;
 use std::path::PathBuf;
 
@@ -32,6 +32,8 @@ pub(crate) struct MountArgs {
     /// File for the number of this process, there as long as it is mounted
     #[arg(long, env = "MOVER_PID_FILE", value_name = "FILE")]
     pub(crate) pid_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) cache: DiskCacheArgs,
     #[command(flatten)]
     pub(crate) reading: ReadingArgs,
 }

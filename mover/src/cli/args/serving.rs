@@ -58,6 +58,10 @@ pub(crate) struct ServeArgs {
     /// for a file that is called so, write ./temp.
     #[arg(long, env = "MOVER_OVERLAY", value_name = "FILE|temp")]
     pub(crate) overlay: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) cache: DiskCacheArgs,
+    #[command(flatten)]
+    pub(crate) trace: TraceArgs,
     /// Shell command to run while it serves, with the address of the first export in $uri; it
     /// serves as long as that runs. Without --socket and --listen a socket is made for it
     #[arg(long, env = "MOVER_RUN", value_name = "COMMAND")]
@@ -72,6 +76,27 @@ pub(crate) struct ServeArgs {
     pub(crate) reading: ReadingArgs,
     #[command(flatten)]
     pub(crate) tls: ServeTlsArgs,
+}
+
+/// What clients read.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TraceArgs {
+    /// File to write at the end: the ranges that clients read, each where it was read first; for
+    /// --fetch-first of a live restore
+    #[arg(long, env = "MOVER_RECORD", value_name = "FILE", hide_short_help = true)]
+    pub(crate) record: Option<PathBuf>,
+}
+
+/// What was fetched, kept for the next one who reads it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DiskCacheArgs {
+    /// Keep so much of what was fetched on a disk, too, such as 20GiB; else in memory alone
+    ///
+    /// It is a file without a name in the directory of --scratch, or in $TMPDIR where there is none,
+    /// sealed with a key that this process alone has: nothing of it is left when it ends, however it
+    /// ends.
+    #[arg(long, env = "MOVER_DISK_CACHE", value_name = "SIZE")]
+    pub(crate) disk_cache: Option<String>,
 }
 
 /// TLS for clients that come by TCP.

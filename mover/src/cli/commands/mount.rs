@@ -6,6 +6,7 @@ use super::super::metrics::Reads;
 use super::super::output::Line;
 use super::super::repository;
 use super::super::summary::mount_text;
+use super::disk_cache::disk_cache;
 use super::restore::lease;
 use super::serve::beside::{PidFile, tell_manager};
 use chunkstore::{Error, ErrorKind, Result};
@@ -41,6 +42,7 @@ pub(crate) fn mount(ctx: &Context, args: &MountArgs) -> Result<()> {
         lease: lease(&args.reading),
         memory: resources.memory,
         threads: resources.threads,
+        disk_cache: disk_cache(ctx, &args.cache)?,
         partition: args.partition,
         allow_other: args.allow_other,
         enough: Arc::new(Notify::new()),

@@ -17,7 +17,9 @@ use super::super::metrics::Reads;
 use super::super::output::Line;
 use super::super::repository;
 use super::super::summary::serve_text;
+use super::disk_cache::{disk_cache, temporary_directory};
 use super::restore::lease;
+use super::trace::Record;
 use beside::{Beside, PidFile, tell_manager};
 use chunkstore::{Error, ErrorKind, Manifest, Repository, Result};
 use doors::Doors;
@@ -43,6 +45,7 @@ pub(crate) fn serve(ctx: &Context, args: ServeArgs) -> Result<()> {
     let repository = repository::open(ctx)?;
     let mut backups = backups(ctx, &repository, &args)?;
     lay_over(ctx, &args, &mut backups)?;
+    let record = record(&repository, &args, &mut backups)?;
     let exports: Vec<String> = backups.iter().filter_map(|b| b.names.first().cloned()).collect();
     let uri = doors.uri(if exports.len() == 1 { "" } else { &exports[0] });
     let tls = tls::tls(&args.tls, &backups)?;
@@ -52,6 +55,7 @@ pub(crate) fn serve(ctx: &Context, args: ServeArgs) -> Result<()> {
         lease: lease(&args.reading),
         memory: resources.memory,
         threads: resources.threads,
+        disk_cache: disk_cache(ctx, &args.cache)?,
         tls,
         exit_when_idle: args.exit_when_idle,
         enough: Arc::clone(&enough),
@@ -79,6 +83,7 @@ pub(crate) fn serve(ctx: &Context, args: ServeArgs) -> Result<()> {
     drop((pid_file, doors));
     let ran = beside.map_or(Ok(()), Beside::end);
     let summary = done?;
+    record.map_or(Ok(()), Record::end)?;
     for warning in &summary.warnings {
         ctx.output.warn(warning);
     }
@@ -86,14 +91,32 @@ pub(crate) fn serve(ctx: &Context, args: ServeArgs) -> Result<()> {
     ran
 }
 
+/// Where it is recorded what clients read.
+fn record(
+    repository: &Repository,
+    args: &ServeArgs,
+    backups: &mut [ServedBackup],
+) -> Result<Option<Record>> {
+    if args.trace.record.as_ref().is_none_or(|path| path.as_os_str().is_empty()) {
+        return Ok(None);
+    }
+    let [backup] = backups else {
+        let what = format!("it is for one backup, and {} are served", backups.len());
+        return Err(Error::new(ErrorKind::Usage, "use --record", what)
+            .hint("serve each backup by a process of its own"));
+    };
+    let chunk_bytes = repository.params().chunk.bytes();
+    let record = Record::begin(&args.trace, backup.manifest.size_bytes, chunk_bytes)?;
+    backup.trace = record.as_ref().map(|record| Arc::clone(record.trace()));
+    Ok(record)
+}
+
 /// Where clients write to.
 fn lay_over(ctx: &Context, args: &ServeArgs, backups: &mut [ServedBackup]) -> Result<()> {
     let given = args.overlay.as_deref().filter(|path| !path.as_os_str().is_empty());
     let Some(path) = given else { return Ok(()) };
     let place = if path.as_os_str() == "temp" {
-        let settings = &ctx.settings;
-        let directory = settings.resources.scratch.as_ref().unwrap_or(&settings.service.temporary);
-        OverlayPlace::Temporary(directory.clone())
+        OverlayPlace::Temporary(temporary_directory(ctx))
     } else if backups.len() == 1 {
         OverlayPlace::File(path.to_owned())
     } else {
@@ -124,6 +147,7 @@ fn backups(ctx: &Context, repository: &Repository, args: &ServeArgs) -> Result<V
             manifest,
             since,
             overlay: None,
+            trace: None,
         });
     }
     let of_volume = |served: &[ServedBackup], m: &Manifest| {

@@ -64,7 +64,7 @@ const fn served(
 use Stability::{Experimental, Stable};
 
 /// Metrics of one value each. All carry the labels `command` and, where it is known, `volume`.
-pub(super) const PLAIN: [Metric; 34] = [
+pub(super) const PLAIN: [Metric; 35] = [
     gauge("mover_planned_bytes", "bytes", Stable, "What is to be gone through", |m| {
         Some(m.total_bytes)
     }),
@@ -143,9 +143,16 @@ pub(super) const PLAIN: [Metric; 34] = [
         |m| m.served(|p| &p.cache_hits),
     ),
     served(
+        "mover_disk_cache_hits_total",
+        "entries",
+        "Entries that came from the disk cache",
+        &["disk_hits"],
+        |m| m.served(|p| &p.disk_hits),
+    ),
+    served(
         "mover_cache_misses_total",
         "entries",
-        "Entries that clients wanted, and that were asked for",
+        "Entries that clients wanted, and that were not there",
         &["cache_misses"],
         |m| m.served(|p| &p.cache_misses),
     ),

@@ -10,7 +10,13 @@ use std::io;
 const CHUNK: u64 = 32;
 
 fn options() -> HydrateOptions {
-    HydrateOptions { tasks: 2, run_bytes: 4 * CHUNK, flush_bytes: 1 << 20, first: Vec::new() }
+    HydrateOptions {
+        tasks: 2,
+        run_bytes: 4 * CHUNK,
+        ahead_bytes: 6 * CHUNK,
+        flush_bytes: 1 << 20,
+        first: Vec::new(),
+    }
 }
 
 #[test]
@@ -109,7 +115,10 @@ fn the_source_hears_of_what_is_fetched_in_order_and_of_no_more() {
         hydrate(&volume, &options, |_| {}).await.unwrap();
     });
     let chunk = |n: u64| n * CHUNK..((n + 1) * CHUNK).min(volume.size_bytes());
-    let fetched = (0..12).filter(|n| *n != 3);
-    let expected: Vec<_> = [2, 4].into_iter().chain(fetched).map(chunk).collect();
-    assert_eq!(locked(&sim.0).expected, expected);
+    let world = locked(&sim.0);
+    assert_eq!(world.expected, [2, 4].map(chunk));
+    assert_eq!(world.prefetched[..2], [chunk(0).start..chunk(2).end, chunk(4).start..chunk(6).end]);
+    let bytes: Vec<u64> = world.prefetched.iter().cloned().flatten().collect();
+    let fetched: Vec<u64> = (0..12).filter(|n| *n != 3).flat_map(chunk).collect();
+    assert_eq!(bytes, fetched);
 }

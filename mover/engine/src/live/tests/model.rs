@@ -127,6 +127,7 @@ fn options() -> HydrateOptions {
     HydrateOptions {
         tasks: 3,
         run_bytes: 3 * CHUNK as u64,
+        ahead_bytes: 8 * CHUNK as u64,
         flush_bytes: 4 * CHUNK as u64,
         first: std::iter::once(200..260).collect(),
     }

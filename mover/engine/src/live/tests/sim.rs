@@ -72,6 +72,7 @@ pub(super) struct World {
     pub(super) writes: u64,
     /// What the source was told of.
     pub(super) expected: Vec<Range<u64>>,
+    pub(super) prefetched: Vec<Range<u64>>,
 }
 
 #[derive(Debug, Clone)]
@@ -102,6 +103,7 @@ impl World {
             damaged: Vec::new(),
             writes: 0,
             expected: Vec::new(),
+            prefetched: Vec::new(),
         }
     }
 
@@ -306,6 +308,10 @@ pub(super) struct SimSource(pub(super) Sim);
 impl CowSource for SimSource {
     fn expect(&self, range: &Range<u64>) {
         locked(&self.0.0).expected.push(range.clone());
+    }
+
+    fn prefetch(&self, range: &Range<u64>) {
+        locked(&self.0.0).prefetched.push(range.clone());
     }
 
     async fn read(&self, offset: u64, buf: &mut [u8]) -> Result<Vec<Range<usize>>, SourceFailure> {

@@ -104,7 +104,7 @@ impl LiveJournal {
     }
 
     /// Bytes of the volume that it is of.
-    pub(super) fn size_bytes(&self) -> u64 {
+    pub fn size_bytes(&self) -> u64 {
         self.read.terms.size_bytes
     }
 

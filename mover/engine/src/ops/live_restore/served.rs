@@ -2,6 +2,7 @@
 
 use super::LiveVolume;
 use crate::live::CowTarget;
+use crate::ops::trace::ReadTrace;
 use crate::reading::view::BackupView;
 use bytes::Bytes;
 use mover_nbd::server::{Holes, Volume};
@@ -23,6 +24,7 @@ pub(super) struct LiveExport {
     pub(super) cow: Arc<LiveVolume>,
     /// None where all is on the target.
     pub(super) view: Option<Arc<BackupView>>,
+    pub(super) trace: Option<Arc<ReadTrace>>,
     /// For chunks that are read because a part of them is written.
     pub(super) merges: Arc<Semaphore>,
 }
@@ -41,6 +43,9 @@ impl LiveExport {
 
 impl Volume for LiveExport {
     fn expect(&self, range: &Range<u64>) {
+        if let Some(trace) = &self.trace {
+            trace.note(range);
+        }
         self.cow.expect(range);
     }
 

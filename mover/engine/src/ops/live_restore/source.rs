@@ -49,11 +49,14 @@ impl Drop for Waits<'_> {
 
 impl CowSource for PatientSource {
     fn expect(&self, range: &Range<u64>) {
-        if let Some(view) = &self.view {
-            let end = view.0.size_bytes().min(range.end);
-            if range.start < end {
-                view.expect(&(range.start..end));
-            }
+        if let Some((view, stored)) = self.stored(range) {
+            view.expect(&stored);
+        }
+    }
+
+    fn prefetch(&self, range: &Range<u64>) {
+        if let Some((view, stored)) = self.stored(range) {
+            view.prefetch(&stored);
         }
     }
 
@@ -79,6 +82,13 @@ impl CowSource for PatientSource {
 }
 
 impl PatientSource {
+    /// The part of a range that the backup has.
+    fn stored(&self, range: &Range<u64>) -> Option<(&ViewSource, Range<u64>)> {
+        let view = self.view.as_ref()?;
+        let stored = range.start..view.0.size_bytes().min(range.end);
+        (!stored.is_empty()).then_some((view, stored))
+    }
+
     async fn wait(
         &self,
         view: &ViewSource,

@@ -1,7 +1,7 @@
 //! What is kept at a time, derived from the one memory budget. Pure.
 
 use crate::reading::limits::LimitLine;
-use crate::reading::view::{ViewLimits, ViewUse};
+use crate::reading::view::{ViewLimits, ViewNeeds, ViewUse};
 use crate::run::MemoryBudget;
 use chunkstore::{Result, format::RepositoryParams};
 use mover_fuse::SessionLimits;
@@ -26,11 +26,12 @@ pub(super) struct MountLimits {
 }
 
 impl MountLimits {
-    /// Divides the budget. `one`: there will be one backup.
+    /// Divides the budget. `one`: there will be one backup; `disk_cache`: what was fetched is kept on
+    /// a disk, too.
     pub(super) fn plan(
         budget: MemoryBudget,
         params: &RepositoryParams,
-        one: bool,
+        (one, disk_cache): (bool, bool),
         threads: usize,
     ) -> Result<Self> {
         let total = budget.total_bytes;
@@ -38,8 +39,9 @@ impl MountLimits {
         let choices = if one { &OPEN_CHOICES[4..] } else { &OPEN_CHOICES };
         let open_max = choices.iter().copied().find(fits).unwrap_or(1);
         let left = total.saturating_sub(open_max as u64 * FILES_BYTES);
-        let of = (open_max, ViewUse::Reading);
-        let views = ViewLimits::plan(MemoryBudget { total_bytes: left }, params, of, threads)?;
+        let use_of = ViewUse::Reading;
+        let needs = ViewNeeds { maps: open_max, use_of, threads, disk_cache };
+        let views = ViewLimits::plan(MemoryBudget { total_bytes: left }, params, needs)?;
         Ok(Self { views, open_max })
     }
 
@@ -77,12 +79,12 @@ mod tests {
             [(128, true, 1), (256, true, 1), (128, false, 2), (256, false, 4), (4096, false, 16)]
         {
             let budget = MemoryBudget { total_bytes: mib << 20 };
-            let limits = MountLimits::plan(budget, &params, one, 8).unwrap();
+            let limits = MountLimits::plan(budget, &params, (one, false), 8).unwrap();
             assert_eq!(limits.open_max, open, "{mib} MiB");
             let sum: u64 = limits.lines().iter().map(|line| line.bytes).sum();
             assert!(sum <= budget.total_bytes, "{limits:?} within {mib} MiB");
         }
         let too_little = MemoryBudget { total_bytes: 32 << 20 };
-        assert!(MountLimits::plan(too_little, &params, true, 8).is_err());
+        assert!(MountLimits::plan(too_little, &params, (true, false), 8).is_err());
     }
 }

@@ -42,8 +42,10 @@ pub struct MountSummary {
     pub killed_requests: u64,
     /// Entries that were wanted, and kept or under way.
     pub cache_hits: u64,
-    /// Entries that were wanted, and asked for.
+    /// Entries that were wanted, and not there.
     pub cache_misses: u64,
+    /// Entries that came from the disk cache.
+    pub disk_hits: u64,
     /// Range reads of packs.
     pub reads: u64,
     /// Bytes of them.
@@ -68,7 +70,7 @@ impl MountSummary {
         opened_backups: u64,
         limits: Vec<LimitLine>,
     ) -> Self {
-        let ViewCounts { hits, misses, reads, read_bytes } = pool.counts();
+        let ViewCounts { hits, misses, disk_hits, reads, read_bytes } = pool.counts();
         let (salvaged, warnings) = pool.salvaged();
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Self {
@@ -82,6 +84,7 @@ impl MountSummary {
             killed_requests: get(&served.killed),
             cache_hits: hits,
             cache_misses: misses,
+            disk_hits,
             reads,
             fetched_bytes: read_bytes,
             salvaged,

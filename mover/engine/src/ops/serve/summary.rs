@@ -31,8 +31,10 @@ pub struct ServeSummary {
     pub served_errors: u64,
     /// Entries that were wanted, and kept or under way.
     pub cache_hits: u64,
-    /// Entries that were wanted, and asked for.
+    /// Entries that were wanted, and not there.
     pub cache_misses: u64,
+    /// Entries that came from the disk cache.
+    pub disk_hits: u64,
     /// Range reads of packs.
     pub reads: u64,
     /// Bytes of them.
@@ -56,7 +58,7 @@ impl ServeSummary {
         served: &Counts,
         limits: &ViewLimits,
     ) -> Self {
-        let ViewCounts { hits, misses, reads, read_bytes } = pool.counts();
+        let ViewCounts { hits, misses, disk_hits, reads, read_bytes } = pool.counts();
         let (salvaged, warnings) = pool.salvaged();
         Self {
             exports,
@@ -70,6 +72,7 @@ impl ServeSummary {
             served_errors: served.errors.load(Ordering::Relaxed),
             cache_hits: hits,
             cache_misses: misses,
+            disk_hits,
             reads,
             fetched_bytes: read_bytes,
             salvaged,

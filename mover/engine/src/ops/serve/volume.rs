@@ -1,6 +1,7 @@
 //! A backup as the content of an export: its bytes, and the state of its blocks by each context.
 
 use super::overlay::{Layer, Overlay, STRETCHES_MAX};
+use crate::ops::trace::ReadTrace;
 use crate::reading::view::BackupView;
 use bytes::Bytes;
 use chunkstore::map::MapDelta;
@@ -34,6 +35,7 @@ pub(super) struct ServedVolume {
     view: Arc<BackupView>,
     deltas: Vec<MapDelta>,
     overlay: Option<Arc<Overlay>>,
+    trace: Option<Arc<ReadTrace>>,
 }
 
 impl ServedVolume {
@@ -41,8 +43,9 @@ impl ServedVolume {
         view: Arc<BackupView>,
         deltas: Vec<MapDelta>,
         overlay: Option<Arc<Overlay>>,
+        trace: Option<Arc<ReadTrace>>,
     ) -> Self {
-        Self { view, deltas, overlay }
+        Self { view, deltas, overlay, trace }
     }
 
     pub(super) fn overlay(&self) -> Option<&Arc<Overlay>> {
@@ -82,6 +85,9 @@ fn append(found: &mut States, range: Range<u64>, state: u32) {
 
 impl Volume for ServedVolume {
     fn expect(&self, range: &Range<u64>) {
+        if let Some(trace) = &self.trace {
+            trace.note(range);
+        }
         match &self.overlay {
             Some(overlay) => overlay.expect(range),
             None => self.view.expect(range),

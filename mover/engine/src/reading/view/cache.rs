@@ -36,7 +36,9 @@ impl EntryCache {
         Some(Arc::clone(&kept.entry))
     }
 
-    pub(super) fn put(&mut self, addr: EntryAddr, entry: &Arc<Opened>) {
+    /// Gives what had to go.
+    pub(super) fn put(&mut self, addr: EntryAddr, entry: &Arc<Opened>) -> Vec<Arc<Opened>> {
+        let mut gone = Vec::new();
         self.clock += 1;
         let kept = Kept { entry: Arc::clone(entry), used: self.clock };
         self.bytes += entry.memory_bytes();
@@ -44,13 +46,16 @@ impl EntryCache {
         if let Some(old) = self.entries.insert(addr, kept) {
             self.order.remove(&old.used);
             self.bytes -= old.entry.memory_bytes();
+            gone.push(old.entry);
         }
         while self.bytes > self.bytes_max
             && let Some((_, oldest)) = self.order.pop_first()
             && let Some(old) = self.entries.remove(&oldest)
         {
             self.bytes -= old.entry.memory_bytes();
+            gone.push(old.entry);
         }
+        gone
     }
 
     #[cfg(test)]

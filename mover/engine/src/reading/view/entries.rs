@@ -6,15 +6,18 @@
 //! tasks of their own, and a client that leaves ends none. Failures are not kept: the next who asks
 //! begins a new flight.
 //!
+//! Where entries are kept on a disk as well, those that are there go to an opener without a flight.
+//!
 //! Memory: a flight holds permits for its stored bytes, from before its request until its entries
-//! are in the cache. Each opener has room for one entry. Flights ahead of a reader hold no more than
-//! half of the permits. What the cache has dropped lives on only while somebody copies from it.
+//! are in the cache. Each opener has room for one entry. Flights ahead of a reader hold a part
+//! of the permits at most. What the cache has dropped lives on only while somebody copies from it.
 //!
 //! Cannot deadlock: a flight waits for permits and for a place at the gate, in this order, holding
 //! nothing else. Openers wait for nothing but their inbox, and free the permits of what they took.
 //! Who waits for a flight holds no permits of a flight. The lock of the state is held for no wait.
 
 use super::cache::EntryCache;
+use super::disk::{DiskCache, Slot};
 use super::limits::ViewLimits;
 use crate::reading::fetch::take;
 use crate::reading::limits::{READS_MAX, READS_START};
@@ -117,8 +120,10 @@ pub(super) enum Urgency {
 pub(super) struct EntryCounts {
     /// Wanted, and in the cache or under way.
     pub(super) hits: AtomicU64,
-    /// Wanted, and asked for.
+    /// Wanted, and not there.
     pub(super) misses: AtomicU64,
+    /// Opened from the disk.
+    pub(super) disk_hits: AtomicU64,
     pub(super) reads: AtomicU64,
     pub(super) read_bytes: AtomicU64,
 }
@@ -126,6 +131,8 @@ pub(super) struct EntryCounts {
 #[derive(Debug)]
 struct State {
     cache: EntryCache,
+    /// Buffers of entries that nobody needs any more, for the next ones: as many as openers.
+    spare: Vec<Vec<u8>>,
     /// Those who wait for each entry that is under way.
     flights: HashMap<EntryAddr, Vec<oneshot::Sender<Answer>>>,
 }
@@ -135,8 +142,14 @@ struct State {
 struct Job {
     entries: Arc<Entries>,
     addr: EntryAddr,
-    stored: Bytes,
-    _memory: Arc<Permits>,
+    from: Stored,
+}
+
+/// Where an opener gets it.
+#[derive(Debug)]
+enum Stored {
+    Fetched { stored: Bytes, _memory: Arc<Permits> },
+    OnDisk(Slot, Urgency),
 }
 
 #[derive(Debug)]
@@ -157,6 +170,7 @@ pub(super) struct Entries {
     gate: Gate,
     /// `None` once reading has ended.
     openers: Mutex<Option<Sender<Job>>>,
+    disk: Option<Arc<DiskCache>>,
     state: Mutex<State>,
     pub(super) counts: EntryCounts,
 }
@@ -167,7 +181,7 @@ impl Entries {
         rt: &Handle,
         repo: &Arc<Repository>,
         salvage: &Arc<Salvage>,
-        limits: &ViewLimits,
+        (limits, disk): (&ViewLimits, Option<Arc<DiskCache>>),
     ) -> Result<(Arc<Self>, Vec<JoinHandle<()>>)> {
         let (jobs, inbox) = unbounded();
         let entries = Arc::new(Self {
@@ -176,11 +190,13 @@ impl Entries {
             salvage: Arc::clone(salvage),
             limits: limits.clone(),
             memory: Arc::new(Semaphore::new(limits.flight_bytes as usize)),
-            ahead: Arc::new(Semaphore::new(limits.flight_bytes as usize / 2)),
+            ahead: Arc::new(Semaphore::new(limits.ahead_bytes as usize)),
             gate: Gate::new(READS_START, READS_MAX),
             openers: Mutex::new(Some(jobs)),
+            disk,
             state: Mutex::new(State {
                 cache: EntryCache::new(limits.cache_bytes),
+                spare: Vec::new(),
                 flights: HashMap::new(),
             }),
             counts: EntryCounts::default(),
@@ -199,6 +215,9 @@ impl Entries {
     /// Ends the openers once they have opened what they have; flights fail from then on.
     pub(super) fn end(&self) {
         drop(lock(&self.openers).take());
+        if let Some(disk) = &self.disk {
+            disk.end();
+        }
     }
 
     pub(super) fn keys(&self) -> &Arc<Keys> {
@@ -223,7 +242,7 @@ impl Entries {
         let mut fresh = Vec::new();
         let mut tickets = Vec::with_capacity(addrs.len());
         {
-            let State { cache, flights } = &mut *lock(&self.state);
+            let State { cache, flights, .. } = &mut *lock(&self.state);
             for addr in addrs {
                 if let Some(kept) = cache.get(addr) {
                     tickets.push(Ticket::Kept(kept));
@@ -245,10 +264,29 @@ impl Entries {
             self.counts.misses.fetch_add(misses, Ordering::Relaxed);
             self.counts.hits.fetch_add(addrs.len() as u64 - misses, Ordering::Relaxed);
         }
+        let fresh = self.take_from_disk(fresh, urgency);
         for read in self.plan(fresh) {
             drop(self.rt.spawn(Arc::clone(self).fly(read, urgency)));
         }
         tickets
+    }
+
+    /// Sends what the disk has to the openers. Gives what it has not.
+    fn take_from_disk(
+        self: &Arc<Self>,
+        mut addrs: Vec<EntryAddr>,
+        urgency: Urgency,
+    ) -> Vec<EntryAddr> {
+        if let Some(disk) = &self.disk {
+            addrs.retain(|addr| match disk.find(addr) {
+                Some(slot) => {
+                    self.hand_to_opener(*addr, Stored::OnDisk(slot, urgency));
+                    false
+                }
+                None => true,
+            });
+        }
+        addrs
     }
 
     /// One range read for each run of entries, none with more than its permits allow.
@@ -301,20 +339,34 @@ impl Entries {
     }
 
     fn hand_on(self: &Arc<Self>, read: &RangeRead, data: &Bytes, memory: &Arc<Permits>) {
-        let openers = lock(&self.openers).clone();
         for addr in &read.entries {
-            let handed = read.entry_bytes(data, addr).and_then(|stored| {
-                let (entries, memory) = (Arc::clone(self), Arc::clone(memory));
-                let job = Job { entries, addr: *addr, stored, _memory: memory };
-                let ended =
-                    || Error::new(ErrorKind::Cancelled, "open an entry", "reading has ended");
-                let openers = openers.as_ref().ok_or_else(ended)?;
-                openers.send(job).map_err(|_| ended())
-            });
-            if let Err(e) = handed {
-                self.settle(addr, Err(EntryFailure::Failed(Arc::new(e))));
+            match read.entry_bytes(data, addr) {
+                Ok(stored) => {
+                    let from = Stored::Fetched { stored, _memory: Arc::clone(memory) };
+                    self.hand_to_opener(*addr, from);
+                }
+                Err(e) => self.settle(addr, Err(EntryFailure::Failed(Arc::new(e)))),
             }
         }
+    }
+
+    fn hand_to_opener(self: &Arc<Self>, addr: EntryAddr, from: Stored) {
+        let job = Job { entries: Arc::clone(self), addr, from };
+        let openers = lock(&self.openers).clone();
+        if openers.is_none_or(|openers| openers.send(job).is_err()) {
+            let ended = Error::new(ErrorKind::Cancelled, "open an entry", "reading has ended");
+            self.settle(&addr, Err(EntryFailure::Failed(Arc::new(ended))));
+        }
+    }
+
+    fn spare(&self) -> Vec<u8> {
+        lock(&self.state).spare.pop().unwrap_or_default()
+    }
+
+    /// What the disk had is not to be had there.
+    fn fetch_again(self: Arc<Self>, addr: EntryAddr, urgency: Urgency) {
+        let rt = self.rt.clone();
+        drop(rt.spawn(self.fly(run_of(&[addr]), urgency)));
     }
 
     fn settle_all(&self, read: &RangeRead, failure: &EntryFailure) {
@@ -328,7 +380,14 @@ impl Entries {
         let waiting = {
             let mut state = lock(&self.state);
             if let Ok(entry) = &answer {
-                state.cache.put(*addr, entry);
+                for gone in state.cache.put(*addr, entry) {
+                    // somebody may still copy from it
+                    if let Some(gone) = Arc::into_inner(gone)
+                        && state.spare.len() < self.limits.threads
+                    {
+                        state.spare.push(gone.plain);
+                    }
+                }
             }
             state.flights.remove(addr).unwrap_or_default()
         };
@@ -336,6 +395,11 @@ impl Entries {
             // it may be gone
             let _ = who.send(answer.clone());
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn spoil_disk(&self) {
+        self.disk.as_ref().unwrap().spoil();
     }
 
     #[cfg(test)]
@@ -367,21 +431,45 @@ fn run_of(entries: &[EntryAddr]) -> RangeRead {
 
 /// A thread that opens entries until nobody sends any.
 fn open_all(mut opener: Opener, inbox: &Receiver<Job>) {
-    for Job { entries, addr, stored, _memory } in inbox {
-        let mut plain = Vec::new();
-        let EntryAddr { pack, offset, entry, .. } = addr;
-        let opened = opener.open_entry(EntryKind::Chunks, &pack, offset, &stored, &mut plain);
-        drop(stored);
-        let answer = match opened {
-            Ok(header) => {
-                let ids = (0..header.count).map(|_| OnceLock::new()).collect();
-                Ok(Arc::new(Opened { addr, header, plain, ids }))
+    let mut on_disk = Vec::new();
+    for Job { entries, addr, from } in inbox {
+        let answer = match &from {
+            Stored::Fetched { stored, .. } => {
+                let answer = open(&mut opener, addr, stored, entries.spare());
+                if let (Some(disk), Ok(_)) = (&entries.disk, &answer) {
+                    disk.offer(&addr, stored);
+                }
+                answer
             }
-            Err(e) => {
-                let e = e.within(format!("open entry {entry} of {}", pack_key(&pack))).hint(hint());
-                Err(EntryFailure::Failed(Arc::new(e)))
+            Stored::OnDisk(slot, urgency) => {
+                let disk = entries.disk.as_ref();
+                if !disk.is_some_and(|disk| disk.read(&addr, slot, &mut on_disk)) {
+                    entries.fetch_again(addr, *urgency);
+                    continue;
+                }
+                entries.counts.disk_hits.fetch_add(1, Ordering::Relaxed);
+                open(&mut opener, addr, &on_disk, entries.spare())
             }
         };
         entries.settle(&addr, answer);
+    }
+}
+
+/// Opens an entry. What is in the buffer before is of no meaning.
+fn open(opener: &mut Opener, addr: EntryAddr, stored: &[u8], mut plain: Vec<u8>) -> Answer {
+    let EntryAddr { pack, offset, entry, .. } = addr;
+    match opener.open_entry(EntryKind::Chunks, &pack, offset, stored, &mut plain) {
+        Ok(header) => {
+            if plain.capacity() / 4 * 3 > plain.len() {
+                // it was that of a longer one
+                plain.shrink_to_fit();
+            }
+            let ids = (0..header.count).map(|_| OnceLock::new()).collect();
+            Ok(Arc::new(Opened { addr, header, plain, ids }))
+        }
+        Err(e) => {
+            let e = e.within(format!("open entry {entry} of {}", pack_key(&pack))).hint(hint());
+            Err(EntryFailure::Failed(Arc::new(e)))
+        }
     }
 }

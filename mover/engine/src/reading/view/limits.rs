@@ -2,6 +2,7 @@
 //!
 //! Pure: parameters in, bounds out. What is allocated is the sum of [`ViewLimits::lines`].
 
+use super::disk::{INDEX_BYTES_MAX, waiting};
 use crate::reading::limits::{BASE_BYTES, CODEC_BYTES, LimitLine, READ_BYTES_MAX};
 use crate::run::MemoryBudget;
 use chunkstore::limits::{ENTRY_HEADER_BYTES, TAG_BYTES};
@@ -10,9 +11,9 @@ use chunkstore::{Result, format::RepositoryParams, map::ReadLimits};
 /// Of the budget, for what the allocator keeps between buffers of many sizes.
 const ALLOCATOR_SHARE: u64 = 8;
 /// Of what is spare, in hundredths.
-const MAPS_SHARE: u64 = 20;
-const FLIGHTS_SHARE: u64 = 30;
-const REPLIES_SHARE: u64 = 15;
+const MAPS_SHARE: u64 = 15;
+const FLIGHTS_SHARE: u64 = 40;
+const REPLIES_SHARE: u64 = 10;
 const MAP_BYTES_MIN: u64 = 3 << 20;
 /// The pages above the leaves of 1 TiB, and as many leaves.
 const MAP_BYTES_MAX: u64 = 96 << 20;
@@ -25,6 +26,8 @@ const MERGE_BYTES: u64 = 16 << 20;
 const LANDING_BYTES: u64 = 16 << 20;
 /// Read ahead of all clients.
 const WINDOW_BYTES_MAX: u64 = 64 << 20;
+/// Of flights, and of entries that are kept, in quarters: for those ahead of clients.
+const AHEAD_QUARTERS: u64 = 3;
 
 /// What is done with views.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +38,19 @@ pub enum ViewUse {
     Overlaid,
     /// The same, and they are fetched meanwhile.
     Live,
+}
+
+/// What the memory is divided for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ViewNeeds {
+    /// Backups that are open at a time.
+    pub maps: usize,
+    /// What is done with them.
+    pub use_of: ViewUse,
+    /// Opener threads at most.
+    pub threads: usize,
+    /// Entries are kept on a disk, too.
+    pub disk_cache: bool,
 }
 
 /// All bounds.
@@ -49,8 +65,12 @@ pub struct ViewLimits {
     map_read_bytes: u64,
     /// Of each map, leaves.
     pub(super) leaf_bytes: u64,
+    /// Of one stored entry.
+    pub(super) stored_max: u64,
     /// Stored entries in flight. What they open to is the openers' until it is kept.
     pub(super) flight_bytes: u32,
+    /// Of these, the ones that nobody waits for yet.
+    pub(super) ahead_bytes: u32,
     pub(super) read_bytes_max: u32,
     pub(super) read_entries_max: usize,
     pub(super) cache_bytes: u64,
@@ -60,21 +80,25 @@ pub struct ViewLimits {
     payload_bytes: u64,
     merge_bytes: u64,
     landing_bytes: u64,
+    disk_bytes: u64,
 }
 
 impl ViewLimits {
-    /// Divides the budget among `maps` backups of a repository.
-    pub fn plan(
-        budget: MemoryBudget,
-        params: &RepositoryParams,
-        (maps, use_of): (usize, ViewUse),
-        threads: usize,
-    ) -> Result<Self> {
+    /// Divides the budget among backups of a repository.
+    pub fn plan(budget: MemoryBudget, params: &RepositoryParams, needs: ViewNeeds) -> Result<Self> {
+        let ViewNeeds { maps, use_of, threads, disk_cache } = needs;
         let entry_bytes = u64::from(params.chunk.bytes()) * u64::from(params.entry_chunks);
         let stored_max = entry_bytes + u64::from(ENTRY_HEADER_BYTES + TAG_BYTES);
-        let per_thread = 2 * entry_bytes + CODEC_BYTES;
+        // of a disk, what was read and is opened
+        let from_disk = if disk_cache { stored_max } else { 0 };
+        // and the buffer of one that is kept no longer
+        let per_thread = 3 * entry_bytes + CODEC_BYTES + from_disk;
+        let disk_bytes = match disk_cache {
+            true => INDEX_BYTES_MAX + (waiting(stored_max) + 1) * stored_max,
+            false => 0,
+        };
         let maps = maps.max(1) as u64;
-        // half of the flights may be ahead of a reader, and one of them has to fit
+        // a part of the flights may be ahead of a reader, and one of them has to fit
         let flights_min = 2 * stored_max;
         let cache_min = 2 * entry_bytes;
         // two of the longest chunks at least
@@ -92,7 +116,8 @@ impl ViewLimits {
             + REPLY_BYTES_MIN
             + payload_bytes
             + merge_bytes
-            + landing_bytes;
+            + landing_bytes
+            + disk_bytes;
         let least = (fixed * ALLOCATOR_SHARE).div_ceil(ALLOCATOR_SHARE - 1);
         let total = budget.total_bytes;
         if total < least {
@@ -125,15 +150,18 @@ impl ViewLimits {
             threads: usize::try_from(more_threads + 1).unwrap_or(usize::MAX),
             map_read_bytes,
             leaf_bytes,
+            stored_max,
             flight_bytes: u32::try_from(flight_bytes).unwrap_or(u32::MAX),
+            ahead_bytes: u32::try_from(flight_bytes / 4 * AHEAD_QUARTERS).unwrap_or(u32::MAX),
             read_bytes_max: u32::try_from(read_bytes_max).unwrap_or(u32::MAX),
             read_entries_max: usize::try_from(read_entries_max).unwrap_or(usize::MAX),
             cache_bytes,
-            window_bytes: (cache_bytes / 2).min(WINDOW_BYTES_MAX),
+            window_bytes: (cache_bytes / 4 * AHEAD_QUARTERS).min(WINDOW_BYTES_MAX),
             reply_bytes,
             payload_bytes,
             merge_bytes,
             landing_bytes,
+            disk_bytes,
         })
     }
 
@@ -150,6 +178,11 @@ impl ViewLimits {
     /// For chunks that are read because a part of them is written.
     pub fn merge_bytes(&self) -> u64 {
         self.merge_bytes
+    }
+
+    /// What may be read ahead: more would be dropped again before it is read.
+    pub fn window_bytes(&self) -> u64 {
+        self.window_bytes
     }
 
     /// For what is fetched unasked.
@@ -190,6 +223,9 @@ impl ViewLimits {
         if self.landing_bytes > 0 {
             lines.push(line("on the way to the target", self.landing_bytes));
         }
+        if self.disk_bytes > 0 {
+            lines.push(line("index of the disk cache, and its writes", self.disk_bytes));
+        }
         lines
     }
 }
@@ -226,13 +262,16 @@ mod tests {
                 (16384, 1, ViewUse::Live),
             ] {
                 let budget = MemoryBudget { total_bytes: mib << 20 };
-                let limits = ViewLimits::plan(budget, &params, (maps, use_of), 8).unwrap();
+                let disk_cache = mib > 256 || (mib > 200 && use_of == ViewUse::Reading);
+                let needs = ViewNeeds { maps, use_of, threads: 8, disk_cache };
+                let limits = ViewLimits::plan(budget, &params, needs).unwrap();
                 let sum: u64 = limits.lines().iter().map(|l| l.bytes).sum();
                 assert!(sum <= budget.total_bytes, "{limits:?} within {mib} MiB");
                 let entry = u64::from(chunk) * u64::from(entry_chunks);
                 let longest = u64::from(limits.read_bytes_max).max(entry + 24);
                 assert!(longest <= u64::from(limits.flight_bytes / 2), "{limits:?}");
-                assert!(limits.window_bytes <= limits.cache_bytes / 2, "{limits:?}");
+                assert!(limits.flight_bytes / 2 <= limits.ahead_bytes, "{limits:?}");
+                assert!(limits.window_bytes < limits.cache_bytes, "{limits:?}");
                 assert!(limits.cache_bytes >= 2 * entry && limits.reply_bytes() >= 4 << 20);
             }
         }
@@ -241,8 +280,8 @@ mod tests {
     #[test]
     fn too_small_a_budget_is_refused() {
         let budget = MemoryBudget { total_bytes: 16 << 20 };
-        let error =
-            ViewLimits::plan(budget, &params(4 << 20, 4), (1, ViewUse::Reading), 8).unwrap_err();
+        let needs = ViewNeeds { maps: 1, use_of: ViewUse::Reading, threads: 8, disk_cache: false };
+        let error = ViewLimits::plan(budget, &params(4 << 20, 4), needs).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage);
     }
 }

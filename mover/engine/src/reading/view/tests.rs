@@ -14,10 +14,14 @@ fn small(n: u64) -> usize {
     usize::try_from(n).unwrap()
 }
 
+fn needs(threads: usize, disk_cache: bool) -> ViewNeeds {
+    ViewNeeds { maps: 1, use_of: ViewUse::Reading, threads, disk_cache }
+}
+
 fn pool(kit: &Kit, budget_mib: u64) -> ViewPool {
     let budget = MemoryBudget { total_bytes: budget_mib * MIB };
-    let limits = ViewLimits::plan(budget, kit.repo.params(), (1, ViewUse::Reading), 2).unwrap();
-    ViewPool::start(kit.rt.handle(), &kit.repo, limits).unwrap()
+    let limits = ViewLimits::plan(budget, kit.repo.params(), needs(2, false)).unwrap();
+    ViewPool::start(kit.rt.handle(), &kit.repo, limits, None).unwrap()
 }
 
 fn open(kit: &Kit, pool: &ViewPool, manifest: &Manifest) -> Arc<BackupView> {
@@ -225,7 +229,7 @@ fn a_cache_that_is_too_small_for_the_volume_stays_within_its_bound() {
     (0..500).for_each(|chunk| image.set(chunk * 37 % 500, chunk % 200));
     let manifest = kit.backup("vol", "one", &image);
     let budget = MemoryBudget { total_bytes: 1 };
-    let least = ViewLimits::plan(budget, kit.repo.params(), (1, ViewUse::Reading), 1).unwrap_err();
+    let least = ViewLimits::plan(budget, kit.repo.params(), needs(1, false)).unwrap_err();
     let least = crate::run::TooLittleMemory::cause_of(&least).unwrap().least_mib();
     let pool = pool(&kit, least);
     let view = open(&kit, &pool, &manifest);
@@ -242,6 +246,47 @@ fn a_cache_that_is_too_small_for_the_volume_stays_within_its_bound() {
         }
     });
     rest(&kit, &pool);
+}
+
+#[test]
+fn what_a_disk_has_is_not_fetched_again_and_what_it_has_lost_is() {
+    let shape = Shape { chunk_bytes: 65536, pack_bytes: 3 << 20, ..Shape::default() };
+    let kit = Kit::new(shape);
+    let mut image = kit.image(600 * 65536);
+    (0..600).for_each(|chunk| image.set(chunk, chunk));
+    let manifest = kit.backup("vol", "one", &image);
+    let directory = tempfile::tempdir().unwrap();
+    let budget = MemoryBudget { total_bytes: 1 };
+    let least = ViewLimits::plan(budget, kit.repo.params(), needs(2, true)).unwrap_err();
+    let least = crate::run::TooLittleMemory::cause_of(&least).unwrap().least_mib();
+    let budget = MemoryBudget { total_bytes: least << 20 };
+    let limits = ViewLimits::plan(budget, kit.repo.params(), needs(2, true)).unwrap();
+    assert!(limits.cache_bytes < 600 * 65536 / 8, "{limits:?}");
+    let options = DiskCacheOptions { directory: directory.path().into(), bytes_max: 64 << 20 };
+    let pool = ViewPool::start(kit.rt.handle(), &kit.repo, limits, Some(&options)).unwrap();
+    let view = open(&kit, &pool, &manifest);
+    let bytes = image.bytes();
+    let data = chunk_packs(&kit);
+    let read_all = || {
+        kit.store.take();
+        for part in 0..75_u64 {
+            let range = part * 524_288..(part + 1) * 524_288;
+            assert!(read(&kit, &view, range.clone()).unwrap() == cut(&bytes, &range));
+        }
+        rest(&kit, &pool);
+        pack_gets(&kit).iter().filter(|key| data.contains(key)).count()
+    };
+    assert!(read_all() > 0);
+    // an entry is kept where there is time for it
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while read_all() > 0 {
+        assert!(std::time::Instant::now() < until, "it is never all on the disk");
+    }
+    let counts = pool.counts();
+    assert!(counts.disk_hits > 60 && counts.disk_hits <= counts.hits + counts.misses, "{counts:?}");
+    pool.entries.spoil_disk();
+    assert!(read_all() > 0);
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
 #[test]

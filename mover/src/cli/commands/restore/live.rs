@@ -13,10 +13,11 @@ use super::super::super::watch::Watch;
 use super::super::browse::find;
 use super::super::serve::beside::{Beside, PidFile, tell_manager};
 use super::super::serve::doors::{Doors, WantedDoors};
+use super::super::trace::Record;
 use super::{left_out, protect};
 use chunkstore::format::names::AttemptName;
 use chunkstore::{Error, ErrorKind, Hold, LeaseOptions, Manifest, Repository, Result};
-use mover_changes::{ParseOptions, parse_changed_blocks};
+use mover_changes::{ParseOptions, parse_in_order};
 use mover_engine::ops::live_restore::{LiveJournal, LiveOptions, LiveSummary, live_restore};
 use mover_engine::ops::restore::{LEASE_SECONDS, RestoreTarget};
 use mover_engine::run::Progress;
@@ -47,6 +48,7 @@ pub(super) fn refuse_its_flags(args: &LiveArgs) -> Result<()> {
         ("--same-target", args.same_target),
         ("--store-timeout", args.store_timeout.is_some()),
         ("--fetch-first", args.fetch_first.is_some()),
+        ("--record", args.trace.record.is_some()),
     ];
     let Some((flag, _)) = given.into_iter().find(|(_, is)| *is) else { return Ok(()) };
     Err(Error::new(ErrorKind::Usage, format!("use {flag}"), "it is for a live restore")
@@ -109,7 +111,13 @@ pub(super) fn restore(ctx: &Context, args: RestoreArgs) -> Result<()> {
     let lease = LeaseOptions { lease_seconds: LEASE_SECONDS, tool: tool(), host: host() };
     let enough = Arc::new(Notify::new());
     let resources = &ctx.settings.resources;
-    let size_bytes = below.as_ref().map_or(0, |manifest| manifest.size_bytes);
+    // where all is there, nothing is fetched any more
+    let first = below.as_ref().map(|of| first(live.fetch_first.as_deref(), of.size_bytes));
+    let first = first.transpose()?.unwrap_or_default();
+    let chunk_bytes = repository.params().chunk.bytes();
+    let size_bytes = below.as_ref().map(|of| of.size_bytes);
+    let size_bytes = size_bytes.or(journal.as_ref().map(LiveJournal::size_bytes)).unwrap_or(0);
+    let record = Record::begin(&live.trace, size_bytes, chunk_bytes)?;
     let options = LiveOptions {
         target: target.to_owned(),
         journal: journal_path,
@@ -122,14 +130,19 @@ pub(super) fn restore(ctx: &Context, args: RestoreArgs) -> Result<()> {
         memory: resources.memory,
         threads: resources.threads,
         store_timeout,
-        first: first(live.fetch_first.as_deref(), size_bytes)?,
+        first,
+        trace: record.as_ref().map(|record| Arc::clone(record.trace())),
         enough: Arc::clone(&enough),
     };
     if live.run.is_some() {
         // it is the command's
         ctx.output.reserve_stdout();
     }
-    let summary = run(ctx, &repository, live, (below.as_ref(), journal), &doors, &options)?;
+    let done = run(ctx, &repository, live, (below.as_ref(), journal), &doors, &options);
+    // what was read is known also where it did not come to its end
+    let recorded = record.map_or(Ok(()), Record::end);
+    let summary = done?;
+    recorded?;
     let Some(damaged) = &summary.damaged else { return Ok(()) };
     let context = format!("restore {}@{} to {}", summary.volume, summary.backup_id, summary.target);
     Err(left_out(context, damaged, "not there: reading them fails"))
@@ -288,8 +301,7 @@ fn first(list: Option<&Path>, size_bytes: u64) -> Result<Vec<Range<u64>>> {
     let context = || format!("read --fetch-first {}", path.display());
     let file = File::open(path).map_err(|e| Error::caused(ErrorKind::Usage, context(), e))?;
     let options = ParseOptions::new(path.display().to_string(), size_bytes);
-    let list = parse_changed_blocks(file, &options).map_err(|e| e.within(context()))?;
-    Ok(list.data.iter().collect())
+    parse_in_order(file, &options).map_err(|e| e.within(context()))
 }
 
 /// Gives up what a journal says, or all that holds a backup.

@@ -12,6 +12,7 @@
 use super::header::{HEADER_BYTES, HeaderFault, OverlayHeader};
 use crate::live::{JournalFile, JournalTerms, Replayed};
 use crate::ops::below::BelowIdentity;
+use crate::volume::nameless::nameless_file;
 use chunkstore::{Error, ErrorKind, Result, Setting, random_bytes};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
@@ -95,17 +96,7 @@ pub(super) fn make_temporary(directory: &Path, terms: &OverlayTerms) -> Result<F
         failed("make a temporary overlay in", directory, e)
             .hint(format!("choose a directory on a disk with room, with {}", Setting("scratch")))
     };
-    let file = match open(directory, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, private()) {
-        Ok(file) => File::from(file),
-        // not every file system has files without names
-        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT) => {
-            let path = directory.join(format!(".mover-{}", hex::encode(random_bytes::<16>())));
-            let file = fresh(&path).map_err(fail)?;
-            std::fs::remove_file(&path).map_err(fail)?;
-            file
-        }
-        Err(e) => return Err(fail(e.into())),
-    };
+    let file = nameless_file(directory).map_err(fail)?;
     file.set_len(HEADER_BYTES + terms.size_bytes).map_err(fail)?;
     Ok(file)
 }
