@@ -1,12 +1,12 @@
 //! Physical volumes of LVM. Its tools write them, and say which extents are used, without the
 //! kernel's device mapper.
 
-use crate::stage::{MIB, Stage, expect_no_panic, expect_refused, map, map_of, spoil, text};
+use crate::stage::{MIB, Stage, expect_no_panic, expect_refused, map, map_of, spoil};
 use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use tests::{Filesystem, LoopDevice, require_root, run_ok};
+use tests::{Filesystem, Lvm, require_root};
 
 const BYTES: u64 = 200 * MIB;
 const EXTENT: u64 = MIB;
@@ -15,80 +15,13 @@ const LABEL: usize = 512;
 /// Where the metadata area is that pvcreate makes first.
 const AREA: usize = 4096;
 
-/// Devices that LVM sees, and nothing else.
-struct Lvm {
-    config: String,
-    system: PathBuf,
-    devices: Vec<LoopDevice>,
-}
-
-/// A configuration with which LVM sees these devices, and nothing else.
-fn config(system: &Path, devices: &[&Path]) -> String {
-    let own = devices.iter().map(|device| format!("\"a|^{}$|\",", text(device)));
-    let filter = format!("[{}\"r|.*|\"]", own.collect::<String>());
-    format!(
-        "devices{{filter={filter} global_filter={filter} use_devicesfile=0 hints=\"none\" \
-         obtain_device_list_from_udev=0 external_device_info_source=\"none\"}} \
-         global{{locking_dir=\"{}\" use_lvmpolld=0}} \
-         activation{{udev_sync=0 udev_rules=0 monitoring=0}} backup{{backup=0 archive=0}}",
-        text(system)
-    )
-}
-
-fn run_lvm(system: &Path, config: &str, command: &str, arguments: &[&str]) -> String {
-    let system = format!("LVM_SYSTEM_DIR={}", text(system));
-    let own = [&system, "LVM_SUPPRESS_FD_WARNINGS=1", command, "--driverloaded", "n", "-y"];
-    let own = own.into_iter().chain(["--config", config]);
-    run_ok("env", own.chain(arguments.iter().copied()))
-}
-
 /// A command of LVM that sees one device.
 pub(crate) fn on_device(stage: &Stage, device: &Path, command: &str, arguments: &[&str]) -> String {
-    let system = stage.path("lvm");
-    fs::create_dir_all(&system).unwrap();
-    run_lvm(&system, &config(&system, &[device]), command, arguments)
+    Lvm::on_device(&stage.path("lvm"), device, command, arguments)
 }
 
-impl Lvm {
-    fn new(stage: &Stage, images: &[PathBuf]) -> Self {
-        let devices: Vec<LoopDevice> =
-            images.iter().map(|image| LoopDevice::attach(image)).collect();
-        let system = stage.path("lvm");
-        fs::create_dir_all(&system).unwrap();
-        let paths: Vec<&Path> = devices.iter().map(LoopDevice::path).collect();
-        let config = config(&system, &paths);
-        Self { config, system, devices }
-    }
-
-    fn device(&self, number: usize) -> String {
-        text(self.devices[number].path())
-    }
-
-    /// A command of LVM, that does not ask.
-    fn ok(&self, command: &str, arguments: &[&str]) -> String {
-        run_lvm(&self.system, &self.config, command, arguments)
-    }
-
-    /// Extents that are used, as LVM says.
-    fn used(&self, number: usize) -> Vec<Range<u64>> {
-        let fields = ["--noheadings", "--segments", "-o", "pvseg_start,pvseg_size,segtype"];
-        let device = self.device(number);
-        let output = self.ok("pvs", &[&fields[..], &[&device]].concat());
-        let segment = |line: &str| {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let [start, len] = [words[0], words[1]].map(|word| word.parse::<u64>().unwrap());
-            (words[2] != "free").then_some(start..start + len)
-        };
-        output.lines().filter_map(segment).collect()
-    }
-
-    /// Writes a group whose description is edited.
-    fn edit(&self, stage: &Stage, edit: impl Fn(String) -> String) {
-        let file = text(&stage.path("group"));
-        self.ok("vgcfgbackup", &["-f", &file, "vg"]);
-        fs::write(&file, edit(fs::read_to_string(&file).unwrap())).unwrap();
-        self.ok("vgcfgrestore", &["--force", "-f", &file, "vg"]);
-    }
+fn lvm_of(stage: &Stage, images: &[PathBuf]) -> Lvm {
+    Lvm::new(&stage.path("lvm"), images)
 }
 
 /// Two volumes of one group with logical volumes on both, and gaps where there were others.
@@ -100,7 +33,7 @@ fn make_two(stage: &mut Stage) -> (Lvm, [PathBuf; 2]) {
         (0..BYTES / MIB).for_each(|at| file.write_all_at(&noise, at * MIB).unwrap());
         image
     });
-    let lvm = Lvm::new(stage, &images);
+    let lvm = lvm_of(stage, &images);
     let [one, two] = [0, 1].map(|number| lvm.device(number));
     // one with its metadata at the end too, one with room behind the last extent
     lvm.ok("pvcreate", &["-ff", "--pvmetadatacopies", "2", &one]);
@@ -126,7 +59,7 @@ pub(crate) fn make(stage: &mut Stage, bytes: u64) -> PathBuf {
     let file = File::create(&image).unwrap();
     let noise = stage.rng.bytes(MIB as usize);
     (0..bytes / MIB).for_each(|at| file.write_all_at(&noise, at * MIB).unwrap());
-    let lvm = Lvm::new(stage, std::slice::from_ref(&image));
+    let lvm = lvm_of(stage, std::slice::from_ref(&image));
     let device = lvm.device(0);
     lvm.ok("pvcreate", &["-ff", &device]);
     lvm.ok("vgcreate", &["-s", "1m", "vg", &device]);
@@ -140,7 +73,7 @@ pub(crate) fn make(stage: &mut Stage, bytes: u64) -> PathBuf {
 /// LVM reads it, and its logical volumes have the same bytes as those of another.
 pub(crate) fn check(stage: &Stage, good: &Path, image: &Path) {
     let used = {
-        let lvm = Lvm::new(stage, &[image.to_owned()]);
+        let lvm = lvm_of(stage, &[image.to_owned()]);
         lvm.ok("pvck", &[&lvm.device(0)]);
         lvm.used(0)
     };
@@ -205,10 +138,10 @@ fn hidden_logical_volumes_and_those_that_are_moved_are_used() {
     require_root!();
     let mut stage = Stage::new(Filesystem::Ext4, 92);
     let image = make(&mut stage, BYTES);
-    let lvm = Lvm::new(&stage, std::slice::from_ref(&image));
+    let lvm = lvm_of(&stage, std::slice::from_ref(&image));
     let before = map(&image).unwrap().free_bytes;
     let id = |number: u32| format!("AAAAAA-AAAA-AAAA-AAAA-AAAA-AAAA-AAAA{number:02}");
-    lvm.edit(&stage, |group| {
+    lvm.edit(|group| {
         let volume = |name: &str, number: u32, segment: &str| {
             format!(
                 "{name} {{\nid = \"{}\"\nstatus = [\"READ\", \"WRITE\"]\nflags = []\n\
@@ -329,7 +262,7 @@ fn physical_volumes_that_do_not_add_up_are_refused() {
     // no group at all
     let image = stage.path("orphan");
     File::create(&image).unwrap().set_len(64 * MIB).unwrap();
-    let lvm = Lvm::new(&stage, std::slice::from_ref(&image));
+    let lvm = lvm_of(&stage, std::slice::from_ref(&image));
     lvm.ok("pvcreate", &["-ff", &lvm.device(0)]);
     let refusal = map(&image).expect_err("it is in no group").to_string();
     assert!(refusal.contains("no group has its metadata on it"), "{refusal}");
