@@ -22,6 +22,7 @@ mod ext4;
 mod fat;
 pub mod files;
 mod identity;
+mod layout;
 mod lvm;
 mod ntfs;
 mod partitions;
@@ -30,7 +31,9 @@ mod swap;
 mod xfs;
 
 pub use identity::identity;
-pub use partitions::{Partition, partition, partitions};
+pub use layout::{LaidOut, Layout};
+pub use lvm::{LogicalVolume, logical_volumes};
+pub use partitions::{Partition, partitions};
 
 use mover_extents::{Extents, ExtentsBuilder};
 use std::fmt;

@@ -13,6 +13,9 @@
 
 mod group;
 mod text;
+mod volumes;
+
+pub use volumes::LogicalVolume;
 
 use super::{Limits, Map, ReadAt, Refusal, UsedSpace, field, le32, le64, read};
 use mover_extents::Extents;
@@ -76,6 +79,24 @@ pub(super) fn used_space(
     }
     let free_bytes = free * own.extent_bytes;
     Ok(UsedSpace { kind: KIND, used: map.finish(), free_bytes, ..UsedSpace::default() })
+}
+
+/// The logical volumes that users see of the group that a physical volume is in, in the order of
+/// their names; none where the volume is no physical volume.
+///
+/// # Errors
+///
+/// It is one, and its metadata does not fit together.
+pub fn logical_volumes(
+    volume: &dyn ReadAt,
+    volume_bytes: u64,
+) -> Result<Vec<LogicalVolume>, Refusal> {
+    let header = match Header::read(volume, volume_bytes) {
+        Err(Refusal::Unknown) => return Ok(Vec::new()),
+        found => found?,
+    };
+    let text = newest_text(volume, &header)?;
+    volumes::logical_volumes(&text::parse(&text)?, &header.uuid, volume_bytes)
 }
 
 /// What label and header say.

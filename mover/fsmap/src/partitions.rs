@@ -136,11 +136,6 @@ pub fn partitions(volume: &dyn ReadAt, volume_bytes: u64) -> Result<Vec<Partitio
     Ok(inside.map(|one| Partition { number: one.number, range: one.start..one.end }).collect())
 }
 
-/// The bytes of a partition as a volume.
-pub fn partition<'a>(volume: &'a dyn ReadAt, of: &Partition) -> impl ReadAt + 'a {
-    Part { volume, start: of.range.start, bytes: of.range.end - of.range.start }
-}
-
 /// A part of a volume.
 struct Part<'a> {
     volume: &'a dyn ReadAt,
@@ -155,11 +150,6 @@ impl ReadAt for Part<'_> {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         self.volume.read_at(buffer, self.start + offset)
-    }
-
-    fn expect(&self, ranges: &[Range<u64>]) {
-        let moved = ranges.iter().map(|range| self.start + range.start..self.start + range.end);
-        self.volume.expect(&moved.collect::<Vec<_>>());
     }
 }
 

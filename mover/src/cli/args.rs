@@ -15,7 +15,7 @@ mod copying;
 mod filing;
 mod locking;
 pub(crate) use copying::{CopyArgs, TargetArgs};
-pub(crate) use filing::{CatArgs, CpArgs, FilesArgs, LsArgs};
+pub(crate) use filing::{CatArgs, CpArgs, FilesArgs, LocationArgs, LsArgs};
 pub(crate) use locking::{RetainArgs, RetainInheritedArg, RetainModeArg};
 mod inspecting;
 pub(crate) use inspecting::{FormArg, InspectArgs};

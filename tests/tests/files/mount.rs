@@ -1,7 +1,7 @@
 //! `mover mount`, and the kernel's own programs on what it shows.
 
 mod ends;
-mod server;
+pub(crate) mod server;
 
 use super::tree::{entries, same};
 use super::{FORMS, PLAIN, Stage, xfs};

@@ -3,6 +3,7 @@
 //! | file | |
 //! |---|---|
 //! | `volume` | the backup as the volume that the file system is read from |
+//! | `location` | where in the volume the file system is |
 //! | `paths` | a path, as the volume's own kernel would follow it |
 //! | `copy` | files written below a directory of this machine |
 //! | `archive` | the same, as a stream |
@@ -18,6 +19,7 @@
 mod archive;
 mod changes;
 mod copy;
+mod location;
 mod paths;
 mod place;
 mod volume;
@@ -25,6 +27,7 @@ mod volume;
 pub use archive::write_tar;
 pub use changes::{FileChange, TellChange};
 pub use copy::{FilesCopyOptions, FilesSummary, copy_files};
+pub use location::FilesLocation;
 pub use mover_fsmap::files::{Attribute, FileId, FileKind, FileName, FileNode, FileTime};
 pub use paths::{Found, resolve};
 
@@ -34,12 +37,10 @@ use crate::run::threads::cores;
 use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
 use chunkstore::map::delta_of;
 use chunkstore::store::RequestCounts;
-use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Repository, Result, Setting};
-use mover_extents::Extents;
+use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Repository, Result};
 use mover_fsmap::files::{Files, Piece, read_content};
-use mover_fsmap::{Partition, ReadAt, Refusal, partition, partitions};
+use mover_fsmap::{LaidOut, Layout, ReadAt, Refusal};
 use serde::Serialize;
-use std::ops::Range;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 use volume::ViewVolume;
@@ -53,8 +54,8 @@ pub struct FilesOptions {
     pub memory: MemoryBudget,
     /// Opener threads; by default one a core.
     pub threads: Option<usize>,
-    /// The file system is in this partition, from 1 on.
-    pub partition: Option<usize>,
+    /// Where the file system is.
+    pub location: FilesLocation,
 }
 
 /// What was read for it.
@@ -77,7 +78,7 @@ pub struct OpenFiles<'a> {
     files: Box<dyn Files + 'a>,
     volume: &'a dyn ReadAt,
     /// Where the file system is in the backup's volume.
-    place: Range<u64>,
+    layout: &'a Layout,
     run: RunContext<'a>,
 }
 
@@ -120,21 +121,14 @@ impl OpenFiles<'_> {
         self.asked(self.files.attributes(file))
     }
 
-    /// Ranges of the backup's volume, as the file system counts its bytes.
-    fn moved(&self, ranges: &Extents) -> Extents {
-        let start = self.place.start;
-        let moved = ranges.iter().filter(|range| range.end > start);
-        moved.map(|range| range.start.saturating_sub(start)..range.end - start).collect()
-    }
-
     /// Name of the file system.
     pub(crate) fn kind(&self) -> &'static str {
         self.files.kind()
     }
 
     /// Where the file system is in the backup's volume.
-    pub(crate) fn place(&self) -> &Range<u64> {
-        &self.place
+    pub(crate) fn layout(&self) -> &Layout {
+        self.layout
     }
 
     fn find(&self, directory: FileId, name: &[u8]) -> Result<Option<FileId>> {
@@ -193,7 +187,7 @@ pub fn with_files<T>(
         let pool = ViewPool::start(rt, repo, limits, None)?;
         let view = run.wait(BackupView::open(&pool, manifest))?;
         let named = |e: Error| e.within(format!("read files of backup {}", manifest.name()));
-        let done = files_of(run, view, options.partition, |open| {
+        let done = files_of(run, view, &options.location, |open| {
             progress.set_phase(Phase::Moving);
             work(open).map(|done| (done, open.kind().to_owned()))
         });
@@ -218,17 +212,16 @@ pub fn with_files<T>(
 pub(crate) fn files_of<T>(
     run: RunContext<'_>,
     view: Arc<BackupView>,
-    number: Option<usize>,
+    location: &FilesLocation,
     work: impl FnOnce(&OpenFiles<'_>) -> Result<T>,
 ) -> Result<T> {
     let size = view.size_bytes();
     let whole = ViewVolume::new(run, view);
-    on_volume(&whole, size, number, |volume, place| {
-        let bytes = place.end - place.start;
-        let files = mover_fsmap::files::open(volume, bytes)
-            .map_err(|why| hinted(why, volume, bytes, number))?;
-        work(&OpenFiles { files, volume, place, run })
-    })
+    let layout = location.find(&whole, size)?;
+    let volume = LaidOut::new(&whole, &layout);
+    let files = mover_fsmap::files::open(&volume, layout.bytes())
+        .map_err(|why| location.hinted(why, &whole, size))?;
+    work(&OpenFiles { files, volume: &volume, layout: &layout, run })
 }
 
 /// Tells which files changed from backup `a` of a volume to `b`, in the order of their directories.
@@ -254,13 +247,10 @@ pub fn diff_files(
     let run = RunContext { rt, cancel, progress };
     let delta = run.wait(Box::pin(delta_of(repo, a, b)))?;
     let delta = delta.data.union(&delta.zero);
-    // the file system's own bytes, where it is in a partition
     let seen = (progress, cancel);
     let of_first = |before: &OpenFiles<'_>| {
-        let of_second = |after: &OpenFiles<'_>| {
-            let moved = after.moved(&delta);
-            changes::changed_files((before, after), &moved, told)
-        };
+        let of_second =
+            |after: &OpenFiles<'_>| changes::changed_files((before, after), &delta, told);
         with_files(rt, repo, b, &half, seen, of_second)
     };
     let (((), mut figures), of_a) = with_files(rt, repo, a, &half, seen, of_first)?;
@@ -269,55 +259,6 @@ pub fn diff_files(
     figures.requests = of_a.requests;
     figures.warnings.extend(of_a.warnings);
     Ok(figures)
-}
-
-fn on_volume<T>(
-    whole: &dyn ReadAt,
-    size: u64,
-    number: Option<usize>,
-    then: impl FnOnce(&dyn ReadAt, Range<u64>) -> Result<T>,
-) -> Result<T> {
-    let Some(number) = number else { return then(whole, 0..size) };
-    let all = partitions(whole, size).map_err(failure)?;
-    match all.iter().find(|one| one.number == number) {
-        Some(one) => {
-            let part = partition(whole, one);
-            then(&part, one.range.clone())
-        }
-        None => Err(Error::new(
-            ErrorKind::Usage,
-            format!("find partition {number}"),
-            format!("the volume has {}", listed(&all)),
-        )),
-    }
-}
-
-fn listed(all: &[Partition]) -> String {
-    match all {
-        [] => "no partitions".to_owned(),
-        all => {
-            let all: Vec<String> = all.iter().map(|one| one.number.to_string()).collect();
-            format!("partitions {}", all.join(", "))
-        }
-    }
-}
-
-/// A refusal of all files, with what helps.
-fn hinted(why: Refusal, volume: &dyn ReadAt, bytes: u64, partition: Option<usize>) -> Error {
-    let error = failure(why);
-    let all = if partition.is_none() {
-        partitions(volume, bytes).unwrap_or_default()
-    } else {
-        Vec::new()
-    };
-    match all.is_empty() || error.kind() != ErrorKind::Unsupported {
-        true => error,
-        false => error.hint(format!(
-            "the volume has {}: name one with {partition}",
-            listed(&all),
-            partition = Setting("partition")
-        )),
-    }
 }
 
 /// A refusal as our own error: one of the repository is what it was.

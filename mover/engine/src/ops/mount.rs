@@ -36,6 +36,7 @@ mod tree;
 pub use crate::reading::view::DiskCacheOptions;
 pub use summary::{MountEnd, MountSummary};
 
+use crate::ops::files::FilesLocation;
 use crate::reading::view::ViewPool;
 use crate::run::threads::cores;
 use crate::run::{Cancel, MemoryBudget, Phase, Progress};
@@ -74,8 +75,8 @@ pub struct MountOptions {
     pub threads: Option<usize>,
     /// Keeps what was fetched on a disk, too.
     pub disk_cache: Option<DiskCacheOptions>,
-    /// The file system is in this partition, from 1 on.
-    pub partition: Option<usize>,
+    /// Where the file system is.
+    pub location: FilesLocation,
     /// Other users may read it too.
     pub allow_other: bool,
     /// It ends when this is notified.
@@ -118,7 +119,7 @@ pub fn mount(
         repo: Arc::clone(repo),
         pool: Arc::clone(&pool),
         lease: options.lease.clone(),
-        partition: options.partition,
+        location: options.location.clone(),
         progress: Arc::clone(progress),
         cancel: Arc::clone(cancel),
         over: Cancel::new(),
@@ -139,7 +140,7 @@ pub fn mount(
             let held = rt.block_on(cancel.unless_requested(Box::pin(backups.shelf.hold(slot))))?;
             match &held.open.files {
                 Ok(files) => is.filesystem = Some(files.kind),
-                Err(why) if options.partition.is_some() => return Err(no_files(slot, why)),
+                Err(why) if options.location.is_named() => return Err(no_files(slot, why)),
                 Err(why) => is.no_files = Some(why.clone()),
             }
         }

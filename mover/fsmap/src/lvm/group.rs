@@ -14,7 +14,7 @@ const CONTENTS: &str = "Text Format Volume Group";
 const GROUP_STATUS: [&str; 7] =
     ["CLUSTERED", "EXPORTED", "PVMOVE", "READ", "RESIZEABLE", "SHARED", "WRITE"];
 const VOLUME_STATUS: [&str; 2] = ["ALLOCATABLE", "EXPORTED"];
-const LOGICAL_STATUS: [&str; 10] = [
+pub(super) const LOGICAL_STATUS: [&str; 10] = [
     "CACHE_VOL",
     "FIXED_MINOR",
     "LOCKED",
@@ -122,7 +122,7 @@ pub(super) fn own_extents(text: &Section<'_>, uuid: &[u8; UUID_LEN]) -> Result<O
 }
 
 /// What the group calls the physical volume with that UUID, in which there are dashes there.
-fn find<'t>(volumes: &Section<'t>, uuid: &[u8; UUID_LEN]) -> Result<&'t str, Refusal> {
+pub(super) fn find<'t>(volumes: &Section<'t>, uuid: &[u8; UUID_LEN]) -> Result<&'t str, Refusal> {
     for (name, _) in volumes.iter() {
         let id = volumes.section(name)?.text("id")?;
         if id.bytes().filter(|byte| *byte != b'-').eq(uuid.iter().copied()) {
@@ -132,7 +132,7 @@ fn find<'t>(volumes: &Section<'t>, uuid: &[u8; UUID_LEN]) -> Result<&'t str, Ref
     Err(unusable("its group does not have it"))
 }
 
-fn flags<'t>(of: &Section<'t>, name: &str) -> Result<Vec<&'t str>, Refusal> {
+pub(super) fn flags<'t>(of: &Section<'t>, name: &str) -> Result<Vec<&'t str>, Refusal> {
     if !of.has(name) {
         return Ok(Vec::new());
     }
@@ -144,7 +144,7 @@ fn flags<'t>(of: &Section<'t>, name: &str) -> Result<Vec<&'t str>, Refusal> {
     flags.ok_or_else(|| unusable(format!("its metadata does not have {name} as it should")))
 }
 
-fn check_status(of: &Section<'_>, what: &str, known: &[&str]) -> Result<(), Refusal> {
+pub(super) fn check_status(of: &Section<'_>, what: &str, known: &[&str]) -> Result<(), Refusal> {
     match flags(of, "status")?.iter().find(|flag| !known.contains(flag)) {
         None => Ok(()),
         Some(unknown) => Err(unusable(format!("{what} has the status {unknown}"))),

@@ -2,14 +2,33 @@
 
 use super::ReadingArgs;
 use clap::builder::FalseyValueParser;
+use mover_engine::ops::files::FilesLocation;
 use std::path::PathBuf;
+
+/// Where in a volume its file system is.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct LocationArgs {
+    /// The file system is in this partition of the volume, from 1 on
+    #[arg(long, env = "MOVER_PARTITION", value_name = "N")]
+    pub(crate) partition: Option<usize>,
+    /// The file system is in this logical volume of LVM, whose physical volume is the volume, or
+    /// the partition that is named too
+    #[arg(long, env = "MOVER_LV", value_name = "VG/LV")]
+    pub(crate) lv: Option<String>,
+}
+
+impl LocationArgs {
+    /// What they mean.
+    pub(crate) fn location(&self) -> FilesLocation {
+        FilesLocation { partition: self.partition, logical_volume: self.lv.clone() }
+    }
+}
 
 /// Where files are looked for.
 #[derive(Debug, clap::Args)]
 pub(crate) struct FilesArgs {
-    /// The file system is in this partition of the volume, from 1 on
-    #[arg(long, env = "MOVER_PARTITION", value_name = "N")]
-    pub(crate) partition: Option<usize>,
+    #[command(flatten)]
+    pub(crate) location: LocationArgs,
     #[command(flatten)]
     pub(crate) reading: ReadingArgs,
 }
@@ -23,7 +42,8 @@ pub(crate) struct FilesArgs {
 Examples:
   mover ls db@latest
   mover ls db@latest /var/lib --long
-  mover ls vm@2026-11-22 --partition 1 /home --recursive")]
+  mover ls vm@2026-11-22 --partition 1 /home --recursive
+  mover ls vm@latest --partition 2 --lv vg/root /etc")]
 pub(crate) struct LsArgs {
     /// VOLUME@latest, VOLUME@ID, VOLUME@SNAPSHOT, VOLUME@DATE, or an id
     #[arg(value_name = "BACKUP")]

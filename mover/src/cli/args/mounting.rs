@@ -22,9 +22,8 @@ pub(crate) struct MountArgs {
     /// VOLUME@DATE, or an id), and an empty directory to mount on
     #[arg(value_names = ["BACKUP", "DIRECTORY"], num_args = 1..=2, required = true)]
     pub(crate) places: Vec<PathBuf>,
-    /// The file system is in this partition of the volume, from 1 on
-    #[arg(long, env = "MOVER_PARTITION", value_name = "N")]
-    pub(crate) partition: Option<usize>,
+    #[command(flatten)]
+    pub(crate) location: super::LocationArgs,
     /// Let other users in, as far as the permissions of files let them; loop mounts of volume.img by
     /// root need it where somebody else has mounted
     #[arg(long, env = "MOVER_ALLOW_OTHER", value_parser = FalseyValueParser::new())]

@@ -35,7 +35,7 @@ fn on_files<T>(
     let manifest = ctx.block_on(repository.find_backup(backup))?;
     let Resources { memory, threads, .. } = ctx.settings.resources;
     let lease = lease(&args.reading);
-    let options = FilesOptions { lease, memory, threads, partition: args.partition };
+    let options = FilesOptions { lease, memory, threads, location: args.location.location() };
     let progress = Progress::new();
     let watch = Watch::start(ctx, &progress, Reads::Store, repository.store());
     let rt = ctx.runtime()?;
@@ -70,7 +70,8 @@ pub(super) fn diff(ctx: &Context, args: &DiffArgs) -> Result<()> {
     let (a, b) = (find(&args.a)?, find(&args.b)?);
     let Resources { memory, threads, .. } = ctx.settings.resources;
     let lease = lease(&args.place.reading);
-    let options = FilesOptions { lease, memory, threads, partition: args.place.partition };
+    let location = args.place.location.location();
+    let options = FilesOptions { lease, memory, threads, location };
     let progress = Progress::new();
     let rt = ctx.runtime()?;
     let json = ctx.settings.output.json;

@@ -43,7 +43,7 @@ pub(crate) fn mount(ctx: &Context, args: &MountArgs) -> Result<()> {
         memory: resources.memory,
         threads: resources.threads,
         disk_cache: disk_cache(ctx, &args.cache)?,
-        partition: args.partition,
+        location: args.location.location(),
         allow_other: args.allow_other,
         enough: Arc::new(Notify::new()),
     };

@@ -7,7 +7,7 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tests::Mover;
 
-pub(super) struct Mounted {
+pub(crate) struct Mounted {
     child: Child,
     room: PathBuf,
     pid_file: PathBuf,
@@ -29,11 +29,11 @@ pub(super) fn is_mounted(path: &Path) -> bool {
 }
 
 impl Mounted {
-    pub(super) fn new(stage: &Stage, arguments: &[&str]) -> Self {
+    pub(crate) fn new(stage: &Stage, arguments: &[&str]) -> Self {
         Self::by(&stage.mover, &stage.path("mounted"), arguments)
     }
 
-    pub(super) fn by(mover: &Mover, room: &Path, arguments: &[&str]) -> Self {
+    pub(crate) fn by(mover: &Mover, room: &Path, arguments: &[&str]) -> Self {
         // a dead mount is one that cannot be looked at
         if fs::metadata(room).is_ok_and(|room| room.is_dir()) || is_mounted(room) {
         } else {
@@ -54,7 +54,7 @@ impl Mounted {
         Self { child, room: room.to_owned(), pid_file }
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.room.join(name)
     }
 

@@ -13,6 +13,7 @@ use mover_fsmap::files::{Piece, Place};
 use serde::Serialize;
 use std::cmp::Ordering;
 use std::collections::HashSet;
+use std::ops::Range;
 
 const BATCH: usize = 256;
 const BUFFER: u64 = 1 << 20;
@@ -35,7 +36,7 @@ pub enum FileChange {
 /// there.
 pub type TellChange<'a> = &'a mut dyn FnMut(FileChange, &[u8], &FileNode) -> Result<()>;
 
-/// Compares all files of two backups of one volume; `delta` is what has changed of it.
+/// Compares all files of two backups of one volume; `delta` is what has changed of the volume.
 ///
 /// # Errors
 ///
@@ -197,7 +198,7 @@ impl Compare<'_> {
             Place::Hole | Place::Inline(_) => true,
             Place::Volume(at) | Place::Patched(at, _) => {
                 let range = *at..*at + (piece.range.end - piece.range.start);
-                self.delta.is_disjoint(&Extents::of(range))
+                self.is_untouched(range)
             }
         };
         if old == new && new.iter().all(unchanged) {
@@ -205,6 +206,27 @@ impl Compare<'_> {
         }
         // it was written in the meantime, and whether it is the same all the same costs a reading
         self.differ(&old, &new, is.size_bytes)
+    }
+
+    /// Whether bytes of the file system are where they were in the volume, and nothing was written
+    /// there. A partition or an extent of a logical volume may have moved.
+    fn is_untouched(&self, range: Range<u64>) -> bool {
+        let (before, after) = (self.before.layout(), self.after.layout());
+        let (Some(were), Some(are)) = (before.ranges(range.clone()), after.ranges(range)) else {
+            return false;
+        };
+        let (mut were, mut are) = (were, are);
+        loop {
+            match (were.next(), are.next()) {
+                (None, None) => return true,
+                (Some(one), Some(other)) if one == other => {
+                    if !self.delta.is_disjoint(&Extents::of(one)) {
+                        return false;
+                    }
+                }
+                _ => return false,
+            }
+        }
     }
 
     /// Compares bytes, without those that are nowhere in both.

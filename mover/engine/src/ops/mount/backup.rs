@@ -8,15 +8,15 @@
 //! Cannot deadlock: the thread waits for the view's tasks, which wait for nobody of here.
 
 use super::limits::{NAMES_BYTES, PIECES_MAX};
-use crate::ops::files::{FileId, FileName, OpenFiles, files_of};
+use crate::ops::files::{FileId, FileName, FilesLocation, OpenFiles, files_of};
 use crate::reading::Reading;
 use crate::reading::view::{BackupView, ViewPool};
 use crate::run::{Cancel, Progress, RunContext};
 use chunkstore::format::names::AttemptName;
 use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Repository, Result};
+use mover_fsmap::Layout;
 use mover_fsmap::files::{Piece, is_plain};
 use std::collections::HashMap;
-use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -34,7 +34,7 @@ pub(super) struct Means {
     pub(super) repo: Arc<Repository>,
     pub(super) pool: Arc<ViewPool>,
     pub(super) lease: Option<LeaseOptions>,
-    pub(super) partition: Option<usize>,
+    pub(super) location: FilesLocation,
     pub(super) progress: Arc<Progress>,
     /// The wish of the user.
     pub(super) cancel: Arc<Cancel>,
@@ -47,7 +47,7 @@ pub(super) struct Means {
 pub(super) struct Filesystem {
     pub(super) root: FileId,
     /// Where it is in the volume.
-    pub(super) place: Range<u64>,
+    pub(super) layout: Layout,
     pub(super) kind: &'static str,
 }
 
@@ -204,7 +204,7 @@ fn keep(
     tell: oneshot::Sender<Opened>,
     wishes: &mpsc::Receiver<Wish>,
 ) -> Vec<String> {
-    let Means { rt, repo, pool, lease, progress, cancel, over, partition } = means;
+    let Means { rt, repo, pool, lease, progress, cancel, over, location } = means;
     let run = RunContext { rt, cancel: over, progress };
     // whatever ends the reading, a lease is given back as the user's wish has it
     let giving_back = RunContext { rt, cancel, progress };
@@ -224,7 +224,9 @@ fn keep(
         Err(e) => {
             let _ = tell.send(Err(reading.explain(run, e)));
         }
-        Ok(view) => answer((run, &reading), manifest.name(), &view, *partition, tell, wishes),
+        Ok(view) => {
+            answer((run, &reading), (manifest.name(), location), &view, tell, wishes);
+        }
     }
     reading.finish(giving_back)
 }
@@ -244,9 +246,8 @@ fn manifest(run: RunContext<'_>, repo: &Repository, wanted: &Wanted) -> Result<M
 /// Answers whoever asks, until nobody can any more.
 fn answer(
     (run, reading): (RunContext<'_>, &Reading),
-    name: AttemptName,
+    (name, location): (AttemptName, &FilesLocation),
     view: &Arc<BackupView>,
-    partition: Option<usize>,
     tell: oneshot::Sender<Opened>,
     wishes: &mpsc::Receiver<Wish>,
 ) {
@@ -259,12 +260,12 @@ fn answer(
         }
     };
     let shown = name.to_string();
-    let opened = files_of(run, Arc::clone(view), partition, |open| {
-        let (root, place, kind) = (open.root(), open.place().clone(), open.kind());
+    let opened = files_of(run, Arc::clone(view), location, |open| {
+        let (root, layout, kind) = (open.root(), open.layout().clone(), open.kind());
         // what is not a directory is no root
         let mut reader = FileReader { open, shown, names: HashMap::new(), bytes: 0 };
         reader.open.node(root)?;
-        ready(Ok(Ok(Filesystem { root, place, kind })));
+        ready(Ok(Ok(Filesystem { root, layout, kind })));
         while let Ok(Wish::Question(question)) = wishes.recv() {
             question(&mut reader);
         }

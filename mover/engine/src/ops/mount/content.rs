@@ -29,7 +29,15 @@ pub(super) async fn read(
                 let len = bytes.len().min(part.len());
                 part[..len].copy_from_slice(&bytes[..len]);
             }
-            FillFrom::Volume(byte) => wanted.push((within(files, byte, part.len())?, part)),
+            FillFrom::Volume(byte) => {
+                let mut part = part;
+                for range in within(files, byte, part.len())? {
+                    let len = usize::try_from(range.end - range.start).unwrap_or(part.len());
+                    let (first, behind) = part.split_at_mut(len.min(part.len()));
+                    wanted.push((range.start, first));
+                    part = behind;
+                }
+            }
         }
     }
     let reads = wanted.into_iter().map(|(byte, part)| async move { view.read(byte, part).await });
@@ -37,10 +45,13 @@ pub(super) async fn read(
 }
 
 /// A file's bytes are in its own file system, whatever that says.
-fn within(files: &Filesystem, byte: u64, len: usize) -> Result<u64> {
-    let from = files.place.start.checked_add(byte);
-    let fits = |from: &u64| from.checked_add(len as u64).is_some_and(|end| end <= files.place.end);
-    from.filter(fits).ok_or_else(|| {
+fn within(
+    files: &Filesystem,
+    byte: u64,
+    len: usize,
+) -> Result<impl Iterator<Item = Range<u64>> + '_> {
+    let end = byte.checked_add(len as u64);
+    end.and_then(|end| files.layout.ranges(byte..end)).ok_or_else(|| {
         let context = format!("read {len} bytes at byte {byte} of the file system");
         Error::new(ErrorKind::Corrupt, context, "it ends before")
     })
