@@ -1,9 +1,10 @@
 //! File systems: whatever is on a volume, the map of what is used is in order and within it, or
-//! there is none.
+//! there is none; files end, and all of each is somewhere; logical volumes lie within it.
 
 use crate::lists::check_set;
-use mover_fsmap::{Limits, ReadAt, used_space};
-use std::collections::HashMap;
+use mover_fsmap::files::{FileKind, open, read_content};
+use mover_fsmap::{Limits, ReadAt, logical_volumes, used_space};
+use std::collections::{HashMap, HashSet};
 use std::io;
 
 const VOLUME_BYTES: u64 = 64 << 20;
@@ -115,18 +116,76 @@ fn crc_of_lvm(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0xf597_a6cf, step)
 }
 
+impl<'a> Sparse<'a> {
+    fn new(data: &'a [u8]) -> Self {
+        let blocks = data.chunks(2 + BLOCK).filter_map(|record| {
+            let (number, bytes) = record.split_first_chunk()?;
+            Some((u64::from(u16::from_le_bytes(*number)), bytes))
+        });
+        Self { blocks: blocks.collect(), seal: false }
+    }
+}
+
 /// Reads the map of a volume of 64 MiB, as it is and with checksums that fit.
 pub fn filesystem(data: &[u8]) {
-    let blocks = data.chunks(2 + BLOCK).filter_map(|record| {
-        let (number, bytes) = record.split_first_chunk()?;
-        Some((u64::from(u16::from_le_bytes(*number)), bytes))
-    });
-    let mut volume = Sparse { blocks: blocks.collect(), seal: false };
+    let mut volume = Sparse::new(data);
     for seal in [false, true] {
         volume.seal = seal;
         let Ok(found) = used_space(&volume, VOLUME_BYTES, LIMITS) else { continue };
         check_set(&found.used, VOLUME_BYTES);
         // superblock and descriptors at the least
         assert!(found.used.covers(&(0..4096)), "{found:?}");
+    }
+}
+
+/// Reads files of such a volume, and where its logical volumes are.
+pub fn files(data: &[u8]) {
+    let mut volume = Sparse::new(data);
+    for seal in [false, true] {
+        volume.seal = seal;
+        walk(&volume);
+        let volumes = logical_volumes(&volume, VOLUME_BYTES).unwrap_or_default();
+        for layout in volumes.into_iter().filter_map(|one| one.layout.ok()) {
+            let end = layout.bytes();
+            let ranges = layout.ranges(0..end.min(1 << 20)).into_iter().flatten();
+            let last = layout.ranges(end.saturating_sub(1 << 20)..end).into_iter().flatten();
+            let inside = ranges.chain(last).all(|range| range.end <= VOLUME_BYTES);
+            assert!(inside, "it leads outside");
+            assert!(layout.ranges(end..end + 1).is_none());
+        }
+    }
+}
+
+fn walk(volume: &Sparse<'_>) {
+    const FILES_MAX: usize = 500;
+    let Ok(files) = open(volume, VOLUME_BYTES) else { return };
+    let (mut left, mut been) = (vec![files.root()], HashSet::new());
+    let (mut count, mut buffer) = (0, vec![0; 4096]);
+    while let Some(directory) = left.pop() {
+        let Ok(names) = files.names(directory) else { continue };
+        let ids: Vec<_> = names.iter().map(|entry| entry.id).take(FILES_MAX).collect();
+        let _ = files.expect(&ids);
+        for id in ids {
+            count += 1;
+            if count > FILES_MAX {
+                return;
+            }
+            let Ok(node) = files.node(id) else { continue };
+            let _ = files.attributes(id);
+            match node.kind {
+                FileKind::Directory if been.insert(id) => left.push(id),
+                FileKind::Symlink => drop(files.target(id)),
+                FileKind::File => {
+                    let Ok(pieces) = files.content(id) else { continue };
+                    let ends = pieces.last().map_or(0, |piece| piece.range.end);
+                    assert_eq!(ends, node.size_bytes, "all of it is somewhere");
+                    assert!(pieces.windows(2).all(|two| two[0].range.end == two[1].range.start));
+                    for at in [0, node.size_bytes / 2] {
+                        let _ = read_content(volume, &pieces, at, &mut buffer);
+                    }
+                }
+                _ => {}
+            }
+        }
     }
 }

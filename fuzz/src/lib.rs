@@ -22,7 +22,7 @@ mod records;
 mod segments;
 
 pub use clients::nbd_client;
-pub use filesystems::filesystem;
+pub use filesystems::{files, filesystem};
 pub use journals::journal;
 pub use lists::changed_blocks;
 pub use names::{object_key, volume_name};
@@ -49,6 +49,6 @@ macro_rules! targets {
 
 /// All targets.
 pub const TARGETS: &[Target] = targets! {
-    changed_blocks filesystem journal nbd nbd_client object_key volume_name pack pack_directory pack_entry page segment segment_layout filter
+    changed_blocks files filesystem journal nbd nbd_client object_key volume_name pack pack_directory pack_entry page segment segment_layout filter
     record repository_params key_info manifest lease forgotten damaged feature moved condemned blockers verdict
 };

@@ -10,10 +10,13 @@
 //! Memory: a bit for each cluster, 32 MiB at the very most.
 
 mod boot;
+mod files;
+
+pub(super) use files::files;
 
 use super::clusters::Clusters;
 use super::{Limits, Map, ReadAt, Refusal, UsedSpace, le16, le32, read};
-use boot::{Boot, Width};
+use boot::{Boot, Marks, Width};
 
 const KIND: &str = "vfat";
 /// Clusters are counted from here; the entries before that are the table's own.
@@ -36,13 +39,14 @@ pub(super) fn used_space(
     limits: Limits,
 ) -> Result<UsedSpace, Refusal> {
     let fat = Fat { volume, boot: Boot::read(volume, volume_bytes)? };
-    fat.check_own_entries()?;
+    fat.check_marks()?;
     let linked = fat.read_links()?;
     let mut map = Map::new(KIND, volume_bytes, limits);
     let Boot { data_start, cluster_bytes, .. } = fat.boot;
     let root = fat.boot.root.map(|root| root - FIRST..root - FIRST + 1);
     let mut clusters = Clusters::new(&mut map, data_start, cluster_bytes, root);
-    fat.walk(&mut |cluster, link| {
+    fat.walk(&mut |cluster, entry| {
+        let link = fat.link(cluster, entry)?;
         if link == Link::Free && linked.has(cluster) {
             return Err(unusable(format!("a chain leads to cluster {cluster}, which is free")));
         }
@@ -72,6 +76,11 @@ struct Fat<'a> {
 struct Linked(Vec<u8>);
 
 impl Linked {
+    fn new(boot: &Boot) -> Self {
+        let bytes = (boot.clusters + FIRST).div_ceil(8);
+        Self(vec![0; usize::try_from(bytes).unwrap_or(0)])
+    }
+
     fn place(cluster: u64) -> (usize, u8) {
         // fewer clusters than 2^28
         (usize::try_from(cluster / 8).unwrap_or(usize::MAX), 1 << (cluster % 8))
@@ -98,17 +107,17 @@ impl Fat<'_> {
         read(self.volume, at, usize::try_from(len).unwrap_or(0))
     }
 
-    /// Hands each cluster with what its entry says to `each`, in order.
-    fn walk(&self, each: &mut dyn FnMut(u64, Link) -> Result<(), Refusal>) -> Result<(), Refusal> {
+    /// Hands each cluster with its entry of the table that counts to `each`, in order.
+    fn walk(&self, each: &mut dyn FnMut(u64, u32) -> Result<(), Refusal>) -> Result<(), Refusal> {
         let end = self.boot.clusters + FIRST;
         let mut cluster = 0;
         let mut from = 0;
         while cluster < end {
-            let bytes = self.piece(0, from)?;
+            let bytes = self.piece(self.boot.active(), from)?;
             let in_piece = self.boot.width.entries_in(bytes.len() as u64).min(end - cluster);
             for number in 0..in_piece {
                 if cluster >= FIRST {
-                    each(cluster, self.link(cluster, self.boot.width.entry(&bytes, number))?)?;
+                    each(cluster, self.boot.width.entry(&bytes, number))?;
                 }
                 cluster += 1;
             }
@@ -121,15 +130,16 @@ impl Fat<'_> {
         let (next, bad) = (u64::from(entry), self.boot.width.bad());
         match entry {
             0 => Ok(Link::Free),
-            _ if (FIRST..self.boot.clusters + FIRST).contains(&next) => Ok(Link::To(next)),
+            _ if self.boot.is_cluster(next) => Ok(Link::To(next)),
             _ if entry >= bad => Ok(Link::None),
             _ => Err(unusable(format!("cluster {cluster} leads to {next}, which is none"))),
         }
     }
 
-    /// The first two entries: the medium, and what the last one that mounted it has to say.
-    fn check_own_entries(&self) -> Result<(), Refusal> {
-        let bytes = self.piece(0, 0)?;
+    /// What the first two entries say: the medium, and what the last one that mounted it has to
+    /// say. With the marks of the boot sector.
+    fn marks(&self) -> Result<Marks, Refusal> {
+        let bytes = self.piece(self.boot.active(), 0)?;
         let width = self.boot.width;
         let [medium, state] = [0, 1].map(|number| width.entry(&bytes, number));
         if medium & 0xff != u32::from(self.boot.medium) {
@@ -141,10 +151,22 @@ impl Fat<'_> {
             Width::Sixteen => (0x8000, 0x4000),
             Width::ThirtyTwo => (0x0800_0000, 0x0400_0000),
         };
-        if state & clean != clean {
-            return Err(boot::not_unmounted());
+        let Marks { not_unmounted, wants_check } = self.boot.marks;
+        Ok(Marks {
+            not_unmounted: not_unmounted || state & clean != clean,
+            wants_check: wants_check || state & sound != sound,
+        })
+    }
+
+    fn check_marks(&self) -> Result<(), Refusal> {
+        if self.boot.one_table.is_some() {
+            return Err(unusable("only one of its tables is kept up to date"));
         }
-        if state & sound != sound {
+        let marks = self.marks()?;
+        if marks.not_unmounted {
+            return Err(unusable("it was not unmounted: check it with fsck.fat"));
+        }
+        if marks.wants_check {
             return Err(unusable("it has recorded errors: check it with fsck.fat"));
         }
         Ok(())
@@ -161,10 +183,9 @@ impl Fat<'_> {
                 }
             }
         }
-        let bytes = (self.boot.clusters + FIRST).div_ceil(8);
-        let mut linked = Linked(vec![0; usize::try_from(bytes).unwrap_or(0)]);
-        self.walk(&mut |_, link| {
-            let Link::To(next) = link else { return Ok(()) };
+        let mut linked = Linked::new(&self.boot);
+        self.walk(&mut |cluster, entry| {
+            let Link::To(next) = self.link(cluster, entry)? else { return Ok(()) };
             if linked.has(next) {
                 return Err(unusable(format!("two chains lead to cluster {next}")));
             }
@@ -215,6 +236,11 @@ impl Width {
             Self::Sixteen => le16(bytes, number * 2).into(),
             Self::ThirtyTwo => le32(bytes, number * 4) & 0x0fff_ffff,
         }
+    }
+
+    /// Whether an entry ends a chain. A bad cluster, which is before, is in none.
+    fn is_end(self, entry: u64) -> bool {
+        entry > u64::from(self.bad())
     }
 
     /// From here on entries lead nowhere.

@@ -28,6 +28,7 @@ mod ntfs;
 mod partitions;
 pub mod signatures;
 mod swap;
+mod utf16;
 mod xfs;
 
 pub use identity::identity;

@@ -229,10 +229,10 @@ fn late(root: &Path, rng: &mut Rng) {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) kind: char,
-    mode: u32,
-    owner: (u32, u32),
-    size: u64,
-    modified: (i64, i64),
+    pub(crate) mode: u32,
+    pub(crate) owner: (u32, u32),
+    pub(crate) size: u64,
+    pub(crate) modified: (i64, i64),
     /// Of what is no directory.
     pub(crate) links: u64,
     device: u64,

@@ -126,6 +126,11 @@ impl OpenFiles<'_> {
         self.files.kind()
     }
 
+    /// What someone should know of the file system.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        self.files.warnings()
+    }
+
     /// Where the file system is in the backup's volume.
     pub(crate) fn layout(&self) -> &Layout {
         self.layout
@@ -189,11 +194,11 @@ pub fn with_files<T>(
         let named = |e: Error| e.within(format!("read files of backup {}", manifest.name()));
         let done = files_of(run, view, &options.location, |open| {
             progress.set_phase(Phase::Moving);
-            work(open).map(|done| (done, open.kind().to_owned()))
+            work(open).map(|done| (done, open.kind().to_owned(), open.warnings()))
         });
-        let (done, filesystem) = done.map_err(named)?;
+        let (done, filesystem, mut warnings) = done.map_err(named)?;
         let ViewCounts { reads, read_bytes, .. } = pool.counts();
-        let (_, warnings) = pool.salvaged();
+        warnings.extend(pool.salvaged().1);
         let requests = RequestCounts::default();
         Ok((
             done,

@@ -2,12 +2,14 @@
 
 use super::{FIRST, INFO_LEN, unusable};
 use crate::{ReadAt, Refusal, le16, le32, read};
+use std::ops::Range;
 
 const LEN: usize = 512;
 /// What stands behind this mark says what kind it is.
 const HAS_NAME: u8 = 0x29;
 /// A table of FAT32 of which the copies are not kept up to date.
-const ONE_TABLE: u16 = 0x80;
+const ONE_TABLE: u64 = 0x80;
+const TABLE_NUMBER: u64 = 0xf;
 const DIRTY: u8 = 1;
 const WANTS_CHECK: u8 = 2;
 const MEDIA: [u8; 9] = [0xf0, 0xf8, 0xf9, 0xfa, 0xfb, 0xfc, 0xfd, 0xfe, 0xff];
@@ -22,6 +24,12 @@ pub(super) enum Width {
     Twelve,
     Sixteen,
     ThirtyTwo,
+}
+
+impl Marks {
+    fn of(state: u8) -> Self {
+        Self { not_unmounted: state & DIRTY != 0, wants_check: state & WANTS_CHECK != 0 }
+    }
 }
 
 impl Width {
@@ -52,12 +60,20 @@ pub(super) struct Boot {
     pub(super) clusters: u64,
     /// Of FAT32: where its root directory begins. That of others stands before the clusters.
     pub(super) root: Option<u64>,
+    /// Of others: the entries of that directory; none of FAT32.
+    pub(super) root_entries: Range<u64>,
     /// Of FAT32: where hints are kept.
     pub(super) info: Option<u64>,
+    /// Of FAT32: the one table that is kept up to date.
+    pub(super) one_table: Option<u64>,
+    pub(super) marks: Marks,
 }
 
-pub(super) fn not_unmounted() -> Refusal {
-    unusable("it was not unmounted: check it with fsck.fat")
+/// What systems leave while they have it mounted, and after errors.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Marks {
+    pub(super) not_unmounted: bool,
+    pub(super) wants_check: bool,
 }
 
 impl Boot {
@@ -113,6 +129,8 @@ impl Boot {
             _ => return Err(nonsense()),
         };
         let info = u64::from(le16(bytes, 48));
+        let one_table = u64::from(le16(bytes, 40));
+        let tables_end = (reserved + tables * table) * sector;
         let boot = Self {
             width,
             medium: bytes[21],
@@ -123,39 +141,44 @@ impl Boot {
             cluster_bytes: u64::from(per_cluster) * sector,
             clusters,
             root: wide.then(|| le32(bytes, 44).into()),
+            root_entries: tables_end..tables_end + root_entries * 32,
             info: (wide && info < reserved && info > 0).then(|| info * sector),
+            one_table: (wide && one_table & ONE_TABLE != 0).then_some(one_table & TABLE_NUMBER),
+            marks: Marks::of(bytes[if wide { 65 } else { 37 }]),
         };
         let outside = |root: u64| !(FIRST..clusters + FIRST).contains(&root);
         if !(1..=CLUSTERS_MAX).contains(&clusters)
             || boot.entries_bytes() > boot.table_bytes
             || boot.root.is_some_and(outside)
+            || boot.one_table.is_some_and(|number| number >= tables)
             || boot.info.is_some_and(|place| place + INFO_LEN as u64 > boot.table_start)
         {
             return Err(nonsense());
         }
-        boot.check_marks(bytes)?;
+        boot.check_name(bytes)?;
         Ok(boot)
     }
 
-    fn check_marks(&self, bytes: &[u8]) -> Result<(), Refusal> {
+    fn check_name(&self, bytes: &[u8]) -> Result<(), Refusal> {
         let wide = self.width == Width::ThirtyTwo;
-        let (state, named) = if wide { (bytes[65], bytes[66]) } else { (bytes[37], bytes[38]) };
+        let named = if wide { bytes[66] } else { bytes[38] };
         if named != HAS_NAME || !self.width.is_named(bytes) {
             return Err(unusable("its boot sector calls it what its sizes do not make it"));
         }
         if wide && le16(bytes, 42) != 0 {
             return Err(unusable(format!("it is of version {:#x}", le16(bytes, 42))));
         }
-        if wide && le16(bytes, 40) & ONE_TABLE != 0 {
-            return Err(unusable("only one of its tables is kept up to date"));
-        }
-        if state & DIRTY != 0 {
-            return Err(not_unmounted());
-        }
-        if state & WANTS_CHECK != 0 {
-            return Err(unusable("it wants to be checked: check it with fsck.fat"));
-        }
         Ok(())
+    }
+
+    /// The table that counts.
+    pub(super) fn active(&self) -> u64 {
+        self.one_table.unwrap_or(0)
+    }
+
+    /// Whether a cluster has that number.
+    pub(super) fn is_cluster(&self, number: u64) -> bool {
+        (FIRST..self.clusters + FIRST).contains(&number)
     }
 
     /// What the table needs for all clusters; its last sector may have more room.

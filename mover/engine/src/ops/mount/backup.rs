@@ -220,15 +220,18 @@ fn keep(
             return Vec::new();
         }
     };
+    let mut warnings = Vec::new();
     match run.wait(BackupView::open(pool, &manifest)) {
         Err(e) => {
             let _ = tell.send(Err(reading.explain(run, e)));
         }
         Ok(view) => {
-            answer((run, &reading), (manifest.name(), location), &view, tell, wishes);
+            let named = (manifest.name(), location);
+            answer((run, &reading), named, &view, (tell, &mut warnings), wishes);
         }
     }
-    reading.finish(giving_back)
+    warnings.extend(reading.finish(giving_back));
+    warnings
 }
 
 fn manifest(run: RunContext<'_>, repo: &Repository, wanted: &Wanted) -> Result<Manifest> {
@@ -243,12 +246,12 @@ fn manifest(run: RunContext<'_>, repo: &Repository, wanted: &Wanted) -> Result<M
     })
 }
 
-/// Answers whoever asks, until nobody can any more.
+/// Answers whoever asks, until nobody can any more. What the user should know is added.
 fn answer(
     (run, reading): (RunContext<'_>, &Reading),
     (name, location): (AttemptName, &FilesLocation),
     view: &Arc<BackupView>,
-    tell: oneshot::Sender<Opened>,
+    (tell, warnings): (oneshot::Sender<Opened>, &mut Vec<String>),
     wishes: &mpsc::Receiver<Wish>,
 ) {
     let mut tell = Some(tell);
@@ -265,6 +268,11 @@ fn answer(
         // what is not a directory is no root
         let mut reader = FileReader { open, shown, names: HashMap::new(), bytes: 0 };
         reader.open.node(root)?;
+        for warning in open.warnings() {
+            let warning = format!("{}: {warning}", reader.shown);
+            tracing::warn!("{warning}");
+            warnings.push(warning);
+        }
         ready(Ok(Ok(Filesystem { root, layout, kind })));
         while let Ok(Wish::Question(question)) = wishes.recv() {
             question(&mut reader);

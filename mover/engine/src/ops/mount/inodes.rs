@@ -18,8 +18,8 @@ const FIRST_RANGE: u64 = 1 << 40;
 /// ext4 counts its inodes with 32 bits.
 const SPAN_MIN: u64 = 1 << 32;
 /// XFS numbers an inode by its place: with 256 bytes each, and groups that fill half of the numbers
-/// that they take, twice.
-const BYTES_OF_INODE: u64 = 64;
+/// that they take, twice. FAT does by the place of a name, of 32 bytes.
+const BYTES_OF_INODE: u64 = 32;
 
 /// Something of ours.
 #[derive(Debug, Clone)]
