@@ -8,7 +8,7 @@
 //! Names are bytes, and any may stand there: whoever writes them somewhere looks at them first,
 //! [`is_plain`].
 
-use super::{ReadAt, Refusal, ext4, fat, signatures, xfs};
+use super::{ReadAt, Refusal, ext4, fat, ntfs, signatures, xfs};
 use std::ops::Range;
 
 /// Of a file system, whichever it is.
@@ -156,7 +156,7 @@ pub trait Files {
 ///
 /// There is none whose files can be read here: the refusal names it, where it is known.
 pub fn open<'a>(volume: &'a dyn ReadAt, volume_bytes: u64) -> Result<Box<dyn Files + 'a>, Refusal> {
-    for files in [ext4::files, xfs::files, fat::files] {
+    for files in [ext4::files, xfs::files, fat::files, ntfs::files] {
         match files(volume, volume_bytes) {
             Err(Refusal::Unknown) => {}
             found => return found,
@@ -180,8 +180,8 @@ fn named(volume: &dyn ReadAt, volume_bytes: u64) -> Refusal {
             Some(what) => Refusal::Unusable {
                 kind: "files",
                 why: format!(
-                    "the volume has {what}, and only those of ext2, ext3, ext4, XFS and FAT can be \
-                     read"
+                    "the volume has {what}, and only those of ext2, ext3, ext4, XFS, FAT and NTFS \
+                     can be read"
                 ),
             },
         },

@@ -14,8 +14,11 @@
 //! Shadow copies need clusters that are free: of what was not written over since, they have no
 //! copy.
 
+mod files;
 mod log;
 mod record;
+
+pub(super) use files::files;
 
 use super::clusters::Clusters;
 use super::{Limits, Map, ReadAt, Refusal, UsedSpace, le16, le64, read};
@@ -36,16 +39,25 @@ mod file {
     pub(super) const MIRROR: u64 = 1;
     pub(super) const LOG: u64 = 2;
     pub(super) const VOLUME: u64 = 3;
+    pub(super) const ROOT: u64 = 5;
     pub(super) const BITMAP: u64 = 6;
     /// That are in the mirror too.
     pub(super) const MIRRORED: u64 = 4;
+    /// Those before are the file system's own.
+    pub(super) const FIRST: u64 = 16;
 }
 
 /// Kinds of attributes.
 mod attribute {
+    pub(super) const STANDARD: u32 = 0x10;
     pub(super) const LIST: u32 = 0x20;
+    pub(super) const NAME: u32 = 0x30;
     pub(super) const VOLUME: u32 = 0x70;
     pub(super) const DATA: u32 = 0x80;
+    pub(super) const INDEX_ROOT: u32 = 0x90;
+    pub(super) const INDEX: u32 = 0xa0;
+    pub(super) const BITMAP: u32 = 0xb0;
+    pub(super) const REPARSE: u32 = 0xc0;
     pub(super) const END: u32 = u32::MAX;
 }
 

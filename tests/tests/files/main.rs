@@ -9,6 +9,7 @@ mod content;
 mod fat;
 mod lvm;
 mod mount;
+mod ntfs;
 mod tree;
 mod xfs;
 

@@ -12,15 +12,30 @@ const SECTOR: usize = 512;
 /// Attributes begin behind the record's own fields.
 const HEAD: usize = 42;
 const IN_USE: u16 = 1;
+const DIRECTORY: u16 = 2;
 /// Of an attribute: what all have, what those have whose value is elsewhere.
 const SHORT: usize = 24;
-const LONG: usize = 64;
+pub(super) const LONG: usize = 64;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Record {
     number: u64,
     bytes: Vec<u8>,
+}
+
+/// Clusters of an attribute that follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) clusters: u64,
+    /// The first one; a hole has none.
+    pub(super) start: Option<u64>,
+}
+
+impl Run {
+    fn range(&self) -> Option<Range<u64>> {
+        self.start.map(|start| start..start.saturating_add(self.clusters))
+    }
 }
 
 /// Where the data of a file is.
@@ -119,7 +134,29 @@ impl Record {
         found.ok_or_else(|| unusable(format!("record {number} has no attribute {kind:#x}")))
     }
 
-    fn attributes(&self) -> Result<Vec<&[u8]>, Refusal> {
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// How often its place was given to another file.
+    pub(super) fn sequence(&self) -> u16 {
+        le16(&self.bytes, 16)
+    }
+
+    /// The record that it is the rest of; 0 of one that is nobody's rest.
+    pub(super) fn base(&self) -> u64 {
+        le64(&self.bytes, 32)
+    }
+
+    pub(super) fn is_directory(&self) -> bool {
+        le16(&self.bytes, 22) & DIRECTORY != 0
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(super) fn attributes(&self) -> Result<Vec<&[u8]>, Refusal> {
         let broken = || self.broken("attributes");
         let mut rest = self.bytes.get(usize::from(le16(&self.bytes, 20))..).ok_or_else(broken)?;
         let mut all = Vec::new();
@@ -143,20 +180,16 @@ impl Record {
     pub(super) fn clusters(&self, boot: &Boot) -> Result<Vec<Range<u64>>, Refusal> {
         let mut all = Vec::new();
         for one in self.attributes()?.into_iter().filter(|one| one[8] != 0) {
-            let runs = one.get(usize::from(le16(one, 32))..).filter(|_| one.len() >= LONG);
-            let runs =
-                runs.and_then(|runs| parse(runs, boot)).ok_or_else(|| self.broken("runs"))?;
-            all.extend(runs.into_iter().flatten());
+            let runs = runs(one, boot).ok_or_else(|| self.broken("runs"))?;
+            all.extend(runs.iter().filter_map(Run::range));
         }
         Ok(all)
     }
 
     /// The value of an attribute that stands in the record.
     pub(super) fn value(&self, kind: u32) -> Result<&[u8], Refusal> {
-        let one = self.attribute(kind)?;
-        let (from, len) = (usize::from(le16(one, 20)), le32(one, 16) as usize);
-        let value = one.get(from..).and_then(|value| value.get(..len)).filter(|_| one[8] == 0);
-        value.ok_or_else(|| unusable(format!("a value of record {} leads outside", self.number)))
+        value(self.attribute(kind)?)
+            .ok_or_else(|| unusable(format!("a value of record {} leads outside", self.number)))
     }
 
     /// Where the data of the file is: plain, in clusters, all of them told in this record.
@@ -167,9 +200,9 @@ impl Record {
             let why = format!("the data of record {number} is not plain clusters of its own");
             return Err(unusable(why));
         }
-        let runs = one.get(usize::from(le16(one, 32))..).and_then(|runs| parse(runs, boot));
         let broken = || self.broken("runs");
-        let clusters: Option<Vec<_>> = runs.ok_or_else(broken)?.into_iter().collect();
+        let runs = runs(one, boot).ok_or_else(broken)?;
+        let clusters: Option<Vec<_>> = runs.iter().map(Run::range).collect();
         let clusters = clusters.ok_or_else(broken)?;
         let count =
             clusters.iter().try_fold(0_u64, |all, run| all.checked_add(run.end - run.start));
@@ -183,9 +216,28 @@ impl Record {
     }
 }
 
+/// What an attribute says, where it stands in the record.
+pub(super) fn value(attribute: &[u8]) -> Option<&[u8]> {
+    let (from, len) = (usize::from(le16(attribute, 20)), le32(attribute, 16) as usize);
+    let value = attribute.get(from..).and_then(|value| value.get(..len));
+    value.filter(|_| attribute[8] == 0)
+}
+
+/// Its name, in UTF-16. Most have none.
+pub(super) fn name(attribute: &[u8]) -> Option<&[u8]> {
+    let (from, len) = (usize::from(le16(attribute, 10)), 2 * usize::from(attribute[9]));
+    if len == 0 { Some(&[]) } else { attribute.get(from..).and_then(|name| name.get(..len)) }
+}
+
+/// Those of an attribute whose value is in clusters.
+pub(super) fn runs(attribute: &[u8], boot: &Boot) -> Option<Vec<Run>> {
+    let runs = attribute.get(usize::from(le16(attribute, 32))..);
+    runs.filter(|_| attribute.len() >= LONG).and_then(|runs| parse(runs, boot))
+}
+
 /// Each begins with how many bytes its length and its distance from the one before have. One
-/// without a place is a hole: `None`.
-fn parse(mut rest: &[u8], boot: &Boot) -> Option<Vec<Option<Range<u64>>>> {
+/// without a place is a hole.
+fn parse(mut rest: &[u8], boot: &Boot) -> Option<Vec<Run>> {
     let mut runs = Vec::new();
     let mut place = 0_i64;
     loop {
@@ -194,16 +246,17 @@ fn parse(mut rest: &[u8], boot: &Boot) -> Option<Vec<Option<Range<u64>>>> {
             return Some(runs);
         }
         let (len, behind) = number(behind, head & 0xf)?;
-        if *head >> 4 == 0 && len > 0 {
-            runs.push(None);
+        let clusters = u64::try_from(len).ok().filter(|len| *len > 0)?;
+        if *head >> 4 == 0 {
+            runs.push(Run { clusters, start: None });
             rest = behind;
             continue;
         }
         let (distance, behind) = number(behind, head >> 4)?;
         place = place.checked_add(distance)?;
-        let (start, len) = (u64::try_from(place).ok()?, u64::try_from(len).ok()?);
-        let end = start.checked_add(len).filter(|end| *end <= boot.clusters && len > 0)?;
-        runs.push(Some(start..end));
+        let start = u64::try_from(place).ok()?;
+        start.checked_add(clusters).filter(|end| *end <= boot.clusters)?;
+        runs.push(Run { clusters, start: Some(start) });
         rest = behind;
     }
 }
@@ -227,7 +280,9 @@ mod tests {
     #[test]
     fn runs_are_relative_and_may_go_back() {
         let runs = parse(&[0x11, 4, 100, 0x21, 2, 0x2c, 1, 1, 7, 0x11, 1, 0x9c, 0, 9, 9], &BOOT);
-        assert_eq!(runs, Some(vec![Some(100..104), Some(400..402), None, Some(300..301)]));
+        let run = |clusters, start| Run { clusters, start };
+        let all = [run(4, Some(100)), run(2, Some(400)), run(7, None), run(1, Some(300))];
+        assert_eq!(runs, Some(all.to_vec()));
         assert_eq!(parse(&[0], &BOOT), Some(vec![]));
     }
 

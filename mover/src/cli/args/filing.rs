@@ -35,8 +35,9 @@ pub(crate) struct FilesArgs {
 
 /// List files of a backup.
 ///
-/// Of ext2, ext3, ext4, XFS and FAT, as the next mount of the volume would show them: a journal
-/// that wants replaying is taken into account. Nothing else than what is listed is fetched.
+/// Of ext2, ext3, ext4, XFS, FAT and NTFS, as the next mount of the volume would show them: a
+/// journal of ext3, ext4 or XFS that wants replaying is taken into account, and NTFS that was not
+/// unmounted is refused. Nothing else than what is listed is fetched.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

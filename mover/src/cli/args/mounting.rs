@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// Mount backups as files: the volume, and what its file system has.
 ///
 /// DIRECTORY has volume.img then, the bytes of the volume, and files/ where its file system is ext2,
-/// ext3, ext4, XFS or FAT. Without BACKUP each backup has a directory VOLUME/ID, and VOLUME/latest leads to
+/// ext3, ext4, XFS, FAT or NTFS. Without BACKUP each backup has a directory VOLUME/ID, and VOLUME/latest leads to
 /// the newest. What is read is fetched and checked then; nothing can be written. It stays until a
 /// signal or umount ends it, and that is a success: exit code 0. Needs FUSE.
 #[derive(Debug, clap::Args)]

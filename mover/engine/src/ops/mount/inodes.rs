@@ -15,8 +15,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 const FIRST_RANGE: u64 = 1 << 40;
-/// ext4 counts its inodes with 32 bits.
-const SPAN_MIN: u64 = 1 << 32;
+/// ext4 counts its inodes with 32 bits, and those of NTFS have eight more.
+const SPAN_MIN: u64 = 1 << 40;
 /// XFS numbers an inode by its place: with 256 bytes each, and groups that fill half of the numbers
 /// that they take, twice. FAT does by the place of a name, of 32 bytes.
 const BYTES_OF_INODE: u64 = 32;
