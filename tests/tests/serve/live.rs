@@ -24,13 +24,13 @@ impl Stage {
         self.mover.run([&["restore", "db@b1", text(target), "--live", "--quiet"], more].concat())
     }
 
-    fn held(&self) -> bool {
+    pub(crate) fn held(&self) -> bool {
         self.mover.ok(["list", "--json"]).text().contains("\"held\"")
     }
 }
 
 /// Until something is so, which it is soon.
-fn until(what: &str, mut is: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !is() {
         assert!(Instant::now() < end, "never: {what}");

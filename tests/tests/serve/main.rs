@@ -4,10 +4,12 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on has failed
 #![allow(clippy::cast_possible_truncation)] // volumes of some MiB
 
+mod boot;
 mod clients;
 mod ends;
 mod kept;
 mod live;
+mod machine;
 mod overlay;
 mod server;
 mod tls;
