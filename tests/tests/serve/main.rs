@@ -5,10 +5,12 @@
 #![allow(clippy::cast_possible_truncation)] // volumes of some MiB
 
 mod boot;
+mod chains;
 mod clients;
 mod ends;
 mod kept;
 mod live;
+mod load;
 mod machine;
 mod overlay;
 mod server;

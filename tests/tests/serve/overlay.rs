@@ -272,10 +272,10 @@ fn a_file_system_is_mounted_to_be_written() {
 }
 
 /// An export as a file, until it is dropped.
-struct Attached(std::path::PathBuf, std::process::Child);
+pub(crate) struct Attached(pub(crate) std::path::PathBuf, std::process::Child);
 
 impl Attached {
-    fn new(uri: &str, directory: &Path) -> Self {
+    pub(crate) fn new(uri: &str, directory: &Path) -> Self {
         let child = std::process::Command::new("nbdfuse").arg(directory).arg(uri).spawn().unwrap();
         let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
         while !directory.join("nbd").exists() {
