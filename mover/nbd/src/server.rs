@@ -55,7 +55,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 /// After a failed accept (no descriptors left, say), so that it does not spin.
@@ -101,6 +101,8 @@ pub struct NbdServer<V> {
     tls: Option<ServerTls>,
     counts: Arc<Counts>,
     left: Notify,
+    /// Whatever runs for a client has a receiver of it.
+    there: watch::Sender<()>,
 }
 
 impl<V: Volume> NbdServer<V> {
@@ -116,6 +118,7 @@ impl<V: Volume> NbdServer<V> {
             tls,
             counts: Arc::default(),
             left: Notify::new(),
+            there: watch::Sender::new(()),
         }
     }
 
@@ -124,7 +127,8 @@ impl<V: Volume> NbdServer<V> {
         &self.counts
     }
 
-    /// Serves whoever comes to the doors, until the future is dropped; then all clients are left.
+    /// Serves whoever comes to the doors, until the future is dropped; then all clients are left,
+    /// see [`gone`](Self::gone).
     pub async fn run(&self, doors: &[Door]) {
         let mut clients = JoinSet::new();
         loop {
@@ -160,6 +164,7 @@ impl<V: Volume> NbdServer<V> {
                 counts: Arc::clone(&self.counts),
                 memory: self.pool.of_connection(),
                 sent_bytes: Arc::default(),
+                _there: self.there.subscribe(),
             };
             let sent_bytes = Arc::clone(&served.sent_bytes);
             let tls = self.tls.clone();
@@ -185,6 +190,13 @@ impl<V: Volume> NbdServer<V> {
             }
             left.await;
         }
+    }
+
+    /// Waits until nothing runs for any client. Whoever drops [`run`](Self::run) has told all of it
+    /// to end; a task that a processor is busy with comes to hear of it later, and may still change
+    /// the volume and answer.
+    pub async fn gone(&self) {
+        self.there.closed().await;
     }
 
     fn note(&self, ended: Result<(String, io::Result<()>), tokio::task::JoinError>) {

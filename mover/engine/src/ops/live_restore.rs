@@ -147,6 +147,10 @@ pub fn live_restore(
     let mut summary = restore.summary(resumed);
     let ended = restore.go(repo, doors, ready, &mut held, &mut summary.warnings);
     progress.set_phase(Phase::Finishing);
+    if let Some(server) = restore.server.get() {
+        // else somebody is told that a write failed, and it is only that the volume is closed
+        rt.block_on(server.gone());
+    }
     let closed = rt.block_on(restore.cow.close());
     restore.end(&mut summary);
     let warnings = held.end(run, repo, summary.complete);

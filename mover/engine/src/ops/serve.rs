@@ -116,6 +116,8 @@ pub fn serve(
         let figures = || publish(&server, (&pool, &overlays), progress);
         rt.block_on(until_enough(&server, doors, options, cancel, &figures));
         progress.set_phase(Phase::Finishing);
+        // else somebody is told that a write failed, and it is only that the overlay is closed
+        rt.block_on(server.gone());
         let mut summary = ServeSummary::new(names, &pool, server.counts(), &limits);
         close(rt, &overlays, &mut summary);
         figures();

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadHalf, WriteHalf,
 };
-use tokio::sync::{Mutex, Notify, Semaphore};
+use tokio::sync::{Mutex, Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -59,6 +59,8 @@ pub(super) struct Served<V> {
     pub(super) memory: Memory,
     /// Bytes of volumes that this client was sent.
     pub(super) sent_bytes: Arc<AtomicU64>,
+    /// Goes with the last of its tasks.
+    pub(super) _there: watch::Receiver<()>,
 }
 
 /// Why a connection ended before the client wished so.

@@ -26,6 +26,8 @@ struct Memory {
     /// As the last flush left them.
     durable: Mutex<Vec<u8>>,
     bad: Mutex<Option<u64>>,
+    /// Holds the thread of each change: tells that it has come, and goes on when it is told to.
+    gate: Mutex<Option<(std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<()>)>>,
     /// What each change fails with.
     fails: Mutex<Option<io::ErrorKind>>,
     /// In the order in which the server told of them.
@@ -41,6 +43,7 @@ impl Memory {
             durable: Mutex::new(bytes.clone()),
             bytes: Mutex::new(bytes),
             bad: Mutex::default(),
+            gate: Mutex::default(),
             fails: Mutex::default(),
             expected: Mutex::default(),
         })
@@ -51,6 +54,10 @@ impl Memory {
     }
 
     fn change(&self, offset: u64, change: impl FnOnce(&mut [u8])) -> io::Result<()> {
+        if let Some((come, go)) = &*self.gate.lock().unwrap() {
+            come.send(()).unwrap();
+            go.recv().unwrap();
+        }
         if let Some(kind) = *self.fails.lock().unwrap() {
             return Err(kind.into());
         }

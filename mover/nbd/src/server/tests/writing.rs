@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::server::connection::{Served, serve};
+use futures::FutureExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const WRITE: u16 = 1;
@@ -170,6 +171,41 @@ fn the_client_of_this_crate_writes() {
     assert!(durable[BLOCK..3 * BLOCK].iter().all(|byte| *byte == 0));
 }
 
+/// Whoever closes a volume waits for this: a change that is under way when clients are left ends.
+#[test]
+fn clients_are_gone_once_nothing_of_theirs_runs() {
+    let rt = tokio::runtime::Builder::new_multi_thread();
+    let rt = { rt }.worker_threads(2).enable_all().build().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let (path, volume) = (directory.path().join("s"), Memory::new());
+    let terms = served(&volume).exports[0].terms.clone();
+    let export = ServedExport { terms, volume: Arc::clone(&volume) };
+    let memory = ServerMemory { answer_bytes: 4 << 20, payload_bytes: 4 << 20 };
+    let server = Arc::new(NbdServer::new(vec![export], memory, None));
+    assert_eq!(server.gone().now_or_never(), Some(()), "nobody has come");
+    let (running, at) = (Arc::clone(&server), path.clone());
+    let run = rt.spawn(async move { running.run(&[Door::at_path(&at).unwrap()]).await });
+    let stream = loop {
+        if let Ok(stream) = UnixStream::connect(&path) {
+            break stream;
+        }
+        std::thread::yield_now();
+    };
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut talk = Talk(stream);
+    talk.go();
+    let ((come, has_come), (go, goes)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+    *volume.gate.lock().unwrap() = Some((come, goes));
+    talk.0.write_all(&[&head(0, WRITE, 1, 0, 512)[..], &[0x5a; 512]].concat()).unwrap();
+    has_come.recv().unwrap();
+    run.abort();
+    assert!(rt.block_on(run).unwrap_err().is_cancelled());
+    assert_eq!(server.gone().now_or_never(), None, "a change is under way");
+    go.send(()).unwrap();
+    rt.block_on(server.gone());
+    assert_eq!(volume.bytes(0..512), [0x5a; 512]);
+}
+
 fn served(volume: &Arc<Memory>) -> Served<Arc<Memory>> {
     let terms = ExportTerms {
         names: vec![String::new()],
@@ -185,6 +221,7 @@ fn served(volume: &Arc<Memory>) -> Served<Arc<Memory>> {
         memory: Pool::new(ServerMemory { answer_bytes: 4 << 20, payload_bytes: 4 << 20 })
             .of_connection(),
         sent_bytes: Arc::default(),
+        _there: watch::Sender::new(()).subscribe(),
     }
 }
 
