@@ -158,7 +158,7 @@ fn what_a_volume_is_decides() {
     run_ok("mkfs.btrfs", ["-q", image.to_str().unwrap()]);
     backed_up("btrfs");
     let said = mover.run(["ls", "btrfs@latest"]).expect_code(2).stderr;
-    assert!(said.contains("btrfs") && said.contains("XFS can be read"), "{said}");
+    assert!(said.contains("btrfs") && said.contains("NTFS can be read"), "{said}");
     // a table, and a file system in the second partition
     fs::File::create(&image).unwrap().set_len(96 << 20).unwrap();
     let inner = directory.path().join("inner");

@@ -132,7 +132,7 @@ fn fat_that_was_not_unmounted_or_does_not_add_up_is_refused() {
     let table = le16(&good, 14) * le16(&good, 11);
     map_of(&good).unwrap();
     expect_refused(&good, 37, &[1], "not unmounted");
-    expect_refused(&good, 37, &[2], "wants to be checked");
+    expect_refused(&good, 37, &[2], "recorded errors");
     expect_refused(&good, 11, &[0, 3], "do not fit together");
     expect_refused(&good, 13, &[3], "do not fit together");
     expect_refused(&good, 14, &[0, 0], "do not fit together");
