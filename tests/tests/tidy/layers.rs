@@ -29,12 +29,12 @@ const ROOMS: [(&str, usize, &[&str]); 6] = [
         ],
     ),
     ("mover/engine/src", 50, &["sizes", "volume", "run", "reading", "ingest", "live", "ops"]),
-    ("mover/engine/src/volume", 5, &["sample", "io", "device"]),
+    ("mover/engine/src/volume", 5, &["sample nameless", "io", "device"]),
     (
         "mover/engine/src/ops",
         0,
         &[
-            "below",
+            "below trace",
             "attachment backup copy files live_restore restore serve roots verify check diff",
             "mount",
         ],
