@@ -45,7 +45,6 @@ fn extents(lvm: &Lvm, name: &str) -> Vec<u64> {
     };
     let mut all: Vec<_> = said.lines().map(|line| segment(line).expect(line)).collect();
     all.sort_by_key(|(start, _)| *start);
-    println!("{name}: {all:?}");
     all.into_iter().flat_map(|(_, extents)| extents).collect()
 }
 

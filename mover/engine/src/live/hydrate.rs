@@ -184,13 +184,13 @@ impl Order {
             told = match told {
                 Some(so_far) if so_far.end == run.start => Some(so_far.start..run.end),
                 before => {
-                    before.map(|range| volume.source.prefetch(&volume.bytes_of(&range)));
+                    tell(volume, before);
                     Some(run.clone())
                 }
             };
             self.ready.push_back(run);
         }
-        told.map(|range| volume.source.prefetch(&volume.bytes_of(&range)));
+        tell(volume, told);
     }
 
     /// The next run that nobody has asked for.
@@ -235,6 +235,15 @@ impl Order {
         let end = self.claimed.next(start, done, true).unwrap_or(done);
         self.claimed.insert(start..end);
         Some(start..end)
+    }
+}
+
+fn tell<S: CowSource, T: CowTarget, J: JournalLog>(
+    volume: &CowVolume<S, T, J>,
+    chunks: Option<Range<u64>>,
+) {
+    if let Some(chunks) = chunks {
+        volume.source.prefetch(&volume.bytes_of(&chunks));
     }
 }
 

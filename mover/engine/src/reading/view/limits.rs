@@ -93,10 +93,8 @@ impl ViewLimits {
         let from_disk = if disk_cache { stored_max } else { 0 };
         // and the buffer of one that is kept no longer
         let per_thread = 3 * entry_bytes + CODEC_BYTES + from_disk;
-        let disk_bytes = match disk_cache {
-            true => INDEX_BYTES_MAX + (waiting(stored_max) + 1) * stored_max,
-            false => 0,
-        };
+        let for_disk = INDEX_BYTES_MAX + (waiting(stored_max) + 1) * stored_max;
+        let disk_bytes = if disk_cache { for_disk } else { 0 };
         let maps = maps.max(1) as u64;
         // a part of the flights may be ahead of a reader, and one of them has to fit
         let flights_min = 2 * stored_max;
