@@ -11,6 +11,9 @@
 use super::{ReadAt, Refusal, ext4, fat, ntfs, signatures, xfs};
 use std::ops::Range;
 
+/// Of a volume with something whose files are not read here: the kind of the refusal.
+pub const NO_FILES: &str = "files";
+
 /// Of a file system, whichever it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub u64);
@@ -178,7 +181,7 @@ fn named(volume: &dyn ReadAt, volume_bytes: u64) -> Refusal {
         Ok((head, tail)) => match signatures::detect(&head, &tail) {
             None => Refusal::Unknown,
             Some(what) => Refusal::Unusable {
-                kind: "files",
+                kind: NO_FILES,
                 why: format!(
                     "the volume has {what}, and only those of ext2, ext3, ext4, XFS, FAT and NTFS \
                      can be read"

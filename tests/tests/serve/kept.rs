@@ -127,7 +127,13 @@ fn what_was_read_is_recorded_in_its_order_and_is_fetched_first() {
     assert!(fs::read(&target).unwrap() == stage.images[0]);
     let list: Value = serde_json::from_slice(&fs::read(&other).unwrap()).unwrap();
     assert!(ranges(&list).contains(&(9 * MIB, CHUNK)), "{list}");
-    // all is there: nothing is fetched any more, and the same flags are no mistake
+    // all is there: nothing is fetched any more, and the same command is no mistake; what its first
+    // run has recorded stays
+    let recorded = fs::read(&other).unwrap();
+    let line = line.map(|word| if word == "--quiet" { "--no-lease" } else { word });
+    let output = stage.mover.ok([&line[..], &first].concat());
+    assert!(output.stderr.contains("reads are not recorded"), "{}", output.stderr);
+    assert!(fs::read(&other).unwrap() == recorded);
     fs::remove_file(&other).unwrap();
     run_ok("test", ["-s", text(&stage.path("target.journal"))]);
     stage.mover.ok([&line[..], &first].concat());

@@ -67,6 +67,8 @@ const MOVED_MAX: usize = 1 << 14;
 const SEARCHES_MAX: u64 = 1 << 16;
 /// The map is read so far ahead of what is fetched ahead, so that no fetch waits for it.
 const MAP_AHEAD_BYTES: u64 = 128 << 20;
+/// And no more chunks than these, some 100 bytes each for a moment.
+const MAP_AHEAD_CHUNKS: u64 = 4096;
 /// Looks for what was found and then was not there: a collection may take it.
 const ROUNDS_MAX: u32 = 3;
 
@@ -76,11 +78,11 @@ pub struct ViewPool {
     entries: Arc<Entries>,
     limits: ViewLimits,
     streams: Arc<Mutex<Streams>>,
-    threads: Vec<JoinHandle<()>>,
+    openers: Vec<JoinHandle<()>>,
 }
 
 impl ViewPool {
-    /// Starts the threads. A disk cache has to be in the limits.
+    /// Starts the opener threads. A disk cache has to be in the limits.
     pub fn start(
         rt: &Handle,
         repo: &Arc<Repository>,
@@ -88,12 +90,10 @@ impl ViewPool {
         disk: Option<&DiskCacheOptions>,
     ) -> Result<Self> {
         let salvage = Arc::new(Salvage::new(repo));
-        let (disk, writer) =
-            disk.map(|of| DiskCache::start(of, limits.stored_max)).transpose()?.unzip();
-        let (entries, mut threads) = Entries::start(rt, repo, &salvage, (&limits, disk))?;
-        threads.extend(writer);
+        let disk = disk.map(|of| DiskCache::start(of, limits.stored_max)).transpose()?;
+        let (entries, openers) = Entries::start(rt, repo, &salvage, (&limits, disk))?;
         let streams = Arc::new(Mutex::new(Streams::new(limits.window_bytes)));
-        Ok(Self { entries, limits, streams, threads })
+        Ok(Self { entries, limits, streams, openers })
     }
 
     /// What was read so far.
@@ -118,9 +118,9 @@ impl ViewPool {
 impl Drop for ViewPool {
     fn drop(&mut self) {
         self.entries.end();
-        for thread in self.threads.drain(..) {
+        for opener in self.openers.drain(..) {
             // a panic has ended the process
-            let _ = thread.join();
+            let _ = opener.join();
         }
     }
 }
@@ -482,7 +482,9 @@ impl BackupView {
             addrs.sort_unstable();
             addrs.dedup();
             view.entries.demand(&addrs, Urgency::Ahead);
-            let behind = end..end.saturating_add(MAP_AHEAD_BYTES).min(view.size_bytes());
+            let chunks = MAP_AHEAD_CHUNKS.saturating_mul(view.chunk_bytes().into());
+            let ahead = MAP_AHEAD_BYTES.min(chunks);
+            let behind = end..end.saturating_add(ahead).min(view.size_bytes());
             if !behind.is_empty() {
                 // the same
                 drop(view.leaves.refs(view.geometry.chunks_of(behind)).await);

@@ -20,7 +20,10 @@ pub(crate) struct LocationArgs {
 impl LocationArgs {
     /// What they mean.
     pub(crate) fn location(&self) -> FilesLocation {
-        FilesLocation { partition: self.partition, logical_volume: self.lv.clone() }
+        FilesLocation {
+            partition: self.partition,
+            logical_volume: self.lv.clone().filter(|name| !name.is_empty()),
+        }
     }
 }
 

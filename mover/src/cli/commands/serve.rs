@@ -83,11 +83,12 @@ pub(crate) fn serve(ctx: &Context, args: ServeArgs) -> Result<()> {
     drop((pid_file, doors));
     let ran = beside.map_or(Ok(()), Beside::end);
     let summary = done?;
-    record.map_or(Ok(()), Record::end)?;
+    let recorded = record.map_or(Ok(()), Record::end);
     for warning in &summary.warnings {
         ctx.output.warn(warning);
     }
     ctx.output.summary(&serve_text(&summary), &summary)?;
+    recorded?;
     ran
 }
 

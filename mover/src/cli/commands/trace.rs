@@ -13,12 +13,11 @@ use std::sync::Arc;
 pub(super) struct Record {
     trace: Arc<ReadTrace>,
     path: PathBuf,
-    file: File,
-    written: bool,
 }
 
 impl Record {
-    /// Makes the file, so that whoever waits for the end has not waited in vain.
+    /// Finds out whether the file can be made, so that whoever waits for the end has not waited in
+    /// vain. A kill before the end leaves none.
     pub(super) fn begin(
         args: &TraceArgs,
         size_bytes: u64,
@@ -26,37 +25,47 @@ impl Record {
     ) -> Result<Option<Self>> {
         let given = args.record.as_deref().filter(|path| !path.as_os_str().is_empty());
         let Some(path) = given else { return Ok(None) };
-        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-        let file = made.map_err(|e| {
-            let error = failed(path, e);
-            match error.kind() {
-                ErrorKind::Usage => error.hint("name a file that is not there"),
-                _ => error,
-            }
-        })?;
+        let made = make(path).and_then(|_| std::fs::remove_file(path));
+        made.map_err(|e| failed(path, e))?;
         let trace = Arc::new(ReadTrace::new(size_bytes, chunk_bytes));
-        Ok(Some(Self { trace, path: path.to_owned(), file, written: false }))
+        Ok(Some(Self { trace, path: path.to_owned() }))
+    }
+
+    /// The same for a command that is run again to go on: what its first run has recorded stays,
+    /// and is no reason to stop.
+    pub(super) fn begin_or_go_on(
+        args: &TraceArgs,
+        size_bytes: u64,
+        chunk_bytes: u32,
+    ) -> Result<Option<Self>> {
+        let there = args.record.as_deref().filter(|path| path.exists());
+        if let Some(path) = there {
+            tracing::warn!("{} is there and stays: reads are not recorded", path.display());
+            return Ok(None);
+        }
+        Self::begin(args, size_bytes, chunk_bytes)
     }
 
     pub(super) fn trace(&self) -> &Arc<ReadTrace> {
         &self.trace
     }
 
-    /// Writes what was read.
-    pub(super) fn end(mut self) -> Result<()> {
-        let written = write(&self.file, &self.trace);
-        self.written = written.is_ok();
-        written.map_err(|e| failed(&self.path, e))
+    /// Writes what was read, if anything was.
+    pub(super) fn end(self) -> Result<()> {
+        if self.trace.ranges().is_empty() {
+            return Ok(());
+        }
+        let file = make(&self.path).map_err(|e| failed(&self.path, e))?;
+        write(&file, &self.trace).map_err(|e| {
+            // what was not written in full is no list
+            let _ = std::fs::remove_file(&self.path);
+            failed(&self.path, e)
+        })
     }
 }
 
-impl Drop for Record {
-    fn drop(&mut self) {
-        if !self.written {
-            // a file that was not written in full would look like a short one
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
+fn make(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
 fn write(file: &File, trace: &ReadTrace) -> io::Result<()> {
@@ -80,5 +89,9 @@ fn failed(path: &Path, e: io::Error) -> Error {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
         _ => ErrorKind::Device,
     };
-    Error::caused(kind, format!("record reads in {}", path.display()), e)
+    let error = Error::caused(kind, format!("record reads in {}", path.display()), e);
+    match kind {
+        ErrorKind::Usage => error.hint("name a file that is not there"),
+        _ => error,
+    }
 }

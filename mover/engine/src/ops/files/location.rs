@@ -3,6 +3,7 @@
 
 use super::failure;
 use chunkstore::{Error, ErrorKind, Result, Setting};
+use mover_fsmap::files::NO_FILES;
 use mover_fsmap::{
     LaidOut, Layout, LogicalVolume, Partition, ReadAt, Refusal, logical_volumes, partitions,
 };
@@ -50,6 +51,10 @@ impl FilesLocation {
 
     /// A refusal of all files, with the place that helps.
     pub(super) fn hinted(&self, why: Refusal, whole: &dyn ReadAt, size: u64) -> Error {
+        // a file system that is refused for what it says itself is no physical volume, whatever a
+        // label says that an earlier use has left
+        let is_another_kind =
+            matches!(why, Refusal::Unknown | Refusal::Unusable { kind: NO_FILES, .. });
         let error = failure(why);
         if error.kind() != ErrorKind::Unsupported || self.logical_volume.is_some() {
             return error;
@@ -60,11 +65,11 @@ impl FilesLocation {
         };
         let Ok(part) = part else { return error };
         match volumes(whole, &part).map(|all| named(&all)) {
-            Ok(Some(names)) => {
+            Ok(Some(names)) if is_another_kind => {
                 return error.hint(format!("it has {names}: name one with {}", Setting("lv")));
             }
             // what is wrong with its metadata
-            Err(why @ Refusal::Unusable { .. }) => return failure(why),
+            Err(why @ Refusal::Unusable { .. }) if is_another_kind => return failure(why),
             _ => {}
         }
         if self.partition.is_some() {

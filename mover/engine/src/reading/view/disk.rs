@@ -6,16 +6,18 @@
 //! Which entry is where is known in memory alone.
 //!
 //! Nothing depends on it. What the disk gives back otherwise than it took it is fetched again. A
-//! disk that takes no more is left alone, and what it has is used on.
+//! disk that takes no more is left alone, and what it has is used on. One that does not answer is
+//! waited for once, and then no more.
 //!
-//! Cannot deadlock: one thread writes, and waits for the disk and its inbox. Who offers an entry
-//! never waits: where the inbox is full, the entry is not kept.
+//! Cannot deadlock: one thread writes and one reads, and each waits for the disk and its inbox. Who
+//! offers an entry never waits: where the inbox is full, the entry is not kept. Nobody waits for the
+//! threads: they end when nobody can ask any more, or with the process.
 
 use crate::volume::nameless::nameless_file;
 use bytes::Bytes;
 use chunkstore::fetch::EntryAddr;
 use chunkstore::{Error, ErrorKind, ProcessKey, ProcessSeal, Result, Setting};
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, unbounded};
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
@@ -23,7 +25,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// Entries that wait to be written, as far as their bytes allow.
 const WAITING_MAX: u64 = 64;
@@ -32,6 +35,9 @@ const WAITING_BYTES_MAX: u64 = 8 << 20;
 const PLACE_BYTES: u64 = 320;
 /// Of the index.
 pub(super) const INDEX_BYTES_MAX: u64 = 16 << 20;
+
+/// A disk that takes longer for one entry has gone.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How many entries of this length at most may wait to be written.
 pub(super) fn waiting(stored_max: u64) -> u64 {
@@ -64,46 +70,98 @@ pub(super) struct DiskCache {
     ring: Mutex<Ring>,
     /// The disk takes no more.
     full: AtomicBool,
+    /// It does not answer.
+    gone: AtomicBool,
     /// That it loses entries was said.
     told: AtomicBool,
     /// `None` once nothing is written any more.
     inbox: Mutex<Option<Sender<(EntryAddr, Bytes)>>>,
+    /// The same of reading.
+    wishes: Mutex<Option<Sender<Wish>>>,
+    /// Held: the disk does not answer.
+    #[cfg(test)]
+    stall: Mutex<()>,
 }
 
+/// An entry that is wanted. `None` is answered if it is not to be had.
+type Wish = (EntryAddr, Slot, oneshot::Sender<Option<Bytes>>);
+
 impl DiskCache {
-    /// With the thread that writes, which ends after [`Self::end`].
-    pub(super) fn start(
-        options: &DiskCacheOptions,
-        stored_max: u64,
-    ) -> Result<(Arc<Self>, JoinHandle<()>)> {
+    /// With its threads, which end after [`Self::end`].
+    pub(super) fn start(options: &DiskCacheOptions, stored_max: u64) -> Result<Arc<Self>> {
         let DiskCacheOptions { directory, bytes_max } = options;
         let file = nameless_file(directory).map_err(|e| refused(directory, e))?;
         let (inbox, entries) = bounded(usize::try_from(waiting(stored_max)).unwrap_or(1));
+        // as many as flights have memory for
+        let (wishes, wanted) = unbounded();
         let cache = Arc::new(Self {
             file,
             key: ProcessKey::random(),
             directory: directory.clone(),
             ring: Mutex::new(Ring::new(*bytes_max, INDEX_BYTES_MAX / PLACE_BYTES)),
             full: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             told: AtomicBool::new(false),
             inbox: Mutex::new(Some(inbox)),
+            wishes: Mutex::new(Some(wishes)),
+            #[cfg(test)]
+            stall: Mutex::default(),
         });
+        let start = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            let started = std::thread::Builder::new().name(name.into()).spawn(work);
+            let failed = |e| Error::caused(ErrorKind::Unavailable, "start the disk cache", e);
+            started.map(drop).map_err(failed)
+        };
         let of = Arc::clone(&cache);
-        let thread = std::thread::Builder::new().name("disk-cache".into());
-        let thread = thread.spawn(move || of.write_all(&entries)).map_err(|e| {
-            Error::caused(ErrorKind::Unavailable, "start the thread of the disk cache", e)
-        })?;
-        Ok((cache, thread))
+        start("disk-write", Box::new(move || of.write_all(&entries)))?;
+        let of = Arc::clone(&cache);
+        start("disk-read", Box::new(move || of.read_all(&wanted)))?;
+        Ok(cache)
     }
 
-    /// What waits is written, and no more.
+    /// Nothing is kept or given any more.
     pub(super) fn end(&self) {
-        drop(locked(&self.inbox).take());
+        self.full.store(true, Ordering::Relaxed);
+        drop((locked(&self.inbox).take(), locked(&self.wishes).take()));
     }
 
     /// Where an entry is, if it is kept.
     pub(super) fn find(&self, addr: &EntryAddr) -> Option<Slot> {
+        if self.gone.load(Ordering::Relaxed) {
+            return None;
+        }
         locked(&self.ring).find(addr)
+    }
+
+    /// An entry as it was offered; `None` if it is not to be had.
+    pub(super) async fn get(&self, addr: EntryAddr, slot: Slot) -> Option<Bytes> {
+        let (answer, answered) = oneshot::channel();
+        locked(&self.wishes).as_ref()?.send((addr, slot, answer)).ok()?;
+        if let Ok(found) = tokio::time::timeout(PATIENCE, answered).await {
+            return found.ok().flatten();
+        }
+        self.full.store(true, Ordering::Relaxed);
+        if !self.gone.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "the disk cache in {} does not answer, it is used no more",
+                self.directory.display()
+            );
+        }
+        None
+    }
+
+    fn read_all(&self, wishes: &Receiver<Wish>) {
+        for (addr, slot, answer) in wishes {
+            if self.gone.load(Ordering::Relaxed) {
+                continue;
+            }
+            #[cfg(test)]
+            drop(locked(&self.stall));
+            let mut stored = Vec::new();
+            let found = self.read(&addr, &slot, &mut stored).then(|| stored.into());
+            // who asked may be gone
+            let _ = answer.send(found);
+        }
     }
 
     /// Keeps an entry, if there is time.
@@ -121,7 +179,7 @@ impl DiskCache {
 
     /// Reads an entry to a buffer, as it was offered. `false`: it is not to be had; it is forgotten
     /// then.
-    pub(super) fn read(&self, addr: &EntryAddr, slot: &Slot, stored: &mut Vec<u8>) -> bool {
+    fn read(&self, addr: &EntryAddr, slot: &Slot, stored: &mut Vec<u8>) -> bool {
         stored.clear();
         stored.resize(usize::try_from(slot.len).unwrap_or(usize::MAX), 0);
         let offset = locked(&self.ring).offset(slot.place);
@@ -168,6 +226,12 @@ impl DiskCache {
     pub(super) fn spoil(&self) {
         let len = self.file.metadata().unwrap().len();
         self.file.write_all_at(&vec![0x5a; usize::try_from(len).unwrap()], 0).unwrap();
+    }
+
+    /// It does not answer until this is dropped.
+    #[cfg(test)]
+    pub(super) fn stalled(&self) -> MutexGuard<'_, ()> {
+        locked(&self.stall)
     }
 
     fn give_up(&self, e: &io::Error) {
@@ -287,11 +351,11 @@ mod tests {
         (0..len).map(|n| (n.wrapping_add(entry) % 251) as u8).collect()
     }
 
-    fn cache(bytes_max: u64) -> (tempfile::TempDir, Arc<DiskCache>, JoinHandle<()>) {
+    fn cache(bytes_max: u64) -> (tempfile::TempDir, Arc<DiskCache>) {
         let directory = tempfile::tempdir().unwrap();
         let options = DiskCacheOptions { directory: directory.path().to_owned(), bytes_max };
-        let (cache, thread) = DiskCache::start(&options, 400).unwrap();
-        (directory, cache, thread)
+        let cache = DiskCache::start(&options, 400).unwrap();
+        (directory, cache)
     }
 
     /// Offers, and waits until it was written.
@@ -304,7 +368,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_what_was_offered_and_the_oldest_goes() {
-        let (directory, cache, thread) = cache(4096);
+        let (directory, cache) = cache(4096);
         for entry in 0..500 {
             keep(&cache, entry);
             let mut found = 0;
@@ -320,12 +384,11 @@ mod tests {
         assert!(cache.file.metadata().unwrap().len() <= 4096);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
         cache.end();
-        thread.join().unwrap();
     }
 
     #[test]
     fn bytes_that_somebody_changed_are_fetched_again() {
-        let (_directory, cache, thread) = cache(1 << 20);
+        let (_directory, cache) = cache(1 << 20);
         keep(&cache, 7);
         let slot = cache.find(&addr(7)).unwrap();
         let mut on_disk = vec![0; content(7).len()];
@@ -338,18 +401,16 @@ mod tests {
         let slot = cache.find(&addr(7)).unwrap();
         assert!(cache.read(&addr(7), &slot, &mut Vec::new()));
         cache.end();
-        thread.join().unwrap();
     }
 
     #[test]
     fn a_slot_that_was_written_over_gives_nothing() {
-        let (_directory, cache, thread) = cache(1024);
+        let (_directory, cache) = cache(1024);
         keep(&cache, 0);
         let slot = cache.find(&addr(0)).unwrap();
         (1..40).for_each(|entry| keep(&cache, entry));
         assert!(!cache.read(&addr(0), &slot, &mut Vec::new()));
         cache.end();
-        thread.join().unwrap();
         // who offers afterwards is not in the way
         cache.offer(&addr(99), &content(99));
         assert_eq!(cache.find(&addr(99)), None);

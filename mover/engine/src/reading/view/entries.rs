@@ -6,7 +6,7 @@
 //! tasks of their own, and a client that leaves ends none. Failures are not kept: the next who asks
 //! begins a new flight.
 //!
-//! Where entries are kept on a disk as well, those that are there go to an opener without a flight.
+//! Where entries are kept on a disk as well, one that is there is read by a flight of its own.
 //!
 //! Memory: a flight holds permits for its stored bytes, from before its request until its entries
 //! are in the cache. Each opener has room for one entry. Flights ahead of a reader hold a part
@@ -142,14 +142,8 @@ struct State {
 struct Job {
     entries: Arc<Entries>,
     addr: EntryAddr,
-    from: Stored,
-}
-
-/// Where an opener gets it.
-#[derive(Debug)]
-enum Stored {
-    Fetched { stored: Bytes, _memory: Arc<Permits> },
-    OnDisk(Slot, Urgency),
+    stored: Bytes,
+    _memory: Arc<Permits>,
 }
 
 #[derive(Debug)]
@@ -271,7 +265,7 @@ impl Entries {
         tickets
     }
 
-    /// Sends what the disk has to the openers. Gives what it has not.
+    /// Begins to read what the disk has. Gives what it has not.
     fn take_from_disk(
         self: &Arc<Self>,
         mut addrs: Vec<EntryAddr>,
@@ -280,13 +274,36 @@ impl Entries {
         if let Some(disk) = &self.disk {
             addrs.retain(|addr| match disk.find(addr) {
                 Some(slot) => {
-                    self.hand_to_opener(*addr, Stored::OnDisk(slot, urgency));
+                    let of = (Arc::clone(disk), slot);
+                    drop(self.rt.spawn(Arc::clone(self).fly_from_disk(of, *addr, urgency)));
                     false
                 }
                 None => true,
             });
         }
         addrs
+    }
+
+    async fn fly_from_disk(
+        self: Arc<Self>,
+        (disk, slot): (Arc<DiskCache>, Slot),
+        addr: EntryAddr,
+        urgency: Urgency,
+    ) {
+        let memory = match self.permits(u64::from(addr.stored_len), urgency).await {
+            Ok(memory) => memory,
+            Err(e) => return self.settle(&addr, Err(EntryFailure::Failed(Arc::new(e)))),
+        };
+        match disk.get(addr, slot).await {
+            Some(stored) => {
+                self.counts.disk_hits.fetch_add(1, Ordering::Relaxed);
+                self.hand_to_opener(addr, stored, memory);
+            }
+            None => {
+                drop(memory);
+                self.fly(run_of(&[addr]), urgency).await;
+            }
+        }
     }
 
     /// One range read for each run of entries, none with more than its permits allow.
@@ -322,13 +339,7 @@ impl Entries {
         read: &RangeRead,
         urgency: Urgency,
     ) -> Result<Option<(Bytes, Arc<Permits>)>> {
-        let bytes = u64::from(read.len);
-        let ahead = match urgency {
-            Urgency::Now => None,
-            Urgency::Ahead => Some(take(&self.ahead, bytes).await?),
-        };
-        let memory = take(&self.memory, bytes).await?;
-        let memory = Arc::new(Permits { _memory: memory, _ahead: ahead });
+        let memory = self.permits(u64::from(read.len), urgency).await?;
         let place = self.gate.enter().await;
         let Fetched::Data(data) = read_range(&self.repo, read).await? else { return Ok(None) };
         self.gate.ended(place, data.len() as u64);
@@ -338,20 +349,26 @@ impl Entries {
         Ok(Some((data, memory)))
     }
 
+    async fn permits(&self, bytes: u64, urgency: Urgency) -> Result<Arc<Permits>> {
+        let ahead = match urgency {
+            Urgency::Now => None,
+            Urgency::Ahead => Some(take(&self.ahead, bytes).await?),
+        };
+        let memory = take(&self.memory, bytes).await?;
+        Ok(Arc::new(Permits { _memory: memory, _ahead: ahead }))
+    }
+
     fn hand_on(self: &Arc<Self>, read: &RangeRead, data: &Bytes, memory: &Arc<Permits>) {
         for addr in &read.entries {
             match read.entry_bytes(data, addr) {
-                Ok(stored) => {
-                    let from = Stored::Fetched { stored, _memory: Arc::clone(memory) };
-                    self.hand_to_opener(*addr, from);
-                }
+                Ok(stored) => self.hand_to_opener(*addr, stored, Arc::clone(memory)),
                 Err(e) => self.settle(addr, Err(EntryFailure::Failed(Arc::new(e)))),
             }
         }
     }
 
-    fn hand_to_opener(self: &Arc<Self>, addr: EntryAddr, from: Stored) {
-        let job = Job { entries: Arc::clone(self), addr, from };
+    fn hand_to_opener(self: &Arc<Self>, addr: EntryAddr, stored: Bytes, memory: Arc<Permits>) {
+        let job = Job { entries: Arc::clone(self), addr, stored, _memory: memory };
         let openers = lock(&self.openers).clone();
         if openers.is_none_or(|openers| openers.send(job).is_err()) {
             let ended = Error::new(ErrorKind::Cancelled, "open an entry", "reading has ended");
@@ -361,12 +378,6 @@ impl Entries {
 
     fn spare(&self) -> Vec<u8> {
         lock(&self.state).spare.pop().unwrap_or_default()
-    }
-
-    /// What the disk had is not to be had there.
-    fn fetch_again(self: Arc<Self>, addr: EntryAddr, urgency: Urgency) {
-        let rt = self.rt.clone();
-        drop(rt.spawn(self.fly(run_of(&[addr]), urgency)));
     }
 
     fn settle_all(&self, read: &RangeRead, failure: &EntryFailure) {
@@ -398,8 +409,8 @@ impl Entries {
     }
 
     #[cfg(test)]
-    pub(super) fn spoil_disk(&self) {
-        self.disk.as_ref().unwrap().spoil();
+    pub(super) fn disk(&self) -> &DiskCache {
+        self.disk.as_ref().unwrap()
     }
 
     #[cfg(test)]
@@ -431,26 +442,12 @@ fn run_of(entries: &[EntryAddr]) -> RangeRead {
 
 /// A thread that opens entries until nobody sends any.
 fn open_all(mut opener: Opener, inbox: &Receiver<Job>) {
-    let mut on_disk = Vec::new();
-    for Job { entries, addr, from } in inbox {
-        let answer = match &from {
-            Stored::Fetched { stored, .. } => {
-                let answer = open(&mut opener, addr, stored, entries.spare());
-                if let (Some(disk), Ok(_)) = (&entries.disk, &answer) {
-                    disk.offer(&addr, stored);
-                }
-                answer
-            }
-            Stored::OnDisk(slot, urgency) => {
-                let disk = entries.disk.as_ref();
-                if !disk.is_some_and(|disk| disk.read(&addr, slot, &mut on_disk)) {
-                    entries.fetch_again(addr, *urgency);
-                    continue;
-                }
-                entries.counts.disk_hits.fetch_add(1, Ordering::Relaxed);
-                open(&mut opener, addr, &on_disk, entries.spare())
-            }
-        };
+    for Job { entries, addr, stored, _memory } in inbox {
+        let answer = open(&mut opener, addr, &stored, entries.spare());
+        if let (Some(disk), Ok(_)) = (&entries.disk, &answer) {
+            disk.offer(&addr, &stored);
+        }
+        drop(stored);
         entries.settle(&addr, answer);
     }
 }

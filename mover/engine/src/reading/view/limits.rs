@@ -89,10 +89,8 @@ impl ViewLimits {
         let ViewNeeds { maps, use_of, threads, disk_cache } = needs;
         let entry_bytes = u64::from(params.chunk.bytes()) * u64::from(params.entry_chunks);
         let stored_max = entry_bytes + u64::from(ENTRY_HEADER_BYTES + TAG_BYTES);
-        // of a disk, what was read and is opened
-        let from_disk = if disk_cache { stored_max } else { 0 };
         // and the buffer of one that is kept no longer
-        let per_thread = 3 * entry_bytes + CODEC_BYTES + from_disk;
+        let per_thread = 3 * entry_bytes + CODEC_BYTES;
         let for_disk = INDEX_BYTES_MAX + (waiting(stored_max) + 1) * stored_max;
         let disk_bytes = if disk_cache { for_disk } else { 0 };
         let maps = maps.max(1) as u64;

@@ -117,7 +117,7 @@ pub(super) fn restore(ctx: &Context, args: RestoreArgs) -> Result<()> {
     let chunk_bytes = repository.params().chunk.bytes();
     let size_bytes = below.as_ref().map(|of| of.size_bytes);
     let size_bytes = size_bytes.or(journal.as_ref().map(LiveJournal::size_bytes)).unwrap_or(0);
-    let record = Record::begin(&live.trace, size_bytes, chunk_bytes)?;
+    let record = Record::begin_or_go_on(&live.trace, size_bytes, chunk_bytes)?;
     let options = LiveOptions {
         target: target.to_owned(),
         journal: journal_path,
