@@ -232,3 +232,22 @@ fn other_kinds_are_refused_by_name() {
         assert!(said.contains(words) && said.contains("restore it"), "{name}: {said}");
     }
 }
+
+/// A disk that was LVM's has become one of ext4: its own fault is told, not that of the label that
+/// has stayed.
+#[test]
+fn a_label_that_was_left_behind_hides_no_other_reason() {
+    let Some(stage) = Stage::new(&PLAIN) else { return };
+    let (image, lvm) = make(&stage);
+    drop(lvm);
+    let faulty = stage.path("faulty");
+    fs::copy(&stage.image, &faulty).unwrap();
+    run_ok("debugfs", ["-w", "-R", "ssv state 3", faulty.to_str().unwrap()]);
+    let mut label = vec![0; 512];
+    File::open(&image).unwrap().read_exact_at(&mut label, 512).unwrap();
+    assert!(label.starts_with(b"LABELONE"));
+    File::options().write(true).open(&faulty).unwrap().write_all_at(&label, 512).unwrap();
+    backup(&stage, &faulty, "faulty");
+    let said = stage.mover.run(["ls", "faulty@latest"]).expect_code(2).stderr;
+    assert!(said.contains("e2fsck") && !said.contains("lvm"), "{said}");
+}

@@ -65,10 +65,9 @@ const STEPS_MAX: usize = 16;
 const MOVED_MAX: usize = 1 << 14;
 /// Chunks that are looked for elsewhere in all; a search costs memory for each.
 const SEARCHES_MAX: u64 = 1 << 16;
-/// The map is read so far ahead of what is fetched ahead, so that no fetch waits for it.
-const MAP_AHEAD_BYTES: u64 = 128 << 20;
-/// And no more chunks than these, some 100 bytes each for a moment.
-const MAP_AHEAD_CHUNKS: u64 = 4096;
+/// The map is read so many chunks ahead of what is fetched ahead, so that no fetch waits for it.
+/// They take some 100 bytes each for a moment.
+const MAP_AHEAD_CHUNKS: u64 = 2048;
 /// Looks for what was found and then was not there: a collection may take it.
 const ROUNDS_MAX: u32 = 3;
 
@@ -482,8 +481,7 @@ impl BackupView {
             addrs.sort_unstable();
             addrs.dedup();
             view.entries.demand(&addrs, Urgency::Ahead);
-            let chunks = MAP_AHEAD_CHUNKS.saturating_mul(view.chunk_bytes().into());
-            let ahead = MAP_AHEAD_BYTES.min(chunks);
+            let ahead = MAP_AHEAD_CHUNKS.saturating_mul(view.chunk_bytes().into());
             let behind = end..end.saturating_add(ahead).min(view.size_bytes());
             if !behind.is_empty() {
                 // the same
