@@ -237,6 +237,7 @@ fn chains_that_do_not_fit_are_of_their_file() {
         ("loop to its begin", one[9], one[0], Some("middle of a chain"), None),
         ("short", one[9], 0xffff, Some("its chain ends at byte 20480 of 900000"), None),
         ("lost", one[9], 0, Some("leads to 0, which is none"), None),
+        ("freed end", one[one.len() - 1], 0, Some("leads to 0, which is none"), None),
         ("bad", one[9], 0xfff7, Some("leads to 65527, which is none"), None),
         ("outside", one[9], 0xff00, Some("leads to 65280, which is none"), None),
     ] {

@@ -1,12 +1,15 @@
 //! Which chunks of a volume clients read, in the order in which each was asked for first: what to
 //! fetch before the rest the next time.
 //!
-//! Bounded: a bit for each chunk, and so many ranges; what comes behind that is not recorded.
+//! Bounded: a bit for each chunk, of volumes with very many for some of them together; and so many
+//! ranges. What comes behind that is not recorded.
 
 use crate::live::ChunkBits;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
+/// Bits: 2 MiB.
+const PLACES_MAX: u64 = 1 << 24;
 /// 16 bytes each.
 const RANGES_MAX: usize = 1 << 18;
 
@@ -29,6 +32,8 @@ impl ReadTrace {
     /// Of a volume. A chunk has at least one byte.
     pub fn new(size_bytes: u64, chunk_bytes: u32) -> Self {
         let chunk_bytes = u64::from(chunk_bytes.max(1));
+        let together = size_bytes.div_ceil(chunk_bytes).div_ceil(PLACES_MAX).max(1);
+        let chunk_bytes = chunk_bytes.saturating_mul(together);
         let read = ChunkBits::none(size_bytes.div_ceil(chunk_bytes));
         let state = Mutex::new(State { read, ranges: Vec::new() });
         Self { size_bytes, chunk_bytes, state }
@@ -80,11 +85,19 @@ mod tests {
     }
 
     #[test]
-    fn it_has_a_bound() {
+    fn it_has_bounds() {
         let trace = ReadTrace::new(1 << 40, 4096);
+        assert!(trace.state.lock().unwrap().read.chunks() <= PLACES_MAX);
+        let each = trace.chunk_bytes;
+        assert!(each.is_multiple_of(4096));
         for n in 0..RANGES_MAX as u64 + 1000 {
-            trace.note(&(n * 8192..n * 8192 + 1));
+            trace.note(&(n * 2 * each..n * 2 * each + 1));
         }
         assert_eq!(trace.ranges().len(), RANGES_MAX);
+        // the last place may be shorter, and is all there is
+        let large = ReadTrace::new(u64::MAX, 4096);
+        assert!(large.state.lock().unwrap().read.chunks() <= PLACES_MAX);
+        large.note(&(u64::MAX - 1..u64::MAX));
+        assert_eq!(large.ranges().last().unwrap().end, u64::MAX);
     }
 }

@@ -153,12 +153,13 @@ impl FatFiles<'_> {
             if boot.width.is_end(next) {
                 return Ok((runs, true));
             }
-            if count >= most {
-                return Ok((runs, false));
-            }
+            // also behind the last one that is needed: one that is free may be anybody's next
             if !boot.is_cluster(next) {
                 let why = format!("cluster {cluster} leads to {next}, which is none");
                 return Err(wrong(id, &why));
+            }
+            if count >= most {
+                return Ok((runs, false));
             }
             cluster = next;
         }
