@@ -36,12 +36,12 @@ pub use selector::TimePrefix;
 
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::names::{FORMAT_COPY_KEY, FORMAT_KEY};
+use crate::format::names::{FEATURES_PREFIX, FORMAT_COPY_KEY, FORMAT_KEY, KEYS_PREFIX};
 use crate::format::repository::RepositoryParams;
 use crate::ids::{KeyId, RepositoryId};
 use crate::keys::{Credential, Encryption, Keys, MasterKey};
 use crate::limits::{RECORD_CLEAR_BYTES_MAX, RECORD_HEADER_BYTES, TAG_BYTES};
-use crate::store::{Probe, Store};
+use crate::store::{Listed, Probe, Store};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -132,17 +132,28 @@ impl Repository {
         credentials: &[Credential],
         known: &'static [KnownFeature],
     ) -> Result<Arc<Self>> {
-        let Some((key, format)) = base::either_copy(&store).await? else {
+        // asked for together: none of them needs the answer of another
+        let keys = async {
+            match credentials {
+                [] => None,
+                _ => Some(store.list(KEYS_PREFIX).await),
+            }
+        };
+        let features = store.list(FEATURES_PREFIX);
+        let (format, mut keys, features) =
+            futures::join!(base::either_copy(&store), keys, features);
+        let Some((key, format)) = format? else {
             return Err(Self::nothing_here(&store).await?);
         };
         if key != FORMAT_KEY {
             tracing::warn!("`format` of {} is gone; its copy is used: {}", store.url(), repair());
         }
-        let repo = match Self::open_with(&store, &format, credentials, known).await {
+        let repo = match Self::open_with(&store, &format, (credentials, keys.take()), known).await {
             Ok(repo) => Self { read_from: key, ..repo },
             Err(e) if key == FORMAT_KEY && may_be_damaged(&e, credentials) => {
                 let Some(copy) = base::other_copy(&store, &format).await else { return Err(e) };
-                let Ok(repo) = Self::open_with(&store, &copy, credentials, known).await else {
+                let Ok(repo) = Self::open_with(&store, &copy, (credentials, None), known).await
+                else {
                     return Err(e);
                 };
                 // what is sealed is not opened by a copy that says it is not, whoever wrote that
@@ -160,15 +171,15 @@ impl Repository {
             }
             Err(e) => return Err(e),
         };
-        repo.refuse_unknown_to_read().await?;
+        repo.refuse_unknown_to_read(features?).await?;
         Ok(Arc::new(repo))
     }
 
-    /// With the bytes of `format`, from wherever.
+    /// With the bytes of `format`, from wherever, and the key objects if they have been listed.
     async fn open_with(
         store: &Store,
         format: &Bytes,
-        credentials: &[Credential],
+        (credentials, keys): (&[Credential], Option<Result<Vec<Listed>>>),
         known: &'static [KnownFeature],
     ) -> Result<Self> {
         let within = |e: Error| e.within(format!("open repository {}", store.url()));
@@ -184,7 +195,7 @@ impl Repository {
             Some(master) => (master.clone(), None),
             None => {
                 let id = found.unverified().repository_id;
-                match keyring::unlock(store, &id, credentials).await {
+                match keyring::unlock(store, &id, credentials, keys).await {
                     Ok((master, key)) => (master, Some(key)),
                     Err(e) => return Err(found.into_unknown().map_or(e, within)),
                 }

@@ -20,7 +20,7 @@ use crate::format::names::{
 };
 use crate::ids::{BackupId, VolumeName};
 use crate::limits::{MANIFEST_BYTES_MAX, SMALL_RECORD_BYTES_MAX};
-use crate::store::Created;
+use crate::store::{Created, Listed};
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::{StreamExt, stream};
@@ -241,17 +241,24 @@ impl Repository {
             Some(volume) => (manifests_of(volume), forgotten_of(volume)),
             None => (BACKUPS_PREFIX.to_owned(), FORGOTTEN_PREFIX.to_owned()),
         };
-        // in this order: an attempt is forgotten after the one in its place was committed, so who
-        // finds it forgotten finds the other one
-        let forgotten = self.store.list(&forgotten).await?;
-        let backups = self.store.list(&backups).await?;
+        let attempts = async || -> Result<Vec<Attempt>> {
+            let listed = self.store.list(&backups).await?;
+            let attempt = |l: Listed| {
+                let name = parse_manifest_key(&l.key).ok()?;
+                Some(Attempt { name, stored: l.last_modified })
+            };
+            Ok(listed.into_iter().filter_map(attempt).collect())
+        };
+        let (forgotten, mut found) = futures::try_join!(self.store.list(&forgotten), attempts())?;
         let forgotten: HashSet<AttemptName> =
             forgotten.iter().filter_map(|l| parse_forgotten_key(&l.key).ok()).collect();
-        let attempt = |l: &crate::store::Listed| {
-            let name = parse_manifest_key(&l.key).ok()?;
-            Some(Attempt { name, stored: l.last_modified })
-        };
-        Ok(backups.iter().filter_map(attempt).filter(|a| !forgotten.contains(&a.name)).collect())
+        // An attempt is forgotten after the one in its place was committed. Who has found it
+        // forgotten finds the other one from now on, and may have missed it before.
+        if found.iter().any(|a| forgotten.contains(&a.name)) {
+            found = attempts().await?;
+            found.retain(|a| !forgotten.contains(&a.name));
+        }
+        Ok(found)
     }
 
     /// Reads them all, many at a time. Only what no other manifest can make up for is an error of

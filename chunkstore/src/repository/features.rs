@@ -15,7 +15,7 @@ use crate::format::corrupt;
 use crate::format::feature::{Feature, FeatureName, FeatureNeed};
 use crate::format::names::FEATURES_PREFIX;
 use crate::limits::SMALL_RECORD_BYTES_MAX;
-use crate::store::Created;
+use crate::store::{Created, Listed};
 use bytes::Bytes;
 use chrono::Utc;
 
@@ -147,18 +147,24 @@ impl Repository {
     ///
     /// Errors: `Unsupported` (a newer version is needed), `Corrupt`.
     pub async fn refuse_unknown_to_write(&self, doing: &str) -> Result<()> {
-        self.refuse_unknown(FeatureNeed::Write, doing).await
+        let listed = self.store().list(FEATURES_PREFIX).await?;
+        self.refuse_unknown(FeatureNeed::Write, doing, listed).await
     }
 
-    /// The same for reading.
-    pub(super) async fn refuse_unknown_to_read(&self) -> Result<()> {
-        self.refuse_unknown(FeatureNeed::Read, "open repository").await
+    /// The same for reading, of the features that were listed.
+    pub(super) async fn refuse_unknown_to_read(&self, listed: Vec<Listed>) -> Result<()> {
+        self.refuse_unknown(FeatureNeed::Read, "open repository", listed).await
     }
 
     /// `need`: features that are needed for less do not matter here.
-    async fn refuse_unknown(&self, need: FeatureNeed, doing: &str) -> Result<()> {
+    async fn refuse_unknown(
+        &self,
+        need: FeatureNeed,
+        doing: &str,
+        listed: Vec<Listed>,
+    ) -> Result<()> {
         let mut unknown = Vec::new();
-        for listed in self.store().list(FEATURES_PREFIX).await? {
+        for listed in listed {
             match FeatureName::parse_key(&listed.key) {
                 Ok(name) if name.need() >= need && !self.knows(&name) => unknown.push(name),
                 // it is needed for less, or known

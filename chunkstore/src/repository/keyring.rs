@@ -33,7 +33,7 @@ use crate::format::names::{KEYS_PREFIX, key_key, parse_key_key, removal_key, rem
 use crate::ids::{KeyId, RepositoryId};
 use crate::keys::{Credential, Encryption, KdfCost, MasterKey};
 use crate::limits::SMALL_RECORD_BYTES_MAX;
-use crate::store::Store;
+use crate::store::{Listed, Store};
 use bytes::Bytes;
 use chrono::Utc;
 use futures::{StreamExt, stream};
@@ -48,11 +48,12 @@ struct KeyFound {
     bytes: Bytes,
 }
 
-/// The master key, and which wrapping gave it.
+/// The master key, and which wrapping gave it; of the key objects that were listed, if they were.
 pub(super) async fn unlock(
     store: &Store,
     repository: &RepositoryId,
     credentials: &[Credential],
+    listed: Option<Result<Vec<Listed>>>,
 ) -> Result<(MasterKey, KeyId)> {
     let wrong = |detail: String| {
         Error::new(ErrorKind::WrongKey, format!("open repository {}", store.url()), detail)
@@ -61,7 +62,11 @@ pub(super) async fn unlock(
         return Err(wrong("it is encrypted, and no key was given".into())
             .hint("give its key file or its passphrase"));
     }
-    let (mut found, problems) = read_all(store).await?;
+    let listed = match listed {
+        Some(listed) => listed?,
+        None => store.list(KEYS_PREFIX).await?,
+    };
+    let (mut found, problems) = read_listed(store, listed).await?;
     if found.is_empty() && problems.is_empty() {
         let context = format!("open repository {}", store.url());
         return Err(Error::new(ErrorKind::Missing, context, "it has no key objects left")
@@ -98,7 +103,10 @@ pub(super) async fn unlock(
 
 /// All key objects; what cannot be read does not hide the others.
 async fn read_all(store: &Store) -> Result<(Vec<KeyFound>, Vec<Error>)> {
-    let listed = store.list(KEYS_PREFIX).await?;
+    read_listed(store, store.list(KEYS_PREFIX).await?).await
+}
+
+async fn read_listed(store: &Store, listed: Vec<Listed>) -> Result<(Vec<KeyFound>, Vec<Error>)> {
     let keys = listed.into_iter().map(|l| l.key).filter(|key| parse_key_key(key).is_ok());
     let read = |key: String| async move {
         let open = |bytes: &Bytes| {

@@ -181,6 +181,26 @@ async fn backups_are_listed_without_fences_and_forgotten_ones() {
     assert_eq!(ids(Some("none")).await, Vec::<String>::new());
 }
 
+/// Backups, and what is forgotten, are listed beside each other.
+#[tokio::test]
+async fn an_attempt_that_is_replaced_meanwhile_is_found() {
+    let (repo, faulty, _) = memory_repository().await;
+    let old = manifest("v", "b", 1);
+    let new = Manifest { attempt: old.attempt + 1, ..old.clone() };
+    put_manifest(&repo, &old).await;
+    let (listed, was_listed) = tokio::sync::oneshot::channel();
+    faulty.after("list backups/v", |_| Box::pin(async move { listed.send(()).unwrap() }));
+    let (other, replacing) = (Arc::clone(&repo), new.clone());
+    let replace = async move {
+        was_listed.await.unwrap();
+        put_manifest(&other, &replacing).await;
+        other.forget(&old.name(), "test").await.unwrap();
+    };
+    faulty.before("list forgotten/v", |_| Box::pin(replace));
+    let found = repo.find_backup("v@b").await.unwrap();
+    assert_eq!(found.name(), new.name());
+}
+
 #[tokio::test]
 async fn an_unreadable_manifest_does_not_hide_the_others() {
     let (repo, _, _) = memory_repository().await;
