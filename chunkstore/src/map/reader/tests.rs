@@ -60,6 +60,47 @@ fn ten_thousand_leaves_are_a_handful_of_requests() {
 }
 
 #[test]
+fn the_leaves_of_a_small_map_come_with_the_pages_above_them() {
+    let repo = repository_in(Arc::new(InMemory::new()), 128, Encryption::Aes256Gcm);
+    // 0.5 MB and 5 MB of leaves; the last is a root that is a leaf
+    for (leaves, each) in [(100, 0), (1000, 1), (1, 0)] {
+        let built = dense(&repo, leaves * 128, 1 << 30);
+        let mut reader = reader(&repo, &built);
+        run(reader.load_root()).unwrap();
+        let before = gets(&repo);
+        run(reader.load_inner()).unwrap();
+        assert_eq!(gets(&repo) - before, u64::from(leaves > 1), "{leaves}");
+        let before = gets(&repo);
+        run(reader.load(&[(leaves - 1) * 128..leaves * 128])).unwrap();
+        assert_eq!(gets(&repo) - before, each, "{leaves}");
+    }
+}
+
+#[test]
+fn a_damaged_leaf_is_left_to_whoever_wants_it() {
+    let repo = repository_in(Arc::new(InMemory::new()), 128, Encryption::Aes256Gcm);
+    let built = dense(&repo, 100 * 128, 1 << 30);
+    let whole = run(reader(&repo, &built).load(&[0..built.map.geometry().chunks()])).unwrap();
+    let inner = whole.page(1, 0).unwrap();
+    let Location { pack, offset, .. } = inner.page_ref(7).unwrap().location;
+    let key = names::pack_key(&pack);
+    let mut bytes = run(repo.store().get(&key)).unwrap().to_vec();
+    bytes[offset as usize + 40] ^= 1;
+    run(repo.store().put(&key, bytes)).unwrap();
+    for salvaged in [false, true] {
+        let mut reader = reader(&repo, &built);
+        if salvaged {
+            reader.salvage_with(&Arc::new(Salvage::new(&repo)));
+        }
+        assert_eq!(run(reader.load_inner()).is_ok(), salvaged);
+        assert!(reader.bad.is_empty());
+        run(reader.load(&[6 * 128..7 * 128])).unwrap();
+        let e = run(reader.load(&[7 * 128..8 * 128])).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Corrupt, "{e}");
+    }
+}
+
+#[test]
 fn zero_subtrees_and_what_lies_behind_the_end_cost_nothing() {
     let repo = repository(16);
     let chunks = (64 << 40) / C;

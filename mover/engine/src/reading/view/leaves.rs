@@ -3,7 +3,7 @@
 //! The task owns the reader of the map. It takes all questions that have come meanwhile and loads
 //! their leaves together: one round of requests a level, however many clients ask. A damaged page
 //! fails the questions that need it and no others. The pages above the leaves are loaded first, as
-//! many as there is room for, so that a question costs one round.
+//! many as there is room for, so that a question costs one round; of a small map the leaves, too.
 //!
 //! Cannot deadlock: who asks holds nothing that the task waits for, and the task waits for the store
 //! only. It ends when nobody can ask any more.
@@ -120,7 +120,7 @@ async fn answer_all(mut reader: MapReader, mut inbox: mpsc::UnboundedReceiver<Qu
     match reader.load_inner().await {
         Ok(()) => {}
         // who needs what is missing will hear of it
-        Err(e) => tracing::warn!("the pages above the leaves could not be read ahead: {e}"),
+        Err(e) => tracing::warn!("the map could not be read ahead: {e}"),
     }
     let mut waiting = None;
     loop {
