@@ -45,6 +45,10 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use volume::ViewVolume;
 
+/// Fetched at once, as most file systems have there what is read first: superblock, descriptors,
+/// the root's inode, a partition table.
+const HEAD_BYTES: u64 = 4 << 20;
+
 /// How to read, and from where.
 #[derive(Debug, Clone)]
 pub struct FilesOptions {
@@ -187,10 +191,11 @@ pub fn with_files<T>(
     let threads = options.threads.unwrap_or_else(cores);
     let needs = ViewNeeds { maps: 1, use_of: ViewUse::Reading, threads, disk_cache: false };
     let limits = ViewLimits::plan(options.memory, repo.params(), needs)?;
+    let pool = ViewPool::start(rt, repo, limits, None)?;
+    let opening = BackupView::begin(&pool, manifest)?;
     let reading = Reading::begin(run, repo, manifest, options.lease.clone())?;
     let worked = (|| {
-        let pool = ViewPool::start(rt, repo, limits, None)?;
-        let view = run.wait(BackupView::open(&pool, manifest))?;
+        let view = run.wait(opening.opened())?;
         let named = |e: Error| e.within(format!("read files of backup {}", manifest.name()));
         let done = files_of(run, view, &options.location, |open| {
             progress.set_phase(Phase::Moving);
@@ -221,6 +226,8 @@ pub(crate) fn files_of<T>(
     work: impl FnOnce(&OpenFiles<'_>) -> Result<T>,
 ) -> Result<T> {
     let size = view.size_bytes();
+    // what says where all else is
+    view.prefetch(0..size.min(HEAD_BYTES));
     let whole = ViewVolume::new(run, view);
     let layout = location.find(&whole, size)?;
     let volume = LaidOut::new(&whole, &layout);

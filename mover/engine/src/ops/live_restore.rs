@@ -124,15 +124,17 @@ pub fn live_restore(
     let needs = ViewNeeds { maps: 1, use_of: ViewUse::Live, threads, disk_cache: false };
     let limits = ViewLimits::plan(options.memory, repo.params(), needs)?;
     let resumed = journal.is_some();
+    let pool = ViewPool::start(rt, repo, limits.clone(), None)?;
     let opened = Opened::open(repo, below, journal, options)?;
     let mut held = Held::default();
-    let prepared = held.take(run, repo, &opened.journal, below, options).and_then(|()| {
-        let pool = ViewPool::start(rt, repo, limits.clone(), None)?;
-        let below = below.filter(|_| !opened.journal.is_complete());
-        let view = below.map(|manifest| run.wait(BackupView::open(&pool, manifest)));
-        Ok((pool, view.transpose().map_err(|e| held.explain(run, e))?))
+    let wanted = below.filter(|_| !opened.journal.is_complete());
+    let opening = wanted.map(|manifest| BackupView::begin(&pool, manifest)).transpose();
+    let prepared = opening.and_then(|opening| {
+        held.take(run, repo, &opened.journal, below, options)?;
+        let view = opening.map(|opening| run.wait(opening.opened()));
+        view.transpose().map_err(|e| held.explain(run, e))
     });
-    let (pool, view) = match prepared {
+    let view = match prepared {
         Ok(prepared) => prepared,
         Err(e) => {
             // nothing was written yet

@@ -23,7 +23,7 @@ pub use summary::ServeSummary;
 
 use crate::ops::trace::ReadTrace;
 use crate::reading::Reading;
-use crate::reading::view::{BackupView, ViewLimits, ViewNeeds, ViewPool, ViewUse};
+use crate::reading::view::{BackupView, OpeningView, ViewLimits, ViewNeeds, ViewPool, ViewUse};
 use crate::run::threads::cores;
 use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
 use chunkstore::map::delta_of;
@@ -96,12 +96,15 @@ pub fn serve(
     let disk_cache = options.disk_cache.is_some();
     let needs = ViewNeeds { maps: backups.len(), use_of, threads, disk_cache };
     let limits = ViewLimits::plan(options.memory, repo.params(), needs)?;
+    let pool = ViewPool::start(rt, repo, limits.clone(), options.disk_cache.as_ref())?;
+    let opening: Result<Vec<OpeningView>> =
+        backups.iter().map(|backup| BackupView::begin(&pool, &backup.manifest)).collect();
+    let opening = opening?;
     let mut leases = Vec::new();
     let served = leases_of(run, repo, &backups, options, &mut leases).and_then(|()| {
-        let pool = ViewPool::start(rt, repo, limits.clone(), options.disk_cache.as_ref())?;
         let mut exports = Vec::new();
-        for backup in backups {
-            exports.push(export(run, repo, (&pool, &limits), backup)?);
+        for (backup, opening) in backups.into_iter().zip(opening) {
+            exports.push(export(run, repo, (opening, &limits), backup)?);
         }
         let names = exports.iter().filter_map(|e| e.terms.names.first().cloned()).collect();
         let overlays: Vec<_> =
@@ -154,11 +157,11 @@ fn leases_of(
 fn export(
     run: RunContext<'_>,
     repo: &Arc<Repository>,
-    (pool, limits): (&ViewPool, &ViewLimits),
+    (opening, limits): (OpeningView, &ViewLimits),
     backup: ServedBackup,
 ) -> Result<ServedExport<ServedVolume>> {
     let ServedBackup { names, manifest, since, overlay, trace } = backup;
-    let view = run.wait(BackupView::open(pool, &manifest))?;
+    let view = run.wait(opening.opened())?;
     let mut deltas = Vec::new();
     for base in &since {
         if base.volume != manifest.volume {

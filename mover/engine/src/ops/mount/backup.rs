@@ -209,10 +209,11 @@ fn keep(
     // whatever ends the reading, a lease is given back as the user's wish has it
     let giving_back = RunContext { rt, cancel, progress };
     let begun = manifest(run, repo, wanted).and_then(|manifest| {
+        let opening = BackupView::begin(pool, &manifest)?;
         let reading = Reading::begin(run, repo, &manifest, lease.clone())?;
-        Ok((manifest, reading))
+        Ok((manifest, opening, reading))
     });
-    let (manifest, reading) = match begun {
+    let (manifest, opening, reading) = match begun {
         Ok(begun) => begun,
         Err(e) => {
             // who asked may have left
@@ -221,7 +222,7 @@ fn keep(
         }
     };
     let mut warnings = Vec::new();
-    match run.wait(BackupView::open(pool, &manifest)) {
+    match run.wait(opening.opened()) {
         Err(e) => {
             let _ = tell.send(Err(reading.explain(run, e)));
         }
