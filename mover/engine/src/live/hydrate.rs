@@ -1,8 +1,8 @@
 //! Fetches what is absent, in the background: what guests ask for first, then what the owner
 //! names, then the rest from the front on.
 //!
-//! Runs of chunks are fetched and landed by tasks, so many at a time; fewer while guests wait for
-//! the source. A run with damage is fetched again chunk by chunk: what is left out is what is
+//! Runs of chunks are fetched and landed by tasks, so many at a time. While guests wait for the
+//! source, fewer fetch what nobody has named; what was named is what guests want next. A run with damage is fetched again chunk by chunk: what is left out is what is
 //! damaged, and no more.
 //!
 //! Cannot deadlock: this waits for its tasks, and they for the source and the target.
@@ -62,6 +62,14 @@ struct Landed {
     buffer: BytesMut,
 }
 
+/// Chunks to fetch.
+#[derive(Debug, Clone)]
+struct Run {
+    chunks: Range<u64>,
+    /// By a guest or by the owner: it is a small part of what is fetched for it.
+    named: bool,
+}
+
 /// What to fetch next.
 struct Order {
     run_chunks: u64,
@@ -70,7 +78,8 @@ struct Order {
     /// Under way, or not to be fetched again.
     claimed: ChunkBits,
     /// Of these, runs that the source was told of.
-    ready: VecDeque<Range<u64>>,
+    ready: VecDeque<Run>,
+    /// What they are fetched with.
     ready_chunks: u64,
     /// Chunks of them at most.
     ahead_chunks: u64,
@@ -104,19 +113,19 @@ pub async fn hydrate<S: CowSource, T: CowTarget, J: JournalLog>(
     let mut flushing: Option<JoinHandle<io::Result<()>>> = None;
     loop {
         volume.check_usable()?;
-        let most = match volume.waiting() {
-            0 => {
-                order.fetch_ahead(volume);
-                options.tasks.max(1)
-            }
-            _ => (options.tasks / SHARE_WHILE_GUESTS_WAIT).max(1),
+        let guests_wait = volume.waiting() > 0;
+        order.fetch_ahead(volume, guests_wait);
+        let most = match guests_wait && order.named_is_over() {
+            true => (options.tasks / SHARE_WHILE_GUESTS_WAIT).max(1),
+            false => options.tasks.max(1),
         };
         while tasks.len() < most
             && let Some(run) = order.next(volume)
         {
             let of = Arc::clone(volume);
             let buffer = spare.pop().unwrap_or_default();
-            tasks.spawn_on(async move { fetch(&of, run, buffer).await }, &volume.rt);
+            let most = order.run_chunks;
+            tasks.spawn_on(async move { fetch(&of, run, most, buffer).await }, &volume.rt);
         }
         let Some(ended) = tasks.join_next().await else { break };
         let run = ended.map_err(|e| io::Error::other(format!("a fetch was given up: {e}")))??;
@@ -152,40 +161,55 @@ impl Order {
     fn next<S: CowSource, T: CowTarget, J: JournalLog>(
         &mut self,
         volume: &CowVolume<S, T, J>,
-    ) -> Option<Range<u64>> {
+    ) -> Option<Run> {
         while let Some(asked) = volume.take_asked() {
-            if let Some(run) = self.claim(volume, asked.clone()) {
-                if run.end < asked.end {
-                    self.first.push_front(run.end..asked.end);
+            if let Some(chunks) = self.claim(volume, asked.clone()) {
+                if chunks.end < asked.end {
+                    self.first.push_front(chunks.end..asked.end);
                 }
-                return Some(run);
+                return Some(Run { chunks, named: true });
             }
         }
         if let Some(run) = self.ready.pop_front() {
-            self.ready_chunks -= run.end - run.start;
+            self.ready_chunks -= self.fetched_chunks(&run);
             return Some(run);
         }
         self.unasked(volume)
     }
 
-    /// Tells the source of the next runs, many at a time: it fetches longer pieces then.
+    /// What a run is fetched with, in chunks: its neighbours come along.
+    fn fetched_chunks(&self, run: &Run) -> u64 {
+        let len = run.chunks.end - run.chunks.start;
+        if run.named { self.run_chunks.max(len) } else { len }
+    }
+
+    /// Of what comes before the rest, all is under way.
+    fn named_is_over(&self) -> bool {
+        self.first.is_empty() && self.ready.front().is_none_or(|run| !run.named)
+    }
+
+    /// Tells the source of the next runs, many at a time: it fetches longer pieces then. While guests
+    /// wait, only of those that were named.
     fn fetch_ahead<S: CowSource, T: CowTarget, J: JournalLog>(
         &mut self,
         volume: &CowVolume<S, T, J>,
+        only_named: bool,
     ) {
         if self.ready_chunks > self.ahead_chunks / AHEAD_STEPS * (AHEAD_STEPS - 1) {
             return;
         }
         let mut told: Option<Range<u64>> = None;
         while self.ready_chunks < self.ahead_chunks
+            && !(only_named && self.first.is_empty())
             && let Some(run) = self.unasked(volume)
         {
-            self.ready_chunks += run.end - run.start;
+            self.ready_chunks += self.fetched_chunks(&run);
+            let chunks = run.chunks.clone();
             told = match told {
-                Some(so_far) if so_far.end == run.start => Some(so_far.start..run.end),
+                Some(so_far) if so_far.end == chunks.start => Some(so_far.start..chunks.end),
                 before => {
                     tell(volume, before);
-                    Some(run.clone())
+                    Some(chunks)
                 }
             };
             self.ready.push_back(run);
@@ -197,22 +221,22 @@ impl Order {
     fn unasked<S: CowSource, T: CowTarget, J: JournalLog>(
         &mut self,
         volume: &CowVolume<S, T, J>,
-    ) -> Option<Range<u64>> {
+    ) -> Option<Run> {
         for run in std::mem::take(&mut self.again) {
             self.claimed.remove(run.clone());
             self.first.push_back(run);
         }
         while let Some(wanted) = self.first.pop_front() {
-            if let Some(run) = self.claim(volume, wanted.clone()) {
-                if run.end < wanted.end {
-                    self.first.push_front(run.end..wanted.end);
+            if let Some(chunks) = self.claim(volume, wanted.clone()) {
+                if chunks.end < wanted.end {
+                    self.first.push_front(chunks.end..wanted.end);
                 }
-                return Some(run);
+                return Some(Run { chunks, named: true });
             }
         }
-        let run = self.claim(volume, self.cursor..self.claimed.chunks())?;
-        self.cursor = run.end;
-        Some(run)
+        let chunks = self.claim(volume, self.cursor..self.claimed.chunks())?;
+        self.cursor = chunks.end;
+        Some(Run { chunks, named: false })
     }
 
     /// The first chunks of a range that are absent, and that nobody fetches.
@@ -249,10 +273,22 @@ fn tell<S: CowSource, T: CowTarget, J: JournalLog>(
 
 async fn fetch<S: CowSource, T: CowTarget, J: JournalLog>(
     volume: &Arc<CowVolume<S, T, J>>,
-    run: Range<u64>,
+    run: Run,
+    most: u64,
     buffer: BytesMut,
 ) -> io::Result<Landed> {
+    let Run { chunks: run, named } = run;
     let mut landed = Landed { run: run.clone(), buffer, ..Landed::default() };
+    if named {
+        // what others have claimed of it lands once
+        let wider = volume.together(&run, most).await;
+        if wider != run
+            && let Ok(bytes) = fetch_and_land(volume, wider, &mut landed.buffer).await?
+        {
+            landed.bytes = bytes;
+            return Ok(landed);
+        }
+    }
     match fetch_and_land(volume, run.clone(), &mut landed.buffer).await? {
         Ok(bytes) => landed.bytes = bytes,
         Err(SourceFailure::Away(_)) => landed.away = true,

@@ -19,6 +19,13 @@ pub trait CowSource: Send + Sync + 'static {
         let _ = range;
     }
 
+    /// The bytes that come along at hardly any cost when a range is read, with the range itself; at
+    /// most so many in all. What was read is then not fetched a second time for what is beside it.
+    fn together(&self, range: Range<u64>, most: u64) -> impl Future<Output = Range<u64>> + Send {
+        let _ = most;
+        std::future::ready(range)
+    }
+
     /// Fills a buffer from an offset on; the range is within the volume. Gives parts of the buffer
     /// that are known to be zero, ascending, which are filled all the same. A store that is away is
     /// waited for here, as long as the owner wishes.

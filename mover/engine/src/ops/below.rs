@@ -81,6 +81,10 @@ impl CowSource for ViewSource {
         self.0.prefetch(range.clone());
     }
 
+    async fn together(&self, range: Range<u64>, most: u64) -> Range<u64> {
+        Box::pin(self.0.together(range, most)).await
+    }
+
     async fn read(&self, offset: u64, buf: &mut [u8]) -> Result<Vec<Range<usize>>, SourceFailure> {
         Box::pin(self.0.read_expected(offset, buf)).await.map_err(|e| failure(&e))
     }

@@ -314,6 +314,16 @@ impl CowSource for SimSource {
         locked(&self.0.0).prefetched.push(range.clone());
     }
 
+    /// More or less than was asked for, and not always whole chunks.
+    async fn together(&self, range: Range<u64>, most: u64) -> Range<u64> {
+        self.0.step().await;
+        let mut world = locked(&self.0.0);
+        let size = world.backup.len() as u64;
+        let mut beside = || world.random.below(most.max(1));
+        let (before, behind) = (beside(), beside());
+        range.start.saturating_sub(before)..range.end.saturating_add(behind).min(size)
+    }
+
     async fn read(&self, offset: u64, buf: &mut [u8]) -> Result<Vec<Range<usize>>, SourceFailure> {
         self.0.step().await;
         if locked(&self.0.0).random.one_in(3) {

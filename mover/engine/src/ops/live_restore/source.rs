@@ -60,6 +60,14 @@ impl CowSource for PatientSource {
         }
     }
 
+    async fn together(&self, range: Range<u64>, most: u64) -> Range<u64> {
+        match self.stored(&range) {
+            // the whole of it is in the backup
+            Some((view, stored)) if stored == range => view.together(range, most).await,
+            _ => range,
+        }
+    }
+
     async fn read(&self, offset: u64, buf: &mut [u8]) -> Result<Vec<Range<usize>>, SourceFailure> {
         let Some(view) = &self.view else {
             return Err(SourceFailure::Damaged("all is on the target, and it is not".into()));
