@@ -4,7 +4,7 @@
 use super::overlay::{change_at_random, copied, qemu_io};
 use super::{CHUNK, MIB, SIZE, Server, Stage, text};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tests::{LoopDevice, Mood, Mover, MoverOutput, Recorded, Relay, RelayOptions, Rng, require_s3};
@@ -170,6 +170,35 @@ fn an_unfinished_restore_holds_its_backup() {
     assert!(!stage.held() && !stage.path("unwanted.journal").exists());
     stage.mover.ok(["forget", "db@b1", "--quiet"]);
     stage.mover.ok(["gc", "--quiet"]);
+}
+
+/// A second name of a target is no way around what clients wrote.
+#[test]
+fn a_link_to_a_target_leads_to_its_journal() {
+    let Some(stage) = Stage::new("serve-live-link", &["qemu-io"]) else { return };
+    let plain = |target: &Path| {
+        let output = stage.mover.run(["restore", "db@b1", text(target)]).expect_code(2);
+        assert!(output.stderr.contains("a live restore of db@b1"), "{}", output.stderr);
+    };
+    let (target, link) = (stage.path("t"), stage.path("link"));
+    symlink("t", &link).unwrap();
+    // begun by the link, when nothing is there yet
+    stage.live(&link, &SLOW).kill();
+    assert!(stage.path("t.journal").exists() && !stage.path("link.journal").exists());
+    plain(&target);
+    plain(&link);
+    stage.live(&target, &SLOW).kill();
+    assert!(stage.finish(&link, &[]).status.success());
+    assert!(fs::read(&target).unwrap() == stage.images[0]);
+    assert!(link.is_symlink());
+    // one of an earlier version is beside the link
+    let (old, old_link) = (stage.path("old"), stage.path("old-link"));
+    symlink("old", &old_link).unwrap();
+    stage.live(&old_link, &SLOW).kill();
+    fs::rename(stage.path("old.journal"), stage.path("old-link.journal")).unwrap();
+    plain(&old_link);
+    assert!(stage.finish(&old_link, &[]).status.success());
+    assert!(fs::read(&old).unwrap() == stage.images[0]);
 }
 
 #[test]

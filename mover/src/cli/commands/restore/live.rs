@@ -69,10 +69,21 @@ pub(super) fn refuse_unfinished(target: &Path, force: bool) -> Result<()> {
     ))
 }
 
+/// The journal of a file. It is beside the file itself, whichever link leads there; one beside the
+/// link counts if it is there.
 fn beside(target: &Path) -> PathBuf {
-    let mut name = target.as_os_str().to_owned();
-    name.push(".journal");
-    name.into()
+    let of = |path: &Path| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".journal");
+        PathBuf::from(name)
+    };
+    let named = of(target);
+    if !target.is_symlink() || named.exists() {
+        return named;
+    }
+    let next = |link: PathBuf| target.parent().map_or(link.clone(), |parent| parent.join(&link));
+    let real = std::fs::canonicalize(target).or_else(|_| std::fs::read_link(target).map(next));
+    real.map_or(named, |real| of(&real))
 }
 
 pub(super) fn restore(ctx: &Context, args: RestoreArgs) -> Result<()> {
