@@ -20,7 +20,7 @@ use super::cache::EntryCache;
 use super::disk::{DiskCache, Slot};
 use super::limits::ViewLimits;
 use crate::reading::fetch::take;
-use crate::reading::limits::{READS_MAX, READS_START};
+use crate::reading::limits::READS_MAX;
 use crate::reading::open::{hint, right_chunk};
 use crate::reading::pipeline::GAP_BYTES;
 use crate::run::concurrency::Gate;
@@ -40,6 +40,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+/// Reads that are under way from the start: as many as clients have requests under way. A run that
+/// restores begins with fewer, as it has time to find out how many are of use.
+const CLIENT_READS: usize = 32;
 
 /// An opened entry. Each chunk of it is checked when it is used first.
 #[derive(Debug)]
@@ -185,7 +189,7 @@ impl Entries {
             limits: limits.clone(),
             memory: Arc::new(Semaphore::new(limits.flight_bytes as usize)),
             ahead: Arc::new(Semaphore::new(limits.ahead_bytes as usize)),
-            gate: Gate::new(READS_START, READS_MAX),
+            gate: Gate::new(CLIENT_READS, READS_MAX),
             openers: Mutex::new(Some(jobs)),
             disk,
             state: Mutex::new(State {
