@@ -229,6 +229,7 @@ impl Library {
             engine: EngineChoice::Auto,
             direct: DirectIo::Auto,
             scratch: None,
+            temporary: None,
             threads: Some(2),
             checkpoint_bytes: None,
             limit_read: None,

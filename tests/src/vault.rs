@@ -157,6 +157,7 @@ impl Vault {
             engine: EngineChoice::Blocking,
             direct: DirectIo::Never,
             scratch: None,
+            temporary: None,
             threads: Some(2),
             checkpoint_bytes: self.checkpoint_bytes,
             limit_read: None,

@@ -55,7 +55,7 @@ impl Scene {
         let source = |(name, bytes): &(&str, Vec<u8>)| {
             let path = self.vault.path(&format!("{name}.file"));
             fs::write(&path, bytes).unwrap();
-            AttachmentSource { name: AttachmentName::new(*name).unwrap(), path }
+            AttachmentSource { name: AttachmentName::new(*name).unwrap(), path, digest: None }
         };
         // in any order
         let attachments = self.files.iter().rev().map(source).collect();
@@ -374,6 +374,7 @@ fn as_many_and_as_large_as_can_be() {
         .map(|n| AttachmentSource {
             name: name(n),
             path: if n == 7 { large.clone() } else { small.clone() },
+            digest: None,
         })
         .collect();
     let objects = scene.vault.memory();

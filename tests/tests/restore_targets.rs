@@ -70,6 +70,7 @@ impl Place {
             engine: EngineChoice::Auto,
             direct: DirectIo::Auto,
             scratch: None,
+            temporary: None,
             threads: None,
             checkpoint_bytes: None,
             limit_read: None,

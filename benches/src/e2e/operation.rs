@@ -176,6 +176,7 @@ impl Request {
             engine: self.engine.parse()?,
             direct: DirectIo::Auto,
             scratch: self.scratch.clone(),
+            temporary: None,
             threads: self.threads,
             checkpoint_bytes: None,
             limit_read: None,

@@ -305,8 +305,15 @@ pub(crate) struct BackupArgs {
     #[arg(long, env = "MOVER_LABEL", value_name = "NAME=VALUE", action = ArgAction::Append)]
     pub(crate) label: Vec<String>,
     /// Keep this file with the backup under a name, as `manifest.json=/tmp/m.json`. May be repeated
+    ///
+    /// Of a directory the files are one attachment, in the order of their names. Those whose names
+    /// begin with a dot are left out.
     #[arg(long, env = "MOVER_ATTACH", value_name = "NAME=FILE", action = ArgAction::Append)]
     pub(crate) attach: Vec<String>,
+    /// Refuse an attachment of other bytes, before the volume is read. May be repeated
+    #[arg(long, env = "MOVER_ATTACH_DIGEST", value_name = "NAME=blake3:HEX", hide_short_help = true,
+        action = ArgAction::Append)]
+    pub(crate) attach_digest: Vec<String>,
     /// How much of what a list does not name is read and compared: a number of chunks, a share such
     /// as 1%, all, or off. Both ends of the volume are always looked at [default: 32]
     #[arg(long, env = "MOVER_AUDIT", value_name = "AMOUNT")]

@@ -397,8 +397,11 @@ pub(crate) fn parse_labels(texts: &[String]) -> Result<BTreeMap<String, String>>
     Ok(labels)
 }
 
-/// `NAME=FILE` each.
-pub(crate) fn parse_attachments(texts: &[String]) -> Result<Vec<AttachmentSource>> {
+/// `NAME=FILE` each, and `NAME=blake3:HEX` for those of given bytes.
+pub(crate) fn parse_attachments(
+    texts: &[String],
+    digests: &[String],
+) -> Result<Vec<AttachmentSource>> {
     let parse = |text: &String| {
         let (name, path) =
             text.split_once('=').filter(|(_, path)| !path.is_empty()).ok_or_else(|| {
@@ -407,9 +410,31 @@ pub(crate) fn parse_attachments(texts: &[String]) -> Result<Vec<AttachmentSource
                     .hint("write it like manifest.json=/tmp/manifest.json")
             })?;
         let name = AttachmentName::new(name).map_err(|e| e.within("use --attach"))?;
-        Ok(AttachmentSource { name, path: path.into() })
+        Ok(AttachmentSource { name, path: path.into(), digest: None })
     };
-    texts.iter().filter(|t| !t.is_empty()).map(parse).collect()
+    let texts = texts.iter().filter(|t| !t.is_empty());
+    let mut all = texts.map(parse).collect::<Result<Vec<_>>>()?;
+    for text in digests.iter().filter(|t| !t.is_empty()) {
+        add_digest(&mut all, text)?;
+    }
+    Ok(all)
+}
+
+fn add_digest(all: &mut [AttachmentSource], text: &str) -> Result<()> {
+    let wrong = |what: &str| {
+        Error::new(ErrorKind::Usage, format!("use --attach-digest {text:?}"), what)
+            .hint("write it like manifest.json=blake3: and 64 hexadecimal digits")
+    };
+    let (name, digest) = text.split_once('=').ok_or_else(|| wrong("it has no ="))?;
+    let digest = digest.strip_prefix("blake3:").ok_or_else(|| wrong("it has no blake3:"))?;
+    let mut bytes = [0; 32];
+    hex::decode_to_slice(digest, &mut bytes).map_err(|_| wrong("it is no digest of BLAKE3"))?;
+    let found = all.iter_mut().find(|source| source.name.as_str() == name);
+    let source = found.ok_or_else(|| wrong("--attach names no such attachment"))?;
+    match source.digest.replace(bytes) {
+        None => Ok(()),
+        Some(_) => Err(wrong("its name was given twice")),
+    }
 }
 
 #[cfg(test)]

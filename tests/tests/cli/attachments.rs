@@ -2,6 +2,7 @@
 
 use super::{Stage, expect_error, p, tree};
 use std::fs;
+use std::os::unix::fs::symlink;
 
 #[test]
 fn files_are_attached_listed_and_written_out() {
@@ -44,4 +45,43 @@ fn files_are_attached_listed_and_written_out() {
     let line = expect_error(stage.mover.run(args), 2, "other");
     assert!(line.contains("manifest.json"), "{line}");
     expect_error(stage.mover.run(["show", "v@latest", "--output=x"]), 2, "--output");
+}
+
+/// As a Secret in parts is mounted: links, and names that begin with a dot.
+#[test]
+fn the_files_of_a_directory_are_one_attachment_of_a_digest() {
+    let stage = Stage::new("attached-directory");
+    stage.mover.ok(["upgrade", "--add", "attachments"]);
+    let parts = stage.path("parts");
+    fs::create_dir_all(parts.join("..1")).expect("a directory");
+    symlink("..1", parts.join("..data")).expect("a link");
+    for (name, text) in [("part-000", "{\"kinds\":"), ("part-001", " []}"), ("part-002", "\n")] {
+        fs::write(parts.join("..1").join(name), text).expect("a file");
+        symlink(format!("..data/{name}"), parts.join(name)).expect("a link");
+    }
+    let digest = |text: &str| format!("--attach-digest=o=blake3:{}", blake3::hash(text.as_bytes()));
+    let attach = format!("--attach=o={}", parts.display());
+    let backup = |more: &[&str]| {
+        let more = more.iter().map(|text| p(text));
+        let all = [p("backup"), stage.image(), p("--volume=v"), p(&attach)];
+        all.into_iter().chain(more).collect::<Vec<_>>()
+    };
+    let before = tree(&stage.repository());
+    let other = digest("other");
+    let line = expect_error(stage.mover.run(backup(&[&other])), 2, "was asked for");
+    assert!(line.contains("blake3:"), "{line}");
+    let right = digest("{\"kinds\": []}\n");
+    for wrong in
+        ["--attach-digest=o", "--attach-digest=o=1", "--attach-digest=x=blake3:00", right.as_str()]
+    {
+        let twice = [wrong, &right];
+        expect_error(stage.mover.run(backup(&twice)), 2, "--attach-digest");
+    }
+    fs::create_dir(parts.join("below")).expect("a directory");
+    expect_error(stage.mover.run(backup(&[&right])), 2, "below is no regular file");
+    assert_eq!(tree(&stage.repository()), before, "nothing was moved");
+    fs::remove_dir(parts.join("below")).expect("removed");
+    stage.mover.ok(backup(&[&right]));
+    let out = stage.mover.ok(["show", "v@latest", "--attachment", "o"]);
+    assert_eq!(out.stdout, b"{\"kinds\": []}\n");
 }

@@ -10,6 +10,7 @@ use super::super::sources;
 use super::super::summary::backup_text;
 use super::super::table::Page;
 use super::super::watch::Watch;
+use super::disk_cache::temporary_directory;
 use chrono::Utc;
 use chunkstore::{
     BackupId, Error, ErrorKind, Result, Store, VolumeName, format::SnapshotInfo,
@@ -55,7 +56,9 @@ pub(crate) fn backup(ctx: &Context, args: BackupArgs) -> Result<()> {
     if plans {
         return super::plan::plan(ctx, &options, price.as_deref());
     }
-    let options = BackupOptions { scratch: scratch(&ctx.settings.resources), ..options };
+    let temporary = (!options.attachments.is_empty()).then(|| temporary_directory(ctx));
+    let scratch = scratch(&ctx.settings.resources);
+    let options = BackupOptions { scratch, temporary, ..options };
     let repository = repository::open_or_make(ctx, retain)?;
     let progress = Progress::new();
     let watch = Watch::start(ctx, &progress, Reads::Device, repository.store());
@@ -201,12 +204,13 @@ fn options(ctx: &Context, args: BackupArgs) -> Result<BackupOptions> {
         volume_changed: args.volume_changed,
         compression: parse_compression(&args.storing.compression)?,
         labels: parse_labels(&args.label)?,
-        attachments: parse_attachments(&args.attach)?,
+        attachments: parse_attachments(&args.attach, &args.attach_digest)?,
         memory: resources.memory,
         engine: resources.engine,
         direct: resources.direct,
         // made when it is known that something is to be written
         scratch: None,
+        temporary: None,
         threads: resources.threads,
         checkpoint_bytes: checkpoint_bytes(args.storing.checkpoint_interval)?,
         quota: quota(&args.storing.quota)?,

@@ -1,11 +1,16 @@
 //! Files that are kept with a backup: looked at and opened before anything is moved.
 
+mod copied;
+
 use crate::ingest::attach::AttachmentInput;
 use crate::ingest::pass::Input;
 use crate::volume::device::{DeviceKind, DirectIo, Source, SourceOptions};
 use crate::volume::io::EngineChoice;
-use chunkstore::limits::{ATTACHMENT_BYTES_MAX, ATTACHMENTS_MAX};
+use chunkstore::limits::ATTACHMENTS_MAX;
 use chunkstore::{AttachmentName, Error, ErrorKind, Manifest, Result};
+use copied::{Copied, Parts, changed};
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 /// A file that is to be kept with a backup.
@@ -13,8 +18,10 @@ use std::path::{Path, PathBuf};
 pub struct AttachmentSource {
     /// Its name there.
     pub name: AttachmentName,
-    /// A regular file.
+    /// A regular file, or a directory: its files, in the order of their names, are one attachment.
     pub path: PathBuf,
+    /// BLAKE3 of all its bytes: others are refused before the volume is read.
+    pub digest: Option<[u8; 32]>,
 }
 
 /// An opened one.
@@ -26,6 +33,8 @@ pub(super) struct Attached {
     source: Option<Source>,
     /// What tells whether it is written to meanwhile.
     written: Option<String>,
+    /// A copy that nobody else has, where it was copied: it is read by its descriptor.
+    _copy: Option<File>,
 }
 
 /// Refuses more than a backup may have, names that stand twice, and what is no file of a possible
@@ -40,55 +49,71 @@ pub fn check_attachments(sources: &[AttachmentSource]) -> Result<()> {
     if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
         return refused(format!("the name {} stands twice", twice[0]));
     }
-    sources.iter().try_for_each(|source| size_of(source).map(drop))
+    sources.iter().try_for_each(|source| parts_of(source).map(drop))
 }
 
-fn size_of(AttachmentSource { name, path }: &AttachmentSource) -> Result<u64> {
-    let context = || format!("attach {} as {name}", path.display());
-    let meta = std::fs::metadata(path).map_err(|e| {
-        let kind = match e.kind() {
-            std::io::ErrorKind::PermissionDenied => ErrorKind::Denied,
-            std::io::ErrorKind::NotFound => ErrorKind::NotFound,
-            _ => ErrorKind::Device,
-        };
-        Error::caused(kind, context(), e)
-    })?;
-    let what = if !meta.is_file() {
-        "it is no regular file".to_owned()
-    } else if meta.len() > ATTACHMENT_BYTES_MAX {
-        format!("it has {} bytes, and {ATTACHMENT_BYTES_MAX} are possible", meta.len())
-    } else {
-        return Ok(meta.len());
-    };
-    Err(Error::new(ErrorKind::Usage, context(), what))
+fn context_of(of: &AttachmentSource) -> String {
+    format!("attach {} as {}", of.path.display(), of.name)
 }
 
-/// Opens all of them, ascending by name.
-pub(super) fn open(sources: &[AttachmentSource]) -> Result<Vec<Attached>> {
+fn parts_of(of: &AttachmentSource) -> Result<Parts> {
+    Parts::of(&of.path, &|| context_of(of))
+}
+
+/// Opens all of them, ascending by name. What has to be copied goes to `temporary`.
+pub(super) fn open(
+    sources: &[AttachmentSource],
+    temporary: Option<&Path>,
+) -> Result<Vec<Attached>> {
     check_attachments(sources)?;
-    let mut opened = sources.iter().map(Attached::open).collect::<Result<Vec<_>>>()?;
+    let open = |source| Attached::open(source, temporary);
+    let mut opened = sources.iter().map(open).collect::<Result<Vec<_>>>()?;
     opened.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(opened)
 }
 
 impl Attached {
-    fn open(of: &AttachmentSource) -> Result<Self> {
-        let AttachmentSource { name, path } = of.clone();
-        let size_bytes = size_of(of)?;
+    fn open(of: &AttachmentSource, temporary: Option<&Path>) -> Result<Self> {
+        let AttachmentSource { name, path, digest } = of.clone();
+        let parts = parts_of(of)?;
+        let copy = match digest.is_some() || path.is_dir() {
+            true => Some(Self::copy(of, &parts, temporary)?),
+            false => None,
+        };
+        let size_bytes = parts.size_bytes();
+        let from = copy.as_ref().map(|copy| format!("/proc/self/fd/{}", copy.as_raw_fd()));
+        let from = from.map_or_else(|| path.clone(), PathBuf::from);
         let source = match size_bytes {
             0 => None,
-            _ => Some(Self::source(&name, &path, size_bytes)?),
+            _ => Some(Self::source(of, &from, size_bytes)?),
         };
         let written = source.as_ref().and_then(Source::written);
-        Ok(Self { name, path, size_bytes, source, written })
+        Ok(Self { name, path, size_bytes, source, written, _copy: copy })
     }
 
-    fn source(name: &AttachmentName, path: &Path, size_bytes: u64) -> Result<Source> {
+    /// A copy of the bytes, which are the ones that were asked for.
+    fn copy(of: &AttachmentSource, parts: &Parts, temporary: Option<&Path>) -> Result<File> {
+        let context = || context_of(of);
+        let Copied { file, size_bytes, digest } = parts.copy(temporary, &context)?;
+        if let Some(wanted) = of.digest.filter(|wanted| *wanted != digest) {
+            let (wanted, found) = (hex::encode(wanted), hex::encode(digest));
+            let what = format!("its bytes are blake3:{found}, and blake3:{wanted} was asked for");
+            return Err(Error::new(ErrorKind::Usage, context(), what).hint(
+                "somebody changed it, or it is another file: look at it before it is attached",
+            ));
+        }
+        if parts.size_bytes() != size_bytes || parts_of(of)? != *parts {
+            return Err(changed(context(), &of.path));
+        }
+        Ok(file)
+    }
+
+    fn source(of: &AttachmentSource, path: &Path, size_bytes: u64) -> Result<Source> {
         // a path with a directory is never taken for the address of an export
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let source = Source::open(&path, SourceOptions { direct: DirectIo::Never })?;
         if source.kind() != DeviceKind::File || source.size_bytes() != size_bytes {
-            return Err(changed(name, &path));
+            return Err(changed(context_of(of), &path));
         }
         Ok(source)
     }
@@ -103,16 +128,13 @@ impl Attached {
     pub(super) fn refuse_written(&self) -> Result<()> {
         let now = self.source.as_ref().and_then(Source::written);
         match &self.written {
-            Some(before) if now.as_ref() != Some(before) => Err(changed(&self.name, &self.path)),
+            Some(before) if now.as_ref() != Some(before) => {
+                let context = format!("attach {} as {}", self.path.display(), self.name);
+                Err(changed(context, &self.path))
+            }
             _ => Ok(()),
         }
     }
-}
-
-fn changed(name: &AttachmentName, path: &Path) -> Error {
-    let context = format!("attach {} as {name}", path.display());
-    Error::new(ErrorKind::Device, context, "it was written to while it was read")
-        .hint("run it again when nobody writes to the file")
 }
 
 /// That a backup which is there already has the same attachments, by name. Gives what to say where
@@ -145,10 +167,12 @@ pub(super) fn check_there(attached: &[Attached], there: &Manifest) -> Result<Vec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::File;
+    use chunkstore::limits::ATTACHMENT_BYTES_MAX;
+    use std::os::unix::fs::symlink;
 
     fn source(name: &str, path: &Path) -> AttachmentSource {
-        AttachmentSource { name: AttachmentName::new(name).unwrap(), path: path.to_owned() }
+        let name = AttachmentName::new(name).unwrap();
+        AttachmentSource { name, path: path.to_owned(), digest: None }
     }
 
     fn refusal(sources: &[AttachmentSource]) -> (ErrorKind, String) {
@@ -185,9 +209,57 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         std::fs::write(&path, "one").unwrap();
-        let opened = open(&[source("a", &path)]).unwrap();
+        let opened = open(&[source("a", &path)], None).unwrap();
         opened[0].refuse_written().unwrap();
         std::fs::write(&path, "two and more").unwrap();
         assert_eq!(opened[0].refuse_written().unwrap_err().kind(), ErrorKind::Device);
+    }
+
+    fn bytes(attached: &Attached) -> Vec<u8> {
+        let mut bytes = vec![0; usize::try_from(attached.size_bytes).unwrap()];
+        attached.source.as_ref().unwrap().read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    }
+
+    /// As the kubelet mounts a Secret: links, to a directory whose name begins with a dot.
+    #[test]
+    fn the_files_of_a_directory_are_one_attachment() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("objects");
+        std::fs::create_dir_all(at.join("..2026")).unwrap();
+        symlink("..2026", at.join("..data")).unwrap();
+        for (name, text) in [("part-1", "one "), ("part-2", ""), ("part-10", "ten ")] {
+            std::fs::write(at.join("..2026").join(name), text).unwrap();
+            symlink(format!("..data/{name}"), at.join(name)).unwrap();
+        }
+        let whole = source("a", &at);
+        assert!(open(std::slice::from_ref(&whole), None).is_err(), "it has to lie somewhere");
+        let opened = open(std::slice::from_ref(&whole), Some(dir.path())).unwrap();
+        assert_eq!(bytes(&opened[0]), b"one ten ");
+        // what others write to the files meanwhile is not what is stored
+        std::fs::write(at.join("part-1"), "two ").unwrap();
+        assert_eq!(bytes(&opened[0]), b"one ten ");
+        opened[0].refuse_written().unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "the copy has no name");
+        let below = at.join("below");
+        std::fs::create_dir(&below).unwrap();
+        let (kind, why) = refusal(std::slice::from_ref(&whole));
+        assert!(kind == ErrorKind::Usage && why.contains("below is no regular file"), "{why}");
+        assert!(refusal(&[source("a", &below)]).1.contains("has no files"));
+    }
+
+    #[test]
+    fn bytes_of_another_digest_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, "one").unwrap();
+        let digest = Some(*blake3::hash(b"one").as_bytes());
+        let wanted = AttachmentSource { digest, ..source("a", &path) };
+        let opened = open(std::slice::from_ref(&wanted), Some(dir.path())).unwrap();
+        assert_eq!(bytes(&opened[0]), b"one");
+        std::fs::write(&path, "two").unwrap();
+        let why = open(std::slice::from_ref(&wanted), Some(dir.path())).err().unwrap();
+        assert_eq!(why.kind(), ErrorKind::Usage);
+        assert!(why.to_string().contains("was asked for"), "{why}");
     }
 }

@@ -48,6 +48,9 @@ pub struct BackupOptions {
     pub direct: DirectIo,
     /// Where copies of dedup segments are kept.
     pub scratch: Option<PathBuf>,
+    /// Where attachments are copied to that are directories or have a digest, in files without a
+    /// name.
+    pub temporary: Option<PathBuf>,
     /// Seal threads; by default one a core.
     pub threads: Option<usize>,
     /// What is read again at most after a kill; by default as little as checkpoints that cost next
@@ -84,6 +87,7 @@ impl BackupOptions {
             engine: EngineChoice::Auto,
             direct: DirectIo::Auto,
             scratch: None,
+            temporary: None,
             threads: None,
             checkpoint_bytes: None,
             limit_read: None,

@@ -42,7 +42,7 @@ pub(super) fn prepare(
     options: &BackupOptions,
 ) -> Result<(Prepared, Known)> {
     same::check_names(options)?;
-    let attached = attach::open(&options.attachments)?;
+    let attached = attach::open(&options.attachments, options.temporary.as_deref())?;
     if !attached.is_empty() {
         run.wait_to_begin(repo.refuse_without_attachments("back up with attachments into"))?;
     }
