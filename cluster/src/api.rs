@@ -2,10 +2,12 @@
 //! they stand in JSON. It decides nothing.
 
 mod errors;
+mod exec;
 mod hub;
 mod limit;
 mod log;
 mod raw;
+mod steps;
 mod watch;
 
 pub use errors::ApiError;
@@ -16,10 +18,11 @@ pub use limit::LimitSettings;
 pub use log::Log;
 pub use raw::Counter;
 pub(crate) use raw::escaped;
+pub use steps::Written;
 pub use watch::Change;
 
 pub use crate::engine::key_of;
-use crate::engine::{Failure, Key, Kind, Observed, Query, Selection, Step, exit};
+use crate::engine::{Failure, Key, Kind, Observed, Query, Selection};
 use futures::stream::{BoxStream, StreamExt as _};
 use hub::Hub;
 use kube::api::{
@@ -65,15 +68,6 @@ impl std::fmt::Debug for Api {
     }
 }
 
-/// What became of a write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Written {
-    /// It was made or refused: the plan goes on from what is known then.
-    Settled,
-    /// Somebody else came before: it is to be decided anew.
-    Contended,
-}
-
 impl Api {
     /// Speaks to the server by this client.
     pub fn new(client: Client) -> Self {
@@ -114,6 +108,7 @@ impl Api {
     /// Shared watches compare their versions with those that were read, and tell objects in the
     /// form that they have here: else an object would seem to have changed.
     fn noted(&self, kind: Kind, mut answer: Value) -> Value {
+        steps::forget_parts(kind, &mut answer);
         let Some(hub) = &self.hub else { return answer };
         hub.note(kind, &answer);
         match answer.get_mut("items").and_then(Value::as_array_mut) {
@@ -291,42 +286,6 @@ impl Api {
             Err(ApiError::Absent(_)) => Ok(None),
             Err(error) => Err(error),
         }
-    }
-
-    /// Does one step of a plan, and remembers how things are then.
-    ///
-    /// # Errors
-    ///
-    /// What may pass.
-    pub async fn execute(&self, step: &Step, seen: &mut Observed) -> Result<Written, Failure> {
-        let key = step.key();
-        let answer = match step {
-            Step::Create(object) => self.create(object).await.map(Some),
-            Step::Patch { key, uid, version, patch } => {
-                self.patch(key, (uid, Some(version)), patch).await.map(Some)
-            }
-            Step::Delete { key, uid } => self.delete(key, uid).await,
-            Step::DeleteVersion { key, uid, version } => {
-                self.delete_version(key, uid, Some(version)).await
-            }
-        };
-        match answer {
-            Ok(object) => seen.set_object(key, object),
-            Err(ApiError::Absent(_)) if !matches!(step, Step::Create(_)) => {
-                seen.set_object(key, None);
-            }
-            Err(ApiError::Conflict(_)) => {
-                seen.forget(&key.into());
-                return Ok(Written::Contended);
-            }
-            Err(ApiError::Absent(_)) => {
-                let what = format!("create {key}: its namespace or its kind does not exist");
-                seen.refuse(step.clone(), Failure::new(exit::USAGE, what));
-            }
-            Err(ApiError::Refused(why)) => seen.refuse(step.clone(), why),
-            Err(ApiError::Unavailable(why) | ApiError::Expired(why)) => return Err(why),
-        }
-        Ok(Written::Settled)
     }
 
     /// Reads what a plan asks for.

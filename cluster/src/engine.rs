@@ -13,6 +13,7 @@
 
 mod backup;
 mod bind;
+mod carried;
 pub mod choice;
 mod doctor;
 mod fence;
@@ -26,6 +27,7 @@ mod names;
 mod object;
 mod observed;
 mod parts;
+mod payload;
 mod place;
 mod plan;
 mod populate;
@@ -42,6 +44,7 @@ mod users;
 mod views;
 
 pub use bind::is_handing_over;
+pub use carried::{CARRIED_BYTES_MAX, OBJECTS, carried};
 pub use doctor::{Finding, Level, Question, doctor};
 pub use given::{discard, is_given};
 pub use group::claims_of;
@@ -49,11 +52,12 @@ pub use import::{
     Discard, DiscardFrom, Import, Imported, discard_snapshot, discardable, handle_of, import,
     withdraw,
 };
-pub use job::{Access, JobSpec, alone, lookup, remove_alone};
+pub use job::{Access, JobSpec, alone, held, lookup, remove_alone};
 pub use names::*;
 pub use object::{Key, Kind, Query, Resource, Selection};
 pub use observed::{Meta, Object, Observed, key_of};
 pub use parts::{Finished, JOBS_MAX};
+pub use payload::{Payload, PayloadPart};
 pub use place::{
     Asker, DEFAULT_CPU, DEFAULT_IMAGE, DEFAULT_MEMORY, DEFAULT_NAME, SERVICE_ACCOUNT,
     SHARED_NAMESPACE, Stands, cluster_name, may_restore, of_object, parse_repository, repository,
@@ -62,8 +66,8 @@ pub use place::{
 pub use plan::{Mandate, anchor, outcome_of, plan, request_of};
 pub use progress::{Progress, Stage, progress};
 pub use request::{
-    Backup, ChangesService, ClaimRef, Given, Group, Hook, InPlace, Limits, OnTimeout, Populate,
-    Repository, Request, Restore, Retain, notes,
+    Backup, CarriedObjects, ChangesService, ClaimRef, Given, Group, Hook, InPlace, Limits,
+    OnTimeout, Populate, Repository, Request, Restore, Retain, notes,
 };
 pub use step::{Failure, Lock, LockState, Next, Outcome, Planned, Step, Stop, Wait, exit};
 pub use target::{Detached, Target, target};

@@ -2,6 +2,7 @@
 //! operation to its end.
 
 pub mod backup;
+pub mod carried;
 pub mod given;
 pub mod group;
 pub mod hook;
@@ -17,3 +18,4 @@ pub mod restore;
 pub mod schedules;
 pub mod snapshots;
 pub mod sources;
+pub mod stored;

@@ -84,6 +84,14 @@ impl Asked {
         )
     }
 
+    /// The server says that it is not allowed, and no more than that.
+    pub(super) fn denied(&self) -> Failure {
+        let Self { what, right, .. } = self;
+        Failure::new(exit::DENIED, format!("{what}: it is not allowed")).hint(format!(
+            "the right to {right} is missing: docs/kubernetes.md lists all that are needed"
+        ))
+    }
+
     /// A request that cannot be written down.
     pub(super) fn unwritten(&self, why: &impl std::fmt::Display) -> ApiError {
         ApiError::Refused(Failure::new(exit::USAGE, format!("{}: {why}", self.what)))

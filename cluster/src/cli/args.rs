@@ -7,7 +7,8 @@ mod snapshots;
 
 pub(super) use install::{Install, PodSecurity, Print, Uninstall, Without};
 pub(super) use objects::{
-    Existing, ListObjects, ObjectsCommand, ObjectsOf, RestoreObjects, SaveObjects,
+    BackupObjects, Existing, ListObjects, ObjectsCommand, ObjectsOf, RestoreObjects, SaveObjects,
+    StoredObjects,
 };
 pub(super) use schedule::{KeepFlags, NewSchedule, ScheduleCommand};
 pub(super) use snapshots::{DeleteSnapshot, ImportSnapshot, SnapshotsCommand};
@@ -141,6 +142,8 @@ pub(super) struct Backup {
     pub(super) repository: Option<String>,
     #[command(flatten)]
     pub(super) making: Making,
+    #[command(flatten)]
+    pub(super) objects: BackupObjects,
     /// Wait for the end; always so as long as nothing in the cluster goes on with it
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
         default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
@@ -411,6 +414,14 @@ pub(super) enum Repository {
         /// Of all namespaces
         #[arg(long, short = 'A')]
         all_namespaces: bool,
+    },
+    /// Show what the repository is made of, or add a feature to it
+    Upgrade {
+        /// Its name [default: default]
+        name: Option<String>,
+        /// Add this feature, for good; `attachments` lets backups keep objects
+        #[arg(long, value_name = "FEATURE")]
+        add: Option<String>,
     },
     /// Remove a Repository from the cluster. Its key and its backups stay
     Remove {

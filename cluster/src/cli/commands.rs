@@ -1,6 +1,7 @@
 //! One function for each command.
 
 mod applications;
+mod brought;
 mod doctor;
 mod groups;
 mod hooks;
@@ -18,7 +19,7 @@ use super::output::Output;
 use crate::api::Api;
 use crate::controller;
 use crate::differential::DifferentialSettings;
-use crate::engine::{Failure, exit};
+use crate::engine::{Failure, Limits, exit};
 use crate::ops::repository::velero::DEFAULT_NAMESPACE;
 use clap::CommandFactory as _;
 
@@ -106,6 +107,10 @@ async fn repository(
             let of = (!all_namespaces).then_some(namespace);
             Box::pin(repositories::list(api, of, output)).await
         }
+        Repository::Upgrade { name, add } => {
+            let (name, add) = (name.as_deref(), add.as_deref());
+            Box::pin(repositories::upgrade(api, namespace, (name, add), output)).await
+        }
         Repository::Remove { name } => {
             Box::pin(repositories::remove(api, namespace, &name, output)).await
         }
@@ -158,6 +163,27 @@ fn settings(given: super::args::Controller, namespace: &str) -> controller::Cont
         },
         differential,
         velero: given.velero_namespace,
+    }
+}
+
+/// An operation without a controller lives as long as its command.
+fn waits(wait: bool) -> Result<(), Failure> {
+    match wait {
+        true => Ok(()),
+        false => Err(Failure::new(
+            exit::USAGE,
+            "--wait=false: nothing in the cluster would go on with it when this command has ended",
+        )
+        .hint("leave it away, and run the command in the background or in a Job of its own")),
+    }
+}
+
+fn limits(given: super::args::Limits) -> Limits {
+    Limits {
+        snapshot_seconds: given.snapshot_timeout,
+        volume_seconds: given.volume_timeout,
+        start_seconds: given.start_timeout,
+        removal_seconds: given.removal_timeout,
     }
 }
 

@@ -140,7 +140,7 @@ async fn follow(
         let done = match step {
             Step::Create(object) => api.create(object).await.map(drop),
             Step::Delete { key, uid } => api.delete(key, uid).await.map(drop),
-            Step::Patch { .. } | Step::DeleteVersion { .. } => Ok(()),
+            Step::Fill(..) | Step::Patch { .. } | Step::DeleteVersion { .. } => Ok(()),
         };
         match done {
             // Another controller was quicker, or the name is somebody's: that stays as it is.

@@ -1,5 +1,6 @@
 //! A backup: Lease, snapshot, volume of it, Job.
 
+use super::carried;
 use super::choice;
 use super::given;
 use super::handover;
@@ -30,9 +31,13 @@ pub(super) fn plan(context: &Context<'_>, backup: &Backup) -> Planned<Value> {
     let key = || Ok::<_, Stop>(snapshot_key(anchor, backup, quiesce::attempt(context, &cut)?));
     let snapshot = match begun(context, backup)? {
         Begun::Job => return resumed(context, backup, || context.seen.find(&key()?)),
-        Begun::Volume => taken(context, &key()?)?,
+        Begun::Volume => {
+            carried::hand_over(context, backup)?;
+            taken(context, &key()?)?
+        }
         Begun::Nothing => {
             whole(context, backup)?;
+            carried::hand_over(context, backup)?;
             match &backup.given {
                 Some(given) => given::take(context, backup, given)?,
                 None => quiesce::snapshots(context, &cut)?.remove(0),
@@ -353,12 +358,17 @@ fn spec<'a>(
         arguments.push(format!("--changes-target={}", taken.handed));
         arguments.extend(taken.base.iter().map(|base| format!("--base-snapshot={base}")));
     }
+    arguments.extend(carried::arguments(backup));
     arguments.extend(backup.arguments.iter().cloned());
+    let parts = backup.objects.as_ref().map(|objects| {
+        carried::keys(anchor, &backup.repository.namespace, objects).into_iter().map(|key| key.name)
+    });
     JobSpec {
         repository: &backup.repository,
         arguments,
         device: Some((&volume.name, DEVICE, Access::Read)),
         changes: backup.changes.as_ref(),
+        objects: parts.into_iter().flatten().collect(),
     }
 }
 

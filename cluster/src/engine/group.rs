@@ -11,6 +11,7 @@
 mod kept;
 
 use super::backup::{self, Begun, await_ready, await_snapshot, content_of, is_content_of};
+use super::carried;
 use super::names::{self, Anchor};
 use super::object::{Key, Kind, Query, Selection};
 use super::observed::Object;
@@ -82,6 +83,11 @@ pub(super) fn plan(context: &Context<'_>, group: &Group) -> Planned<Ended> {
     }
     let any =
         |wanted: &[Begun]| begun.iter().any(|at| at.as_ref().is_ok_and(|at| wanted.contains(at)));
+    if any(&[Begun::Nothing, Begun::Volume])
+        && let Some(first) = group.members.first()
+    {
+        carried::hand_over(context, first)?;
+    }
     let cut = Cut::of_group(context.anchor, group);
     let taken = match () {
         () if !any(&[Begun::Nothing, Begun::Volume]) => Vec::new(),

@@ -1,12 +1,14 @@
 //! The Job that runs `mover`. Everything that decides about an operation is in its arguments, which
 //! nothing changes once the Job is there.
 
+use super::carried;
 use super::names::{self, Anchor, MANAGER, OWNER, REPOSITORY, ROLE, SLOT};
 use super::object::Key;
-use super::observed::Observed;
+use super::observed::{Object, Observed};
 use super::parts::{Context, Finished, JOBS_MAX, SummaryFor};
 use super::request::{ChangesService, Limits, Repository, value};
 use super::step::{Planned, Step};
+use super::views::Pod;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -41,6 +43,15 @@ pub struct JobSpec<'a> {
     pub device: Option<(&'a str, &'a str, Access)>,
     /// Where changed blocks are asked for.
     pub changes: Option<&'a ChangesService>,
+    /// Secrets that are the parts of one file, in their order.
+    pub objects: Vec<String>,
+}
+
+impl<'a> JobSpec<'a> {
+    /// One without a device.
+    pub fn of(repository: &'a Repository, arguments: Vec<String>) -> Self {
+        Self { repository, arguments, device: None, changes: None, objects: Vec::new() }
+    }
 }
 
 /// Arguments that lead to a service of changed blocks.
@@ -98,6 +109,29 @@ pub fn alone(
             made
         },
     ))
+}
+
+/// The pod of a Job that runs until it is removed, once it has begun. Should nobody remove it, the
+/// cluster ends it after so many seconds, and removes it soon after.
+pub fn held(
+    owner: &Anchor,
+    spec: &JobSpec<'_>,
+    seconds: u64,
+    seen: &Observed,
+) -> Planned<Object<Pod>> {
+    let context = Context { seen, anchor: owner, limits: Limits::default() };
+    let namespace = &spec.repository.namespace;
+    let key = owner.job(namespace, 1);
+    let make = || {
+        let mut made = job(owner, &key, "lookup", spec);
+        if let Some(meta) = made["metadata"].as_object_mut() {
+            meta.remove("ownerReferences");
+        }
+        made["spec"]["ttlSecondsAfterFinished"] = json!(60);
+        made["spec"]["activeDeadlineSeconds"] = json!(seconds);
+        made
+    };
+    seen.settle(context.await_pod(&key, make))
 }
 
 /// Removes such Jobs. Nobody waits until they are gone.
@@ -223,6 +257,11 @@ fn pod(spec: &JobSpec<'_>) -> Value {
         volumes.push(changes_volume(changes));
         mounts.push(json!({ "name": "changes", "mountPath": CHANGES, "readOnly": true }));
     }
+    if !spec.objects.is_empty() {
+        let (volume, mount) = carried::volume(&spec.objects);
+        volumes.push(volume);
+        mounts.push(mount);
+    }
     let mut container = container(spec, &env, &mounts);
     if let Some((claim, path, access)) = spec.device {
         container["volumeDevices"] = json!([{ "name": "device", "devicePath": path }]);
@@ -307,8 +346,7 @@ mod tests {
     #[test]
     fn a_restricted_pod_is_nobody() {
         let repository = Repository { restricted: true, ..Repository::default() };
-        let spec =
-            JobSpec { repository: &repository, arguments: Vec::new(), device: None, changes: None };
+        let spec = JobSpec::of(&repository, Vec::new());
         let pod = pod(&spec);
         let security = &pod["securityContext"];
         assert_eq!(security["runAsNonRoot"], true);

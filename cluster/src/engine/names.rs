@@ -150,6 +150,11 @@ impl Anchor {
         Key::new(Kind::Job, namespace, &format!("mover-{}-{number}", self.id()))
     }
 
+    /// The Secret with a part of the objects that go with its backups: one for all of its claims.
+    pub fn part(&self, namespace: &str, number: u32) -> Key {
+        Key::new(Kind::Secret, namespace, &format!("mover-{}-objects-{number}", self.uid))
+    }
+
     /// The volume object that is made for a volume of the storage which has one already.
     pub fn handed_volume(&self) -> Key {
         handed_volume(&self.uid)

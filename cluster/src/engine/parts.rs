@@ -224,6 +224,32 @@ impl Context<'_> {
         .into())
     }
 
+    /// The pod of a Job that does not end by itself, once it has begun.
+    pub(super) fn await_pod(
+        &self,
+        key: &Key,
+        make: impl FnOnce() -> Value,
+    ) -> Planned<Object<Pod>> {
+        let job = self.ensure::<Job>(key, make)?;
+        let namespace = key.namespace.as_deref().unwrap_or_default();
+        let labels = format!("batch.kubernetes.io/job-name={}", key.name);
+        let pods = Selection::labelled(Kind::Pod, namespace, labels);
+        let all: Vec<Object<Pod>> = self.seen.list(&pods)?;
+        let ended = |what| job.body.condition(what);
+        if let Some(end) = ended("Failed").or_else(|| ended("Complete")) {
+            return Err(job_failure(key, end.message.as_deref(), &all).into());
+        }
+        let runs = |pod: &Object<Pod>| {
+            pod.body.is_running()
+                && pod.meta.deletion_timestamp.is_none()
+                && self.is_ours(&pod.meta)
+        };
+        match all.into_iter().find(runs) {
+            Some(pod) => Ok(pod),
+            None => self.await_job(&job, &pods, None),
+        }
+    }
+
     fn await_job<T>(
         &self,
         job: &Object<Job>,

@@ -16,7 +16,7 @@ use super::quiesce::Cut;
 use super::request::{Backup, Group, InPlace, Repository, Request, Restore};
 use super::step::{Failure, LockState, Next, Outcome, Planned, Step, Stop, exit};
 use super::views::{ConfigMap, Lease};
-use super::{backup, bind, group, in_place, quiesce, restore, retained};
+use super::{backup, bind, carried, group, in_place, quiesce, restore, retained};
 use serde_json::{Value, json};
 
 /// The request that an anchor holds.
@@ -253,6 +253,7 @@ type Steps<'a> = Vec<Box<dyn Fn() -> Planned<()> + 'a>>;
 fn after_backup<'a>(context: &'a Context<'_>, backup: &'a Backup, good: bool) -> Steps<'a> {
     let cut = || Cut::of_one(context.anchor, backup);
     let mut steps = after_jobs(context, context.anchor.clone(), backup);
+    steps.push(Box::new(move || carried::remove(context, backup)));
     let stays = good && backup.stays();
     if stays {
         steps.push(Box::new(move || {
@@ -272,6 +273,9 @@ fn after_group<'a>(context: &'a Context<'_>, group: &'a Group, good: bool) -> St
     let mut steps: Steps<'a> = Vec::new();
     for (anchor, member) in group::members(context.anchor, group) {
         steps.extend(after_jobs(context, anchor, member));
+    }
+    if let Some(first) = group.members.first() {
+        steps.push(Box::new(move || carried::remove(context, first)));
     }
     let stays = good && group.stays();
     if stays {

@@ -182,6 +182,19 @@ pub struct Given {
     pub origin: Option<String>,
 }
 
+/// Objects of an application that go with a backup: their bytes are in Secrets of the Repository's
+/// namespace, whose names follow from the operation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CarriedObjects {
+    /// How many Secrets.
+    pub parts: u32,
+    /// Bytes of all of them.
+    pub size_bytes: u64,
+    /// BLAKE3 of all bytes, in hexadecimal digits.
+    pub digest: String,
+}
+
 /// A backup of one claim.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -220,6 +233,9 @@ pub struct Backup {
     /// Whether the snapshot stays for longer, for restores without the repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retain: Option<Retain>,
+    /// Objects that go with it; those of a group are the same for each of its claims.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objects: Option<CarriedObjects>,
     /// More arguments for `mover backup`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub arguments: Vec<String>,
@@ -348,6 +364,28 @@ impl Group {
 }
 
 impl Request {
+    /// The same with these objects, or with none; a restore has none.
+    #[must_use]
+    pub fn with_objects(mut self, objects: Option<&CarriedObjects>) -> Self {
+        match &mut self {
+            Self::Backup(backup) => backup.objects = objects.cloned(),
+            Self::Group(group) => {
+                group.members.iter_mut().for_each(|member| member.objects = objects.cloned());
+            }
+            Self::Restore(_) => {}
+        }
+        self
+    }
+
+    /// The objects that go with it.
+    pub fn objects(&self) -> Option<&CarriedObjects> {
+        match self {
+            Self::Backup(backup) => backup.objects.as_ref(),
+            Self::Group(group) => group.members.first()?.objects.as_ref(),
+            Self::Restore(_) => None,
+        }
+    }
+
     /// One word, the role of its anchor.
     pub fn word(&self) -> &'static str {
         match self {

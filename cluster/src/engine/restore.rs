@@ -120,6 +120,7 @@ pub(super) fn spec<'a>(restore: &'a Restore, volume: &'a Key) -> JobSpec<'a> {
         ],
         device: Some((&volume.name, DEVICE, Access::Write)),
         changes: None,
+        objects: Vec::new(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::object::{Key, Query};
 use super::observed::{Meta, key_of};
+use super::payload::PayloadPart;
 use super::request::Hook;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -30,6 +31,8 @@ pub enum Next {
 pub enum Step {
     /// Makes this object.
     Create(Value),
+    /// Makes this Secret, with bytes that only this driver has: they are put in when it is sent.
+    Fill(Value, PayloadPart),
     /// Changes the object by a merge patch, if it is still of this version: a change that was
     /// decided upon an older one is never made.
     Patch {
@@ -79,7 +82,7 @@ impl Step {
     /// Which object it writes.
     pub fn key(&self) -> Key {
         match self {
-            Self::Create(object) => key_of(object),
+            Self::Create(object) | Self::Fill(object, _) => key_of(object),
             Self::Patch { key, .. }
             | Self::Delete { key, .. }
             | Self::DeleteVersion { key, .. } => key.clone(),

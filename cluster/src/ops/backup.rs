@@ -111,6 +111,7 @@ pub async fn request(
         given: options.given.clone(),
         hook,
         retain: options.retain.clone(),
+        objects: None,
         arguments: options.arguments.clone(),
         limits: options.limits,
     })

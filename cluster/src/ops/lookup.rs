@@ -26,12 +26,8 @@ pub async fn ask(
         Key::new(Kind::ConfigMap, &repository.namespace, &format!("mover-lookup-{id}")),
         format!("lookup-{id}"),
     );
-    let spec = JobSpec {
-        repository,
-        arguments: arguments.iter().map(|text| (*text).to_owned()).collect(),
-        device: None,
-        changes: None,
-    };
+    let arguments = arguments.iter().map(|text| (*text).to_owned()).collect();
+    let spec = JobSpec::of(repository, arguments);
     let limits = Limits::default();
     let mut seen = Observed::default();
     let first = owner.job(&repository.namespace, 1);

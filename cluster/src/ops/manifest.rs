@@ -5,11 +5,15 @@
 
 mod archive;
 mod discovery;
+mod objects_file;
+mod pack;
 mod restore;
 mod spool;
 
-pub use archive::{Archive, write_archive};
+pub use archive::{Archive, copy_archive, write_archive};
 pub use discovery::{Served, discover};
+pub use objects_file::ObjectsFile;
+pub use pack::pack;
 pub use restore::{OWNERS_LATER, Remade, RemadeObject, Remaking, remake};
 pub use spool::Spool;
 

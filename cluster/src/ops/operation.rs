@@ -197,6 +197,9 @@ pub fn source_of(request: &Request) -> String {
 /// The uid of an anchor is new, so nothing can have a name that follows from it.
 pub fn nothing_made(seen: &mut Observed, anchor: &Anchor, request: &Request) {
     let jobs = request.jobs_in();
+    for number in 1..=request.objects().map_or(0, |objects| objects.parts) {
+        seen.set_object(anchor.part(jobs, number), None);
+    }
     let all = match request {
         Request::Group(group) => {
             seen.set_object(anchor.group(1), None);

@@ -1,5 +1,6 @@
 //! The command line against an API server of fixed answers: exit codes, tables and records.
 
+mod carried;
 mod install;
 mod objects;
 mod schedules;

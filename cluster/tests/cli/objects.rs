@@ -17,7 +17,7 @@ fn resource(name: &str, kind: &str, namespaced: bool) -> Value {
     json!({ "name": name, "kind": kind, "namespaced": namespaced, "verbs": verbs })
 }
 
-fn named(name: &str, more: Value) -> Value {
+pub(crate) fn named(name: &str, more: Value) -> Value {
     let mut object = json!({
         "metadata": {
             "name": name, "namespace": "shop", "uid": format!("uid-{name}"), "resourceVersion": "1",
@@ -34,7 +34,7 @@ fn named(name: &str, more: Value) -> Value {
 }
 
 /// A namespace with a game that refers to a Secret, in a group of two versions, and more.
-fn shop() -> BTreeMap<String, Answer> {
+pub(crate) fn shop() -> BTreeMap<String, Answer> {
     let mut all: BTreeMap<String, Value> = BTreeMap::new();
     let core = [
         resource("namespaces", "Namespace", false),
@@ -113,7 +113,7 @@ fn place(name: &str) -> PathBuf {
     path
 }
 
-fn shown(path: &Path) -> &str {
+pub(crate) fn shown(path: &Path) -> &str {
     path.to_str().expect("text")
 }
 

@@ -16,6 +16,8 @@ pub(crate) type Sent = (String, String, Value);
 /// message. All else is 404.
 pub(crate) enum Answer {
     Object(Value),
+    /// What was sent, with these members besides.
+    Made(Value),
     Refused(u16, &'static str),
     /// So often that it is too busy, which passes, and then this.
     Busy(AtomicU32, Value),
@@ -104,7 +106,8 @@ fn serve(
         }
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
-        let body = serde_json::from_slice(&body).unwrap_or_default();
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let was_sent = body.clone();
         sent.lock().expect("no thread has failed").push((method.clone(), full.clone(), body));
         let refused = |code: u16, message: &str| {
             let status = json!({
@@ -117,6 +120,7 @@ fn serve(
         let less = |left: u32| left.checked_sub(1);
         let (code, body) = match answer {
             Some(Answer::Object(object)) => (200, object.to_string()),
+            Some(Answer::Made(more)) => (201, with(was_sent, more).to_string()),
             Some(Answer::Refused(code, message)) => refused(*code, message),
             Some(Answer::Contended(times, object)) => {
                 match times.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
@@ -142,6 +146,20 @@ fn serve(
             body.len()
         );
         stream.write_all(&[head.as_bytes(), body.as_bytes()].concat())?;
+    }
+}
+
+/// An object with the members of another one.
+fn with(mut object: Value, more: &Value) -> Value {
+    match (&mut object, more) {
+        (Value::Object(of), Value::Object(more)) => {
+            for (name, value) in more {
+                let old = of.remove(name).unwrap_or_default();
+                of.insert(name.clone(), with(old, value));
+            }
+            object
+        }
+        _ => more.clone(),
     }
 }
 

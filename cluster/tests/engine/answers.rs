@@ -93,7 +93,7 @@ fn a_late_event_of_a_list_changes_nothing_that_is_newer() {
 
 fn word(step: &Step) -> String {
     let verb = match step {
-        Step::Create(_) => "create",
+        Step::Create(_) | Step::Fill(..) => "create",
         Step::Patch { .. } => "patch",
         Step::Delete { .. } | Step::DeleteVersion { .. } => "delete",
     };

@@ -7,8 +7,7 @@ use mover_cluster::engine::Step;
 /// the last write was still done.
 pub(crate) fn drive_until(fake: &mut Fake, anchor: &Anchor, writes: usize, done: bool) -> bool {
     // Whoever comes after it is another driver.
-    let mut seen = Observed::default().named("one".into());
-    seen.set_now(fake.now);
+    let mut seen = observed(fake).named("one".into());
     let mut made = 0;
     for _ in 0..2000 {
         seen.set_now(fake.now);

@@ -14,7 +14,8 @@ pub(crate) use alone::Alone;
 pub(crate) use programs::HALF;
 
 use mover_cluster::engine::{
-    Failure, Key, Kind, LockState, Meta, OWNER, Observed, Query, ROLE, Selection, Step, exit,
+    Failure, Key, Kind, LockState, Meta, OWNER, Observed, Payload, Query, ROLE, Selection, Step,
+    exit,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -66,6 +67,8 @@ pub(crate) struct Fake {
     pub(crate) storage: BTreeMap<String, String>,
     /// Data of backups, by id.
     pub(crate) repository: BTreeMap<String, String>,
+    /// Objects that went with backups, by id.
+    pub(crate) attached: BTreeMap<String, Vec<u8>>,
     pub(crate) faults: Faults,
     pub(crate) alone: Alone,
     /// Most snapshots of all namespaces, and how many were counted last.
@@ -79,6 +82,8 @@ pub(crate) struct Fake {
     pub(crate) pair: Option<u64>,
     /// For which attempt the application holds still, and until when.
     pub(crate) lock: Option<(u32, Duration)>,
+    /// Objects that a new driver holds.
+    pub(crate) payload: Option<Payload>,
     /// Every write that the API took, for reading by people.
     pub(crate) written: Vec<String>,
 }
@@ -211,6 +216,11 @@ impl Fake {
                     *used += 1;
                 }
                 (key, answer)
+            }
+            Step::Fill(object, part) => {
+                let mut whole = object.clone();
+                whole["data"] = part.data();
+                (mover_cluster::api::key_of(object), self.create(&whole))
             }
             Step::Patch { key, uid, version, patch } => {
                 (key.clone(), self.patch(key, uid, version, patch))

@@ -9,7 +9,7 @@ use mover_cluster::engine::{Retain, Step};
 mod ends;
 
 /// Two claims of one application, which writes to `db` first and then to `log`.
-fn pair(filesystem: bool) -> Fake {
+pub(crate) fn pair(filesystem: bool) -> Fake {
     let mut fake = shop(filesystem);
     let mode = if filesystem { "Filesystem" } else { "Block" };
     fake.storage.insert("vol-log".into(), "0".into());
@@ -71,6 +71,11 @@ fn group_of(fake: &Fake, way: Way, filesystem: bool, jobs_in: &str, keep_base: b
         hooks: if way == Way::Group { Vec::new() } else { locked.hook.into_iter().collect() },
         limits: Limits::default(),
     }
+}
+
+/// A group of both claims, all at one moment.
+pub(crate) fn two_claims(fake: &Fake) -> Group {
+    group_of(fake, Way::Group, true, "mover-system", true)
 }
 
 fn start(way: Way, filesystem: bool, jobs_in: &str, keep_base: bool) -> (Fake, Anchor) {

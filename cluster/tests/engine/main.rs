@@ -3,6 +3,7 @@
 
 mod answers;
 mod before;
+mod carried;
 mod crashes;
 mod doctor;
 mod fake;
@@ -97,6 +98,7 @@ fn backup_request(fake: &Fake, filesystem: bool, jobs_in: &str, keep_base: bool)
         hook: None,
         keep_base,
         retain: None,
+        objects: None,
         arguments: Vec::new(),
         limits: Limits::default(),
     }))
@@ -206,10 +208,19 @@ fn turn(fake: &mut Fake, anchor: &Anchor, seen: &mut Observed) -> Result<Option<
     Ok(None)
 }
 
-/// Drives an operation to its end.
-fn drive(fake: &mut Fake, anchor: &Anchor) -> Outcome {
+/// What a new driver knows.
+fn observed(fake: &Fake) -> Observed {
     let mut seen = Observed::default();
     seen.set_now(fake.now);
+    if let Some(payload) = &fake.payload {
+        seen.set_payload(payload.clone());
+    }
+    seen
+}
+
+/// Drives an operation to its end.
+fn drive(fake: &mut Fake, anchor: &Anchor) -> Outcome {
+    let mut seen = observed(fake);
     for _ in 0..2000 {
         if let Some(outcome) = turn(fake, anchor, &mut seen).expect("the anchor holds its outcome")
         {

@@ -1,7 +1,7 @@
 //! `kubectl mover objects`: the objects of an application, listed, saved and made again.
 
 use super::super::args::{
-    Existing, ListObjects, ObjectsCommand, ObjectsOf, RestoreObjects, SaveObjects,
+    Existing, ListObjects, ObjectsCommand, ObjectsOf, RestoreObjects, SaveObjects, StoredObjects,
 };
 use super::super::output::Output;
 use super::pair;
@@ -11,7 +11,8 @@ use crate::manifest::{
     NamespaceMap, ObjectManifest, OwnerRule, differences, read_manifest, restore_order, shared,
     write_manifest,
 };
-use crate::ops::manifest::{self, Reading, Remade, RemadeObject, Remaking, Spool};
+use crate::ops::manifest::{self, ObjectsFile, Reading, Remade, RemadeObject, Remaking, Spool};
+use crate::ops::{repository, stored};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,11 +35,15 @@ pub(super) async fn run(
     match command {
         ObjectsCommand::List(given) => list(api, namespace, &given, output).await,
         ObjectsCommand::Save(given) => save(api, namespace, &given, output).await,
-        ObjectsCommand::Restore(given) => restore(api, &given, output).await,
+        ObjectsCommand::Restore(given) => restore(api, namespace, &given, output).await,
     }
 }
 
-fn reading(namespace: &str, words: &[String], of: &ObjectsOf) -> Result<Reading, Failure> {
+pub(super) fn reading(
+    namespace: &str,
+    words: &[String],
+    of: &ObjectsOf,
+) -> Result<Reading, Failure> {
     let mut namespaces = BTreeSet::new();
     for word in words {
         let (kind, name) = word.split_once('/').unwrap_or(("ns", word));
@@ -61,7 +66,7 @@ fn reading(namespace: &str, words: &[String], of: &ObjectsOf) -> Result<Reading,
     })
 }
 
-async fn read(
+pub(super) async fn read(
     api: &Api,
     wanted: &Reading,
     of: &ObjectsOf,
@@ -167,12 +172,22 @@ async fn save(
     given: &SaveObjects,
     output: &Output,
 ) -> Result<u8, Failure> {
-    let wanted = reading(namespace, &given.namespaces, &given.of)?;
     let path = &given.file;
     if path.symlink_metadata().is_ok() {
         let what = format!("{} exists already", path.display());
         return Err(Failure::new(exit::USAGE, what).hint("choose another name, or remove it"));
     }
+    let shown = path.display();
+    if given.stored.from.is_some() {
+        only_from(given)?;
+        let stored = fetch(api, namespace, &given.stored, output).await?;
+        let count = manifest::copy_archive(&stored, path)?;
+        let record = json!({ "file": path, "objects": count });
+        output.result(&record, &format!("{count} objects are in {shown}: {stored}"));
+        return Ok(0);
+    }
+    of_a_backup(&given.stored)?;
+    let wanted = reading(namespace, &given.namespaces, &given.of)?;
     let mut spool = Spool::beside(path)?;
     let found = read(api, &wanted, &given.of, Some(&mut spool), output).await?;
     let count = manifest::write_archive(path, &found, &mut spool)?;
@@ -180,10 +195,50 @@ async fn save(
     let record = json!({
         "file": path, "objects": count, "leftOut": left_out, "unread": found.unread.len(),
     });
-    let shown = path.display();
     let text = format!("{count} objects are in {shown}, {left_out} are listed and left out");
     output.result(&record, &text);
     Ok(0)
+}
+
+/// What a backup has is not chosen anew.
+fn only_from(given: &SaveObjects) -> Result<(), Failure> {
+    let ObjectsOf { selector, owner_rule, skip_unreadable, accept } = &given.of;
+    let chooses = !given.namespaces.is_empty()
+        || selector.is_some()
+        || !owner_rule.is_empty()
+        || *skip_unreadable
+        || accept.is_some();
+    match chooses {
+        false => Ok(()),
+        true => Err(Failure::new(exit::USAGE, "--from saves all objects that the backup has")
+            .hint(
+                "leave namespaces, --selector, --owner-rule, --skip-unreadable and --accept away",
+            )),
+    }
+}
+
+/// A Repository is named for a backup alone.
+fn of_a_backup(given: &StoredObjects) -> Result<(), Failure> {
+    match &given.repository {
+        None => Ok(()),
+        Some(name) => {
+            Err(Failure::new(exit::USAGE, format!("--repository {name}: there is no --from"))
+                .hint("name a backup by --from, or leave the Repository away"))
+        }
+    }
+}
+
+/// The objects of a backup.
+async fn fetch(
+    api: &Api,
+    namespace: &str,
+    given: &StoredObjects,
+    output: &Output,
+) -> Result<ObjectsFile, Failure> {
+    let backup = given.from.as_deref().unwrap_or_default();
+    let place = repository::find(api, given.repository.as_deref(), namespace).await?;
+    let tell = |wait: &_| output.waiting(wait);
+    Box::pin(stored::fetch(api, backup, &place, namespace, tell)).await
 }
 
 /// What a dry run says, as it is saved and accepted.
@@ -198,7 +253,12 @@ struct Plan {
 
 const PLAN: &str = "mover.dev/object-plan/v1";
 
-async fn restore(api: &Api, given: &RestoreObjects, output: &Output) -> Result<u8, Failure> {
+async fn restore(
+    api: &Api,
+    namespace: &str,
+    given: &RestoreObjects,
+    output: &Output,
+) -> Result<u8, Failure> {
     let mut map = BTreeMap::new();
     for text in &given.namespace_map {
         let (old, new) = pair(text, "--namespace-map")?;
@@ -209,6 +269,13 @@ async fn restore(api: &Api, given: &RestoreObjects, output: &Output) -> Result<u
         }
     }
     let namespaces = NamespaceMap(map.clone());
+    let file = match &given.file {
+        Some(path) => {
+            of_a_backup(&given.stored)?;
+            ObjectsFile::Path(path.clone())
+        }
+        None => fetch(api, namespace, &given.stored, output).await?,
+    };
     let tell = |text: &str| output.so_far(text);
     let accepted = match given.accept.as_deref() {
         Some(path) => Some((plan_of(path)?, path)),
@@ -217,12 +284,12 @@ async fn restore(api: &Api, given: &RestoreObjects, output: &Output) -> Result<u
     let looks = given.dry_run || accepted.is_some() || given.existing == Existing::Fail;
     if looks {
         let how = Remaking { namespaces: namespaces.clone(), dry_run: true };
-        let all = manifest::remake(api, &given.file, &how, &tell).await?;
+        let all = manifest::remake(api, &file, &how, &tell).await?;
         let plan = || {
             let objects = all.iter().map(|at| (at.object.clone(), at.what.word().to_owned()));
             Ok::<_, Failure>(Plan {
                 format: PLAN.to_owned(),
-                file: digest(&given.file)?,
+                file: file.digest()?,
                 namespaces: map.clone(),
                 objects: objects.collect(),
             })
@@ -243,7 +310,7 @@ async fn restore(api: &Api, given: &RestoreObjects, output: &Output) -> Result<u
         }
     }
     let how = Remaking { namespaces, dry_run: false };
-    let all = manifest::remake(api, &given.file, &how, &tell).await?;
+    let all = manifest::remake(api, &file, &how, &tell).await?;
     Ok(told(&all, output))
 }
 
@@ -320,14 +387,6 @@ fn plan_of(path: &Path) -> Result<Plan, Failure> {
     let file = File::open(path).map_err(|why| wrong(why.to_string()))?;
     serde_json::from_reader(BufReader::new(file.take(PLAN_MAX)))
         .map_err(|why| wrong(why.to_string()))
-}
-
-fn digest(path: &Path) -> Result<String, Failure> {
-    let wrong =
-        |why: std::io::Error| Failure::new(exit::USAGE, format!("read {}: {why}", path.display()));
-    let mut hasher = blake3::Hasher::new();
-    std::io::copy(&mut File::open(path).map_err(wrong)?, &mut hasher).map_err(wrong)?;
-    Ok(hasher.finalize().to_hex().to_string())
 }
 
 fn create(path: &Path) -> Result<File, Failure> {

@@ -2,6 +2,7 @@
 
 use super::super::args;
 use super::super::output::Output;
+use super::brought::Brought;
 use super::{objects, volumes};
 use crate::api::Api;
 use crate::engine::{Failure, Outcome, Request, exit};
@@ -18,7 +19,8 @@ pub(super) async fn backup(
 ) -> Result<u8, Failure> {
     let labels = group::labels(selector)?;
     let place = Box::pin(volumes::place_of(api, namespace, given, output)).await?;
-    if is_object(api, &place).await? {
+    let mut brought = Brought::new(given);
+    if !brought.is_wanted() && is_object(api, &place).await? {
         let of = (namespace, &labels);
         return match Box::pin(objects::group(api, of, &place, given, output)).await? {
             objects::Followed::Ended(outcome) => report(&outcome, output),
@@ -27,9 +29,12 @@ pub(super) async fn backup(
     }
     let options = volumes::options(given)?;
     let request = Box::pin(group::request(api, namespace, &labels, &place, &options)).await?;
+    Box::pin(brought.read(api, namespace, &place, output)).await?;
     let request = Request::Group(Box::new(request));
+    let (request, payload) = brought.along(api, namespace, request).await?;
     let source = operation::source_of(&request);
-    let run = volumes::run(api, namespace, "group", &source, &request, output);
+    let of = (namespace, "group");
+    let run = volumes::run(api, of, &source, (&request, payload), output);
     let (outcome, _) = Box::pin(run).await?;
     report(&outcome, output)
 }

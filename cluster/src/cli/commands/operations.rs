@@ -83,6 +83,7 @@ async fn made(
         Kind::VolumeGroupSnapshot,
         Kind::VolumeSnapshot,
         Kind::VolumeSnapshotContent,
+        Kind::Secret,
         Kind::Lease,
     ] {
         let namespace = namespace.filter(|_| kind.resource().namespaced).map(str::to_owned);

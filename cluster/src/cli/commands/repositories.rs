@@ -5,6 +5,7 @@ use super::super::output::Output;
 use super::pair;
 use crate::api::{Api, ApiError};
 use crate::engine::{Failure, Meta, Repository, exit};
+use crate::ops::lookup;
 use crate::ops::repository::{self, Made, velero};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -174,6 +175,36 @@ pub(super) async fn list(
     }
     output.table(&["NAMESPACE", "NAME", "URL", "CLUSTER", "KEY", "IMAGE"], 2, &rows);
     Ok(code)
+}
+
+/// What the repository is made of, with a feature that is added.
+pub(super) async fn upgrade(
+    api: &Api,
+    namespace: &str,
+    (name, add): (Option<&str>, Option<&str>),
+    output: &Output,
+) -> Result<u8, Failure> {
+    let name = name.unwrap_or(repository::DEFAULT_NAME);
+    let place = repository::find(api, Some(&format!("{namespace}/{name}")), namespace).await?;
+    let mut arguments = vec!["upgrade"];
+    arguments.extend(add.iter().flat_map(|feature| ["--add", feature]));
+    let lines = lookup::ask(api, &place, &arguments, |wait| output.waiting(wait)).await?;
+    let found = lines.iter().find(|line| line["features"].is_array()).ok_or_else(|| {
+        Failure::new(exit::BUG, format!("nothing was printed about Repository {name}"))
+    })?;
+    let names = |member: &str| {
+        let all = found[member].as_array().into_iter().flatten();
+        let all: Vec<&str> = all.filter_map(|at| at["name"].as_str()).collect();
+        if all.is_empty() { "none".to_owned() } else { all.join(", ") }
+    };
+    let text = format!(
+        "Repository {name} in namespace {namespace}: {}\nfeatures: {}\ncan be added: {}",
+        place.url,
+        names("features"),
+        names("can_be_added")
+    );
+    output.result(found, &text);
+    Ok(0)
 }
 
 pub(super) async fn remove(

@@ -17,7 +17,7 @@ pub(super) async fn run(
 ) -> Result<u8, Failure> {
     match command {
         SnapshotsCommand::List(given) => list(api, namespace, &given, output).await,
-        SnapshotsCommand::Import(given) => import(api, namespace, &given, output).await,
+        SnapshotsCommand::Import(given) => Box::pin(import(api, namespace, &given, output)).await,
         SnapshotsCommand::Delete(given) => delete(api, namespace, &given, output).await,
     }
 }

@@ -2,11 +2,12 @@
 
 use super::super::args;
 use super::super::output::Output;
-use super::{claim, groups, hooks, objects, pair, repositories};
+use super::brought::Brought;
+use super::{claim, groups, hooks, limits, objects, pair, repositories, waits};
 use crate::api::Api;
 use crate::drive::{Times, show_bytes};
 use crate::engine::{
-    COMPLETED, Detached, Failure, Key, Kind, Limits, Mandate, Observed, Outcome, Repository,
+    COMPLETED, Detached, Failure, Key, Kind, Mandate, Observed, Outcome, Payload, Repository,
     Request, exit,
 };
 use crate::ops::look::look;
@@ -14,28 +15,8 @@ use crate::ops::objects::is_object;
 use crate::ops::sources::{self, Source, Sources};
 use crate::ops::{backup as backups, in_place, lookup, operation, repository, restore as restores};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::time::Instant;
-
-/// An operation without a controller lives as long as its command.
-fn waits(wait: bool) -> Result<(), Failure> {
-    match wait {
-        true => Ok(()),
-        false => Err(Failure::new(
-            exit::USAGE,
-            "--wait=false: nothing in the cluster would go on with it when this command has ended",
-        )
-        .hint("leave it away, and run the command in the background or in a Job of its own")),
-    }
-}
-
-fn limits(given: args::Limits) -> Limits {
-    Limits {
-        snapshot_seconds: given.snapshot_timeout,
-        volume_seconds: given.volume_timeout,
-        start_seconds: given.start_timeout,
-        removal_seconds: given.removal_timeout,
-    }
-}
 
 pub(super) async fn backup(
     api: &Api,
@@ -49,7 +30,8 @@ pub(super) async fn backup(
     }
     if sources::is_one_claim(words, selector.as_deref()) {
         let of = (namespace, claim(&words[0])?);
-        return match Box::pin(back_up(api, of, given, output)).await? {
+        let mut brought = Brought::new(given);
+        return match Box::pin(back_up(api, of, given, &mut brought, output)).await? {
             Backed::Ended(done) => report(&done, output),
             Backed::Made(what) => objects::made(&what, output),
         };
@@ -73,10 +55,16 @@ async fn back_up_all(
 ) -> Result<u8, Failure> {
     let mut rows = Vec::new();
     let mut worst = 0;
+    let mut brought = Brought::new(given);
+    let spaces = all.claims.iter().map(|source| source.namespace.as_str());
+    for namespace in spaces.filter(|_| given.objects.objects).collect::<BTreeSet<_>>() {
+        let place = Box::pin(place_of(api, namespace, given, output)).await?;
+        Box::pin(brought.read(api, namespace, &place, output)).await?;
+    }
     for (number, Source { namespace, name }) in all.claims.iter().enumerate() {
         let key = Key::new(Kind::PersistentVolumeClaim, namespace, name);
         output.say(&format!("{key}, {} of {}", number + 1, all.claims.len()));
-        let done = Box::pin(back_up(api, (namespace, name), given, output)).await;
+        let done = Box::pin(back_up(api, (namespace, name), given, &mut brought, output)).await;
         let outcome = match done {
             Ok(Backed::Ended(done)) => done.outcome,
             Ok(Backed::Made(what)) => {
@@ -153,11 +141,13 @@ async fn back_up(
     api: &Api,
     (namespace, name): (&str, &str),
     given: &args::Backup,
+    brought: &mut Brought<'_>,
     output: &Output,
 ) -> Result<Backed, Failure> {
     let begun = Instant::now();
     let place = Box::pin(place_of(api, namespace, given, output)).await?;
-    if is_object(api, &place).await? {
+    // A controller may not read what it would have to bring along.
+    if !brought.is_wanted() && is_object(api, &place).await? {
         let of = (namespace, name);
         let made = Box::pin(objects::backup(api, of, &place, given, output)).await?;
         let outcome = match made {
@@ -174,8 +164,10 @@ async fn back_up(
     let request = Box::pin(request).await?;
     let source = request.source.uid.clone();
     let volume = request.volume.clone();
+    Box::pin(brought.read(api, namespace, &place, output)).await?;
     let request = Request::Backup(Box::new(request));
-    let run = Box::pin(run(api, namespace, name, &source, &request, output));
+    let (request, payload) = brought.along(api, namespace, request).await?;
+    let run = Box::pin(run(api, (namespace, name), &source, (&request, payload), output));
     let (outcome, times) = run.await?;
     let text = said_of_backup(&volume, &place.url, &outcome.summary);
     Ok(Backed::Ended(Done { text, outcome, seconds: seconds(begun, times) }))
@@ -337,7 +329,7 @@ async fn restore_here(
     }
     let request = Request::Restore(Box::new(request));
     let begun = Instant::now();
-    let done = run(api, namespace, target, &source, &request, output).await?;
+    let done = run(api, to, &source, (&request, None), output).await?;
     restored(to, done, begun, output)
 }
 
@@ -370,15 +362,18 @@ fn said(target: &str, namespace: &str, summary: &Value) -> String {
 
 pub(super) async fn run(
     api: &Api,
-    namespace: &str,
-    subject: &str,
+    (namespace, subject): (&str, &str),
     source: &str,
-    request: &Request,
+    (request, payload): (&Request, Option<Payload>),
     output: &Output,
 ) -> Result<(Outcome, Times), Failure> {
-    let (anchor, seen, again) = operation::begin(api, namespace, subject, source, request).await?;
+    let (anchor, mut seen, again) =
+        operation::begin(api, namespace, subject, source, request).await?;
     if again {
         output.say(&format!("going on with {}", anchor.key));
+    }
+    if let Some(payload) = payload {
+        seen.set_payload(payload);
     }
     let mandate = Mandate::Request(request);
     let tell = |wait: &_| output.waiting(wait);

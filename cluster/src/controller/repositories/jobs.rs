@@ -79,7 +79,7 @@ pub(super) fn run(
     seen: &Observed,
 ) -> Planned<Finished> {
     let used = used_by(lane, spec, place);
-    let job = JobSpec { repository: &used, arguments, device: None, changes: None };
+    let job = JobSpec::of(&used, arguments);
     let finish = |made: &mut Value| {
         made["metadata"]["ownerReferences"] = json!([reference(of)]);
         made["spec"]["ttlSecondsAfterFinished"] = json!(TTL_SECONDS);

@@ -98,6 +98,7 @@ fn request() -> Request {
         hook: None,
         keep_base: true,
         retain: None,
+        objects: None,
         arguments: Vec::new(),
         limits: Limits::default(),
     }))

@@ -1,18 +1,48 @@
 //! Objects in a file: the manifest on the first line, then each object that a restore makes, one a
 //! line, owners first. The file is readable by its owner alone, and appears whole or not at all.
 
+use super::objects_file::ObjectsFile;
 use super::spool::{Spool, create, part};
 use crate::engine::{Failure, exit};
 use crate::manifest::{Identity, ObjectManifest, read_manifest, restore_order, write_manifest};
 use serde_json::Value;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, BufWriter, Read as _, Write};
+use std::io::{BufRead as _, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// Longer lines are no objects: etcd takes 1.5 MiB, and JSON has no more than six bytes for one.
 const LINE_MAX: u64 = 16 << 20;
 /// A manifest of [`crate::manifest::OBJECTS_MAX`] objects has room in so much.
 const MANIFEST_MAX: u64 = 2 << 30;
+
+/// Writes all objects, with their manifest before them; how many there are.
+pub(super) fn write_objects(
+    manifest: &ObjectManifest,
+    spool: &mut Spool,
+    mut to: impl Write,
+    failed: impl Fn(std::io::Error) -> Failure,
+) -> Result<usize, Failure> {
+    let mut numbers: Vec<Option<usize>> = vec![None; manifest.items.len()];
+    for (number, (of, namespace, name)) in spool.names().enumerate() {
+        let identity = Identity { group: &of.group, resource: &of.resource, namespace, name };
+        if let Some(at) = manifest.find(identity) {
+            numbers[at].get_or_insert(number);
+        }
+    }
+    write_manifest(manifest, &mut to).map_err(&failed)?;
+    to.write_all(b"\n").map_err(&failed)?;
+    let mut count = 0;
+    for at in restore_order(manifest).sequence {
+        let at = at as usize;
+        let (item, Some(number)) = (&manifest.items[at], numbers[at]) else { continue };
+        if item.left_out.is_none() {
+            to.write_all(&spool.text(number)?).map_err(&failed)?;
+            to.write_all(b"\n").map_err(&failed)?;
+            count += 1;
+        }
+    }
+    Ok(count)
+}
 
 /// Writes a new file; how many objects it has.
 ///
@@ -24,40 +54,46 @@ pub fn write_archive(
     manifest: &ObjectManifest,
     spool: &mut Spool,
 ) -> Result<usize, Failure> {
-    let failed = |why: std::io::Error| {
-        Failure::new(exit::USAGE, format!("write {}: {why}", path.display()))
-            .hint("choose a place with room that you may write to")
-    };
-    let mut numbers: Vec<Option<usize>> = vec![None; manifest.items.len()];
-    for (number, (of, namespace, name)) in spool.names().enumerate() {
-        let identity = Identity { group: &of.group, resource: &of.resource, namespace, name };
-        if let Some(at) = manifest.find(identity) {
-            numbers[at].get_or_insert(number);
-        }
-    }
+    let failed = |why| unwritten(path, &why);
+    new_file(path, |to| write_objects(manifest, spool, to, failed))
+}
+
+/// Writes a new file of what is in another one, in the form that `save` writes.
+///
+/// # Errors
+///
+/// A file that exists or cannot be written, or another one that is damaged.
+pub fn copy_archive(from: &ObjectsFile, path: &Path) -> Result<usize, Failure> {
+    let count = Archive::check(from)?;
+    new_file(path, |to| {
+        std::io::copy(&mut from.plain()?, to).map_err(|why| unwritten(path, &why))?;
+        Ok(count)
+    })
+}
+
+fn unwritten(path: &Path, why: &std::io::Error) -> Failure {
+    Failure::new(exit::USAGE, format!("write {}: {why}", path.display()))
+        .hint("choose a place with room that you may write to")
+}
+
+/// Makes a file that nobody else may read, and that appears once all of it is written.
+fn new_file<T>(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let failed = |why: std::io::Error| unwritten(path, &why);
     let part = part(path);
     let file = create(&part)?;
     // Whatever ends this early takes the half file with it.
     let unfinished = Unfinished(Some(part.clone()));
     let mut to = BufWriter::with_capacity(1 << 18, file);
-    write_manifest(manifest, &mut to).map_err(failed)?;
-    to.write_all(b"\n").map_err(failed)?;
-    let mut count = 0;
-    for at in restore_order(manifest).sequence {
-        let at = at as usize;
-        let (item, Some(number)) = (&manifest.items[at], numbers[at]) else { continue };
-        if item.left_out.is_none() {
-            to.write_all(&spool.text(number)?).map_err(failed)?;
-            to.write_all(b"\n").map_err(failed)?;
-            count += 1;
-        }
-    }
+    let done = write(&mut to)?;
     let file = to.into_inner().map_err(|why| failed(why.into_error()))?;
     file.sync_all().map_err(failed)?;
     // A link fails where the name is taken; a rename would replace what is there.
     std::fs::hard_link(&part, path).map_err(failed)?;
     drop(unfinished);
-    Ok(count)
+    Ok(done)
 }
 
 struct Unfinished(Option<PathBuf>);
@@ -71,15 +107,20 @@ impl Drop for Unfinished {
 }
 
 /// Such a file, being read.
-#[derive(Debug)]
 pub struct Archive {
-    path: PathBuf,
-    from: BufReader<File>,
+    path: String,
+    from: BufReader<Box<dyn Read + Send>>,
     /// What it has.
     pub manifest: ObjectManifest,
     /// The places of its objects, in their order.
     pub places: Vec<u32>,
     next: usize,
+}
+
+impl std::fmt::Debug for Archive {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Archive").field("path", &self.path).finish_non_exhaustive()
+    }
 }
 
 impl Archive {
@@ -88,13 +129,13 @@ impl Archive {
     /// # Errors
     ///
     /// A file that is none.
-    pub fn open(path: &Path) -> Result<Self, Failure> {
+    pub fn open(file: &ObjectsFile) -> Result<Self, Failure> {
+        let path = file.to_string();
         let wrong = |why: String| {
-            Failure::new(exit::USAGE, format!("read {}: {why}", path.display()))
+            Failure::new(exit::USAGE, format!("read {path}: {why}"))
                 .hint("`kubectl mover objects save` writes such a file")
         };
-        let file = File::open(path).map_err(|why| wrong(why.to_string()))?;
-        let mut from = BufReader::with_capacity(1 << 18, file);
+        let mut from = BufReader::with_capacity(1 << 18, file.plain()?);
         let mut line = Vec::new();
         let read = (&mut from).take(MANIFEST_MAX).read_until(b'\n', &mut line);
         read.map_err(|why| wrong(why.to_string()))?;
@@ -102,7 +143,18 @@ impl Archive {
         let sequence = restore_order(&manifest).sequence;
         let is_there = |at: &u32| manifest.items[*at as usize].left_out.is_none();
         let places = sequence.into_iter().filter(is_there).collect();
-        Ok(Self { path: path.to_owned(), from, manifest, places, next: 0 })
+        Ok(Self { path, from, manifest, places, next: 0 })
+    }
+
+    /// Reads all of a file; how many objects it has.
+    ///
+    /// # Errors
+    ///
+    /// A file that is none, or is damaged.
+    pub fn check(file: &ObjectsFile) -> Result<usize, Failure> {
+        let mut archive = Self::open(file)?;
+        while archive.next_object()?.is_some() {}
+        Ok(archive.places.len())
     }
 
     /// The next object and its place, until all have been told.
@@ -111,7 +163,7 @@ impl Archive {
     ///
     /// A file that ends early, goes on for too long, or has another object than its manifest says.
     pub fn next_object(&mut self) -> Result<Option<(u32, Value)>, Failure> {
-        let path = self.path.display().to_string();
+        let path = self.path.clone();
         let wrong = |why: String| {
             let what = format!("read {path}: {why}");
             Failure::new(exit::INTEGRITY, what).hint("it was changed or cut: take another copy")

@@ -8,13 +8,13 @@
 
 use super::archive::Archive;
 use super::discovery::{Served, discover};
+use super::objects_file::ObjectsFile;
 use crate::api::{Api, ApiError, Asked, FIELD_MANAGER, escaped};
 use crate::engine::{Failure, exit};
 use crate::manifest::{Item, ItemKind, NamespaceMap, ready, stored};
 use http::Method;
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Annotation of an object that was made before its owners; it goes when it has them.
@@ -115,15 +115,17 @@ impl Place {
 /// An object that is refused stops no other.
 pub async fn remake(
     api: &Api,
-    file: &Path,
+    file: &ObjectsFile,
     how: &Remaking,
     tell: &dyn Fn(&str),
 ) -> Result<Vec<RemadeObject>, Failure> {
+    // One that was cut or changed makes nothing at all.
+    Archive::check(file)?;
     let mut archive = Archive::open(file)?;
     let spaces: BTreeSet<&String> = archive.manifest.scope.namespaces.iter().collect();
     let unknown = how.namespaces.0.keys().find(|of| !spaces.contains(of));
     if let Some(name) = unknown {
-        let what = format!("--namespace-map {name}: {} has no such namespace", file.display());
+        let what = format!("--namespace-map {name}: {file} has no such namespace");
         let all: Vec<&str> = spaces.iter().map(|name| name.as_str()).collect();
         return Err(Failure::new(exit::USAGE, what).hint(format!("it has {}", all.join(", "))));
     }

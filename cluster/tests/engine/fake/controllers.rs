@@ -318,6 +318,7 @@ impl Fake {
                     "metadata": { "name": pod.name, "namespace": namespace, "labels": labels },
                     "spec": {
                         "claim": claim,
+                        "volumes": job["spec"]["template"]["spec"]["volumes"],
                         "args": job["spec"]["template"]["spec"]["containers"][0]["args"],
                         "affinity": job["spec"]["template"]["spec"]["affinity"],
                     },

@@ -1,6 +1,7 @@
 //! What `mover` does in its pods.
 
 use super::Fake;
+use base64::Engine as _;
 use mover_cluster::engine::{Key, Kind, Meta, OWNER};
 use serde_json::{Value, json};
 
@@ -27,6 +28,11 @@ impl Fake {
                     return failed;
                 }
                 let id = flag("--backup-id=").expect("an id").to_owned();
+                if let Some(digest) = flag("--attach-digest=objects=blake3:")
+                    && let Err(failed) = self.attach(pod, &id, digest)
+                {
+                    return Some(failed);
+                }
                 let data = self.storage[&handle].clone();
                 // Once it is there it stays as it is.
                 self.repository.entry(id.clone()).or_insert(data);
@@ -56,6 +62,30 @@ impl Fake {
             }
             other => panic!("mover {other}"),
         }
+    }
+
+    /// The parts of a pod's volume, which are as they were told to be.
+    fn attach(&mut self, pod: &Value, id: &str, digest: &str) -> Result<(), (i64, String)> {
+        let namespace = Meta::of(pod).namespace.expect("a namespace");
+        let mut all = Vec::new();
+        let volumes = pod["spec"]["volumes"].as_array().expect("volumes");
+        let of = volumes.iter().find(|at| at["name"] == "objects").expect("a volume of objects");
+        for source in of["projected"]["sources"].as_array().expect("sources") {
+            let name = source["secret"]["name"].as_str().expect("a name");
+            let key = Key::new(Kind::Secret, &namespace, name);
+            let Some(secret) = self.get(&key) else {
+                return Err((1, json!({ "message": format!("no {key}") }).to_string()));
+            };
+            assert_eq!(secret["immutable"], true);
+            let part = secret["data"]["part"].as_str().expect("a part");
+            let part = base64::engine::general_purpose::STANDARD.decode(part).expect("base64");
+            all.extend(part);
+        }
+        if blake3::hash(&all).to_hex().as_str() != digest {
+            return Err((2, json!({ "message": "its bytes are others" }).to_string()));
+        }
+        self.attached.entry(id.to_owned()).or_insert(all);
+        Ok(())
     }
 
     /// Nothing writes to a volume once its hand-over is recorded.

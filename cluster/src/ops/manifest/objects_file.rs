@@ -1,0 +1,121 @@
+//! Where objects are read from: a file of the user, or what came out of a backup; plain or compressed,
+//! which its first bytes tell.
+
+use crate::engine::{Failure, exit};
+use std::fmt;
+use std::fs::File;
+use std::io::{Cursor, Read, Seek as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+/// How a zstd frame begins (RFC 8878).
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// What a frame may ask for: 128 MiB of memory.
+const WINDOW_LOG_MAX: u32 = 27;
+/// Bytes of a compressed file, once they are not: more than any list and its objects have, and less
+/// than a few bytes can be made to say.
+const PLAIN_BYTES_MAX: u64 = 8 << 30;
+
+/// Objects, as `save` wrote them.
+#[derive(Clone)]
+pub enum ObjectsFile {
+    /// A file of the user.
+    Path(PathBuf),
+    /// The attachment of this backup, in memory: it may hold Secrets.
+    Stored(String, Arc<Zeroizing<Vec<u8>>>),
+}
+
+impl fmt::Display for ObjectsFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => path.display().fmt(f),
+            Self::Stored(backup, _) => write!(f, "the objects of {backup}"),
+        }
+    }
+}
+
+impl fmt::Debug for ObjectsFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ObjectsFile({self})")
+    }
+}
+
+struct Shared(Arc<Zeroizing<Vec<u8>>>);
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl ObjectsFile {
+    fn failed(&self, why: &std::io::Error) -> Failure {
+        Failure::new(exit::USAGE, format!("read {self}: {why}"))
+            .hint("`kubectl mover objects save` writes such a file")
+    }
+
+    /// Its bytes as they are.
+    fn bytes(&self) -> std::io::Result<Box<dyn Bytes>> {
+        Ok(match self {
+            Self::Path(path) => Box::new(File::open(path)?),
+            Self::Stored(_, bytes) => Box::new(Cursor::new(Shared(Arc::clone(bytes)))),
+        })
+    }
+
+    /// Its text. What is compressed has a checksum at its end, so one that is cut or changed is an
+    /// error of the reader.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read.
+    pub(super) fn plain(&self) -> Result<Box<dyn Read + Send>, Failure> {
+        let open = || {
+            let mut bytes = self.bytes()?;
+            let mut magic = Vec::new();
+            (&mut bytes).take(ZSTD.len() as u64).read_to_end(&mut magic)?;
+            if magic != ZSTD {
+                bytes.rewind()?;
+                return Ok(Box::new(bytes) as Box<dyn Read + Send>);
+            }
+            bytes.rewind()?;
+            let mut plain = zstd::stream::read::Decoder::new(bytes)?;
+            plain.window_log_max(WINDOW_LOG_MAX)?;
+            Ok(Box::new(Bounded(plain, PLAIN_BYTES_MAX)))
+        };
+        open().map_err(|why: std::io::Error| self.failed(&why))
+    }
+
+    /// BLAKE3 of its bytes as they are, in hexadecimal digits.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read.
+    pub fn digest(&self) -> Result<String, Failure> {
+        let mut hasher = blake3::Hasher::new();
+        let read = self.bytes().and_then(|mut bytes| std::io::copy(&mut bytes, &mut hasher));
+        read.map_err(|why| self.failed(&why))?;
+        Ok(hasher.finalize().to_hex().to_string())
+    }
+}
+
+trait Bytes: Read + std::io::Seek + Send {}
+
+impl<T: Read + std::io::Seek + Send> Bytes for T {}
+
+/// A reader of so many bytes: more of them are an error, and no end.
+struct Bounded<R>(R, u64);
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.0.read(buffer)?;
+        match self.1.checked_sub(read as u64) {
+            Some(left) => self.1 = left,
+            None => {
+                let what = format!("it has more than {PLAIN_BYTES_MAX} bytes");
+                return Err(std::io::Error::other(what));
+            }
+        }
+        Ok(read)
+    }
+}

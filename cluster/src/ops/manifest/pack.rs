@@ -1,0 +1,162 @@
+//! Objects as a backup carries them: the file that `save` writes, compressed.
+
+use super::archive::write_objects;
+use super::spool::Spool;
+use crate::engine::{CARRIED_BYTES_MAX, Failure, Payload, exit};
+use crate::manifest::ObjectManifest;
+use std::io::Write;
+
+/// Some 40 MB/s. The same objects are the same bytes, so a backup stores them once.
+const LEVEL: i32 = 9;
+
+struct Bounded {
+    bytes: Vec<u8>,
+    most: usize,
+    is_over: bool,
+}
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.bytes.len() + bytes.len() > self.most {
+            self.is_over = true;
+            return Err(std::io::Error::other("too many bytes"));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The file, and how many objects it has.
+///
+/// # Errors
+///
+/// More than a backup of a cluster can carry.
+pub fn pack(manifest: &ObjectManifest, spool: &mut Spool) -> Result<(Payload, usize), Failure> {
+    pack_within(manifest, spool, CARRIED_BYTES_MAX)
+}
+
+fn pack_within(
+    manifest: &ObjectManifest,
+    spool: &mut Spool,
+    most: usize,
+) -> Result<(Payload, usize), Failure> {
+    let mut bounded = Bounded { bytes: Vec::new(), most, is_over: false };
+    let written = write(manifest, spool, &mut bounded);
+    if bounded.is_over {
+        let what = format!("the objects take more than {} MiB, compressed", most >> 20);
+        return Err(Failure::new(exit::USAGE, what).hint(
+            "choose fewer of them by --objects-selector; or save them by `kubectl mover objects save`, \
+             and keep that file with a backup by `mover backup --attach`",
+        ));
+    }
+    let digest = blake3::hash(&bounded.bytes).to_hex().to_string();
+    Ok((Payload::new(bounded.bytes, digest), written?))
+}
+
+fn write(manifest: &ObjectManifest, spool: &mut Spool, to: &mut Bounded) -> Result<usize, Failure> {
+    let failed =
+        |why: std::io::Error| Failure::new(exit::BUG, format!("compress the objects: {why}"));
+    let mut to = zstd::stream::write::Encoder::new(to, LEVEL).map_err(failed)?;
+    to.include_checksum(true).map_err(failed)?;
+    let count = write_objects(manifest, spool, &mut to, failed)?;
+    to.finish().map_err(failed)?;
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Archive, ObjectsFile};
+    use super::*;
+    use crate::manifest::{ItemKind, ManifestBuilder, ManifestScope};
+    use serde_json::{Value, json};
+    use std::sync::Arc;
+    use zeroize::Zeroizing;
+
+    /// Some ConfigMaps, in a folder of the test.
+    fn some(count: usize, name: &str) -> (ObjectManifest, Spool) {
+        let path = std::env::temp_dir().join(format!("mover-pack-{}-{name}", std::process::id()));
+        let mut spool = Spool::beside(&path).expect("a spool");
+        let of = Arc::new(ItemKind {
+            group: String::new(),
+            version: "v1".into(),
+            kind: "ConfigMap".into(),
+            resource: "configmaps".into(),
+            namespaced: true,
+        });
+        let mut builder = ManifestBuilder::new(Vec::new());
+        for number in 0..count {
+            let metadata = json!({
+                "name": format!("c{number}"), "namespace": "shop", "uid": format!("u{number}"),
+            });
+            let object = json!({ "metadata": metadata, "data": { "a": number.to_string() } });
+            builder.add(&of, &object, true).expect("an object");
+            spool.push(&of, object).expect("kept");
+        }
+        let scope =
+            ManifestScope { namespaces: vec!["shop".into()], selector: None, rules: Vec::new() };
+        (builder.finish(scope, Vec::new()), spool)
+    }
+
+    fn stored(bytes: Vec<u8>) -> ObjectsFile {
+        ObjectsFile::Stored("db@1".into(), Arc::new(Zeroizing::new(bytes)))
+    }
+
+    fn objects(bytes: Vec<u8>) -> Result<Vec<Value>, Failure> {
+        let mut archive = Archive::open(&stored(bytes))?;
+        let mut all = Vec::new();
+        while let Some((_, object)) = archive.next_object()? {
+            all.push(object);
+        }
+        Ok(all)
+    }
+
+    fn bytes_of(payload: &Payload) -> Vec<u8> {
+        let parts = 1..=payload.parts();
+        parts.flat_map(|number| payload.part_bytes(number).to_vec()).collect()
+    }
+
+    #[test]
+    fn what_is_packed_is_read_again_and_nothing_that_was_cut_or_changed() {
+        let (manifest, mut spool) = some(50, "whole");
+        let (payload, count) = pack(&manifest, &mut spool).expect("packed");
+        assert_eq!(count, 50);
+        let (again, _) = pack(&manifest, &mut spool).expect("packed");
+        assert_eq!(again.digest(), payload.digest(), "the same objects are the same bytes");
+        let whole = bytes_of(&payload);
+        assert_eq!(blake3::hash(&whole).to_hex().as_str(), payload.digest());
+        assert_eq!(objects(whole.clone()).expect("all").len(), 50);
+        for len in (0..whole.len()).step_by(7).chain([whole.len() - 1]) {
+            assert!(objects(whole[..len].to_vec()).is_err(), "cut at {len}");
+        }
+        for at in (0..whole.len()).step_by(11) {
+            let mut changed = whole.clone();
+            changed[at] ^= 0x10;
+            assert!(objects(changed).is_err(), "changed at {at}");
+        }
+    }
+
+    #[test]
+    fn more_than_can_be_carried_is_refused_with_the_next_step() {
+        let (manifest, mut spool) = some(50, "large");
+        let why = pack_within(&manifest, &mut spool, 1000).expect_err("too large");
+        assert_eq!(why.exit_code, exit::USAGE);
+        assert!(why.hint.is_some_and(|hint| hint.contains("--objects-selector")));
+    }
+
+    /// Few bytes that say that they are many.
+    #[test]
+    fn a_bomb_is_an_error_and_takes_no_memory() {
+        let bomb = zstd::bulk::compress(&vec![b' '; 64 << 20], 19).expect("compressed");
+        assert!(bomb.len() < 100_000, "{}", bomb.len());
+        assert!(objects(bomb).is_err());
+        // Longer than the memory that a frame may ask for.
+        let mut wide = zstd::stream::write::Encoder::new(Vec::new(), 1).expect("an encoder");
+        wide.window_log(28).expect("a window");
+        wide.write_all(b"{}").expect("written");
+        assert!(objects(wide.finish().expect("compressed")).is_err());
+    }
+}
