@@ -179,12 +179,27 @@ impl MapReader {
             let loaded = self.pages(wanted).await?;
             wanted = children_wanted(&self.map, &loaded, std::slice::from_ref(&all));
         }
-        let stored = wanted.iter().map(|want| u64::from(want.page.location.stored_len));
-        let kept = wanted.len().saturating_mul(page_bytes) <= room;
-        if kept && stored.sum::<u64>() <= SMALL_MAP_BYTES {
+        if wanted.len().saturating_mul(page_bytes) <= room && self.is_little(&wanted) {
             self.read_ahead(&wanted).await?;
         }
         Ok(())
+    }
+
+    /// Whether pages are read in one round of requests, and in a few bytes, those between them too.
+    fn is_little(&self, wanted: &[Want]) -> bool {
+        let stored = wanted.iter().map(|want| u64::from(want.page.location.stored_len));
+        if stored.sum::<u64>() > SMALL_MAP_BYTES {
+            return false;
+        }
+        let addrs: Vec<_> =
+            wanted.iter().map(|want| EntryAddr::from(&want.page.location)).collect();
+        if addrs.iter().any(|addr| addr.check(PAGE_PLAIN_BYTES_MAX).is_err()) {
+            return false;
+        }
+        let ReadLimits { gap_bytes, read_bytes_max, requests_max, .. } = self.limits;
+        let reads = plan_reads(addrs, gap_bytes, read_bytes_max);
+        let bytes: u64 = reads.iter().map(|read| u64::from(read.len)).sum();
+        reads.len() <= requests_max && bytes <= SMALL_MAP_BYTES
     }
 
     /// Reads pages into the cache. One that cannot be had is left to whoever wants it.
@@ -232,6 +247,8 @@ impl MapReader {
             found.push(cached.map_or(Answer::Waiting, Answer::Page));
         }
         if !missing.is_empty() {
+            // of a load that ended early, and of other pages
+            self.bad.clear();
             self.fetch(&wanted, missing, &mut found).await?;
             self.look_elsewhere(&wanted, &mut found).await?;
         }

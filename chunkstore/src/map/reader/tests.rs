@@ -101,6 +101,31 @@ fn a_damaged_leaf_is_left_to_whoever_wants_it() {
 }
 
 #[test]
+fn what_was_wrong_in_a_load_that_ended_early_is_no_matter_of_the_next() {
+    let faulty = crate::testkit::FaultyStore::new(Arc::new(InMemory::new()));
+    let repo = repository_in(Arc::clone(&faulty) as _, 128, Encryption::Aes256Gcm);
+    // the leaves are in several packs
+    let built = dense(&repo, 100 * 128, 64 << 10);
+    let whole = run(reader(&repo, &built).load(&[0..built.map.geometry().chunks()])).unwrap();
+    let place = |leaf| whole.page(1, 0).unwrap().page_ref(leaf).unwrap().location;
+    let (first, last) = (place(0), place(99));
+    assert_ne!(first.pack, last.pack);
+    let key = names::pack_key(&first.pack);
+    let mut bytes = run(repo.store().get(&key)).unwrap().to_vec();
+    bytes[first.offset as usize + 40] ^= 1;
+    run(repo.store().put(&key, bytes)).unwrap();
+    let mut reader = reader(&repo, &built);
+    reader.salvage_with(&Arc::new(Salvage::new(&repo)));
+    run(reader.load_root()).unwrap();
+    let denied = format!("get {}", names::pack_key(&last.pack));
+    faulty.fault(&denied, crate::testkit::Fault::Denied);
+    // the damaged one is not the first that is wanted
+    let e = run(reader.load(&[50 * 128..51 * 128, 0..128, 99 * 128..100 * 128])).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Denied, "{e}");
+    assert_eq!(run(reader.load(&[98 * 128..99 * 128])).unwrap().pages(), 2);
+}
+
+#[test]
 fn zero_subtrees_and_what_lies_behind_the_end_cost_nothing() {
     let repo = repository(16);
     let chunks = (64 << 40) / C;
