@@ -2,7 +2,8 @@
 //! names, then the rest from the front on.
 //!
 //! Runs of chunks are fetched and landed by tasks, so many at a time. While guests wait for the
-//! source, fewer fetch what nobody has named; what was named is what guests want next. A run with damage is fetched again chunk by chunk: what is left out is what is
+//! source, fewer fetch what nobody has named; what was named is what guests want next, but the
+//! source is told of less of it ahead, as it serves guests, too. A run with damage is fetched again chunk by chunk: what is left out is what is
 //! damaged, and no more.
 //!
 //! Cannot deadlock: this waits for its tasks, and they for the source and the target.
@@ -58,6 +59,7 @@ struct Landed {
     first_damage: Option<String>,
     away: bool,
     run: Range<u64>,
+    named: bool,
     /// Its buffer, for the next one.
     buffer: BytesMut,
 }
@@ -77,14 +79,15 @@ struct Order {
     cursor: u64,
     /// Under way, or not to be fetched again.
     claimed: ChunkBits,
-    /// Of these, runs that the source was told of.
-    ready: VecDeque<Run>,
+    /// Of these, runs that the source was told of: named ones, and of the rest.
+    named_ready: VecDeque<Run>,
+    rest_ready: VecDeque<Run>,
     /// What they are fetched with.
     ready_chunks: u64,
     /// Chunks of them at most.
     ahead_chunks: u64,
     /// Given up for now: the store was away.
-    again: Vec<Range<u64>>,
+    again: Vec<Run>,
 }
 
 /// Fetches all that is absent, then flushes. Ends early with an error of the target or the journal.
@@ -100,7 +103,8 @@ pub async fn hydrate<S: CowSource, T: CowTarget, J: JournalLog>(
         first: options.first.iter().map(|range| volume.chunks_of(range)).collect(),
         cursor: 0,
         claimed: ChunkBits::none(chunks),
-        ready: VecDeque::new(),
+        named_ready: VecDeque::new(),
+        rest_ready: VecDeque::new(),
         ready_chunks: 0,
         ahead_chunks: options.ahead_bytes / volume.chunk_bytes(),
         again: Vec::new(),
@@ -113,13 +117,8 @@ pub async fn hydrate<S: CowSource, T: CowTarget, J: JournalLog>(
     let mut flushing: Option<JoinHandle<io::Result<()>>> = None;
     loop {
         volume.check_usable()?;
-        let guests_wait = volume.waiting() > 0;
-        order.fetch_ahead(volume, guests_wait);
-        let most = match guests_wait && order.named_is_over() {
-            true => (options.tasks / SHARE_WHILE_GUESTS_WAIT).max(1),
-            false => options.tasks.max(1),
-        };
-        while tasks.len() < most
+        order.fetch_ahead(volume);
+        while tasks.len() < order.tasks_max(volume, options.tasks)
             && let Some(run) = order.next(volume)
         {
             let of = Arc::clone(volume);
@@ -131,7 +130,7 @@ pub async fn hydrate<S: CowSource, T: CowTarget, J: JournalLog>(
         let run = ended.map_err(|e| io::Error::other(format!("a fetch was given up: {e}")))??;
         spare.push(run.buffer);
         if run.away {
-            order.again.push(run.run);
+            order.again.push(Run { chunks: run.run, named: run.named });
         }
         total += run.bytes;
         unflushed += run.bytes;
@@ -170,40 +169,63 @@ impl Order {
                 return Some(Run { chunks, named: true });
             }
         }
-        if let Some(run) = self.ready.pop_front() {
-            self.ready_chunks -= self.fetched_chunks(&run);
-            return Some(run);
+        self.next_ready(volume, true)
+            .or_else(|| self.next_named(volume))
+            .or_else(|| self.next_ready(volume, false))
+            .or_else(|| self.next_of_rest(volume))
+    }
+
+    /// The next run that the source was told of, and that has not come along with a neighbour.
+    fn next_ready<S: CowSource, T: CowTarget, J: JournalLog>(
+        &mut self,
+        volume: &CowVolume<S, T, J>,
+        named: bool,
+    ) -> Option<Run> {
+        let ready = if named { &mut self.named_ready } else { &mut self.rest_ready };
+        while let Some(run) = ready.pop_front() {
+            self.ready_chunks -= fetched_chunks(&run, self.run_chunks);
+            if !is_done(volume, &run.chunks) {
+                return Some(run);
+            }
         }
-        self.unasked(volume)
+        None
     }
 
-    /// What a run is fetched with, in chunks: its neighbours come along.
-    fn fetched_chunks(&self, run: &Run) -> u64 {
-        let len = run.chunks.end - run.chunks.start;
-        if run.named { self.run_chunks.max(len) } else { len }
-    }
-
-    /// Of what comes before the rest, all is under way.
-    fn named_is_over(&self) -> bool {
-        self.first.is_empty() && self.ready.front().is_none_or(|run| !run.named)
+    /// How many tasks there may be now.
+    fn tasks_max<S: CowSource, T: CowTarget, J: JournalLog>(
+        &self,
+        volume: &CowVolume<S, T, J>,
+        tasks: usize,
+    ) -> usize {
+        let named_is_over = self.first.is_empty() && self.named_ready.is_empty();
+        match volume.waiting() > 0 && named_is_over {
+            true => (tasks / SHARE_WHILE_GUESTS_WAIT).max(1),
+            false => tasks.max(1),
+        }
     }
 
     /// Tells the source of the next runs, many at a time: it fetches longer pieces then. While guests
-    /// wait, only of those that were named.
+    /// wait, of few, and only of those that were named.
     fn fetch_ahead<S: CowSource, T: CowTarget, J: JournalLog>(
         &mut self,
         volume: &CowVolume<S, T, J>,
-        only_named: bool,
     ) {
-        if self.ready_chunks > self.ahead_chunks / AHEAD_STEPS * (AHEAD_STEPS - 1) {
+        let guests_wait = volume.waiting() > 0;
+        let most = if guests_wait { self.ahead_chunks / AHEAD_STEPS } else { self.ahead_chunks };
+        if self.ready_chunks > most / AHEAD_STEPS * (AHEAD_STEPS - 1) {
             return;
         }
         let mut told: Option<Range<u64>> = None;
-        while self.ready_chunks < self.ahead_chunks
-            && !(only_named && self.first.is_empty())
-            && let Some(run) = self.unasked(volume)
-        {
-            self.ready_chunks += self.fetched_chunks(&run);
+        while self.ready_chunks < most {
+            let run = match (self.next_named(volume), guests_wait) {
+                (Some(run), _) => run,
+                (None, true) => break,
+                (None, false) => match self.next_of_rest(volume) {
+                    Some(run) => run,
+                    None => break,
+                },
+            };
+            self.ready_chunks += fetched_chunks(&run, self.run_chunks);
             let chunks = run.chunks.clone();
             told = match told {
                 Some(so_far) if so_far.end == chunks.start => Some(so_far.start..chunks.end),
@@ -212,20 +234,29 @@ impl Order {
                     Some(chunks)
                 }
             };
-            self.ready.push_back(run);
+            let ready = if run.named { &mut self.named_ready } else { &mut self.rest_ready };
+            ready.push_back(run);
         }
         tell(volume, told);
     }
 
-    /// The next run that nobody has asked for.
-    fn unasked<S: CowSource, T: CowTarget, J: JournalLog>(
+    /// What was given up is to be fetched again.
+    fn take_back(&mut self) {
+        for Run { chunks, named } in std::mem::take(&mut self.again) {
+            self.claimed.remove(chunks.clone());
+            match named {
+                true => self.first.push_back(chunks),
+                false => self.cursor = self.cursor.min(chunks.start),
+            }
+        }
+    }
+
+    /// The next run of those that were named, and that the source was not told of.
+    fn next_named<S: CowSource, T: CowTarget, J: JournalLog>(
         &mut self,
         volume: &CowVolume<S, T, J>,
     ) -> Option<Run> {
-        for run in std::mem::take(&mut self.again) {
-            self.claimed.remove(run.clone());
-            self.first.push_back(run);
-        }
+        self.take_back();
         while let Some(wanted) = self.first.pop_front() {
             if let Some(chunks) = self.claim(volume, wanted.clone()) {
                 if chunks.end < wanted.end {
@@ -234,6 +265,15 @@ impl Order {
                 return Some(Run { chunks, named: true });
             }
         }
+        None
+    }
+
+    /// The next run that nobody has named.
+    fn next_of_rest<S: CowSource, T: CowTarget, J: JournalLog>(
+        &mut self,
+        volume: &CowVolume<S, T, J>,
+    ) -> Option<Run> {
+        self.take_back();
         let chunks = self.claim(volume, self.cursor..self.claimed.chunks())?;
         self.cursor = chunks.end;
         Some(Run { chunks, named: false })
@@ -262,6 +302,19 @@ impl Order {
     }
 }
 
+/// What a run is fetched with, in chunks: the neighbours of a named one come along.
+fn fetched_chunks(run: &Run, run_chunks: u64) -> u64 {
+    let len = run.chunks.end - run.chunks.start;
+    if run.named { run_chunks.max(len) } else { len }
+}
+
+fn is_done<S: CowSource, T: CowTarget, J: JournalLog>(
+    volume: &CowVolume<S, T, J>,
+    chunks: &Range<u64>,
+) -> bool {
+    locked(&volume.states).done().next(chunks.start, chunks.end, false).is_none()
+}
+
 fn tell<S: CowSource, T: CowTarget, J: JournalLog>(
     volume: &CowVolume<S, T, J>,
     chunks: Option<Range<u64>>,
@@ -278,15 +331,26 @@ async fn fetch<S: CowSource, T: CowTarget, J: JournalLog>(
     buffer: BytesMut,
 ) -> io::Result<Landed> {
     let Run { chunks: run, named } = run;
-    let mut landed = Landed { run: run.clone(), buffer, ..Landed::default() };
+    let mut landed = Landed { run: run.clone(), named, buffer, ..Landed::default() };
     if named {
         // what others have claimed of it lands once
         let wider = volume.together(&run, most).await;
-        if wider != run
-            && let Ok(bytes) = fetch_and_land(volume, wider, &mut landed.buffer).await?
-        {
-            landed.bytes = bytes;
+        if is_done(volume, &run) {
             return Ok(landed);
+        }
+        if wider != run {
+            match fetch_and_land(volume, wider, &mut landed.buffer).await? {
+                Ok(bytes) => {
+                    landed.bytes = bytes;
+                    return Ok(landed);
+                }
+                Err(SourceFailure::Away(_)) => {
+                    landed.away = true;
+                    return Ok(landed);
+                }
+                // it may be a neighbour's
+                Err(SourceFailure::Damaged(_)) => {}
+            }
         }
     }
     match fetch_and_land(volume, run.clone(), &mut landed.buffer).await? {
