@@ -48,6 +48,7 @@ use volume::ViewVolume;
 /// Fetched at once, as most file systems have there what is read first: superblock, descriptors,
 /// the root's inode, a partition table.
 const HEAD_BYTES: u64 = 4 << 20;
+const HEAD_STEP: usize = 1 << 20;
 
 /// How to read, and from where.
 #[derive(Debug, Clone)]
@@ -226,8 +227,10 @@ pub(crate) fn files_of<T>(
     work: impl FnOnce(&OpenFiles<'_>) -> Result<T>,
 ) -> Result<T> {
     let size = view.size_bytes();
-    // what says where all else is
-    view.prefetch(0..size.min(HEAD_BYTES));
+    // what says where all else is; the first of it need not wait for the others
+    for start in (0..size.min(HEAD_BYTES)).step_by(HEAD_STEP) {
+        view.prefetch(start..size.min(start + HEAD_STEP as u64));
+    }
     let whole = ViewVolume::new(run, view);
     let layout = location.find(&whole, size)?;
     let volume = LaidOut::new(&whole, &layout);

@@ -186,6 +186,9 @@ impl OpeningView {
     pub async fn opened(mut self) -> Result<Arc<BackupView>> {
         match (&mut self.0).await {
             Ok(opened) => opened,
+            Err(e) if e.is_cancelled() => {
+                Err(Error::new(ErrorKind::Cancelled, "open a backup", "reading has ended"))
+            }
             Err(e) => Err(Error::caused(ErrorKind::Bug, "open a backup", e)),
         }
     }
@@ -507,7 +510,8 @@ impl BackupView {
     /// fetched with it. At most so many in all, and the range itself where the map cannot be read.
     pub async fn together(&self, range: Range<u64>, most: u64) -> Range<u64> {
         let chunks = self.geometry.chunks_of(range.clone());
-        let beside = u64::from(self.entry_chunks);
+        let chunk_bytes = u64::from(self.chunk_bytes());
+        let beside = u64::from(self.entry_chunks).min(most / chunk_bytes);
         let around = chunks.start.saturating_sub(beside)
             ..chunks.end.saturating_add(beside).min(self.geometry.chunks());
         // who reads it will hear of what is wrong
@@ -518,7 +522,6 @@ impl BackupView {
         };
         let Range { mut start, mut end } = chunks;
         let (first, last) = (entry(start), entry(end.saturating_sub(1)));
-        let chunk_bytes = u64::from(self.chunk_bytes());
         let more = |start: u64, end: u64| (end - start + 1) * chunk_bytes <= most;
         while end < around.end && last.is_some() && entry(end) == last && more(start, end) {
             end += 1;
@@ -535,8 +538,9 @@ impl BackupView {
     }
 
     /// Begins to fetch bytes of the volume, and what the map says of those behind them. They are
-    /// kept as others are: whoever wants more than [`ViewLimits::window_bytes`] fetches in vain.
-    pub fn prefetch(self: &Arc<Self>, range: Range<u64>) {
+    /// kept as others are, so it is no more than [`ViewLimits::window_bytes`].
+    pub fn prefetch(self: &Arc<Self>, mut range: Range<u64>) {
+        range.end = range.end.min(range.start.saturating_add(self.entries.window_bytes()));
         let view = Arc::clone(self);
         let task = async move {
             let end = range.end;

@@ -218,6 +218,10 @@ impl Entries {
         }
     }
 
+    pub(super) fn window_bytes(&self) -> u64 {
+        self.limits.window_bytes
+    }
+
     pub(super) fn keys(&self) -> &Arc<Keys> {
         self.repo.keys()
     }
