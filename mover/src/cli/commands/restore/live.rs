@@ -57,8 +57,11 @@ pub(super) fn refuse_its_flags(args: &LiveArgs) -> Result<()> {
 
 /// Refuses to write over a file that a live restore is not done with.
 pub(super) fn refuse_unfinished(target: &Path, force: bool) -> Result<()> {
-    let journal = beside(target);
-    if force || is_nbd(target) || !journal.exists() {
+    if force || is_nbd(target) {
+        return Ok(());
+    }
+    let journal = beside(target)?;
+    if !journal.exists() {
         return Ok(());
     }
     let Some(journal) = LiveJournal::open(&journal)? else { return Ok(()) };
@@ -69,21 +72,41 @@ pub(super) fn refuse_unfinished(target: &Path, force: bool) -> Result<()> {
     ))
 }
 
+/// The file that symbolic links lead to, whether or not it is there yet. A device keeps the name
+/// that it was given: what stands behind it may be another one tomorrow.
+fn behind_links(target: &Path) -> PathBuf {
+    /// As many as the kernel follows.
+    const LINKS_MAX: usize = 40;
+    if std::fs::metadata(target).is_ok_and(|meta| meta.file_type().is_block_device()) {
+        return target.to_owned();
+    }
+    let mut path = target.to_owned();
+    for _ in 0..LINKS_MAX {
+        let Ok(next) = std::fs::read_link(&path) else { break };
+        path = path.parent().map_or(next.clone(), |parent| parent.join(&next));
+    }
+    path
+}
+
 /// The journal of a file. It is beside the file itself, whichever link leads there; one beside the
-/// link counts if it is there.
-fn beside(target: &Path) -> PathBuf {
+/// link counts if it is the only one.
+fn beside(target: &Path) -> Result<PathBuf> {
     let of = |path: &Path| {
         let mut name = path.as_os_str().to_owned();
         name.push(".journal");
         PathBuf::from(name)
     };
-    let named = of(target);
-    if !target.is_symlink() || named.exists() {
-        return named;
+    let (named, real) = (of(target), of(&behind_links(target)));
+    match (named != real && named.exists(), real.exists()) {
+        (false, _) => Ok(real),
+        (true, false) => Ok(named),
+        (true, true) => {
+            let what = format!("{} and {} are both there", named.display(), real.display());
+            let context = format!("find the journal of {}", target.display());
+            Err(Error::new(ErrorKind::Usage, context, what)
+                .hint("name the one that is right with --journal, and move the other away"))
+        }
     }
-    let next = |link: PathBuf| target.parent().map_or(link.clone(), |parent| parent.join(&link));
-    let real = std::fs::canonicalize(target).or_else(|_| std::fs::read_link(target).map(next));
-    real.map_or(named, |real| of(&real))
 }
 
 pub(super) fn restore(ctx: &Context, args: RestoreArgs) -> Result<()> {
@@ -93,6 +116,7 @@ pub(super) fn restore(ctx: &Context, args: RestoreArgs) -> Result<()> {
     }
     let target = checked(&args, target)?;
     let live = &args.live;
+    let real = behind_links(target);
     let store_timeout = live.store_timeout.as_deref().filter(|text| !text.is_empty());
     let store_timeout = store_timeout.map(|t| parse_time("--store-timeout", t)).transpose()?;
     let journal_path = journal_path(live, target)?;
@@ -107,16 +131,14 @@ pub(super) fn restore(ctx: &Context, args: RestoreArgs) -> Result<()> {
         },
     )?;
     let repository = repository::open(ctx)?;
-    keep_off(ctx, &journal_path, target)?;
+    keep_off(ctx, &journal_path, &real)?;
     let journal = LiveJournal::open(&journal_path)?;
     let below = match &journal {
         Some(journal) => going_on(ctx, &repository, &args.backup, journal)?,
         None => Some(find(ctx, &repository, &args.backup)?),
     };
     let refused = match &below {
-        Some(manifest) => {
-            protect(ctx, &RestoreTarget::Path(target.to_owned()), manifest, args.force)?
-        }
+        Some(manifest) => protect(ctx, &RestoreTarget::Path(real.clone()), manifest, args.force)?,
         None => Vec::new(),
     };
     let lease = LeaseOptions { lease_seconds: LEASE_SECONDS, tool: tool(), host: host() };
@@ -130,7 +152,7 @@ pub(super) fn restore(ctx: &Context, args: RestoreArgs) -> Result<()> {
     let size_bytes = size_bytes.or(journal.as_ref().map(LiveJournal::size_bytes)).unwrap_or(0);
     let record = Record::begin_or_go_on(&live.trace, size_bytes, chunk_bytes)?;
     let options = LiveOptions {
-        target: target.to_owned(),
+        target: real,
         journal: journal_path,
         force: args.force,
         same_target: live.same_target,
@@ -236,13 +258,14 @@ fn journal_path(live: &LiveArgs, target: &Path) -> Result<PathBuf> {
         return Ok(path.to_owned());
     }
     let is_device = std::fs::metadata(target).is_ok_and(|meta| meta.file_type().is_block_device());
-    let is_memory = target.starts_with("/dev/shm");
-    if is_device || (target.starts_with("/dev") && !is_memory) {
+    let real = behind_links(target);
+    let is_memory = real.starts_with("/dev/shm");
+    if is_device || (real.starts_with("/dev") && !is_memory) {
         let context = format!("restore to {} while it is served", target.display());
         return Err(Error::new(ErrorKind::Usage, context, "a device has no place for the journal")
             .hint("add --journal FILE, on a disk that stays as long as the target does"));
     }
-    Ok(beside(target))
+    beside(target)
 }
 
 /// Refuses a journal in the repository, or in the place of the target.
@@ -319,7 +342,11 @@ fn first(list: Option<&Path>, size_bytes: u64) -> Result<Vec<Range<u64>>> {
 fn abandon(ctx: &Context, args: &RestoreArgs, target: Option<&Path>) -> Result<()> {
     let repository = repository::open(ctx)?;
     let named = args.live.journal.as_deref().filter(|path| !path.as_os_str().is_empty());
-    let path = named.map(Path::to_owned).or_else(|| target.map(beside));
+    let path = match (named, target) {
+        (Some(named), _) => Some(named.to_owned()),
+        (None, Some(target)) => Some(beside(target)?),
+        (None, None) => None,
+    };
     let (released, journal) = match path {
         Some(path) => (one(ctx, &repository, args, &path)?, Some(path)),
         None => (all(ctx, &repository, args)?, None),
