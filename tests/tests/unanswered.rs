@@ -31,7 +31,7 @@ use tests::{Death, DyingStore, Rng, Vault, VaultParams};
 const LISTING: &str = "list repo/dedup";
 const TAKEN: &str = "create repo/leases/";
 /// The last request of whoever opens a repository.
-const OPENED: &str = "list repo/features";
+const OPENED: &str = "get repo/keys";
 /// The first request of a commit looks at the own lease.
 const COMMIT: &str = "head repo/leases/";
 const LEASE: &str = "put repo/leases/";
