@@ -53,12 +53,13 @@ pub(crate) fn backup(ctx: &Context, args: BackupArgs) -> Result<()> {
         ctx.telemetry.set_volume(volume.as_str());
     }
     let deadline = ctx.supervisor.deadline(after);
+    let temporary = (!options.attachments.is_empty()).then(|| temporary_directory(ctx));
+    let options = BackupOptions { temporary, ..options };
     if plans {
         return super::plan::plan(ctx, &options, price.as_deref());
     }
-    let temporary = (!options.attachments.is_empty()).then(|| temporary_directory(ctx));
     let scratch = scratch(&ctx.settings.resources);
-    let options = BackupOptions { scratch, temporary, ..options };
+    let options = BackupOptions { scratch, ..options };
     let repository = repository::open_or_make(ctx, retain)?;
     let progress = Progress::new();
     let watch = Watch::start(ctx, &progress, Reads::Device, repository.store());
