@@ -12,9 +12,11 @@ use zeroize::Zeroizing;
 
 /// What came before the end of a command is read for so long.
 const DRAIN: Duration = Duration::from_secs(5);
+/// A command that has printed all, and does not end, is waited for so long.
+const LONGEST: Duration = Duration::from_secs(900);
 const CHUNK_BYTES: usize = 1 << 16;
 /// Of what a command says on its way to an error.
-const ERROR_BYTES: u64 = 2000;
+const ERROR_BYTES: usize = 2000;
 
 impl Api {
     /// What a command prints in a pod's container, if it ends well and prints so many bytes.
@@ -52,7 +54,9 @@ impl Api {
             }
         };
         // The streams end when the process object does, which lives until here.
-        let read = read(stdout, stderr, status, size_bytes).await;
+        let read = tokio::time::timeout(LONGEST, read(stdout, stderr, status, size_bytes)).await;
+        let seconds = LONGEST.as_secs();
+        let read = read.unwrap_or_else(|_| Err(format!("it did not end within {seconds} s")));
         drop(process);
         read.map_err(|why| {
             let what = format!("read from {pod}: {why}");
@@ -102,13 +106,20 @@ async fn read(
         };
         let said = async {
             let Some(mut stderr) = stderr else { return };
-            let mut text = Vec::new();
-            let _ = (&mut stderr).take(ERROR_BYTES).read_to_end(&mut text).await;
+            // The error comes last. A stream that nobody reads would hold up the others.
+            let (mut text, mut chunk) = (Vec::new(), vec![0; ERROR_BYTES]);
+            while let Ok(read @ 1..) = stderr.read(&mut chunk).await {
+                text.extend_from_slice(&chunk[..read]);
+                text.drain(..text.len().saturating_sub(ERROR_BYTES));
+            }
             errors = String::from_utf8_lossy(&text).trim().to_owned();
-            // A stream that nobody reads would hold up the others.
-            let _ = tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await;
         };
-        let mut streams = std::pin::pin!(async { futures::join!(output, said).0 });
+        // An error of the output ends both: nobody would read what is still to come.
+        let said = async {
+            said.await;
+            Ok(())
+        };
+        let mut streams = std::pin::pin!(async { futures::try_join!(output, said).map(drop) });
         let mut status = std::pin::pin!(status);
         tokio::select! {
             read = &mut streams => read?,
@@ -165,5 +176,23 @@ mod tests {
             let said = all(out, ended).expect_err(why);
             assert!(said.contains(why), "{why}: {said}");
         }
+    }
+
+    /// What a real connection does: nothing ends by itself.
+    #[test]
+    fn a_command_that_says_too_much_is_not_waited_for() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let said = runtime.expect("a runtime").block_on(async {
+            let (stdout, mut writer) = tokio::io::simplex(CHUNK_BYTES);
+            let (stderr, _open) = tokio::io::simplex(CHUNK_BYTES);
+            let writing = tokio::spawn(async move {
+                use tokio::io::AsyncWriteExt as _;
+                while writer.write_all(&[7; 1000]).await.is_ok() {}
+            });
+            let read = read(Some(stdout), Some(stderr), std::future::pending(), 3).await;
+            writing.abort();
+            read.map(drop)
+        });
+        assert_eq!(said, Err("more than 3 bytes came".to_owned()));
     }
 }

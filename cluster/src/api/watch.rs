@@ -1,5 +1,6 @@
 //! Changes of objects: of a watch that many share, or of one of its own.
 
+use super::steps::forget_parts;
 use super::{ANSWER, Api, ApiError, Asked, classify, path};
 use crate::engine::{Query, Selection};
 use futures::stream::{BoxStream, StreamExt as _};
@@ -69,8 +70,11 @@ impl Api {
             Ok(events) => events.map_err(|why| classify(why, &asked))?,
             Err(_) => return Err(asked.unanswered(ANSWER.as_secs())),
         };
-        let changes = events.map(|event| match event {
-            Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => Change::Set(object),
+        let changes = events.map(move |event| match event {
+            Ok(WatchEvent::Added(mut object) | WatchEvent::Modified(mut object)) => {
+                forget_parts(kind, &mut object);
+                Change::Set(object)
+            }
             Ok(WatchEvent::Deleted(object)) => Change::Gone(object),
             Ok(WatchEvent::Bookmark(_) | WatchEvent::Error(_)) | Err(_) => Change::Over,
         });

@@ -32,16 +32,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// # Errors
 ///
 /// There are too many of them.
-pub fn carried(payload: &Payload) -> Result<CarriedObjects, Failure> {
+pub fn carried(payload: &Payload, selection: String) -> Result<CarriedObjects, Failure> {
     let bytes = payload.size_bytes();
     if bytes > CARRIED_BYTES_MAX {
         let what = format!("the objects take {bytes} bytes, and {CARRIED_BYTES_MAX} are possible");
-        return Err(Failure::new(exit::USAGE, what));
+        return Err(Failure::new(exit::USAGE, what)
+            .hint("choose fewer by --objects-selector, or keep them in a file: kubectl mover objects save"));
     }
     Ok(CarriedObjects {
         parts: payload.parts(),
         size_bytes: bytes as u64,
         digest: payload.digest().to_owned(),
+        selection,
     })
 }
 

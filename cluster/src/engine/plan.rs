@@ -27,9 +27,8 @@ use serde_json::{Value, json};
 pub fn request_of(anchor: &Object<ConfigMap>) -> Result<Request, Failure> {
     let unreadable = |why: String| {
         Failure::new(exit::USAGE, format!("{} holds no request: {why}", anchor.key)).hint(format!(
-            "it may be of another version of kubectl-mover, or changed by hand: look at it by {}; delete it, then kubectl mover sweep -n {} removes what it made",
-            anchor.key.shown_by(),
-            anchor.key.namespace.as_deref().unwrap_or_default()
+            "it may be of another version of kubectl-mover, or changed by hand: look at it by {}; delete it, then kubectl mover sweep --all-namespaces removes what it made",
+            anchor.key.shown_by()
         ))
     };
     let text = anchor
@@ -67,7 +66,7 @@ pub fn plan(anchor: &Anchor, mandate: Mandate<'_>, seen: &Observed) -> Planned<O
             exit::RETRYABLE,
             format!("{} was deleted while its operation ran", anchor.key),
         )
-        .hint(format!("remove what it made: kubectl mover sweep -n {}", anchor.namespace()))
+        .hint("remove what it made: kubectl mover sweep --all-namespaces")
         .into());
     };
     let request = request_of(&found)?;
@@ -253,7 +252,8 @@ type Steps<'a> = Vec<Box<dyn Fn() -> Planned<()> + 'a>>;
 fn after_backup<'a>(context: &'a Context<'_>, backup: &'a Backup, good: bool) -> Steps<'a> {
     let cut = || Cut::of_one(context.anchor, backup);
     let mut steps = after_jobs(context, context.anchor.clone(), backup);
-    steps.push(Box::new(move || carried::remove(context, backup)));
+    // nobody but its Jobs needs them
+    steps.insert(1, Box::new(move || carried::remove(context, backup)));
     let stays = good && backup.stays();
     if stays {
         steps.push(Box::new(move || {

@@ -193,6 +193,9 @@ pub struct CarriedObjects {
     pub size_bytes: u64,
     /// BLAKE3 of all bytes, in hexadecimal digits.
     pub digest: String,
+    /// What says which objects were asked for, as text that is the same for the same question.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub selection: String,
 }
 
 /// A backup of one claim.

@@ -3,7 +3,7 @@
 
 use crate::api::Api;
 use crate::engine::{
-    self, CarriedObjects, Failure, OBJECTS, ROLE, Repository, Request, SOURCE, Wait, exit,
+    self, CarriedObjects, Failure, Key, OBJECTS, ROLE, Repository, Request, SOURCE, Wait, exit,
 };
 use crate::ops::{lookup, operation};
 use serde_json::Value;
@@ -40,7 +40,7 @@ fn has_feature(lines: &[Value]) -> bool {
 }
 
 /// The request with these objects; or with those of the same operation that has not ended, which
-/// another command has read.
+/// another command has read by the same question.
 ///
 /// # Errors
 ///
@@ -50,7 +50,7 @@ pub async fn with_objects(
     namespace: &str,
     request: Request,
     objects: &CarriedObjects,
-) -> Result<Request, Failure> {
+) -> Result<(Request, Option<Key>), Failure> {
     let labels = format!("{SOURCE}={},{ROLE}={}", operation::source_of(&request), request.word());
     let bare = request.clone().with_objects(None);
     for found in operation::list(api, Some(namespace), &labels).await? {
@@ -59,13 +59,18 @@ pub async fn with_objects(
         }
         // All else is as it is asked for now; and what Secrets there do not have is refused by the Job.
         if let Ok(stored) = engine::request_of(&found.found)
-            && stored.objects().is_some()
-            && stored.clone().with_objects(None) == bare
+            && goes_on(&stored, &bare, objects)
         {
-            return Ok(stored);
+            return Ok((stored, Some(found.found.key.clone())));
         }
     }
-    Ok(request.with_objects(Some(objects)))
+    Ok((request.with_objects(Some(objects)), None))
+}
+
+/// Whether an operation is the one that is asked for, but for when its objects were read.
+fn goes_on(stored: &Request, bare: &Request, objects: &CarriedObjects) -> bool {
+    stored.objects().is_some_and(|of| of.selection == objects.selection)
+        && stored.clone().with_objects(None) == *bare
 }
 
 #[cfg(test)]
@@ -79,5 +84,28 @@ mod tests {
         assert!(has_feature(&said("attachments")));
         assert!(!has_feature(&said("other")));
         assert!(!has_feature(&[json!({ "type": "log" })]));
+    }
+
+    #[test]
+    fn what_was_read_by_another_question_is_not_gone_on_with() {
+        let backup = json!({
+            "source": { "namespace": "ns", "name": "db", "uid": "u" },
+            "driver": "d", "volumeHandle": "h", "repository": Repository::default(),
+            "volume": "c/ns/db", "snapshotClass": "s", "storageClass": "s", "filesystem": true,
+            "capacity": "1Gi", "labels": {}, "keepBase": true,
+        });
+        let backup: engine::Backup = serde_json::from_value(backup).expect("a backup");
+        let bare = Request::Backup(Box::new(backup));
+        let objects = |selection: &str, digest: &str| CarriedObjects {
+            parts: 1,
+            size_bytes: 1,
+            digest: digest.into(),
+            selection: selection.into(),
+        };
+        let stored = bare.clone().with_objects(Some(&objects("all", "1")));
+        // the objects change while an application runs
+        assert!(goes_on(&stored, &bare, &objects("all", "2")));
+        assert!(!goes_on(&stored, &bare, &objects("app=a", "1")));
+        assert!(!goes_on(&bare, &bare, &objects("all", "1")));
     }
 }

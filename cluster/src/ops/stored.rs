@@ -121,9 +121,12 @@ impl Pod {
 
     /// Nobody waits until it is gone.
     async fn remove(&self, api: &Api) {
-        if let Ok(Some(job)) = api.get(&self.job).await
-            && let Err(why) = api.delete(&self.job, &Meta::of(&job).uid).await
-        {
+        let removed = match api.get(&self.job).await {
+            Ok(Some(job)) => api.delete(&self.job, &Meta::of(&job).uid).await.map(drop),
+            Ok(None) => Ok(()),
+            Err(why) => Err(why),
+        };
+        if let Err(why) = removed {
             let why = Failure::from(why);
             tracing::warn!("{why}: it goes by itself after {HELD_SECONDS} s");
         }

@@ -210,16 +210,16 @@ fn a_compressed_file_is_restored_as_the_plain_one() {
     let mut answers = shop();
     answers.retain(|path, _| path.matches('/').count() < 4);
     let server = Server::start("compressed", answers);
-    let run = |bytes: &[u8]| {
+    let run = |bytes: &[u8], more: &[&str]| {
         let file = place("compressed.zst");
         std::fs::write(&file, bytes).expect("the file");
-        server.run(&["objects", "restore", shown(&file), "--dry-run"])
+        server.run(&[&["objects", "restore", shown(&file)], more].concat())
     };
-    let (one, other) = (run(&plain), run(&packed));
+    let (one, other) = (run(&plain, &["--dry-run"]), run(&packed, &["--dry-run"]));
     ends(&one, 0, &["games.example.com/a in namespace shop"]);
     assert_eq!(text(&one.stdout), text(&other.stdout));
     for cut in [packed.len() - 1, packed.len() / 2, 5] {
-        let output = run(&packed[..cut]);
+        let output = run(&packed[..cut], &[]);
         assert!([2, 3].contains(&output.status.code().unwrap_or(0)), "{}", said(&output));
     }
     assert!(made(&server).is_empty());

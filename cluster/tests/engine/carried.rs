@@ -13,7 +13,7 @@ fn payload(of: u8) -> Payload {
 }
 
 fn with(payload: &Payload, request: Request) -> Request {
-    request.with_objects(Some(&carried(payload).expect("few bytes")))
+    request.with_objects(Some(&carried(payload, "all".into()).expect("few bytes")))
 }
 
 const PLACES: [&str; 2] = [NAMESPACE, "mover-system"];

@@ -14,7 +14,7 @@ pub(in crate::cli) enum ObjectsCommand {
 }
 
 /// Which objects are meant.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct ObjectsOf {
     /// Only objects with these labels, what they own, and what they need
     #[arg(long, short = 'l', value_name = "LABELS")]

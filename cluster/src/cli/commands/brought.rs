@@ -1,29 +1,29 @@
-//! Objects that backups bring along: read once for each namespace, before anything is moved.
+//! Objects that backups bring along: read once for each namespace, before anything of it is moved.
 
 use super::super::args;
 use super::super::output::Output;
 use super::applications;
 use crate::api::Api;
-use crate::engine::{self, CarriedObjects, Failure, Payload, Repository, Request};
+use crate::engine::{self, CarriedObjects, Failure, Payload, Repository, Request, exit};
 use crate::ops::carried;
 use crate::ops::manifest::{self, Spool};
 use crate::ops::operation::random_text;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 const RANDOM_CHARS: usize = 12;
 
 /// What the backups of one command bring along.
 pub(super) struct Brought<'a> {
     given: &'a args::BackupObjects,
-    /// By namespace.
-    read: BTreeMap<String, (CarriedObjects, Payload)>,
+    /// Those of the namespace that was read last, or why there are none: there may be many.
+    read: Option<(String, Result<(CarriedObjects, Payload), Failure>)>,
     /// Repositories that can keep them, by namespace and name.
     asked: BTreeSet<(String, String)>,
 }
 
 impl<'a> Brought<'a> {
     pub(super) fn new(given: &'a args::Backup) -> Self {
-        Self { given: &given.objects, read: BTreeMap::new(), asked: BTreeSet::new() }
+        Self { given: &given.objects, read: None, asked: BTreeSet::new() }
     }
 
     /// Whether there are any.
@@ -47,11 +47,15 @@ impl<'a> Brought<'a> {
             carried::can_keep(api, place, |wait| output.waiting(wait)).await?;
             self.asked.insert(at);
         }
-        if !self.read.contains_key(namespace) {
-            let read = Box::pin(self.objects_of(api, namespace, output)).await?;
-            self.read.insert(namespace.to_owned(), read);
+        if self.read.as_ref().is_none_or(|(of, _)| of != namespace) {
+            self.read = None;
+            let read = Box::pin(self.objects_of(api, namespace, output)).await;
+            self.read = Some((namespace.to_owned(), read));
         }
-        Ok(())
+        match &self.read {
+            Some((_, Err(why))) => Err(why.clone()),
+            _ => Ok(()),
+        }
     }
 
     async fn objects_of(
@@ -69,12 +73,13 @@ impl<'a> Brought<'a> {
         let name = format!("mover-objects-{}", random_text(RANDOM_CHARS)?);
         let mut spool = Spool::beside(&std::env::temp_dir().join(name))?;
         let found = applications::read(api, &wanted, &of, Some(&mut spool), output).await?;
+        let selection = selection(&of)?;
         let (payload, count) = manifest::pack(&found, &mut spool)?;
         output.progress(&format!(
             "{count} objects of namespace {namespace} go with the backup, {} are listed and left out",
             found.items.len() - count
         ));
-        Ok((engine::carried(&payload)?, payload))
+        Ok((engine::carried(&payload, selection)?, payload))
     }
 
     /// The request with the objects of its namespace, and the bytes that its driver hands over.
@@ -83,9 +88,64 @@ impl<'a> Brought<'a> {
         api: &Api,
         namespace: &str,
         request: Request,
+        output: &Output,
     ) -> Result<(Request, Option<Payload>), Failure> {
-        let Some((objects, payload)) = self.read.get(namespace) else { return Ok((request, None)) };
-        let request = carried::with_objects(api, namespace, request, objects).await?;
+        let read = self.read.as_ref().filter(|(of, _)| of == namespace);
+        let Some((_, Ok((objects, payload)))) = read else { return Ok((request, None)) };
+        let (request, goes_on) = carried::with_objects(api, namespace, request, objects).await?;
+        if let Some(record) = goes_on.filter(|_| request.objects() != Some(objects)) {
+            output.progress(&format!("goes on with the objects that {record} has read before"));
+        }
         Ok((request, Some(payload.clone())))
+    }
+}
+
+/// Which objects are asked for, as text: what another command has read by the same question may be
+/// gone on with.
+fn selection(of: &args::ObjectsOf) -> Result<String, Failure> {
+    let args::ObjectsOf { selector, owner_rule, skip_unreadable, accept } = of;
+    let accepted = match accept {
+        Some(path) => {
+            let bytes = std::fs::read(path).map_err(|why| {
+                Failure::new(exit::USAGE, format!("read {}: {why}", path.display()))
+                    .hint("name a list that `kubectl mover objects list --save` wrote")
+            })?;
+            Some(blake3::hash(&bytes).to_hex().to_string())
+        }
+        None => None,
+    };
+    let text = serde_json::json!([selector, owner_rule, skip_unreadable, accepted]).to_string();
+    Ok(blake3::hash(text.as_bytes()).to_hex()[..32].to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_question_is_another_selection() {
+        let plain = args::ObjectsOf {
+            selector: None,
+            owner_rule: Vec::new(),
+            skip_unreadable: false,
+            accept: None,
+        };
+        let list = std::env::temp_dir().join(format!("mover-list-{}", std::process::id()));
+        std::fs::write(&list, "{}").expect("a file");
+        let others = [
+            args::ObjectsOf { selector: Some("app=a".into()), ..plain.clone() },
+            args::ObjectsOf { owner_rule: vec!["app=a".into()], ..plain.clone() },
+            args::ObjectsOf { skip_unreadable: true, ..plain.clone() },
+            args::ObjectsOf { accept: Some(list.clone()), ..plain.clone() },
+        ];
+        let mut all: BTreeSet<String> = BTreeSet::from([selection(&plain).expect("a text")]);
+        for other in &others {
+            assert!(all.insert(selection(other).expect("a text")), "{other:?}");
+            assert_eq!(selection(other).expect("a text"), selection(other).expect("a text"));
+        }
+        std::fs::write(&list, "{ }").expect("a file");
+        assert!(all.insert(selection(&others[3]).expect("a text")));
+        std::fs::remove_file(&list).expect("removed");
+        assert!(selection(&others[3]).is_err());
     }
 }

@@ -15,7 +15,7 @@ use crate::ops::objects::is_object;
 use crate::ops::sources::{self, Source, Sources};
 use crate::ops::{backup as backups, in_place, lookup, operation, repository, restore as restores};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+
 use std::time::Instant;
 
 pub(super) async fn backup(
@@ -56,11 +56,6 @@ async fn back_up_all(
     let mut rows = Vec::new();
     let mut worst = 0;
     let mut brought = Brought::new(given);
-    let spaces = all.claims.iter().map(|source| source.namespace.as_str());
-    for namespace in spaces.filter(|_| given.objects.objects).collect::<BTreeSet<_>>() {
-        let place = Box::pin(place_of(api, namespace, given, output)).await?;
-        Box::pin(brought.read(api, namespace, &place, output)).await?;
-    }
     for (number, Source { namespace, name }) in all.claims.iter().enumerate() {
         let key = Key::new(Kind::PersistentVolumeClaim, namespace, name);
         output.say(&format!("{key}, {} of {}", number + 1, all.claims.len()));
@@ -166,7 +161,7 @@ async fn back_up(
     let volume = request.volume.clone();
     Box::pin(brought.read(api, namespace, &place, output)).await?;
     let request = Request::Backup(Box::new(request));
-    let (request, payload) = brought.along(api, namespace, request).await?;
+    let (request, payload) = brought.along(api, namespace, request, output).await?;
     let run = Box::pin(run(api, (namespace, name), &source, (&request, payload), output));
     let (outcome, times) = run.await?;
     let text = said_of_backup(&volume, &place.url, &outcome.summary);

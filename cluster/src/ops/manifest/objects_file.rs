@@ -119,3 +119,19 @@ impl<R: Read> Read for Bounded<R> {
         Ok(read)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Few bytes that say that they are many.
+    #[test]
+    fn more_than_the_bound_is_an_error_and_no_end() {
+        let bomb = zstd::bulk::compress(&vec![b' '; 1 << 20], 3).expect("compressed");
+        for (most, good) in [(1 << 20, true), ((1 << 20) - 1, false), (0, false)] {
+            let plain = zstd::stream::read::Decoder::new(&bomb[..]).expect("a decoder");
+            let read = std::io::copy(&mut Bounded(plain, most), &mut std::io::sink());
+            assert_eq!(read.is_ok(), good, "{most}");
+        }
+    }
+}
