@@ -12,11 +12,14 @@ use std::collections::BTreeSet;
 
 const RANDOM_CHARS: usize = 12;
 
+/// Objects of a namespace, or why there are none.
+type Read = Result<(CarriedObjects, Payload), Failure>;
+
 /// What the backups of one command bring along.
 pub(super) struct Brought<'a> {
     given: &'a args::BackupObjects,
     /// Those of the namespace that was read last, or why there are none: there may be many.
-    read: Option<(String, Result<(CarriedObjects, Payload), Failure>)>,
+    read: Option<(String, Read)>,
     /// Repositories that can keep them, by namespace and name.
     asked: BTreeSet<(String, String)>,
 }
