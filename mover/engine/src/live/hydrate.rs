@@ -334,7 +334,7 @@ async fn fetch<S: CowSource, T: CowTarget, J: JournalLog>(
     let mut landed = Landed { run: run.clone(), named, buffer, ..Landed::default() };
     if named {
         // what others have claimed of it lands once
-        let wider = volume.together(&run, most).await;
+        let wider = together(volume, &run, most).await;
         if is_done(volume, &run) {
             return Ok(landed);
         }
@@ -371,6 +371,25 @@ async fn fetch<S: CowSource, T: CowTarget, J: JournalLog>(
         Err(SourceFailure::Damaged(what)) => damage(volume, run.start, what, &mut landed),
     }
     Ok(landed)
+}
+
+/// Whole chunks that come along when the source is asked for some, with these; at most so many.
+async fn together<S: CowSource, T: CowTarget, J: JournalLog>(
+    volume: &CowVolume<S, T, J>,
+    chunks: &Range<u64>,
+    most: u64,
+) -> Range<u64> {
+    let (chunk_bytes, size_bytes) = (volume.chunk_bytes(), volume.size_bytes());
+    let range = volume.bytes_of(chunks);
+    let found = volume.source.together(range, most.saturating_mul(chunk_bytes)).await;
+    let last = found.end.min(size_bytes);
+    let end = match last == size_bytes {
+        true => last.div_ceil(chunk_bytes),
+        false => last / chunk_bytes,
+    };
+    let wider = found.start.div_ceil(chunk_bytes)..end;
+    let is_wider = wider.start <= chunks.start && chunks.end <= wider.end;
+    if is_wider && wider.end - wider.start <= most { wider } else { chunks.clone() }
 }
 
 fn damage<S: CowSource, T: CowTarget, J: JournalLog>(

@@ -450,21 +450,6 @@ impl<S: CowSource, T: CowTarget, J: JournalLog> CowVolume<S, T, J> {
         }
     }
 
-    /// Whole chunks that come along when the source is asked for some, with these; at most so many.
-    pub(super) async fn together(&self, chunks: &Range<u64>, most: u64) -> Range<u64> {
-        let range = self.bytes_of(chunks);
-        let most_bytes = most.saturating_mul(self.chunk_bytes);
-        let found = self.source.together(range, most_bytes).await;
-        let last = found.end.min(self.size_bytes);
-        let end = match last == self.size_bytes {
-            true => last.div_ceil(self.chunk_bytes),
-            false => last / self.chunk_bytes,
-        };
-        let wider = found.start.div_ceil(self.chunk_bytes)..end;
-        let is_wider = wider.start <= chunks.start && chunks.end <= wider.end;
-        if is_wider && wider.end - wider.start <= most { wider } else { chunks.clone() }
-    }
-
     /// What was asked for last and not taken yet.
     pub(super) fn take_asked(&self) -> Option<Range<u64>> {
         locked(&self.asked).pop()

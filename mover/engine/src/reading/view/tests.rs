@@ -4,8 +4,8 @@
 use super::*;
 use crate::ops::restore::testkit::{Image, Kit, Shape};
 use crate::run::MemoryBudget;
-use chunkstore::Encryption;
 use chunkstore::map::delta_of;
+use chunkstore::{Encryption, Manifest, MapReader, VolumeMap};
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
