@@ -132,19 +132,18 @@ impl Repository {
         credentials: &[Credential],
         known: &'static [KnownFeature],
     ) -> Result<Arc<Self>> {
-        // asked for together: none of them needs the answer of another
+        // alone: a store that does not answer well is asked for one object, again and again
+        let Some((key, format)) = base::either_copy(&store).await? else {
+            return Err(Self::nothing_here(&store).await?);
+        };
+        // together: neither needs the answer of the other
         let keys = async {
             match credentials {
                 [] => None,
                 _ => Some(store.list(KEYS_PREFIX).await),
             }
         };
-        let features = store.list(FEATURES_PREFIX);
-        let (format, mut keys, features) =
-            futures::join!(base::either_copy(&store), keys, features);
-        let Some((key, format)) = format? else {
-            return Err(Self::nothing_here(&store).await?);
-        };
+        let (mut keys, features) = futures::join!(keys, store.list(FEATURES_PREFIX));
         if key != FORMAT_KEY {
             tracing::warn!("`format` of {} is gone; its copy is used: {}", store.url(), repair());
         }

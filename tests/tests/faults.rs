@@ -372,9 +372,8 @@ fn a_store_that_never_answers_well_is_asked_seldom_and_named() {
         let reset = scope.spawn(|| always(FaultKind::Reset));
         let (said, counts) = slow_down.join().unwrap();
         assert!(said.contains("SlowDown") && said.contains("try again later"), "{said}");
-        // each of those that open a repository at least a second apart, as it asks for, for 40 s
-        assert!((2..=24).contains(&counts.most_alike), "{counts:?}");
-        assert!(counts.requests <= 3 * 24, "{counts:?}");
+        // at least a second apart, as it asks for, for 40 s
+        assert!((2..=24).contains(&counts.requests), "{counts:?}");
         let (said, counts) = stall.join().unwrap();
         assert!(said.contains("no answer in time"), "{said}");
         assert!((1..=3).contains(&counts.requests), "{counts:?}");
