@@ -22,6 +22,10 @@ pub trait Volume: Debug {
     /// Whether somebody uses it who is not seen from here.
     fn is_claimed_unseen(&self) -> Result<bool>;
 
+    /// The same, after a moment in which whoever is about to let go of it has done so: a probe, or
+    /// a mount that is being removed.
+    fn stays_claimed_unseen(&self) -> Result<bool>;
+
     /// The NBD export, if it is one.
     fn export(&self) -> Option<&Export>;
 }

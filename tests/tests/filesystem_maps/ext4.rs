@@ -145,13 +145,17 @@ fn damaged_metadata_is_refused_or_harmless_and_never_a_panic_or_a_loop() {
     }
 }
 
-/// A mount in a mount namespace of its own, until it is dropped.
+/// A mount in a mount namespace of its own, until it is dropped. The namespace begins with a copy of
+/// all mounts; it lets go of what other tests have mounted at that moment.
 struct MountElsewhere(Child);
 
 impl MountElsewhere {
     fn new(device: &LoopDevice, directory: &Path) -> Self {
         fs::create_dir_all(directory).unwrap();
-        let script = "mount \"$1\" \"$2\" && echo ready && read end";
+        let script = "while read -r device at rest; do
+              case $device in /dev/loop*) umount \"$at\" ;; esac
+            done </proc/self/mounts
+            mount \"$1\" \"$2\" && echo ready && read end";
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", script, "sh"]).arg(device.path()).arg(directory);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

@@ -5,7 +5,7 @@ use crate::volume::Volume;
 use crate::{ChangeKind, ChangedBlocks, ListOrigin};
 use chunkstore::{Error, ErrorKind, Result};
 use mover_extents::Extents;
-use mover_fsmap::{Limits, ReadAt, Refusal, WHILE_IN_USE, used_space};
+use mover_fsmap::{Limits, ReadAt, Refusal, UsedSpace, WHILE_IN_USE, used_space};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
@@ -83,21 +83,22 @@ pub(super) fn filesystem_list(path: &Path, request: &ListRequest<'_>) -> Result<
             .hint("back up a snapshot instead"));
     }
     let limits = Limits { granule_bytes: request.granule_bytes, ranges_max: request.ranges_max };
-    let found = used_space(&Windows::new(source), source.size_bytes(), limits);
-    let found = found.map_err(|refusal| {
-        let kind = match &refusal {
-            Refusal::Io { .. } => ErrorKind::Device,
-            Refusal::Unknown | Refusal::Unusable { .. } => ErrorKind::Unsupported,
-        };
-        Error::new(kind, context(), refusal.to_string())
+    let found = while_unclaimed(source, || {
+        let found = used_space(&Windows::new(source), source.size_bytes(), limits);
+        found.map_err(|refusal| {
+            let kind = match &refusal {
+                Refusal::Io { .. } => ErrorKind::Device,
+                Refusal::Unknown | Refusal::Unusable { .. } => ErrorKind::Unsupported,
+            };
+            Error::new(kind, context(), refusal.to_string())
+        })
     })?;
-    // what LVM and swap space say of themselves is true while they are in use
-    if !WHILE_IN_USE.contains(&found.kind) && source.is_claimed_unseen()? {
+    let Some(found) = found else {
         let detail = "it is in use by something that is not seen from here, \
                       a mount in another container perhaps";
         return Err(Error::new(ErrorKind::Unsupported, context(), detail)
             .hint("back up a snapshot instead"));
-    }
+    };
     tracing::info!(
         "{} on {} has {} bytes free, {} transactions of its journal counted in",
         found.kind,
@@ -114,4 +115,90 @@ pub(super) fn filesystem_list(path: &Path, request: &ListRequest<'_>) -> Result<
         notes: found.notes,
         contexts: Vec::new(),
     })
+}
+
+/// What is read of a device that nobody else uses; nothing if somebody does. What was read before
+/// it was let go is behind what is on the device then, and is read again.
+fn while_unclaimed(
+    source: &dyn Volume,
+    mut read: impl FnMut() -> Result<UsedSpace>,
+) -> Result<Option<UsedSpace>> {
+    let found = read()?;
+    // what LVM and swap space say of themselves is true while they are in use
+    if WHILE_IN_USE.contains(&found.kind) || !source.is_claimed_unseen()? {
+        return Ok(Some(found));
+    }
+    if source.stays_claimed_unseen()? {
+        return Ok(None);
+    }
+    let found = read()?;
+    Ok((!source.is_claimed_unseen()?).then_some(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::path::PathBuf;
+
+    /// It is claimed when it is looked at, or not.
+    #[derive(Debug)]
+    struct Claims {
+        looks: RefCell<Vec<bool>>,
+        stays: bool,
+    }
+
+    impl Volume for Claims {
+        fn size_bytes(&self) -> u64 {
+            0
+        }
+
+        fn read_exact_at(&self, _: &mut [u8], _: u64) -> Result<()> {
+            Ok(())
+        }
+
+        fn sector_bytes(&self) -> Option<u64> {
+            None
+        }
+
+        fn mounted_read_write(&self) -> Result<Option<PathBuf>> {
+            Ok(None)
+        }
+
+        fn is_claimed_unseen(&self) -> Result<bool> {
+            Ok(self.looks.borrow_mut().pop().expect("no more looks"))
+        }
+
+        fn stays_claimed_unseen(&self) -> Result<bool> {
+            Ok(self.stays)
+        }
+
+        fn export(&self) -> Option<&mover_nbd::Export> {
+            None
+        }
+    }
+
+    /// Which reading counts, if any.
+    fn counted(kind: &'static str, looks: &[bool], stays: bool) -> Option<u64> {
+        let claims =
+            Claims { looks: looks.iter().rev().copied().collect::<Vec<_>>().into(), stays };
+        let times = Cell::new(0);
+        let read = || {
+            times.set(times.get() + 1);
+            let replayed = times.get();
+            Ok(UsedSpace { kind, used: Extents::new(), free_bytes: 0, replayed, notes: Vec::new() })
+        };
+        let found = while_unclaimed(&claims, read).expect("no error");
+        assert!(claims.looks.borrow().is_empty());
+        found.map(|found| found.replayed)
+    }
+
+    #[test]
+    fn what_was_read_while_somebody_used_the_device_does_not_count() {
+        assert_eq!(counted("ext4", &[false], true), Some(1));
+        assert_eq!(counted("ext4", &[true], true), None);
+        assert_eq!(counted("ext4", &[true, false], false), Some(2));
+        assert_eq!(counted("ext4", &[true, true], false), None);
+        assert_eq!(counted(WHILE_IN_USE[0], &[], true), Some(1));
+    }
 }

@@ -122,6 +122,12 @@ pub(super) fn is_exclusively_open(path: &Path) -> bool {
     claimed.is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy)
 }
 
+/// Whether somebody has, and keeps it.
+pub(super) fn stays_exclusively_open(path: &Path) -> bool {
+    let claimed = patiently(|| open_claimed(path, Access::Read, libc::O_EXCL));
+    claimed.is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy)
+}
+
 /// Connects to an NBD server.
 pub(super) fn open_export(path: &Path) -> Result<Opened> {
     let export = Arc::new(Export::open(path).map_err(from_nbd)?);

@@ -4,7 +4,9 @@ use super::cache;
 use super::geometry::{DeviceKind, Facts};
 use super::mounts::InUse;
 use super::open::{Access, DirectIo, Opened};
-use super::open::{is_exclusively_open, open_buffered, open_export, with_direct};
+use super::open::{
+    is_exclusively_open, open_buffered, open_export, stays_exclusively_open, with_direct,
+};
 use super::signatures;
 use super::state;
 use crate::volume::io::{Direction, IoFile, transfer_error};
@@ -218,7 +220,17 @@ impl Source {
     /// Whether the kernel has given the device, or a partition of it, to somebody, mounts that are
     /// listed here apart: those of other containers are not.
     pub fn is_claimed_unseen(&self) -> Result<bool> {
-        if !self.is_block_device() || !is_exclusively_open(self.path()) {
+        self.is_unseen_claim(is_exclusively_open)
+    }
+
+    /// The same, of a claim that lasts: who only looks, as this does, has one for a moment, and so
+    /// has a mount that is just being removed.
+    pub fn stays_claimed_unseen(&self) -> Result<bool> {
+        self.is_unseen_claim(stays_exclusively_open)
+    }
+
+    fn is_unseen_claim(&self, is_claimed: fn(&Path) -> bool) -> Result<bool> {
+        if !self.is_block_device() || !is_claimed(self.path()) {
             return Ok(false);
         }
         let InUse { mounts, swap, holders, .. } = InUse::of(self.facts.identity)?;

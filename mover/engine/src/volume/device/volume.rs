@@ -27,6 +27,10 @@ impl Volume for Source {
         Self::is_claimed_unseen(self)
     }
 
+    fn stays_claimed_unseen(&self) -> Result<bool> {
+        Self::stays_claimed_unseen(self)
+    }
+
     fn export(&self) -> Option<&Export> {
         Self::export(self)
     }
