@@ -117,12 +117,26 @@ impl Leaves {
 
 /// The task.
 async fn answer_all(mut reader: MapReader, mut inbox: mpsc::UnboundedReceiver<Question>) {
-    match reader.load_inner().await {
-        Ok(()) => {}
-        // who needs what is missing will hear of it
-        Err(e) => tracing::warn!("the map could not be read ahead: {e}"),
-    }
     let mut waiting = None;
+    {
+        let mut loading = Box::pin(reader.load_inner());
+        let loaded = loop {
+            tokio::select! {
+                biased;
+                loaded = &mut loading => break loaded,
+                asked = inbox.recv(), if waiting.is_none() => match asked {
+                    Some(question) => waiting = Some(question),
+                    // it was given up before it was read
+                    None => return,
+                },
+            }
+        };
+        match loaded {
+            Ok(()) => {}
+            // who needs what is missing will hear of it
+            Err(e) => tracing::warn!("the map could not be read ahead: {e}"),
+        }
+    }
     loop {
         let first = match waiting.take() {
             Some(question) => question,
