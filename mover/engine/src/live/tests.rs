@@ -2,5 +2,6 @@
 
 mod faults;
 mod model;
+mod named;
 mod oracle;
 mod sim;

@@ -73,6 +73,12 @@ pub(super) struct World {
     /// What the source was told of.
     pub(super) expected: Vec<Range<u64>>,
     pub(super) prefetched: Vec<Range<u64>>,
+    /// What was read of it.
+    pub(super) reads: Vec<Range<u64>>,
+    /// Bytes that lie together in it; at random where nothing is said.
+    pub(super) entry_bytes: Option<u64>,
+    /// Reads of it wait until this is over.
+    pub(super) stalls: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -104,6 +110,9 @@ impl World {
             writes: 0,
             expected: Vec::new(),
             prefetched: Vec::new(),
+            reads: Vec::new(),
+            entry_bytes: None,
+            stalls: false,
         }
     }
 
@@ -319,6 +328,10 @@ impl CowSource for SimSource {
         self.0.step().await;
         let mut world = locked(&self.0.0);
         let size = world.backup.len() as u64;
+        if let Some(entry) = world.entry_bytes {
+            let end = (range.end.next_multiple_of(entry)).min(size);
+            return range.start / entry * entry..end;
+        }
         let mut beside = || world.random.below(most.max(1));
         let (before, behind) = (beside(), beside());
         range.start.saturating_sub(before)..range.end.saturating_add(behind).min(size)
@@ -326,6 +339,10 @@ impl CowSource for SimSource {
 
     async fn read(&self, offset: u64, buf: &mut [u8]) -> Result<Vec<Range<usize>>, SourceFailure> {
         self.0.step().await;
+        locked(&self.0.0).reads.push(offset..offset + buf.len() as u64);
+        while locked(&self.0.0).stalls {
+            tokio::task::yield_now().await;
+        }
         if locked(&self.0.0).random.one_in(3) {
             self.0.step().await;
         }
