@@ -88,9 +88,10 @@ impl Parts {
         let mut size_bytes = 0_u64;
         for part in &self.0 {
             let mut left = part.size_bytes;
-            let mut from = part.open().map_err(|e| failed(context, e))?.take(left);
+            let of_it = || format!("{}: read {}", context(), part.path.display());
+            let mut from = part.open().map_err(|e| failed(&of_it, e))?.take(left);
             loop {
-                let read = from.read(&mut buffer).map_err(|e| failed(context, e))?;
+                let read = from.read(&mut buffer).map_err(|e| failed(&of_it, e))?;
                 if read == 0 {
                     break;
                 }
@@ -140,7 +141,8 @@ fn in_directory(path: &Path, context: &dyn Fn() -> String) -> Result<Vec<Part>> 
     let part = |name| {
         let path = path.join(name);
         // a mounted Secret has links there, to the files of its newest state
-        let meta = std::fs::metadata(&path).map_err(|e| failed(context, e))?;
+        let of_it = || format!("{}: read {}", context(), path.display());
+        let meta = std::fs::metadata(&path).map_err(|e| failed(&of_it, e))?;
         Ok(Part::of(path, &meta))
     };
     names.into_iter().map(part).collect()
