@@ -6,6 +6,7 @@ use crate::engine::{Failure, Key, Kind, exit};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::api::AttachParams;
+use serde_json::Value;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use zeroize::Zeroizing;
@@ -56,12 +57,54 @@ impl Api {
         // The streams end when the process object does, which lives until here.
         let read = tokio::time::timeout(LONGEST, read(stdout, stderr, status, size_bytes)).await;
         let seconds = LONGEST.as_secs();
-        let read = read.unwrap_or_else(|_| Err(format!("it did not end within {seconds} s")));
+        let read =
+            read.unwrap_or_else(|_| Err(format!("it did not end within {seconds} s").into()));
         drop(process);
-        read.map_err(|why| {
-            let what = format!("read from {pod}: {why}");
-            Failure::new(exit::RETRYABLE, what).hint("run the same command again")
-        })
+        read.map_err(|wrong| wrong.within(&format!("read from {pod}")))
+    }
+}
+
+/// Why an output does not count.
+#[derive(Debug, PartialEq, Eq)]
+struct Wrong {
+    exit_code: u8,
+    why: String,
+    hint: Option<String>,
+}
+
+impl From<String> for Wrong {
+    fn from(why: String) -> Self {
+        Self { exit_code: exit::RETRYABLE, why, hint: None }
+    }
+}
+
+impl Wrong {
+    /// What a command that failed says of it: `mover` does so in a line of JSON, the last one.
+    fn of_command(status: Status, errors: &str) -> Self {
+        let causes = status.details.and_then(|details| details.causes).unwrap_or_default();
+        let code = causes.iter().find(|cause| cause.reason.as_deref() == Some("ExitCode"));
+        let code = code.and_then(|cause| cause.message.as_deref()?.parse().ok());
+        // What was killed by a signal may end otherwise the next time.
+        let exit_code = code.filter(|code| (1..128).contains(code)).unwrap_or(exit::RETRYABLE);
+        let lines = errors.lines().rev().filter_map(|line| serde_json::from_str(line).ok());
+        let line: Option<Value> = { lines }.find(|line: &Value| line["message"].is_string());
+        if let Some(line) = line {
+            let text = |name: &str| line[name].as_str().map(str::to_owned);
+            return Self {
+                exit_code,
+                why: text("message").unwrap_or_default(),
+                hint: text("hint"),
+            };
+        }
+        let why = [status.message.as_deref().unwrap_or_default(), errors];
+        let why: Vec<&str> = why.into_iter().filter(|it| !it.is_empty()).collect();
+        Self { exit_code, why: why.join(": "), hint: None }
+    }
+
+    fn within(self, context: &str) -> Failure {
+        let Self { exit_code, why, hint } = self;
+        let again = || (exit_code == exit::RETRYABLE).then(|| "run the same command again".into());
+        Failure { exit_code, message: format!("{context}: {why}"), hint: hint.or_else(again) }
     }
 }
 
@@ -82,7 +125,7 @@ async fn read(
     stderr: Option<impl AsyncRead + Unpin>,
     status: impl Future<Output = Option<Status>>,
     size_bytes: usize,
-) -> Result<Zeroizing<Vec<u8>>, String> {
+) -> Result<Zeroizing<Vec<u8>>, Wrong> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(size_bytes));
     let mut errors = String::new();
     let mut ended: Option<Option<Status>> = None;
@@ -135,15 +178,13 @@ async fn read(
         }
     }
     let Some(status) = ended.flatten() else {
-        return Err("the connection was lost before the command had ended".to_owned());
+        return Err("the connection was lost before the command had ended".to_owned().into());
     };
     if status.status.as_deref() != Some("Success") {
-        let why = [status.message.unwrap_or_default(), errors];
-        let why: Vec<&str> = why.iter().map(String::as_str).filter(|it| !it.is_empty()).collect();
-        return Err(why.join(": "));
+        return Err(Wrong::of_command(status, &errors));
     }
     if bytes.len() != size_bytes {
-        return Err(format!("{} of {size_bytes} bytes came", bytes.len()));
+        return Err(format!("{} of {size_bytes} bytes came", bytes.len()).into());
     }
     Ok(bytes)
 }
@@ -157,7 +198,7 @@ mod tests {
         Some(Status { status: Some(text.to_owned()), message, ..Status::default() })
     }
 
-    fn all(out: &'static [u8], ended: Option<Status>) -> Result<Vec<u8>, String> {
+    fn all(out: &'static [u8], ended: Option<Status>) -> Result<Vec<u8>, Wrong> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         let read = read(Some(out), Some(&b"no such thing"[..]), async { ended }, 3);
         runtime.expect("a runtime").block_on(read).map(|bytes| bytes.to_vec())
@@ -174,7 +215,8 @@ mod tests {
             (b"", status("Failure"), "it was Failure"),
         ] {
             let said = all(out, ended).expect_err(why);
-            assert!(said.contains(why), "{why}: {said}");
+            assert!(said.why.contains(why), "{why}: {said:?}");
+            assert_eq!(said.exit_code, exit::RETRYABLE);
         }
     }
 
@@ -193,6 +235,24 @@ mod tests {
             writing.abort();
             read.map(drop)
         });
-        assert_eq!(said, Err("more than 3 bytes came".to_owned()));
+        assert_eq!(said, Err("more than 3 bytes came".to_owned().into()));
+    }
+
+    /// Damage is not to be tried again.
+    #[test]
+    fn what_the_command_says_of_its_failure_is_the_failure() {
+        let status: Status = serde_json::from_value(serde_json::json!({
+            "status": "Failure", "message": "command terminated with exit code 3",
+            "details": { "causes": [{ "reason": "ExitCode", "message": "3" }] },
+        }))
+        .expect("a status");
+        let log =
+            "{\"level\": \"info\"}\n{\"message\": \"it is damaged\", \"hint\": \"check it\"}\n";
+        let failure = Wrong::of_command(status.clone(), log).within("read it");
+        assert_eq!((failure.exit_code, failure.message.as_str()), (3, "read it: it is damaged"));
+        assert_eq!(failure.hint.as_deref(), Some("check it"));
+        let plain = Wrong::of_command(status, "no such thing").within("read it");
+        assert_eq!(plain.message, "read it: command terminated with exit code 3: no such thing");
+        assert_eq!((plain.exit_code, plain.hint), (3, None));
     }
 }
