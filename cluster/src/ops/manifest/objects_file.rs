@@ -4,7 +4,7 @@
 use crate::engine::{Failure, exit};
 use std::fmt;
 use std::fs::File;
-use std::io::{Cursor, Read, Seek as _};
+use std::io::{Cursor, Read, Seek as _, SeekFrom};
 use std::path::PathBuf;
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -13,9 +13,12 @@ use zeroize::Zeroizing;
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// What a frame may ask for: 128 MiB of memory.
 const WINDOW_LOG_MAX: u32 = 27;
-/// Bytes of a compressed file, once they are not: more than any list and its objects have, and less
-/// than a few bytes can be made to say.
+/// Bytes of a compressed file, once they are not: more than any list and its objects have.
 const PLAIN_BYTES_MAX: u64 = 8 << 30;
+/// A small file has so many at most, as few bytes can be made to say that they are many.
+const PLAIN_BYTES_MIN: u64 = 64 << 20;
+/// So many for each byte of a larger one: objects that are all alike come to some hundred.
+const PLAIN_RATIO: u64 = 1000;
 
 /// Objects, as `save` wrote them.
 #[derive(Clone)]
@@ -51,8 +54,12 @@ impl AsRef<[u8]> for Shared {
 
 impl ObjectsFile {
     fn failed(&self, why: &std::io::Error) -> Failure {
-        Failure::new(exit::USAGE, format!("read {self}: {why}"))
-            .hint("`kubectl mover objects save` writes such a file")
+        let hint = match why.kind() {
+            // a pipe
+            std::io::ErrorKind::NotSeekable => "it is read more than once: save it to a file first",
+            _ => "`kubectl mover objects save` writes such a file",
+        };
+        Failure::new(exit::USAGE, format!("read {self}: {why}")).hint(hint)
     }
 
     /// Its bytes as they are.
@@ -78,10 +85,11 @@ impl ObjectsFile {
                 bytes.rewind()?;
                 return Ok(Box::new(bytes) as Box<dyn Read + Send>);
             }
+            let most = plain_bytes_max(bytes.seek(SeekFrom::End(0))?);
             bytes.rewind()?;
             let mut plain = zstd::stream::read::Decoder::new(bytes)?;
             plain.window_log_max(WINDOW_LOG_MAX)?;
-            Ok(Box::new(Bounded(plain, PLAIN_BYTES_MAX)))
+            Ok(Box::new(Bounded { from: plain, left: most, most }))
         };
         open().map_err(|why: std::io::Error| self.failed(&why))
     }
@@ -103,16 +111,25 @@ trait Bytes: Read + std::io::Seek + Send {}
 
 impl<T: Read + std::io::Seek + Send> Bytes for T {}
 
+/// Of a compressed file of this size.
+fn plain_bytes_max(bytes: u64) -> u64 {
+    bytes.saturating_mul(PLAIN_RATIO).clamp(PLAIN_BYTES_MIN, PLAIN_BYTES_MAX)
+}
+
 /// A reader of so many bytes: more of them are an error, and no end.
-struct Bounded<R>(R, u64);
+struct Bounded<R> {
+    from: R,
+    left: u64,
+    most: u64,
+}
 
 impl<R: Read> Read for Bounded<R> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.0.read(buffer)?;
-        match self.1.checked_sub(read as u64) {
-            Some(left) => self.1 = left,
+        let read = self.from.read(buffer)?;
+        match self.left.checked_sub(read as u64) {
+            Some(left) => self.left = left,
             None => {
-                let what = format!("it has more than {PLAIN_BYTES_MAX} bytes");
+                let what = format!("it has more than {} bytes, uncompressed", self.most);
                 return Err(std::io::Error::other(what));
             }
         }
@@ -130,8 +147,21 @@ mod tests {
         let bomb = zstd::bulk::compress(&vec![b' '; 1 << 20], 3).expect("compressed");
         for (most, good) in [(1 << 20, true), ((1 << 20) - 1, false), (0, false)] {
             let plain = zstd::stream::read::Decoder::new(&bomb[..]).expect("a decoder");
-            let read = std::io::copy(&mut Bounded(plain, most), &mut std::io::sink());
+            let mut bounded = Bounded { from: plain, left: most, most };
+            let read = std::io::copy(&mut bounded, &mut std::io::sink());
             assert_eq!(read.is_ok(), good, "{most}");
         }
+        assert_eq!(plain_bytes_max(100_000), 100_000_000);
+        assert_eq!((plain_bytes_max(1), plain_bytes_max(u64::MAX)), (64 << 20, 8 << 30));
+    }
+
+    /// As it comes out of a file: a list of a few thousand bytes that would fill the memory.
+    #[test]
+    fn a_bomb_is_refused_by_its_size() {
+        let bomb = zstd::bulk::compress(&vec![b' '; 65 << 20], 3).expect("compressed");
+        assert!(bomb.len() < 65_000, "{}", bomb.len());
+        let file = ObjectsFile::Stored("b1".into(), Arc::new(Zeroizing::new(bomb)));
+        let read = std::io::copy(&mut file.plain().expect("a frame"), &mut std::io::sink());
+        assert!(read.is_err_and(|why| why.to_string().contains("more than 67108864 bytes")));
     }
 }
