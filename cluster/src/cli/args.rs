@@ -417,7 +417,7 @@ pub(super) enum Repository {
     },
     /// Show what the repository is made of, or add a feature to it
     Upgrade {
-        /// Its name [default: default]
+        /// Its name, as [NAMESPACE/]NAME [default: default]
         name: Option<String>,
         /// Add this feature, for good; `attachments` lets backups keep objects
         #[arg(long, value_name = "FEATURE")]

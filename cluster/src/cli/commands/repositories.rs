@@ -185,7 +185,8 @@ pub(super) async fn upgrade(
     output: &Output,
 ) -> Result<u8, Failure> {
     let name = name.unwrap_or(repository::DEFAULT_NAME);
-    let place = repository::find(api, Some(&format!("{namespace}/{name}")), namespace).await?;
+    let (at, name) = name.split_once('/').unwrap_or((namespace, name));
+    let place = repository::find(api, Some(&format!("{at}/{name}")), at).await?;
     let mut arguments = vec!["upgrade"];
     arguments.extend(add.iter().flat_map(|feature| ["--add", feature]));
     let lines = lookup::ask(api, &place, &arguments, |wait| output.waiting(wait)).await?;
@@ -198,7 +199,7 @@ pub(super) async fn upgrade(
         if all.is_empty() { "none".to_owned() } else { all.join(", ") }
     };
     let text = format!(
-        "Repository {name} in namespace {namespace}: {}\nfeatures: {}\ncan be added: {}",
+        "Repository {name} in namespace {at}: {}\nfeatures: {}\ncan be added: {}",
         place.url,
         names("features"),
         names("can_be_added")
