@@ -1,12 +1,13 @@
 //! Buffers of answers that were sent, for those that come next: neither made nor wiped again.
 //!
 //! Who takes one has a piece of the memory (`memory.rs`) for as long. A new one is only made where
-//! none is left, or in the place of one that is dropped; so there are never more than pieces.
+//! none is left, or in the place of one that is dropped; so there are never more than pieces. Who
+//! has a part of a piece gets a small one, which is not kept.
 //!
 //! What an earlier answer left in a buffer belongs to its export: another export's answers, which
 //! other clients may read, never get it.
 
-use super::memory::PIECE_BYTES;
+use super::memory::{PIECE_BYTES, SMALL_BYTES};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -17,8 +18,8 @@ pub(super) struct Buffers(Mutex<Vec<(usize, Box<[u8]>)>>);
 /// Room for an answer. Its content is of no meaning until it was filled.
 #[derive(Debug)]
 pub(super) struct Buffer<'a> {
-    of: &'a Buffers,
-    export: usize,
+    /// Where it goes back to, and whose it is.
+    of: Option<(&'a Buffers, usize)>,
     bytes: Box<[u8]>,
     len: usize,
 }
@@ -27,6 +28,9 @@ impl Buffers {
     /// For an export's answer of at most [`PIECE_BYTES`].
     pub(super) fn take(&self, export: usize, len: usize) -> Buffer<'_> {
         assert!(len <= PIECE_BYTES as usize, "an answer is made of pieces");
+        if len <= SMALL_BYTES as usize {
+            return Buffer { of: None, bytes: vec![0; len].into(), len };
+        }
         let found = {
             let mut spare = self.spare();
             match spare.iter().rposition(|(of, _)| *of == export) {
@@ -38,7 +42,7 @@ impl Buffers {
             }
         };
         let bytes = found.unwrap_or_else(|| vec![0; PIECE_BYTES as usize].into());
-        Buffer { of: self, export, bytes, len }
+        Buffer { of: Some((self, export)), bytes, len }
     }
 
     fn spare(&self) -> MutexGuard<'_, Vec<(usize, Box<[u8]>)>> {
@@ -62,7 +66,9 @@ impl DerefMut for Buffer<'_> {
 
 impl Drop for Buffer<'_> {
     fn drop(&mut self) {
-        self.of.spare().push((self.export, std::mem::take(&mut self.bytes)));
+        if let Some((of, export)) = self.of {
+            of.spare().push((export, std::mem::take(&mut self.bytes)));
+        }
     }
 }
 
@@ -75,10 +81,10 @@ mod tests {
         let buffers = Buffers::default();
         for round in 0..3_u8 {
             for export in [0, 1, 0, 0, 2] {
-                let mut taken: Vec<_> = (0..3).map(|_| buffers.take(export, 1000)).collect();
+                let mut taken: Vec<_> = (0..3).map(|_| buffers.take(export, 100_000)).collect();
                 let own = u8::try_from(export).unwrap() + 1;
                 for buffer in &mut taken {
-                    assert_eq!(buffer.len(), 1000);
+                    assert_eq!(buffer.len(), 100_000);
                     assert!(buffer.iter().all(|byte| *byte == 0 || *byte == own), "{round}");
                     buffer.fill(own);
                 }
@@ -86,5 +92,18 @@ mod tests {
                 assert_eq!(buffers.spare().len(), 3);
             }
         }
+    }
+
+    #[test]
+    fn a_small_one_has_what_was_asked_for_and_is_not_kept() {
+        let buffers = Buffers::default();
+        let mut large = buffers.take(0, PIECE_BYTES as usize);
+        large.fill(1);
+        drop(large);
+        for len in [0, 1, SMALL_BYTES as usize] {
+            let small = buffers.take(0, len);
+            assert_eq!((small.bytes.len(), small.iter().any(|byte| *byte != 0)), (len, false));
+        }
+        assert_eq!(buffers.spare().len(), 1);
     }
 }

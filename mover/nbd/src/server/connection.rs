@@ -345,7 +345,7 @@ impl<V: Volume, S: Stream> Client<V, S> {
         last: bool,
         whole: bool,
     ) -> io::Result<Result<(), (u64, io::Error)>> {
-        let Some(memory) = self.served.memory.answers.take().await else { return Ok(Ok(())) };
+        let Some(memory) = self.answer_memory(&range).await else { return Ok(Ok(())) };
         let (buf, zeros) = match self.fill(&memory, &range).await {
             Ok(filled) => filled,
             Err(e) => return Ok(Err((range.start, e))),
@@ -373,6 +373,12 @@ impl<V: Volume, S: Stream> Client<V, S> {
         Ok(Ok(()))
     }
 
+    /// For these bytes, or for the longest piece of them.
+    async fn answer_memory(&self, range: &Range<u64>) -> Option<Piece> {
+        let bytes = (range.end - range.start).min(u64::from(PIECE_BYTES));
+        self.served.memory.answers.take_for(usize::try_from(bytes).unwrap_or(usize::MAX)).await
+    }
+
     async fn fill<'a>(
         &self,
         memory: &'a Piece,
@@ -385,7 +391,7 @@ impl<V: Volume, S: Stream> Client<V, S> {
     }
 
     async fn read_simple(&self, to: Replier, range: Range<u64>) -> io::Result<()> {
-        let Some(memory) = self.served.memory.answers.take().await else { return Ok(()) };
+        let Some(memory) = self.answer_memory(&range).await else { return Ok(()) };
         if range.end - range.start <= u64::from(PIECE_BYTES) {
             return match self.fill(&memory, &range).await {
                 Ok((buf, _)) => self.send(&to.simple(0), &buf).await,

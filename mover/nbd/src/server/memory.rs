@@ -3,10 +3,11 @@
 //! An answer is made of *pieces* of at most [`PIECE_BYTES`]. Each connection has one piece of its
 //! own, so it gets on whatever others do. More of them come from a pool that all share, up to a
 //! part of it for each connection: a client that asks for much and stops reading keeps its part,
-//! and no more.
+//! and no more. A small answer takes a small part of a piece: a client at random has many of them
+//! under way, and each waits for the store.
 //!
 //! A payload has as many pieces as it needs, all of them before its first byte is read, from
-//! a pool apart. So answers that a client does not take never keep it from being written. The
+//! a pool apart; a small one has a small part of one. So answers that a client does not take never keep it from being written. The
 //! longest payload is what fits into one connection's part of that pool.
 
 use super::buffers::{Buffer, Buffers};
@@ -16,6 +17,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Data of one piece. Its ends are multiples of it in the volume, so whole chunks of usual sizes.
 pub(super) const PIECE_BYTES: u32 = 256 << 10;
+/// Of a small answer or payload.
+pub(super) const SMALL_BYTES: u32 = 16 << 10;
+/// Parts of a piece, each as large as what is small.
+const PARTS: u32 = PIECE_BYTES / SMALL_BYTES;
 /// Connections at a time, where there is memory for so many.
 const CONNECTIONS_MAX: u64 = 128;
 const CONNECTIONS_MIN: u64 = 4;
@@ -45,7 +50,9 @@ pub(super) struct Pool {
 /// What all connections share of one kind.
 #[derive(Debug)]
 struct Room {
-    pieces: Arc<Semaphore>,
+    /// Parts of pieces.
+    parts: Arc<Semaphore>,
+    /// Pieces of one connection.
     share: usize,
     buffers: Arc<Buffers>,
 }
@@ -55,17 +62,17 @@ impl Room {
     fn new(bytes: u64, share_min: usize) -> (Self, u64) {
         let pieces = (bytes / u64::from(PIECE_BYTES)).max(2 * CONNECTIONS_MIN);
         let connections = (pieces / 2).min(CONNECTIONS_MAX);
-        let pool = usize::try_from(pieces - connections).unwrap_or(usize::MAX >> 4);
+        let pool = usize::try_from(pieces - connections).unwrap_or(usize::MAX >> 8);
         let share = (pool / SHARE).max(share_min.min(pool));
-        let room = Self { pieces: Arc::new(Semaphore::new(pool)), share, buffers: Arc::default() };
-        (room, connections)
+        let parts = Arc::new(Semaphore::new(pool.saturating_mul(PARTS as usize)));
+        (Self { parts, share, buffers: Arc::default() }, connections)
     }
 
     fn of_connection(&self) -> Pieces {
         Pieces {
             own: Arc::new(Semaphore::new(1)),
-            share: Arc::new(Semaphore::new(self.share)),
-            pool: Arc::clone(&self.pieces),
+            share: Arc::new(Semaphore::new(self.share.saturating_mul(PARTS as usize))),
+            pool: Arc::clone(&self.parts),
             buffers: Arc::clone(&self.buffers),
         }
     }
@@ -121,7 +128,7 @@ pub(super) struct Pieces {
     buffers: Arc<Buffers>,
 }
 
-/// Stands for some pieces.
+/// Stands for some pieces, or for a part of one.
 #[derive(Debug)]
 pub(super) struct Piece {
     _own: Option<OwnedSemaphorePermit>,
@@ -139,34 +146,39 @@ impl Piece {
 impl Pieces {
     /// Waits for one: an own one, or one of the pool. `None` never comes: nobody closes them.
     pub(super) async fn take(&self) -> Option<Piece> {
+        self.take_for(PIECE_BYTES as usize).await
+    }
+
+    /// Waits for as many as so many bytes need, or for a part of one. They are at most a payload's.
+    pub(super) async fn take_for(&self, bytes: usize) -> Option<Piece> {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let parts = match bytes.div_ceil(PIECE_BYTES) {
+            0 | 1 if bytes <= SMALL_BYTES => 1,
+            pieces => pieces.max(1).saturating_mul(PARTS),
+        };
+        if parts > PARTS {
+            return self.take_shared(parts).await;
+        }
         tokio::select! {
             biased;
             own = Arc::clone(&self.own).acquire_owned() => {
                 let buffers = Arc::clone(&self.buffers);
                 Some(Piece { _own: Some(own.ok()?), _shared: None, buffers })
             }
-            shared = self.take_shared(1) => shared,
+            shared = self.take_shared(parts) => shared,
         }
     }
 
-    /// Waits for as many as so many bytes need. They are at most a payload's.
-    pub(super) async fn take_for(&self, bytes: usize) -> Option<Piece> {
-        match u32::try_from(bytes).unwrap_or(u32::MAX).div_ceil(PIECE_BYTES) {
-            0 | 1 => self.take().await,
-            pieces => self.take_shared(pieces).await,
-        }
-    }
-
-    async fn take_shared(&self, pieces: u32) -> Option<Piece> {
-        let share = Arc::clone(&self.share).acquire_many_owned(pieces).await.ok()?;
-        let pool = Arc::clone(&self.pool).acquire_many_owned(pieces).await.ok()?;
+    async fn take_shared(&self, parts: u32) -> Option<Piece> {
+        let share = Arc::clone(&self.share).acquire_many_owned(parts).await.ok()?;
+        let pool = Arc::clone(&self.pool).acquire_many_owned(parts).await.ok()?;
         let buffers = Arc::clone(&self.buffers);
         Some(Piece { _own: None, _shared: Some((share, pool)), buffers })
     }
 
-    /// How many can be under way at a time.
+    /// How many whole ones can be under way at a time.
     pub(super) fn most(&self) -> usize {
-        self.share.available_permits() + 1
+        self.share.available_permits() / PARTS as usize + 1
     }
 }
 
@@ -183,7 +195,8 @@ mod tests {
             assert!(longest.div_ceil(PIECE_BYTES) as usize <= share, "{mib} MiB: {pool:?}");
             assert!((1 << 20..=PAYLOAD_BYTES_MAX).contains(&longest), "{mib} MiB: {pool:?}");
             assert!(longest.is_power_of_two());
-            let all = pool.payloads.pieces.available_permits() + pool.connections_max();
+            let parts = pool.payloads.parts.available_permits();
+            let all = parts / PARTS as usize + pool.connections_max();
             // without memory for payloads nobody has a part of it
             assert!(
                 mib == 0 || all as u64 * u64::from(PIECE_BYTES) <= bytes.max(2 << 20),
@@ -205,5 +218,20 @@ mod tests {
         assert!(futures::FutureExt::now_or_never(greedy.answers.take()).is_some());
         drop(kept);
         assert!(greedy.payloads.take_for(longest).await.is_some());
+    }
+
+    #[test]
+    fn many_small_answers_are_under_way_where_few_long_ones_fit() {
+        use futures::FutureExt as _;
+        let taken = |len: u32| {
+            let pool = Pool::new(ServerMemory { answer_bytes: 15 << 20, payload_bytes: 0 });
+            let memory = pool.of_connection();
+            let take = || memory.answers.take_for(len as usize).now_or_never().flatten();
+            let kept: Vec<Piece> = std::iter::from_fn(take).collect();
+            kept.len()
+        };
+        // one of its own, and seven pieces of the pool
+        assert_eq!((taken(PIECE_BYTES), taken(SMALL_BYTES + 1)), (8, 8));
+        assert_eq!((taken(SMALL_BYTES), taken(1)), (1 + 7 * 16, 1 + 7 * 16));
     }
 }
