@@ -3,8 +3,8 @@
 //!
 //! Runs of chunks are fetched and landed by tasks, so many at a time. While guests wait for the
 //! source, fewer fetch what nobody has named; what was named is what guests want next, but the
-//! source is told of less of it ahead, as it serves guests, too. A run with damage is fetched again chunk by chunk: what is left out is what is
-//! damaged, and no more.
+//! source is told of less of it ahead, as it serves guests, too. A run with damage is fetched again
+//! chunk by chunk: what is left out is what is damaged, and no more.
 //!
 //! Cannot deadlock: this waits for its tasks, and they for the source and the target.
 
