@@ -115,6 +115,38 @@ fn a_repository_that_keeps_no_objects_is_said_before_anything_is_made() {
     assert!(said(&many).contains(hint), "{}", said(&many));
 }
 
+/// Of two namespaces the first one has Secrets that this user may not read.
+#[test]
+fn a_namespace_that_may_not_be_read_stops_no_other() {
+    let mut answers = cluster(&with_feature());
+    let elsewhere = |text: &str| text.replace("shop", "another");
+    for (path, answer) in cluster(&with_feature()).into_iter().filter(|(at, _)| at.contains("shop"))
+    {
+        let moved = |object: &Value| serde_json::from_str(&elsewhere(&object.to_string()));
+        let answer = match answer {
+            Answer::Object(object) => Answer::Object(moved(&object).expect("JSON")),
+            Answer::Made(object) => Answer::Made(moved(&object).expect("JSON")),
+            other => other,
+        };
+        answers.insert(elsewhere(&path), answer);
+    }
+    let secrets = format!("{}/secrets", elsewhere(SHOP));
+    answers.insert(secrets, Answer::Refused(403, "secrets is forbidden"));
+    let server = Server::start("carried-two", answers);
+    let said = said(&server.run(&["backup", "ns/another", "ns/shop", "--objects"]));
+    let why = "pvc/db in namespace another: secrets in namespace another cannot be read: ";
+    assert!(said.contains(why), "{said}");
+    assert!(said.contains("objects of namespace shop go with the backup"), "{said}");
+    // Of the first one nothing but the Job that asked for its repository's features.
+    let sent = server.sent();
+    let of = |namespace: &str, plural: &str| {
+        let path = format!("/namespaces/{namespace}/{plural}");
+        sent.iter().filter(|(method, at, _)| method == "POST" && at.contains(&path)).count()
+    };
+    assert_eq!((of("another", ""), of("another", "jobs")), (1, 1), "{said}");
+    assert_eq!(of("shop", "secrets"), 1, "{said}");
+}
+
 #[test]
 fn what_may_not_be_read_ends_it_before_anything_is_made() {
     let mut answers = cluster(&with_feature());

@@ -34,39 +34,31 @@ impl<'a> Brought<'a> {
         self.given.objects
     }
 
-    /// The objects of a namespace, for backups in a Repository; nothing where none are wanted.
-    pub(super) async fn read(
+    /// The objects of a namespace, for backups in a Repository.
+    async fn read(
         &mut self,
         api: &Api,
         namespace: &str,
         place: &Repository,
         output: &Output,
-    ) -> Result<(), Failure> {
-        if !self.given.objects {
-            return Ok(());
-        }
+    ) -> Read {
         let at = (place.namespace.clone(), place.name.clone());
         if !self.asked.contains(&at) {
             carried::can_keep(api, place, |wait| output.waiting(wait)).await?;
             self.asked.insert(at);
         }
-        if self.read.as_ref().is_none_or(|(of, _)| of != namespace) {
-            self.read = None;
-            let read = Box::pin(self.objects_of(api, namespace, output)).await;
-            self.read = Some((namespace.to_owned(), read));
+        if let Some((of, read)) = &self.read
+            && of == namespace
+        {
+            return read.clone();
         }
-        match &self.read {
-            Some((_, Err(why))) => Err(why.clone()),
-            _ => Ok(()),
-        }
+        self.read = None;
+        let read = Box::pin(self.objects_of(api, namespace, output)).await;
+        self.read = Some((namespace.to_owned(), read.clone()));
+        read
     }
 
-    async fn objects_of(
-        &self,
-        api: &Api,
-        namespace: &str,
-        output: &Output,
-    ) -> Result<(CarriedObjects, Payload), Failure> {
+    async fn objects_of(&self, api: &Api, namespace: &str, output: &Output) -> Read {
         let args::BackupObjects { objects_selector, owner_rule, skip_unreadable, accept, .. } =
             self.given.clone();
         let of =
@@ -74,7 +66,8 @@ impl<'a> Brought<'a> {
         let wanted = applications::reading(namespace, &[], &of)?;
         // It has no name from its first moment on.
         let name = format!("mover-objects-{}", random_text(RANDOM_CHARS)?);
-        let mut spool = Spool::beside(&std::env::temp_dir().join(name))?;
+        let spool = Spool::beside(&std::env::temp_dir().join(name));
+        let mut spool = spool.map_err(|why| why.hint("set TMPDIR to a folder with room"))?;
         let found = applications::read(api, &wanted, &of, Some(&mut spool), output).await?;
         let selection = selection(&of)?;
         let (payload, count) = manifest::pack(&found, &mut spool)?;
@@ -85,21 +78,24 @@ impl<'a> Brought<'a> {
         Ok((engine::carried(&payload, selection)?, payload))
     }
 
-    /// The request with the objects of its namespace, and the bytes that its driver hands over.
+    /// The request with the objects of its namespace, and the bytes that its driver hands over;
+    /// as it is where none are wanted.
     pub(super) async fn along(
-        &self,
+        &mut self,
         api: &Api,
-        namespace: &str,
+        (namespace, place): (&str, &Repository),
         request: Request,
         output: &Output,
     ) -> Result<(Request, Option<Payload>), Failure> {
-        let read = self.read.as_ref().filter(|(of, _)| of == namespace);
-        let Some((_, Ok((objects, payload)))) = read else { return Ok((request, None)) };
-        let (request, goes_on) = carried::with_objects(api, namespace, request, objects).await?;
-        if let Some(record) = goes_on.filter(|_| request.objects() != Some(objects)) {
+        if !self.given.objects {
+            return Ok((request, None));
+        }
+        let (objects, payload) = Box::pin(self.read(api, namespace, place, output)).await?;
+        let (request, goes_on) = carried::with_objects(api, namespace, request, &objects).await?;
+        if let Some(record) = goes_on.filter(|_| request.objects() != Some(&objects)) {
             output.progress(&format!("goes on with the objects that {record} has read before"));
         }
-        Ok((request, Some(payload.clone())))
+        Ok((request, Some(payload)))
     }
 }
 

@@ -29,9 +29,8 @@ pub(super) async fn backup(
     }
     let options = volumes::options(given)?;
     let request = Box::pin(group::request(api, namespace, &labels, &place, &options)).await?;
-    Box::pin(brought.read(api, namespace, &place, output)).await?;
     let request = Request::Group(Box::new(request));
-    let (request, payload) = brought.along(api, namespace, request, output).await?;
+    let (request, payload) = brought.along(api, (namespace, &place), request, output).await?;
     let source = operation::source_of(&request);
     let of = (namespace, "group");
     let run = volumes::run(api, of, &source, (&request, payload), output);

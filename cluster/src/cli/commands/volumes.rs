@@ -159,9 +159,8 @@ async fn back_up(
     let request = Box::pin(request).await?;
     let source = request.source.uid.clone();
     let volume = request.volume.clone();
-    Box::pin(brought.read(api, namespace, &place, output)).await?;
     let request = Request::Backup(Box::new(request));
-    let (request, payload) = brought.along(api, namespace, request, output).await?;
+    let (request, payload) = brought.along(api, (namespace, &place), request, output).await?;
     let run = Box::pin(run(api, (namespace, name), &source, (&request, payload), output));
     let (outcome, times) = run.await?;
     let text = said_of_backup(&volume, &place.url, &outcome.summary);
