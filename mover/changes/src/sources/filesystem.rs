@@ -16,6 +16,8 @@ use std::path::Path;
 const WINDOW_BYTES: usize = 64 << 10;
 /// Windows that are kept. Not more: each is looked at in turn.
 const WINDOWS: usize = 16;
+/// Readings of a device that somebody lets go of each time.
+const ROUNDS_MAX: u32 = 3;
 
 /// A device, of which what was read last is kept. Nobody writes to it while its map is made.
 struct Windows<'a> {
@@ -77,11 +79,14 @@ pub(super) fn filesystem_list(path: &Path, request: &ListRequest<'_>) -> Result<
         let what = "the volume is not open";
         return Err(Error::new(ErrorKind::Usage, context(), what).hint("name its device"));
     };
-    if let Some(mount) = source.mounted_read_write()? {
-        let detail = format!("it is mounted read-write at {}", mount.display());
-        return Err(Error::new(ErrorKind::Unsupported, context(), detail)
-            .hint("back up a snapshot instead"));
-    }
+    let in_use = |detail: String| {
+        Error::new(ErrorKind::Unsupported, context(), detail).hint("back up a snapshot instead")
+    };
+    let check_mounts = || match source.mounted_read_write()? {
+        Some(at) => Err(in_use(format!("it is mounted read-write at {}", at.display()))),
+        None => Ok(()),
+    };
+    check_mounts()?;
     let limits = Limits { granule_bytes: request.granule_bytes, ranges_max: request.ranges_max };
     let found = while_unclaimed(source, || {
         let found = used_space(&Windows::new(source), source.size_bytes(), limits);
@@ -96,9 +101,10 @@ pub(super) fn filesystem_list(path: &Path, request: &ListRequest<'_>) -> Result<
     let Some(found) = found else {
         let detail = "it is in use by something that is not seen from here, \
                       a mount in another container perhaps";
-        return Err(Error::new(ErrorKind::Unsupported, context(), detail)
-            .hint("back up a snapshot instead"));
+        return Err(in_use(detail.into()));
     };
+    // who has mounted it meanwhile is seen, and no claim that is not
+    check_mounts()?;
     tracing::info!(
         "{} on {} has {} bytes free, {} transactions of its journal counted in",
         found.kind,
@@ -117,22 +123,28 @@ pub(super) fn filesystem_list(path: &Path, request: &ListRequest<'_>) -> Result<
     })
 }
 
-/// What is read of a device that nobody else uses; nothing if somebody does. What was read before
-/// it was let go is behind what is on the device then, and is read again.
+/// What is read of a device that nobody else uses, neither before nor after; nothing if somebody
+/// does. What was read while somebody had it is behind what is on the device once it was let go:
+/// it is read again.
 fn while_unclaimed(
     source: &dyn Volume,
     mut read: impl FnMut() -> Result<UsedSpace>,
 ) -> Result<Option<UsedSpace>> {
-    let found = read()?;
-    // what LVM and swap space say of themselves is true while they are in use
-    if WHILE_IN_USE.contains(&found.kind) || !source.is_claimed_unseen()? {
-        return Ok(Some(found));
+    for _ in 0..ROUNDS_MAX {
+        let claimed = source.is_claimed_unseen()?;
+        let found = read();
+        // what LVM and swap space say of themselves is true while they are in use
+        if matches!(&found, Ok(found) if WHILE_IN_USE.contains(&found.kind)) {
+            return found.map(Some);
+        }
+        if !claimed && !source.is_claimed_unseen()? {
+            return found.map(Some);
+        }
+        if source.stays_claimed_unseen()? {
+            return Ok(None);
+        }
     }
-    if source.stays_claimed_unseen()? {
-        return Ok(None);
-    }
-    let found = read()?;
-    Ok((!source.is_claimed_unseen()?).then_some(found))
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -141,11 +153,11 @@ mod tests {
     use std::cell::Cell;
     use std::path::PathBuf;
 
-    /// It is claimed when it is looked at, or not.
+    /// It is claimed when it is looked at, or not; `stays` for each look that waits.
     #[derive(Debug)]
     struct Claims {
-        looks: RefCell<Vec<bool>>,
-        stays: bool,
+        looks: RefCell<VecDeque<bool>>,
+        stays: RefCell<VecDeque<bool>>,
     }
 
     impl Volume for Claims {
@@ -166,11 +178,11 @@ mod tests {
         }
 
         fn is_claimed_unseen(&self) -> Result<bool> {
-            Ok(self.looks.borrow_mut().pop().expect("no more looks"))
+            Ok(self.looks.borrow_mut().pop_front().expect("no more looks"))
         }
 
         fn stays_claimed_unseen(&self) -> Result<bool> {
-            Ok(self.stays)
+            Ok(self.stays.borrow_mut().pop_front().expect("no more looks that wait"))
         }
 
         fn export(&self) -> Option<&mover_nbd::Export> {
@@ -178,27 +190,49 @@ mod tests {
         }
     }
 
-    /// Which reading counts, if any.
-    fn counted(kind: &'static str, looks: &[bool], stays: bool) -> Option<u64> {
-        let claims =
-            Claims { looks: looks.iter().rev().copied().collect::<Vec<_>>().into(), stays };
+    /// Which reading counts, if any. The first one fails where it is `torn`.
+    fn counted(
+        kind: &'static str,
+        looks: &[bool],
+        stays: &[bool],
+        torn: bool,
+    ) -> Result<Option<u64>> {
+        let [looks, stays] = [looks, stays].map(|all| RefCell::new(all.iter().copied().collect()));
+        let claims = Claims { looks, stays };
         let times = Cell::new(0);
         let read = || {
             times.set(times.get() + 1);
             let replayed = times.get();
+            if torn && replayed == 1 {
+                return Err(Error::new(ErrorKind::Unsupported, "read it", "it is torn"));
+            }
             Ok(UsedSpace { kind, used: Extents::new(), free_bytes: 0, replayed, notes: Vec::new() })
         };
-        let found = while_unclaimed(&claims, read).expect("no error");
-        assert!(claims.looks.borrow().is_empty());
-        found.map(|found| found.replayed)
+        let found = while_unclaimed(&claims, read);
+        assert!(claims.looks.borrow().is_empty() && claims.stays.borrow().is_empty());
+        Ok(found?.map(|found| found.replayed))
     }
 
     #[test]
     fn what_was_read_while_somebody_used_the_device_does_not_count() {
-        assert_eq!(counted("ext4", &[false], true), Some(1));
-        assert_eq!(counted("ext4", &[true], true), None);
-        assert_eq!(counted("ext4", &[true, false], false), Some(2));
-        assert_eq!(counted("ext4", &[true, true], false), None);
-        assert_eq!(counted(WHILE_IN_USE[0], &[], true), Some(1));
+        let counted =
+            |looks: &[bool], stays: &[bool]| counted("ext4", looks, stays, false).unwrap();
+        assert_eq!(counted(&[false, false], &[]), Some(1));
+        // somebody has it all the time
+        assert_eq!(counted(&[true], &[true]), None);
+        assert_eq!(counted(&[false, true], &[true]), None);
+        // it was let go while it was read, or after that
+        assert_eq!(counted(&[true, false, false], &[false]), Some(2));
+        assert_eq!(counted(&[false, true, false, false], &[false]), Some(2));
+        // somebody else each time
+        assert_eq!(counted(&[true, true, true], &[false, false, false]), None);
+    }
+
+    #[test]
+    fn a_map_is_torn_for_good_only_where_nobody_had_the_device() {
+        assert_eq!(counted("ext4", &[true, false, false], &[false], true).unwrap(), Some(2));
+        assert_eq!(counted("ext4", &[true], &[true], true).unwrap(), None);
+        counted("ext4", &[false, false], &[], true).unwrap_err();
+        assert_eq!(counted(WHILE_IN_USE[0], &[true], &[], false).unwrap(), Some(1));
     }
 }

@@ -116,15 +116,15 @@ pub(super) fn lock_target(path: &Path, file: &File) -> Result<()> {
     })
 }
 
-/// Whether somebody has claimed a block device: a mount or the like, wherever it is seen.
+/// Whether somebody has claimed a block device now: a mount or the like, wherever it is seen.
 pub(super) fn is_exclusively_open(path: &Path) -> bool {
-    let claimed = open_claimed(path, Access::Read, libc::O_EXCL);
+    let claimed = open_with(path, Access::Read, libc::O_EXCL);
     claimed.is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy)
 }
 
-/// Whether somebody has, and keeps it.
+/// Whether somebody has, and does not let go of it in a moment.
 pub(super) fn stays_exclusively_open(path: &Path) -> bool {
-    let claimed = patiently(|| open_claimed(path, Access::Read, libc::O_EXCL));
+    let claimed = open_claimed(path, Access::Read, libc::O_EXCL);
     claimed.is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy)
 }
 

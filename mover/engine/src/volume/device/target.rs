@@ -4,7 +4,7 @@ use super::cache;
 use super::geometry::{DeviceKind, Facts, Identity, examine};
 use super::mounts::{InUse, overlap};
 use super::open::{Access, DirectIo, Opened, changed, lock_target};
-use super::open::{is_exclusively_open, open_buffered, open_error, open_export, with_direct};
+use super::open::{open_buffered, open_error, open_export, stays_exclusively_open, with_direct};
 use super::signatures;
 use super::source::{Source, SourceOptions};
 use super::stable;
@@ -356,7 +356,7 @@ fn check_free(path: &Path, identity: Identity, options: &TargetOptions) -> Resul
     let is_file = matches!(identity, Identity::File { .. });
     let Some(over) = used.loops.first().filter(|_| is_file) else { return Ok(()) };
     let over_it = format!("the loop device {} is attached to it", over.display());
-    if let Some(claimed) = used.loops.iter().find(|over| is_exclusively_open(over)) {
+    if let Some(claimed) = used.loops.iter().find(|over| stays_exclusively_open(over)) {
         let why = format!("the loop device {} is attached to it, and in use", claimed.display());
         return refuse(why, "end that, then detach it (losetup --detach)");
     }
