@@ -1,52 +1,85 @@
 //! Buffers of answers that were sent, for those that come next: neither made nor wiped again.
 //!
 //! Who takes one has a piece of the memory (`memory.rs`) for as long. A new one is only made where
-//! none is left, or in the place of one that is dropped; so there are never more than pieces. Who
-//! has a part of a piece gets a small one, which is not kept.
+//! none is left, or in the place of one that is dropped. Who has a part of a piece gets a small one,
+//! which is not kept; where those and the ones that are kept come to more than all pieces, kept ones
+//! are dropped. So there is never more than the pieces are for.
 //!
 //! What an earlier answer left in a buffer belongs to its export: another export's answers, which
 //! other clients may read, never get it.
 
-use super::memory::{PIECE_BYTES, SMALL_BYTES};
+use super::memory::{PARTS, PIECE_BYTES, SMALL_BYTES};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Buffers that nobody uses, with their exports.
+/// The buffers of one kind.
+#[derive(Debug)]
+pub(super) struct Buffers {
+    state: Mutex<State>,
+    /// All pieces, in parts.
+    parts_max: usize,
+}
+
 #[derive(Debug, Default)]
-pub(super) struct Buffers(Mutex<Vec<(usize, Box<[u8]>)>>);
+struct State {
+    /// Those that nobody uses, with their exports.
+    spare: Vec<(usize, Box<[u8]>)>,
+    /// What is in use, in parts.
+    used_parts: usize,
+}
+
+impl State {
+    fn make_room(&mut self, parts_max: usize) {
+        while !self.spare.is_empty()
+            && self.used_parts + self.spare.len() * PARTS as usize > parts_max
+        {
+            self.spare.pop();
+        }
+    }
+}
 
 /// Room for an answer. Its content is of no meaning until it was filled.
 #[derive(Debug)]
 pub(super) struct Buffer<'a> {
-    /// Where it goes back to, and whose it is.
-    of: Option<(&'a Buffers, usize)>,
+    of: &'a Buffers,
+    /// Whose it is, if it is one of those that are kept.
+    export: Option<usize>,
     bytes: Box<[u8]>,
     len: usize,
 }
 
 impl Buffers {
+    pub(super) fn new(pieces: usize) -> Self {
+        let parts_max = pieces.saturating_mul(PARTS as usize);
+        Self { state: Mutex::default(), parts_max }
+    }
+
     /// For an export's answer of at most [`PIECE_BYTES`].
     pub(super) fn take(&self, export: usize, len: usize) -> Buffer<'_> {
         assert!(len <= PIECE_BYTES as usize, "an answer is made of pieces");
+        let mut state = self.state();
         if len <= SMALL_BYTES as usize {
-            return Buffer { of: None, bytes: vec![0; len].into(), len };
+            state.used_parts += 1;
+            state.make_room(self.parts_max);
+            drop(state);
+            return Buffer { of: self, export: None, bytes: vec![0; len].into(), len };
         }
-        let found = {
-            let mut spare = self.spare();
-            match spare.iter().rposition(|(of, _)| *of == export) {
-                Some(at) => Some(spare.swap_remove(at).1),
-                None => {
-                    drop(spare.pop());
-                    None
-                }
+        let found = match state.spare.iter().rposition(|(of, _)| *of == export) {
+            Some(at) => Some(state.spare.swap_remove(at).1),
+            None => {
+                drop(state.spare.pop());
+                None
             }
         };
+        state.used_parts += PARTS as usize;
+        state.make_room(self.parts_max);
+        drop(state);
         let bytes = found.unwrap_or_else(|| vec![0; PIECE_BYTES as usize].into());
-        Buffer { of: Some((self, export)), bytes, len }
+        Buffer { of: self, export: Some(export), bytes, len }
     }
 
-    fn spare(&self) -> MutexGuard<'_, Vec<(usize, Box<[u8]>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -66,8 +99,14 @@ impl DerefMut for Buffer<'_> {
 
 impl Drop for Buffer<'_> {
     fn drop(&mut self) {
-        if let Some((of, export)) = self.of {
-            of.spare().push((export, std::mem::take(&mut self.bytes)));
+        let mut state = self.of.state();
+        match self.export {
+            Some(export) => {
+                state.used_parts -= PARTS as usize;
+                state.spare.push((export, std::mem::take(&mut self.bytes)));
+                state.make_room(self.of.parts_max);
+            }
+            None => state.used_parts -= 1,
         }
     }
 }
@@ -78,7 +117,7 @@ mod tests {
 
     #[test]
     fn no_export_gets_the_bytes_of_another_and_there_are_no_more_than_at_a_time() {
-        let buffers = Buffers::default();
+        let buffers = Buffers::new(3);
         for round in 0..3_u8 {
             for export in [0, 1, 0, 0, 2] {
                 let mut taken: Vec<_> = (0..3).map(|_| buffers.take(export, 100_000)).collect();
@@ -89,21 +128,29 @@ mod tests {
                     buffer.fill(own);
                 }
                 drop(taken);
-                assert_eq!(buffers.spare().len(), 3);
+                assert_eq!(buffers.state().spare.len(), 3);
             }
         }
     }
 
     #[test]
-    fn a_small_one_has_what_was_asked_for_and_is_not_kept() {
-        let buffers = Buffers::default();
-        let mut large = buffers.take(0, PIECE_BYTES as usize);
-        large.fill(1);
-        drop(large);
-        for len in [0, 1, SMALL_BYTES as usize] {
-            let small = buffers.take(0, len);
-            assert_eq!((small.bytes.len(), small.iter().any(|byte| *byte != 0)), (len, false));
+    fn kept_ones_and_small_ones_together_are_never_more_than_all_pieces() {
+        let buffers = Buffers::new(4);
+        let pieces = (0..4).map(|_| buffers.take(0, PIECE_BYTES as usize)).collect::<Vec<_>>();
+        drop(pieces);
+        let held = |kept: usize, small: &[Buffer<'_>]| {
+            assert_eq!(buffers.state().spare.len(), kept);
+            let small: usize = small.iter().map(|one| one.bytes.len()).sum();
+            assert!(kept * PIECE_BYTES as usize + small <= 4 * PIECE_BYTES as usize);
+        };
+        let mut small = Vec::new();
+        for (more, kept) in [(0, 4), (1, 3), (15, 3), (1, 2), (32, 0), (15, 0)] {
+            small.extend((0..more).map(|_| buffers.take(0, SMALL_BYTES as usize)));
+            held(kept, &small);
         }
-        assert_eq!(buffers.spare().len(), 1);
+        small.truncate(16);
+        drop((buffers.take(0, PIECE_BYTES as usize), buffers.take(0, PIECE_BYTES as usize)));
+        held(2, &small);
+        assert_eq!(buffers.take(0, 5).bytes.len(), 5);
     }
 }

@@ -20,7 +20,7 @@ pub(super) const PIECE_BYTES: u32 = 256 << 10;
 /// Of a small answer or payload.
 pub(super) const SMALL_BYTES: u32 = 16 << 10;
 /// Parts of a piece, each as large as what is small.
-const PARTS: u32 = PIECE_BYTES / SMALL_BYTES;
+pub(super) const PARTS: u32 = PIECE_BYTES / SMALL_BYTES;
 /// Connections at a time, where there is memory for so many.
 const CONNECTIONS_MAX: u64 = 128;
 const CONNECTIONS_MIN: u64 = 4;
@@ -65,7 +65,8 @@ impl Room {
         let pool = usize::try_from(pieces - connections).unwrap_or(usize::MAX >> 8);
         let share = (pool / SHARE).max(share_min.min(pool));
         let parts = Arc::new(Semaphore::new(pool.saturating_mul(PARTS as usize)));
-        (Self { parts, share, buffers: Arc::default() }, connections)
+        let all = usize::try_from(pieces).unwrap_or(usize::MAX >> 8);
+        (Self { parts, share, buffers: Arc::new(Buffers::new(all)) }, connections)
     }
 
     fn of_connection(&self) -> Pieces {
