@@ -7,6 +7,7 @@
 //!
 //! - [`create`](Store::create) is the only primitive that coordination rests on; `store/create.rs`
 //!   says what it makes of lost answers.
+//! - `store/body.rs` reads bodies into buffers that were used before.
 //! - `store/counts.rs` counts requests and bytes.
 //! - `store/fault.rs` turns the errors of `object_store` into ours, `store/clock.rs` knows whether
 //!   a clock is why.
@@ -23,6 +24,7 @@
 //! Each request is a future on the heap: what waits for one is no larger for it, nor is the stack
 //! of the thread that polls it.
 
+mod body;
 mod clock;
 mod counts;
 mod create;
@@ -106,6 +108,7 @@ pub struct Store {
     prefix: Path,
     url: Arc<str>,
     counters: Arc<Counters>,
+    buffers: Arc<body::Buffers>,
     /// Whether its requests are of something that goes on by itself, and no movement.
     in_background: bool,
 }
@@ -130,8 +133,15 @@ impl Store {
             prefix,
             url: url.into().into(),
             counters: Arc::default(),
+            buffers: Arc::default(),
             in_background: false,
         }
+    }
+
+    /// Of the memory that large bodies are read into, so many bytes at most are kept for the next
+    /// ones, from now on, here and in clones; what is being read is not in them. None at first.
+    pub fn keep_buffers(&self, bytes: u64) {
+        self.buffers.keep(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 
     /// What messages call this place.
@@ -173,6 +183,7 @@ impl Store {
             let download = self.throttles.download.clone();
             let fetch = |store: Arc<dyn ObjectStore>| {
                 let (path, download) = (path.clone(), download.clone());
+                let buffers = &self.buffers;
                 async move {
                     let result = store.get_opts(&path, GetOptions::default()).await?;
                     let size = result.meta.size;
@@ -182,7 +193,7 @@ impl Store {
                     if let Some(throttle) = &download {
                         throttle.charge(size);
                     }
-                    Ok((size, Self::body(download.as_deref(), result).await?))
+                    Ok((size, body::read(buffers, download.as_deref(), result).await?))
                 }
             };
             match self.with_retry(expected_bytes, fetch).await {
@@ -222,8 +233,10 @@ impl Store {
             }
             let fetch = |store: Arc<dyn ObjectStore>| {
                 let (path, options, download) = (path.clone(), options.clone(), download.clone());
+                let buffers = &self.buffers;
                 async move {
-                    Self::body(download.as_deref(), store.get_opts(&path, options).await?).await
+                    let result = store.get_opts(&path, options).await?;
+                    body::read(buffers, download.as_deref(), result).await
                 }
             };
             match self.with_retry(wanted, fetch).await {

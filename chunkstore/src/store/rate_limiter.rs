@@ -6,18 +6,12 @@
 //! only. What leases and commits write never waits, small or not: a heartbeat or a manifest must not
 //! queue behind packs.
 //!
-//! What is downloaded is read from the connection no faster than the rate, piece by piece, so the
-//! server is held back evenly. An upload can only be held back as a whole, since `object_store`
+//! What is downloaded is read from the connection no faster than the rate, piece by piece
+//! (`store/body.rs`), so the server is held back evenly. An upload can only be held back as a whole, since `object_store`
 //! takes its body at once and has no hook in sending it: then smaller packs make the pace even.
 
 use super::{BULK_BYTES_MIN, Store, retry_budget};
-use bytes::Bytes;
-use futures::TryStreamExt;
-use object_store::{GetResult, GetResultPayload};
-use std::fs::File;
-use std::io;
 use std::num::NonZeroU64;
-use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -135,7 +129,7 @@ pub(super) struct Throttles {
 }
 
 impl Throttle {
-    fn new(rate: NonZeroU64) -> Arc<Self> {
+    pub(super) fn new(rate: NonZeroU64) -> Arc<Self> {
         Arc::new(Self { rate, begun: Instant::now(), line: Mutex::new(Line::new(rate)) })
     }
 
@@ -152,61 +146,31 @@ impl Throttle {
         pause(wait).await;
     }
 
-    /// The whole body, taken from the connection no faster than the rate.
-    async fn body(&self, result: GetResult) -> object_store::Result<Bytes> {
-        let expected = result.range.end.saturating_sub(result.range.start);
-        if expected < BULK_BYTES_MIN {
-            return result.bytes().await;
-        }
-        let begun = Instant::now();
-        let mut arriving = Arriving { rate: self.rate, bytes: 0 };
-        let mut whole = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
-        match result.payload {
-            GetResultPayload::File(file, _) => {
-                let (file, mut from) = (Arc::new(file), result.range.start);
-                while from < result.range.end {
-                    let bytes = self.piece().min(result.range.end - from);
-                    whole = read_piece(Arc::clone(&file), from, bytes, whole).await?;
-                    from += bytes;
-                    pause(arriving.take(begun.elapsed(), bytes)).await;
-                }
-            }
-            GetResultPayload::Stream(mut pieces) => {
-                while let Some(piece) = pieces.try_next().await? {
-                    whole.extend_from_slice(&piece);
-                    pause(arriving.take(begun.elapsed(), piece.len() as u64)).await;
-                }
-            }
-        }
-        Ok(whole.into())
+    /// Of a body, which is to be taken from the connection no faster than the rate.
+    pub(super) fn pace(&self) -> Pace {
+        Pace { begun: Instant::now(), arriving: Arriving { rate: self.rate, bytes: 0 } }
     }
 
     /// Bytes that are read from a file at once: as many as the shortest pause pays for. The stream
     /// that `object_store` makes of a file has pieces of 8 KiB, a call of another thread for each,
     /// and never ends if the file becomes shorter meanwhile.
-    fn piece(&self) -> u64 {
+    pub(super) fn piece(&self) -> u64 {
         let paid = u128::from(self.rate.get()) * PAUSE_MIN.as_nanos() / 1_000_000_000;
         u64::try_from(paid).unwrap_or(u64::MAX).clamp(FILE_PIECE_MIN, FILE_PIECE_MAX)
     }
 }
 
-/// Appends so many bytes of a file, from an offset on. A file that ends before is an error.
-async fn read_piece(
-    file: Arc<File>,
-    from: u64,
-    bytes: u64,
-    mut whole: Vec<u8>,
-) -> object_store::Result<Vec<u8>> {
-    let failed = |source| object_store::Error::Generic { store: "LocalFileSystem", source };
-    let read = move || {
-        let start = whole.len();
-        whole.resize(start + usize::try_from(bytes).map_err(io::Error::other)?, 0);
-        file.read_exact_at(&mut whole[start..], from)?;
-        io::Result::Ok(whole)
-    };
-    match tokio::task::spawn_blocking(read).await {
-        Ok(read) => read.map_err(|e| failed(e.into())),
-        Err(ended) => Err(failed(ended.into())),
+/// How much of a body has come, since when.
+#[derive(Debug)]
+pub(super) struct Pace {
+    begun: Instant,
+    arriving: Arriving,
+}
+
+impl Pace {
+    /// So many more bytes came: waits until they are paid for.
+    pub(super) async fn came(&mut self, bytes: u64) {
+        pause(self.arriving.take(self.begun.elapsed(), bytes)).await;
     }
 }
 
@@ -230,17 +194,6 @@ impl Store {
         }
     }
 
-    /// A body, at the pace that is allowed.
-    pub(super) async fn body(
-        download: Option<&Throttle>,
-        result: GetResult,
-    ) -> object_store::Result<Bytes> {
-        match download {
-            Some(throttle) => throttle.body(result).await,
-            None => result.bytes().await,
-        }
-    }
-
     /// The slowest rate of the two that is asked for; a transfer at it is not stuck.
     pub(super) fn slowest_limit(&self) -> Option<u64> {
         let limits = self.limits();
@@ -251,8 +204,6 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use object_store::local::LocalFileSystem;
-    use object_store::{ObjectStoreExt, path::Path};
 
     const MIB: u64 = 1 << 20;
 
@@ -350,36 +301,5 @@ mod tests {
         let mut pace = RateLimiter::new(NonZeroU64::MIN);
         assert_eq!(pace.book(Duration::MAX, u64::MAX), Duration::ZERO);
         assert_eq!(pace.book(Duration::ZERO, u64::MAX), Duration::MAX);
-    }
-
-    const BODY: usize = 5_000_001;
-
-    fn file_of(content: &[u8]) -> (tempfile::TempDir, LocalFileSystem, Path) {
-        let directory = tempfile::tempdir().unwrap();
-        let store = LocalFileSystem::new_with_prefix(directory.path()).unwrap();
-        std::fs::write(directory.path().join("pack"), content).unwrap();
-        (directory, store, Path::from("pack"))
-    }
-
-    #[tokio::test]
-    async fn a_paced_file_is_read_whole() {
-        let content: Vec<u8> = (0..=250).cycle().take(BODY).collect();
-        let (_directory, store, path) = file_of(&content);
-        for rate in [20 * MIB, 1 << 40] {
-            let throttle = Throttle::new(NonZeroU64::new(rate).unwrap());
-            let body = throttle.body(store.get(&path).await.unwrap()).await.unwrap();
-            assert!(body == content, "at {rate} bytes a second");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_paced_file_that_becomes_shorter_is_an_error() {
-        let (directory, store, path) = file_of(&vec![7; BODY]);
-        let throttle = Throttle::new(NonZeroU64::new(1 << 40).unwrap());
-        let opened = store.get(&path).await.unwrap();
-        let file = File::options().write(true).open(directory.path().join("pack")).unwrap();
-        file.set_len(BODY as u64 / 2).unwrap();
-        let body = tokio::time::timeout(Duration::from_secs(20), throttle.body(opened));
-        body.await.expect("the read ends").unwrap_err();
     }
 }

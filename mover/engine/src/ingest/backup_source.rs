@@ -269,6 +269,7 @@ impl BackupRead<'_> {
         failure: &Failure,
     ) -> FetchStats {
         let SourceBackup { repo, scope, limits, salvage, .. } = self.origin;
+        repo.store().keep_buffers(limits.kept_bytes);
         let fetch = Fetch {
             repo,
             scope,

@@ -42,6 +42,8 @@ pub struct LimitLine {
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
     allocator_bytes: u64,
+    /// Of the store, buffers that are used again.
+    pub(crate) kept_bytes: u64,
     pub(crate) threads: usize,
     pub(crate) leaves_per_window: usize,
     pub(crate) map_bytes: u64,
@@ -65,6 +67,8 @@ pub(super) const BASE_BYTES: u64 = 24 << 20;
 /// Of the budget, for what the allocator keeps between buffers of many sizes, taken and given back
 /// by many threads.
 const ALLOCATOR_SHARE: u64 = 8;
+/// Of that, for large buffers that the store keeps itself.
+pub(super) const KEPT_SHARE: u64 = 2;
 /// A slot is one write: long enough for any device's full speed.
 pub(crate) const SLOT_BYTES: u32 = 1 << 20;
 /// More than a device has in flight and threads fill, would only be more memory to touch.
@@ -147,7 +151,8 @@ impl Limits {
         let read_bytes_max =
             (fetch_bytes / 8).max(stored_max).min(u64::from(READ_BYTES_MAX).max(stored_max));
         Ok(Self {
-            allocator_bytes,
+            allocator_bytes: allocator_bytes - allocator_bytes / KEPT_SHARE,
+            kept_bytes: allocator_bytes / KEPT_SHARE,
             threads: to_usize(more_threads + 1),
             leaves_per_window: to_usize(leaves),
             map_bytes: leaves * leaf_bytes,
@@ -182,6 +187,7 @@ impl Limits {
         let line = |what: &str, bytes| LimitLine { what: what.into(), bytes };
         let lines = [
             line("process and allocator", BASE_BYTES + self.allocator_bytes),
+            line("buffers kept between reads", self.kept_bytes),
             line("map pages and plans", self.map_bytes),
             line("map pages in flight and kept", 2 * u64::from(self.map_read_bytes)),
             line("stored entries in flight", u64::from(self.fetch_bytes)),

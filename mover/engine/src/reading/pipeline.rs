@@ -192,6 +192,7 @@ pub(super) fn middle<'scope, 'env: 'scope>(
     let openers = openers(run, failure, threads, &inbox, &outbox, &outcome);
     drop((inbox, outbox));
     let ordered = run.limits.ordered_bytes as usize;
+    run.repo.store().keep_buffers(run.limits.kept_bytes);
     let fetch = Fetch {
         repo: run.repo,
         scope: run.scope,

@@ -182,6 +182,7 @@ impl Entries {
         (limits, disk): (&ViewLimits, Option<Arc<DiskCache>>),
     ) -> Result<(Arc<Self>, Vec<JoinHandle<()>>)> {
         let (jobs, inbox) = unbounded();
+        repo.store().keep_buffers(limits.kept_bytes);
         let entries = Arc::new(Self {
             rt: rt.clone(),
             repo: Arc::clone(repo),

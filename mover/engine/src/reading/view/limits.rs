@@ -3,7 +3,7 @@
 //! Pure: parameters in, bounds out. What is allocated is the sum of [`ViewLimits::lines`].
 
 use super::disk::{INDEX_BYTES_MAX, waiting};
-use crate::reading::limits::{BASE_BYTES, CODEC_BYTES, LimitLine, READ_BYTES_MAX};
+use crate::reading::limits::{BASE_BYTES, CODEC_BYTES, KEPT_SHARE, LimitLine, READ_BYTES_MAX};
 use crate::run::MemoryBudget;
 use chunkstore::limits::{ENTRY_HEADER_BYTES, TAG_BYTES};
 use chunkstore::{Result, format::RepositoryParams, map::ReadLimits};
@@ -57,6 +57,8 @@ pub struct ViewNeeds {
 #[derive(Debug, Clone)]
 pub struct ViewLimits {
     base_bytes: u64,
+    /// Of the store, buffers that are used again.
+    pub(super) kept_bytes: u64,
     scratch_bytes: u64,
     maps: u64,
     /// Opener threads.
@@ -140,7 +142,8 @@ impl ViewLimits {
         let read_entries_max = (cache_bytes / 8 / entry_bytes).max(1);
         let (leaf_bytes, map_read_bytes) = (map_bytes / 3, map_bytes / 3 * 2);
         Ok(Self {
-            base_bytes: BASE_BYTES + allocator_bytes,
+            base_bytes: BASE_BYTES + allocator_bytes - allocator_bytes / KEPT_SHARE,
+            kept_bytes: allocator_bytes / KEPT_SHARE,
             scratch_bytes: (more_threads + 1) * per_thread,
             maps,
             threads: usize::try_from(more_threads + 1).unwrap_or(usize::MAX),
@@ -204,6 +207,7 @@ impl ViewLimits {
         let line = |what: &str, bytes| LimitLine { what: what.into(), bytes };
         let mut lines = vec![
             line("process and allocator", self.base_bytes),
+            line("buffers kept between reads", self.kept_bytes),
             line(
                 "map pages in flight and kept",
                 self.maps * (self.map_read_bytes + self.leaf_bytes),
