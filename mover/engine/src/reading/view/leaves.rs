@@ -13,7 +13,7 @@ use super::limits::ViewLimits;
 use chunkstore::format::Page;
 use chunkstore::map::MapWalk;
 use chunkstore::{ChunkNo, ChunkRef, Error, ErrorKind, MapReader, Result};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
@@ -117,16 +117,17 @@ impl Leaves {
 
 /// The task.
 async fn answer_all(mut reader: MapReader, mut inbox: mpsc::UnboundedReceiver<Question>) {
-    let mut waiting = None;
+    // those that have come so far and were not answered
+    let mut waiting: VecDeque<Question> = VecDeque::new();
     {
         let mut loading = Box::pin(reader.load_inner());
         let loaded = loop {
             tokio::select! {
                 biased;
                 loaded = &mut loading => break loaded,
-                asked = inbox.recv(), if waiting.is_none() => match asked {
-                    Some(question) => waiting = Some(question),
-                    // it was given up before it was read
+                asked = inbox.recv() => match asked {
+                    Some(question) => waiting.push_back(question),
+                    // it was given up before it was read, and so were the questions
                     None => return,
                 },
             }
@@ -138,7 +139,7 @@ async fn answer_all(mut reader: MapReader, mut inbox: mpsc::UnboundedReceiver<Qu
         }
     }
     loop {
-        let first = match waiting.take() {
+        let first = match waiting.pop_front() {
             Some(question) => question,
             None => match inbox.recv().await {
                 Some(question) => question,
@@ -153,16 +154,16 @@ async fn answer_all(mut reader: MapReader, mut inbox: mpsc::UnboundedReceiver<Qu
                 let mut count = leaves.len();
                 let mut batch = vec![(leaves, answer)];
                 while count < BATCH_LEAVES {
-                    match inbox.try_recv() {
-                        Ok(Question::Leaves(leaves, answer)) => {
+                    match waiting.pop_front().or_else(|| inbox.try_recv().ok()) {
+                        Some(Question::Leaves(leaves, answer)) => {
                             count += leaves.len();
                             batch.push((leaves, answer));
                         }
-                        Ok(other) => {
-                            waiting = Some(other);
+                        Some(other) => {
+                            waiting.push_front(other);
                             break;
                         }
-                        Err(_) => break,
+                        None => break,
                     }
                 }
                 answer_batch(&mut reader, batch).await;
