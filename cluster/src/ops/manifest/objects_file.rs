@@ -18,7 +18,7 @@ const PLAIN_BYTES_MAX: u64 = 8 << 30;
 /// A small file has so many at most, as few bytes can be made to say that they are many.
 const PLAIN_BYTES_MIN: u64 = 64 << 20;
 /// So many for each byte of a larger one: objects that are all alike come to some hundred.
-const PLAIN_RATIO: u64 = 1000;
+pub(super) const PLAIN_RATIO: u64 = 1000;
 
 /// Objects, as `save` wrote them.
 #[derive(Clone)]
@@ -57,6 +57,9 @@ impl ObjectsFile {
         let hint = match why.kind() {
             // a pipe
             std::io::ErrorKind::NotSeekable => "it is read more than once: save it to a file first",
+            std::io::ErrorKind::FileTooLarge => {
+                "if it is yours, decompress it (zstd -d) and give that"
+            }
             _ => "`kubectl mover objects save` writes such a file",
         };
         Failure::new(exit::USAGE, format!("read {self}: {why}")).hint(hint)
@@ -112,7 +115,7 @@ trait Bytes: Read + std::io::Seek + Send {}
 impl<T: Read + std::io::Seek + Send> Bytes for T {}
 
 /// Of a compressed file of this size.
-fn plain_bytes_max(bytes: u64) -> u64 {
+pub(super) fn plain_bytes_max(bytes: u64) -> u64 {
     bytes.saturating_mul(PLAIN_RATIO).clamp(PLAIN_BYTES_MIN, PLAIN_BYTES_MAX)
 }
 
@@ -130,7 +133,7 @@ impl<R: Read> Read for Bounded<R> {
             Some(left) => self.left = left,
             None => {
                 let what = format!("it has more than {} bytes, uncompressed", self.most);
-                return Err(std::io::Error::other(what));
+                return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, what));
             }
         }
         Ok(read)
