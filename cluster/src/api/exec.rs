@@ -17,7 +17,7 @@ const DRAIN: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(900);
 const CHUNK_BYTES: usize = 1 << 16;
 /// Of what a command says on its way to an error.
-const ERROR_BYTES: usize = 2000;
+const ERROR_BYTES: usize = 16 << 10;
 
 impl Api {
     /// What a command prints in a pod's container, if it ends well and prints so many bytes.
@@ -87,7 +87,8 @@ impl Wrong {
         // What was killed by a signal may end otherwise the next time.
         let exit_code = code.filter(|code| (1..128).contains(code)).unwrap_or(exit::RETRYABLE);
         let lines = errors.lines().rev().filter_map(|line| serde_json::from_str(line).ok());
-        let line: Option<Value> = { lines }.find(|line: &Value| line["message"].is_string());
+        let line: Option<Value> =
+            { lines }.find(|line: &Value| line["type"] == "error" && line["message"].is_string());
         if let Some(line) = line {
             let text = |name: &str| line[name].as_str().map(str::to_owned);
             return Self {
@@ -246,11 +247,15 @@ mod tests {
             "details": { "causes": [{ "reason": "ExitCode", "message": "3" }] },
         }))
         .expect("a status");
-        let log =
-            "{\"level\": \"info\"}\n{\"message\": \"it is damaged\", \"hint\": \"check it\"}\n";
+        let warning = r#"{"type": "warning", "message": "it is late"}"#;
+        let error = r#"{"type": "error", "message": "it is damaged", "hint": "check it"}"#;
+        let log = &format!("{error}\n{warning}\n");
         let failure = Wrong::of_command(status.clone(), log).within("read it");
         assert_eq!((failure.exit_code, failure.message.as_str()), (3, "read it: it is damaged"));
         assert_eq!(failure.hint.as_deref(), Some("check it"));
+        // one that was killed says nothing of it, whatever it has warned of
+        let killed = Wrong::of_command(status.clone(), warning).within("read it");
+        assert!(killed.message.contains("terminated with exit code 3"), "{}", killed.message);
         let plain = Wrong::of_command(status, "no such thing").within("read it");
         assert_eq!(plain.message, "read it: command terminated with exit code 3: no such thing");
         assert_eq!((plain.exit_code, plain.hint), (3, None));
