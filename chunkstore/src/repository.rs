@@ -136,18 +136,19 @@ impl Repository {
         let Some((key, format)) = base::either_copy(&store).await? else {
             return Err(Self::nothing_here(&store).await?);
         };
-        // together: neither needs the answer of the other
-        let keys = async {
-            match credentials {
+        // together: neither needs the answer of the other, and the second one makes a connection
+        let opened = async {
+            let keys = match credentials {
                 [] => None,
                 _ => Some(store.list(KEYS_PREFIX).await),
-            }
+            };
+            Self::open_with(&store, &format, (credentials, keys), known).await
         };
-        let (mut keys, features) = futures::join!(keys, store.list(FEATURES_PREFIX));
+        let (opened, features) = futures::join!(opened, store.list(FEATURES_PREFIX));
         if key != FORMAT_KEY {
             tracing::warn!("`format` of {} is gone; its copy is used: {}", store.url(), repair());
         }
-        let repo = match Self::open_with(&store, &format, (credentials, keys.take()), known).await {
+        let repo = match opened {
             Ok(repo) => Self { read_from: key, ..repo },
             Err(e) if key == FORMAT_KEY && may_be_damaged(&e, credentials) => {
                 let Some(copy) = base::other_copy(&store, &format).await else { return Err(e) };
