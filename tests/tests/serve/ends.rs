@@ -108,7 +108,8 @@ fn tcp_is_for_loopback_and_for_who_says_so() {
     refused(&["--listen", "0.0.0.0:0", "--insecure"], "without TLS");
     refused(&["--listen", "nowhere"], "localhost:10809");
     refused(&["--socket", text(&stage.path("key"))], "it exists, and is no socket");
-    refused(&["--socket", "/tmp/x", "--changed-since", "other@latest"], "other");
+    let socket = stage.path("s");
+    refused(&["--socket", text(&socket), "--changed-since", "other@latest"], "other");
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let listen = format!("127.0.0.1:{port}");
     let server = stage.serve(&["db@latest", "--listen", &listen, "--insecure"]);
