@@ -120,6 +120,11 @@ mod tests {
         let buffers = Buffers::new(3);
         for round in 0..3_u8 {
             for export in [0, 1, 0, 0, 2] {
+                // a small one is of nobody: it takes the place of one that is kept
+                let mut small = buffers.take(export, 1000);
+                assert!(small.iter().all(|byte| *byte == 0), "{round}");
+                small.fill(9);
+                drop(small);
                 let mut taken: Vec<_> = (0..3).map(|_| buffers.take(export, 100_000)).collect();
                 let own = u8::try_from(export).unwrap() + 1;
                 for buffer in &mut taken {

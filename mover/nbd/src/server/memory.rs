@@ -7,8 +7,9 @@
 //! under way, and each waits for the store.
 //!
 //! A payload has as many pieces as it needs, all of them before its first byte is read, from
-//! a pool apart; a small one has a small part of one. So answers that a client does not take never keep it from being written. The
-//! longest payload is what fits into one connection's part of that pool.
+//! a pool apart; a small one has a small part of one. So answers that a client does not take never
+//! keep it from being written. The longest payload is what fits into one connection's part of that
+//! pool.
 
 use super::buffers::{Buffer, Buffers};
 use super::decode::PAYLOAD_BYTES_MAX;
