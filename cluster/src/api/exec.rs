@@ -17,7 +17,7 @@ const DRAIN: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(900);
 const CHUNK_BYTES: usize = 1 << 16;
 /// Of what a command says on its way to an error.
-const ERROR_BYTES: usize = 16 << 10;
+const ERROR_BYTES: usize = 2000;
 
 impl Api {
     /// What a command prints in a pod's container, if it ends well and prints so many bytes.
