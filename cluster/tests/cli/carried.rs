@@ -109,8 +109,23 @@ fn a_repository_that_keeps_no_objects_is_said_before_anything_is_made() {
     let all = made(&server);
     assert_eq!(all.len(), 1, "{all:?}");
     assert!(!server.sent().iter().any(|(_, path, _)| path.starts_with(&format!("{SHOP}/secrets"))));
+    // Of two claims one has asked for both.
+    let mut answers = cluster(&json!({ "features": [] }));
+    let claim = |name: &str| {
+        json!({
+            "metadata": { "name": name, "namespace": "shop", "uid": name },
+            "spec": { "volumeName": "pv-db", "volumeMode": "Block", "storageClassName": "fast" },
+            "status": { "phase": "Bound", "capacity": { "storage": "1Gi" } },
+        })
+    };
+    let claims = format!("{SHOP}/persistentvolumeclaims");
+    answers.insert(claims.clone(), Answer::Object(list(&[claim("db"), claim("files")])));
+    answers.insert(format!("{claims}/files"), Answer::Object(claim("files")));
+    let server = Server::start("carried-none-of-many", answers);
     let many = server.run(&["backup", "ns/shop", "--objects"]);
     ends(&many, 2, &[]);
+    assert_eq!(made(&server).len(), 1, "{}", said(&many));
+    assert_eq!(said(&many).matches(hint).count(), 2, "{}", said(&many));
     // of many, the table says it for each
     assert!(said(&many).contains(hint), "{}", said(&many));
 }

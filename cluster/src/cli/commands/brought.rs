@@ -8,7 +8,7 @@ use crate::engine::{self, CarriedObjects, Failure, Payload, Repository, Request,
 use crate::ops::carried;
 use crate::ops::manifest::{self, Spool};
 use crate::ops::operation::random_text;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 const RANDOM_CHARS: usize = 12;
 
@@ -20,13 +20,13 @@ pub(super) struct Brought<'a> {
     given: &'a args::BackupObjects,
     /// Those of the namespace that was read last, or why there are none: there may be many.
     read: Option<(String, Read)>,
-    /// Repositories that can keep them, by namespace and name.
-    asked: BTreeSet<(String, String)>,
+    /// Whether Repositories can keep them, by namespace and name.
+    asked: BTreeMap<(String, String), Result<(), Failure>>,
 }
 
 impl<'a> Brought<'a> {
     pub(super) fn new(given: &'a args::Backup) -> Self {
-        Self { given: &given.objects, read: None, asked: BTreeSet::new() }
+        Self { given: &given.objects, read: None, asked: BTreeMap::new() }
     }
 
     /// Whether there are any.
@@ -43,9 +43,16 @@ impl<'a> Brought<'a> {
         output: &Output,
     ) -> Read {
         let at = (place.namespace.clone(), place.name.clone());
-        if !self.asked.contains(&at) {
-            carried::can_keep(api, place, |wait| output.waiting(wait)).await?;
-            self.asked.insert(at);
+        match self.asked.get(&at) {
+            Some(known) => known.clone()?,
+            None => {
+                let found = carried::can_keep(api, place, |wait| output.waiting(wait)).await;
+                // What may pass is asked again for the next claim; a Job for each says no more.
+                if !matches!(&found, Err(why) if why.exit_code == exit::RETRYABLE) {
+                    self.asked.insert(at, found.clone());
+                }
+                found?;
+            }
         }
         if let Some((of, read)) = &self.read
             && of == namespace
@@ -120,6 +127,7 @@ fn selection(of: &args::ObjectsOf) -> Result<String, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn another_question_is_another_selection() {

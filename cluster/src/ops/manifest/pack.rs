@@ -51,7 +51,9 @@ fn pack_within(
     let mut bounded = Bounded { bytes: Vec::new(), most, is_over: false };
     let written = write(manifest, spool, &mut bounded);
     if bounded.is_over {
-        let what = format!("the objects take more than {} MiB, compressed", most >> 20);
+        let plain = plain_bytes_max(u64::MAX) >> 30;
+        let what =
+            format!("the objects take more than {} MiB, compressed, or {plain} GiB", most >> 20);
         return Err(Failure::new(exit::USAGE, what).hint(
             "choose fewer of them by --objects-selector; or save them by `kubectl mover objects save`, \
              and keep that file with a backup by `mover backup --attach`",
@@ -97,6 +99,10 @@ fn pad(to: &mut Bounded, plain_bytes: u64) -> std::io::Result<()> {
     let bytes = to.bytes.len() as u64;
     if plain_bytes <= plain_bytes_max(bytes) {
         return Ok(());
+    }
+    if plain_bytes > plain_bytes_max(u64::MAX) {
+        to.is_over = true;
+        return Err(std::io::Error::other("too many bytes"));
     }
     let missing = (plain_bytes / PLAIN_RATIO + 1).saturating_sub(bytes);
     let missing = u32::try_from(missing).map_err(std::io::Error::other)?;
@@ -191,6 +197,16 @@ mod tests {
         // 168 MB: more than that of which a file as small is taken for good
         assert!(bytes.windows(4).any(|four| four == SKIPPABLE), "{} bytes", bytes.len());
         assert_eq!(objects(bytes).expect("all").len(), 700);
+    }
+
+    /// What nobody would read again is not written.
+    #[test]
+    fn no_more_is_packed_than_is_read() {
+        let mut to = Bounded { bytes: Vec::new(), most: CARRIED_BYTES_MAX, is_over: false };
+        pad(&mut to, plain_bytes_max(u64::MAX)).expect("it is read");
+        assert!(plain_bytes_max(to.bytes.len() as u64) == plain_bytes_max(u64::MAX));
+        pad(&mut to, plain_bytes_max(u64::MAX) + 1).expect_err("it is not");
+        assert!(to.is_over);
     }
 
     #[test]
