@@ -144,6 +144,11 @@ impl Store {
         self.buffers.keep(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 
+    /// Bytes that are kept of it now.
+    pub fn kept_buffer_bytes(&self) -> u64 {
+        self.buffers.kept_bytes() as u64
+    }
+
     /// What messages call this place.
     pub fn url(&self) -> &str {
         &self.url

@@ -44,9 +44,13 @@ impl Buffers {
         self.trim(&mut self.lock());
     }
 
+    pub(super) fn kept_bytes(&self) -> usize {
+        bytes_of(&self.lock())
+    }
+
     fn trim(&self, kept: &mut VecDeque<Box<[u8]>>) {
         let most = self.kept_bytes_max.load(Ordering::Relaxed);
-        let mut bytes: usize = kept.iter().map(|buffer| buffer.len()).sum();
+        let mut bytes = bytes_of(kept);
         while bytes > most {
             bytes -= kept.pop_front().map_or(bytes, |oldest| oldest.len());
         }
@@ -69,6 +73,10 @@ impl Buffers {
     fn lock(&self) -> MutexGuard<'_, VecDeque<Box<[u8]>>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn bytes_of(buffers: &VecDeque<Box<[u8]>>) -> usize {
+    buffers.iter().map(|buffer| buffer.len()).sum()
 }
 
 impl Buffer {
@@ -266,7 +274,7 @@ mod tests {
             let len = taken[0].bytes.len() as u64;
             assert!((bytes..=bytes + bytes / 8).contains(&len), "{bytes}: {len}");
             drop(taken);
-            let kept: u64 = buffers.lock().iter().map(|buffer| buffer.len() as u64).sum();
+            let kept = buffers.kept_bytes() as u64;
             // one that is longer than all that may be kept takes nobody's place
             assert!(kept > 0 && kept <= 8 * MIB, "{kept}");
         }

@@ -459,3 +459,20 @@ fn changed_extents_read_no_data() {
     assert_eq!(delta.zero.as_slice(), std::slice::from_ref(&(150 * 4096..151 * 4096)));
     assert!(pack_gets(&kit).iter().all(|key| !packs.contains(key)));
 }
+
+/// Memory between two reads is what the bounds say; nobody who does not read has any.
+#[test]
+fn the_store_keeps_buffers_within_the_bound_of_who_reads() {
+    let kit = Kit::new(Shape { chunk_bytes: 65_536, pack_bytes: 4 << 20, ..Shape::default() });
+    let mut image = kit.image(16 * MIB);
+    (0..256).for_each(|chunk| image.set(chunk, chunk + 1));
+    let manifest = kit.backup("vol", "one", &image);
+    let kept = || kit.repo.store().kept_buffer_bytes();
+    assert_eq!(kept(), 0);
+    let pool = pool(&kit, 64);
+    let view = open(&kit, &pool, &manifest);
+    assert!(read(&kit, &view, 0..16 * MIB).unwrap() == image.bytes());
+    rest(&kit, &pool);
+    assert!((1..=pool.limits.kept_bytes).contains(&kept()), "{}", kept());
+    assert_eq!(pool.limits.kept_bytes, 4 * MIB);
+}

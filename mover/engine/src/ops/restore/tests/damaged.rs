@@ -38,6 +38,19 @@ fn a_whole_backup_verifies() {
     assert!(kit.store.take().iter().all(|(what, key)| *what != "put" && !key.starts_with("dedup")));
 }
 
+/// A sixteenth of the 64 MiB.
+#[test]
+fn what_is_kept_between_reads_is_within_its_bound() {
+    let kit = Kit::new(Shape { chunk_bytes: 65_536, pack_bytes: 4 << 20, ..Shape::default() });
+    let mut image = kit.image(16 * MIB);
+    (0..256).for_each(|chunk| image.set(chunk, chunk + 1));
+    kit.backup("vol", "one", &image);
+    let kept = || kit.repo.store().kept_buffer_bytes();
+    assert_eq!(kept(), 0, "nobody has read");
+    run_verify(&kit, verify_options("one")).unwrap();
+    assert!((1..=4 * MIB).contains(&kept()), "{}", kept());
+}
+
 #[test]
 fn a_device_is_compared_with_the_map() {
     let kit = Kit::new(Shape::default());
