@@ -3,10 +3,10 @@
 use crate::stage::{BACKUP, LIMITS, MIB, Stage, copy, map, text};
 use mover_fsmap::{UsedSpace, used_space};
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use tests::{Filesystem, LoopDevice, require_root, run, run_ok};
+use tests::{Filesystem, LoopDevice, Mount, require_root, run, run_ok};
 
 /// Each with what its mkfs is called with.
 const VARIANTS: &[(&str, &[&str])] = &[
@@ -151,18 +151,27 @@ struct MountElsewhere(Child);
 
 impl MountElsewhere {
     fn new(device: &LoopDevice, directory: &Path) -> Self {
+        Self::with(device, directory, "").0
+    }
+
+    /// After some commands there, with what they printed.
+    fn with(device: &LoopDevice, directory: &Path, commands: &str) -> (Self, String) {
         fs::create_dir_all(directory).unwrap();
         let script = "while read -r device at rest; do
               case $device in /dev/loop*) umount \"$at\" ;; esac
             done </proc/self/mounts
-            mount \"$1\" \"$2\" && echo ready && read end";
+            mount \"$1\" \"$2\" && cd \"$2\" && eval \"$3\" && cd / && echo ready && read end";
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", script, "sh"]).arg(device.path()).arg(directory);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        command.arg(commands).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
         let mut said = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
-        assert_eq!(said, "ready\n");
-        Self(child)
+        let mut lines = BufReader::new(child.stdout.as_mut().unwrap());
+        while !said.ends_with("ready\n") {
+            assert!(lines.read_line(&mut said).unwrap() > 0, "{said}");
+        }
+        said.truncate(said.len() - "ready\n".len());
+        (Self(child), said)
     }
 }
 
@@ -172,6 +181,48 @@ impl Drop for MountElsewhere {
         drop(self.0.stdin.take());
         let _ = self.0.wait();
     }
+}
+
+/// What a mount that is not seen writes at its end is behind the map that was read before.
+#[test]
+fn a_map_that_was_read_while_a_mount_went_away_is_read_again() {
+    require_root!();
+    // an unmount may take longer than a backup waits for it: then it is refused, and tried again
+    for attempt in 0..10 {
+        let stage = Stage::new(Filesystem::Ext4, 24);
+        let device = LoopDevice::attach(&stage.make(&[], 100 * MIB));
+        let mover = stage.repository();
+        let late = "head -c 5000000 /dev/urandom >late && sha256sum <late";
+        let (elsewhere, sum) = MountElsewhere::with(&device, &stage.path("elsewhere"), late);
+        let mut backup = mover.command(BACKUP.iter().copied().chain([
+            "-v",
+            "--require",
+            "allocated",
+            "--volume",
+            "v",
+        ]));
+        backup.arg(device.path()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut backup = backup.spawn().unwrap();
+        let mut said = String::new();
+        let mut errors = BufReader::new(backup.stderr.take().unwrap());
+        while !said.contains("its map is read again if they let it go") {
+            assert!(errors.read_line(&mut said).unwrap() > 0, "{said}");
+        }
+        drop(elsewhere);
+        errors.read_to_string(&mut said).unwrap();
+        if !backup.wait().unwrap().success() {
+            assert!(said.contains("that is not seen from here"), "attempt {attempt}: {said}");
+            continue;
+        }
+        let target = stage.path("target");
+        mover.ok(["restore", "v@latest", &text(&target)]);
+        let restored = LoopDevice::attach(&target);
+        let mount = Mount::new(restored.path(), &stage.path("restored"), "ext4", "ro");
+        let of = format!("sha256sum <{}", text(&mount.path().join("late")));
+        assert_eq!(run_ok("sh", ["-c", of.as_str()]).trim(), sum.trim());
+        return;
+    }
+    panic!("the mount never went away in time");
 }
 
 #[test]

@@ -16,6 +16,8 @@ use std::path::Path;
 const WINDOW_BYTES: usize = 64 << 10;
 /// Windows that are kept. Not more: each is looked at in turn.
 const WINDOWS: usize = 16;
+const LETS_GO: &str =
+    "somebody who is not seen from here has the device; its map is read again if they let it go";
 /// Readings of a device that somebody lets go of each time.
 const ROUNDS_MAX: u32 = 3;
 
@@ -140,6 +142,7 @@ fn while_unclaimed(
         if !claimed && !source.is_claimed_unseen()? {
             return found.map(Some);
         }
+        tracing::info!("{LETS_GO}");
         if source.stays_claimed_unseen()? {
             return Ok(None);
         }
