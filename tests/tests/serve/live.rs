@@ -3,8 +3,8 @@
 
 use super::overlay::{change_at_random, copied, qemu_io};
 use super::{CHUNK, MIB, SIZE, Server, Stage, text};
-use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tests::{LoopDevice, Mood, Mover, MoverOutput, Recorded, Relay, RelayOptions, Rng, require_s3};
@@ -349,8 +349,13 @@ fn a_store_that_is_away_is_waited_for() {
     let live = Server::start_as("restore", &away, &stage.sockets.path().join("s"), &line);
     let message = "The provided token has expired.";
     relay.becomes(Mood::Answers(Recorded::s3("400 Bad Request", "ExpiredToken", message)));
-    // the last chunks, which nobody has fetched yet
-    let (absent, written) = (SIZE - CHUNK, SIZE - 4 * CHUNK);
+    // of the last data, for which the limit leaves ten seconds: nobody has fetched it yet
+    let (absent, written) = (494 * CHUNK, SIZE - 4 * CHUNK);
+    let data = &stage.images[0][absent as usize..][..CHUNK as usize];
+    assert!(data.iter().any(|byte| *byte != 0), "zeros need no store");
+    let mut there = [1; 4096];
+    File::open(&target).unwrap().read_exact_at(&mut there, absent).unwrap();
+    assert_eq!(there, [0; 4096], "it is on the target already");
     let uri = live.uri("");
     let reader = std::thread::spawn(move || {
         let read = qemu_io(&uri, &[&format!("read {absent} 4096")]);
