@@ -250,7 +250,7 @@ fn a_list_is_accepted_as_long_as_nothing_changes() {
 }
 
 /// What was saved from one cluster, to another one where little is there.
-fn restored_to(name: &str, more: &[(String, Answer)]) -> (Server, PathBuf) {
+fn restored_to(name: &str, more: impl IntoIterator<Item = (String, Answer)>) -> (Server, PathBuf) {
     let file = place(&format!("{name}.jsonl"));
     let server = Server::start(&format!("{name}-old"), shop());
     ends(
@@ -285,14 +285,7 @@ fn restored_to(name: &str, more: &[(String, Answer)]) -> (Server, PathBuf) {
         let made = json!({ "metadata": { "uid": format!("new-{}", path.rsplit('/').next().expect("a name")) } });
         answers.insert(format!("POST {path}"), Answer::Object(made));
     }
-    answers.extend(more.iter().map(|(path, answer)| {
-        let answer = match answer {
-            Answer::Object(object) => Answer::Object(object.clone()),
-            Answer::Refused(code, said) => Answer::Refused(*code, said),
-            _ => panic!("a plain answer"),
-        };
-        (path.clone(), answer)
-    }));
+    answers.extend(more);
     (Server::start(name, answers), file)
 }
 
@@ -303,7 +296,7 @@ fn made(server: &Server) -> Vec<(String, Value)> {
 
 #[test]
 fn a_restore_makes_owners_first_and_gives_their_new_uids() {
-    let (server, file) = restored_to("objects-restore", &[]);
+    let (server, file) = restored_to("objects-restore", []);
     let saved = std::fs::read_to_string(&file).expect("the file");
     assert!(!saved.contains("c2VjcmV0"), "a token was saved");
     ends(&server.run(&["objects", "restore", shown(&file)]), 0, &["create"]);
@@ -333,7 +326,7 @@ fn a_restore_makes_owners_first_and_gives_their_new_uids() {
 
 #[test]
 fn another_namespace_gets_all_of_it() {
-    let (server, file) = restored_to("objects-map", &[]);
+    let (server, file) = restored_to("objects-map", []);
     let map = ["objects", "restore", shown(&file), "--namespace-map", "shop=new"];
     ends(&server.run(&map), 0, &["games.example.com/a in namespace new"]);
     let all = made(&server);
@@ -373,7 +366,7 @@ fn what_is_there_stays_and_is_said() {
             Answer::Refused(403, "User \"u\" cannot create"),
         ),
     ];
-    let (server, file) = restored_to("objects-there", &answers);
+    let (server, file) = restored_to("objects-there", answers);
     let dry = server.run(&["objects", "restore", shown(&file), "--dry-run", "-o", "json"]);
     ends(&dry, 0, &[]);
     let result = |output: &std::process::Output, name: &str| {
@@ -396,9 +389,105 @@ fn what_is_there_stays_and_is_said() {
     assert_eq!(result(&output, "boards"), "create");
 }
 
+/// What somebody else made or changed becomes what was saved, of this namespace alone.
+#[test]
+fn what_is_there_becomes_what_was_saved() {
+    let password = named("password", json!({ "data": { "p": "another", "more": "of it" } }));
+    let now = named(
+        "password",
+        json!({ "data": { "p": "cA==", "more": "of it" }, "kind": "Secret", "apiVersion": "v1" }),
+    );
+    let going = named("settings", json!({ "metadata": { "deletionTimestamp": "2026-01-01" } }));
+    let game =
+        named("a", json!({ "spec": { "secretRef": { "kind": "Secret", "name": "other" } } }));
+    let see = json!({ "metadata": { "name": "see", "uid": "s2", "labels": { "a": "b" } } });
+    let role = json!({ "metadata": { "name": "ours", "uid": "b2" }, "roleRef": { "name": "all" } });
+    let taken = || Answer::Refused(409, "already exists");
+    let secret = format!("{SHOP}/secrets/password");
+    let answers = || {
+        [
+            (format!("POST {SHOP}/secrets"), taken()),
+            (format!("GET {secret}"), Answer::Object(password.clone())),
+            (format!("PATCH {secret}"), Answer::Object(now.clone())),
+            (format!("POST {SHOP}/configmaps"), taken()),
+            (format!("{SHOP}/configmaps/settings"), Answer::Object(going.clone())),
+            (format!("POST {GAMES}/namespaces/shop/games"), taken()),
+            // It is as it was, whatever is written.
+            (format!("{GAMES}/namespaces/shop/games/a"), Answer::Object(game.clone())),
+            (format!("POST {RBAC}/clusterroles"), taken()),
+            (format!("{RBAC}/clusterroles/see"), Answer::Object(see.clone())),
+            (format!("POST {RBAC}/clusterrolebindings"), taken()),
+            (format!("{RBAC}/clusterrolebindings/ours"), Answer::Object(role.clone())),
+        ]
+    };
+    let (server, file) = restored_to("objects-update", answers());
+    let results = |output: &std::process::Output| -> BTreeMap<String, (String, String)> {
+        let word = |row: &Value, name: &str| row[name].as_str().expect("a word").to_owned();
+        (items(output).iter())
+            .map(|row| (word(row, "object"), (word(row, "result"), word(row, "message"))))
+            .collect()
+    };
+    let update = ["objects", "restore", shown(&file), "--existing", "update", "-o", "json"];
+    let plan = place("objects-update-plan.json");
+    let dry = [&update[..], &["--dry-run", "--save", shown(&plan)]].concat();
+    let dry = server.run(&dry);
+    ends(&dry, 2, &[]);
+    let all = results(&dry);
+    assert_eq!(all["secrets/password in namespace shop"].0, "update");
+    assert_eq!(all["games.example.com/a in namespace shop"].0, "update");
+    let written = |server: &Server| -> Vec<(String, String, Value)> {
+        server.sent().into_iter().filter(|(method, ..)| method != "GET").collect()
+    };
+    assert!(written(&server).is_empty(), "a dry run has written");
+    // Without the flag it is another plan.
+    let accept = ["objects", "restore", shown(&file), "--accept", shown(&plan)];
+    fails(&server, &accept, 2, &["secrets/password in namespace shop: differs instead of update"]);
+    assert!(written(&server).is_empty());
+    let output = server.run(&[&update[..], &["--accept", shown(&plan)]].concat());
+    ends(&output, 2, &[]);
+    let all = results(&output);
+    let is = |object: &str, result: &str, said: &str| {
+        let (what, message) = &all[object];
+        assert!(what == result && message.contains(said), "{object}: {what}, {message}");
+    };
+    is("secrets/password in namespace shop", "update", "had this name");
+    is("configmaps/settings in namespace shop", "refused", "configmaps/settings is being deleted");
+    is("games.example.com/a in namespace shop", "refused", "is not as it was saved");
+    is("clusterroles.rbac.authorization.k8s.io/see", "exists", "");
+    is("clusterrolebindings.rbac.authorization.k8s.io/ours", "differs", "all namespaces share it");
+    is("boards.example.com/wood in namespace shop", "create", "");
+    let patched: Vec<_> =
+        written(&server).into_iter().filter(|(method, ..)| method == "PATCH").collect();
+    let paths: Vec<&str> =
+        patched.iter().map(|(_, path, _)| path.split('?').next().expect("a path")).collect();
+    assert_eq!(paths, [secret.as_str(), "/apis/example.com/v1/namespaces/shop/games/a"]);
+    let patch = &patched[0].2;
+    // The very object that was looked at, and no member that was not saved.
+    assert_eq!(patch["metadata"]["uid"], "uid-password");
+    assert_eq!(patch["metadata"]["resourceVersion"], "1");
+    assert_eq!(patch["data"], json!({ "p": "cA==" }));
+    // Somebody else writes meanwhile: it is looked at again, and not for ever.
+    for times in [1, 100] {
+        let contended = Answer::Contended(AtomicU32::new(times), now.clone());
+        let more = answers().into_iter().chain([(format!("PATCH {secret}"), contended)]);
+        let (server, file) = restored_to(&format!("objects-contended-{times}"), more);
+        let update = ["objects", "restore", shown(&file), "--existing", "update", "-o", "json"];
+        let output = server.run(&update);
+        ends(&output, 2, &[]);
+        let all = results(&output);
+        let (what, message) = &all["secrets/password in namespace shop"];
+        match times {
+            1 => assert_eq!(what, "update"),
+            _ => {
+                assert!(what == "refused" && message.contains("changed all the time"), "{message}")
+            }
+        }
+    }
+}
+
 #[test]
 fn a_plan_is_accepted_as_long_as_it_is_true() {
-    let (server, file) = restored_to("objects-plan", &[]);
+    let (server, file) = restored_to("objects-plan", []);
     let plan = place("objects-plan.json");
     let dry = ["objects", "restore", shown(&file), "--dry-run", "--save", shown(&plan)];
     ends(&server.run(&dry), 0, &["create"]);
@@ -408,7 +497,7 @@ fn a_plan_is_accepted_as_long_as_it_is_true() {
     fails(&server, &mapped, 2, &["it has another --namespace-map"]);
     let there = named("settings", json!({}));
     let path = format!("{SHOP}/configmaps/settings");
-    let (server, again) = restored_to("objects-plan-changed", &[(path, Answer::Object(there))]);
+    let (server, again) = restored_to("objects-plan-changed", [(path, Answer::Object(there))]);
     let accept = ["objects", "restore", shown(&again), "--accept", shown(&plan)];
     let said = ["configmaps/settings in namespace shop: exists instead of create"];
     fails(&server, &accept, 2, &said);
@@ -417,7 +506,7 @@ fn a_plan_is_accepted_as_long_as_it_is_true() {
 
 #[test]
 fn a_file_that_was_cut_or_changed_is_damaged() {
-    let (server, file) = restored_to("objects-cut", &[]);
+    let (server, file) = restored_to("objects-cut", []);
     let whole = std::fs::read_to_string(&file).expect("the file");
     let lines: Vec<&str> = whole.lines().collect();
     let last = lines.len() - 1;

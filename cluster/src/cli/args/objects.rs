@@ -114,7 +114,7 @@ pub(in crate::cli) struct RestoreObjects {
     /// Fail if a dry run no longer says what this file says; make nothing then
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     pub(in crate::cli) accept: Option<PathBuf>,
-    /// Where another object has the name: leave it and go on, or make nothing at all
+    /// Where another object has the name
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = Existing::Skip)]
     pub(in crate::cli) existing: Existing,
 }
@@ -122,6 +122,10 @@ pub(in crate::cli) struct RestoreObjects {
 /// What follows where another object has the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum Existing {
+    /// Leave it as it is, and go on
     Skip,
+    /// Make it what was saved; objects of the cluster, which others need too, stay as they are
+    Update,
+    /// Make nothing at all
     Fail,
 }

@@ -281,9 +281,10 @@ async fn restore(
         Some(path) => Some((plan_of(path)?, path)),
         None => None,
     };
+    let update = given.existing == Existing::Update;
     let looks = given.dry_run || accepted.is_some() || given.existing == Existing::Fail;
     if looks {
-        let how = Remaking { namespaces: namespaces.clone(), dry_run: true };
+        let how = Remaking { namespaces: namespaces.clone(), dry_run: true, update };
         let all = manifest::remake(api, &file, &how, &tell).await?;
         let plan = || {
             let objects = all.iter().map(|at| (at.object.clone(), at.what.word().to_owned()));
@@ -306,12 +307,12 @@ async fn restore(
                 let written = create(path)?.write_all(&text);
                 written.map_err(|why| unwritten(path, &why))?;
             }
-            return Ok(told(&all, output));
+            return Ok(told(&all, given, output));
         }
     }
-    let how = Remaking { namespaces, dry_run: false };
+    let how = Remaking { namespaces, dry_run: false, update };
     let all = manifest::remake(api, &file, &how, &tell).await?;
-    Ok(told(&all, output))
+    Ok(told(&all, given, output))
 }
 
 fn none_differs(all: &[RemadeObject]) -> Result<(), Failure> {
@@ -326,7 +327,7 @@ fn none_differs(all: &[RemadeObject]) -> Result<(), Failure> {
     }
     let what = format!("other objects have these names, and nothing was made: {shown}");
     Err(Failure::new(exit::USAGE, what)
-        .hint("delete them, or leave them as they are: --existing skip"))
+        .hint("delete them, leave them as they are by --existing skip, or change them by --existing update"))
 }
 
 fn plan_differences(accepted: &Plan, now: &Plan) -> Vec<String> {
@@ -349,7 +350,7 @@ fn plan_differences(accepted: &Plan, now: &Plan) -> Vec<String> {
 }
 
 /// The table; the exit code.
-fn told(all: &[RemadeObject], output: &Output) -> u8 {
+fn told(all: &[RemadeObject], given: &RestoreObjects, output: &Output) -> u8 {
     let mut code = 0;
     let rows: Vec<_> = all
         .iter()
@@ -359,7 +360,12 @@ fn told(all: &[RemadeObject], output: &Output) -> u8 {
                     code = exit::USAGE;
                     why.as_str()
                 }
+                Remade::Differs if given.existing == Existing::Update => {
+                    "another object has this name, and stays as it is: all namespaces share it"
+                }
                 Remade::Differs => "another object has this name, and stays as it is",
+                Remade::Updated if given.dry_run => "another object has this name",
+                Remade::Updated => "another object had this name",
                 Remade::Created | Remade::Same => "",
             };
             let record = json!({ "object": at.object, "result": at.what.word(), "message": why });

@@ -1,7 +1,9 @@
 //! Makes objects of a file again: owners first, with the uids that they have now.
 //!
 //! Each object is created by its name. A name that is taken is looked at: the same object counts as
-//! made, and another one is left as it is, and named. So the command goes on where it was killed.
+//! made, and another one is left as it is, and named, or becomes the saved one. So the command goes on
+//! where it was killed. An object *is* another one if all that it says stands there: so an update
+//! writes just that, and what else stands there stays.
 //! Owners that come later, in a circle, are added at the end, and only to objects that were made with
 //! the note [`OWNERS_LATER`]: an owner that is deleted takes them with it, so nothing that was there
 //! before may get one.
@@ -35,6 +37,8 @@ pub enum Remade {
     Same,
     /// Another one of its name is there, and stays as it is.
     Differs,
+    /// Another one of its name is there, and says what was saved now, or would.
+    Updated,
     /// It cannot be made.
     Refused(String),
 }
@@ -46,6 +50,7 @@ impl Remade {
             Self::Created => "create",
             Self::Same => "exists",
             Self::Differs => "differs",
+            Self::Updated => "update",
             Self::Refused(_) => "refused",
         }
     }
@@ -67,6 +72,9 @@ pub struct Remaking {
     pub namespaces: NamespaceMap,
     /// Nothing is written: what would be made.
     pub dry_run: bool,
+    /// Another object of a namespace that has the name of one becomes that one. Those of the cluster
+    /// stay as they are: other namespaces need them, too.
+    pub update: bool,
 }
 
 struct Maker<'a> {
@@ -189,7 +197,7 @@ impl Maker<'_> {
                 self.established(&place).await?;
             }
         }
-        if !late.is_empty() && matches!(what, Remade::Created | Remade::Same) {
+        if !late.is_empty() && matches!(what, Remade::Created | Remade::Same | Remade::Updated) {
             self.late.push((place, late));
         }
         Ok(RemadeObject { object: shown, what })
@@ -217,7 +225,7 @@ impl Maker<'_> {
             Err(why) => return Err(why.into()),
         };
         match found {
-            Some(found) => Ok(Ok(self.compared(place, object, &found))),
+            Some(found) => Ok(self.compared(place, object, &found)),
             None => Ok(match self.is_served(place) {
                 true => Ok((Remade::Created, None)),
                 false => Err(unserved(place)),
@@ -250,11 +258,7 @@ impl Maker<'_> {
         let asked = place.asked("create", "create");
         match self.api.request(Method::POST, &path, &query, sent, asked).await {
             Ok(made) => Ok(Ok((Remade::Created, uid(&made)))),
-            Err(ApiError::Conflict(why)) => match self.found(place).await? {
-                Some(found) => Ok(Ok(self.compared(place, object, &found))),
-                // It was there a moment ago, and goes: the next run makes it.
-                None => Ok(Err(why)),
-            },
+            Err(ApiError::Conflict(why)) => self.taken(place, object, why).await,
             Err(ApiError::Absent(why)) if self.is_served(place) => Ok(Err(why)),
             Err(ApiError::Absent(_)) => Ok(Err(unserved(place))),
             Err(ApiError::Refused(why)) => Ok(Err(why)),
@@ -262,19 +266,64 @@ impl Maker<'_> {
         }
     }
 
-    fn compared(&self, place: &Place, object: &Value, found: &Value) -> (Remade, Option<String>) {
-        let uid = uid(found);
+    /// Its name is taken.
+    async fn taken(
+        &self,
+        place: &Place,
+        object: &Value,
+        why: Failure,
+    ) -> Result<Result<(Remade, Option<String>), Failure>, Failure> {
+        for _ in 0..CONTENDED {
+            // It was there a moment ago, and goes: the next run makes it.
+            let Some(found) = self.found(place).await? else { return Ok(Err(why)) };
+            match self.compared(place, object, &found) {
+                Ok((Remade::Updated, _)) => {}
+                other => return Ok(other),
+            }
+            let body = serde_json::to_vec(&becoming(object, &found)).expect("JSON");
+            let sent = Some(("application/merge-patch+json", body));
+            let query = [("fieldManager", FIELD_MANAGER)];
+            let asked = place.asked("update", "patch");
+            match self.api.request(Method::PATCH, &place.path(), &query, sent, asked).await {
+                Ok(now) => {
+                    let is_it = self.is_it(place, object, &now);
+                    return Ok(is_it
+                        .then(|| (Remade::Updated, uid(&now)))
+                        .ok_or_else(|| unkept(place)));
+                }
+                // Somebody changed it meanwhile, or it is gone.
+                Err(ApiError::Conflict(_) | ApiError::Absent(_)) => {}
+                Err(ApiError::Refused(why)) => return Ok(Err(why)),
+                Err(why) => return Err(why.into()),
+            }
+        }
+        Ok(Err(contended(place)))
+    }
+
+    /// What becomes of an object that has the name.
+    fn compared(
+        &self,
+        place: &Place,
+        object: &Value,
+        found: &Value,
+    ) -> Result<(Remade, Option<String>), Failure> {
+        if !found["metadata"]["deletionTimestamp"].is_null() {
+            return Err(going(place));
+        }
+        let what = match self.is_it(place, object, found) {
+            true => Remade::Same,
+            false if self.how.update && !place.namespace.is_empty() => Remade::Updated,
+            false => Remade::Differs,
+        };
+        Ok((what, uid(found)))
+    }
+
+    /// Whether all that an object says stands in the one that is there.
+    fn is_it(&self, place: &Place, object: &Value, found: &Value) -> bool {
         // In its own namespace already, and with whatever owners it has.
         let (here, _) =
             ready(&place.of, stored(&place.of, found.clone()), &NamespaceMap::default(), |_| None);
-        let mut wanted = object.clone();
-        if let Some(metadata) = wanted["metadata"].as_object_mut() {
-            metadata.remove("ownerReferences");
-        }
-        match is_within(&wanted, &here) {
-            true => (Remade::Same, uid),
-            false => (Remade::Differs, uid),
-        }
+        is_within(&without_owners(object), &here)
     }
 
     /// Objects of a new kind can be made once its definition is served.
@@ -347,9 +396,41 @@ impl Maker<'_> {
                 Err(why) => return Err(why.into()),
             }
         }
-        let what = format!("{}/{} is changed all the time", place.of.full(), place.name);
-        Err(Failure::new(exit::RETRYABLE, what).hint("run the same command again"))
+        Err(contended(place))
     }
+}
+
+/// What makes an object say all that another one says. It goes to the very object that was looked at.
+fn becoming(object: &Value, found: &Value) -> Value {
+    let mut patch = without_owners(object);
+    for name in ["uid", "resourceVersion"] {
+        patch["metadata"][name] = found["metadata"][name].clone();
+    }
+    patch
+}
+
+fn without_owners(object: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.remove("ownerReferences");
+    }
+    object
+}
+
+fn contended(place: &Place) -> Failure {
+    let what = format!("{}/{} is changed all the time", place.of.full(), place.name);
+    Failure::new(exit::RETRYABLE, what).hint("run the same command again")
+}
+
+fn going(place: &Place) -> Failure {
+    let what = format!("{}/{} is being deleted", place.of.full(), place.name);
+    Failure::new(exit::USAGE, what).hint("run the same command again when it is gone")
+}
+
+fn unkept(place: &Place) -> Failure {
+    let what =
+        format!("{}/{} was written, and is not as it was saved", place.of.full(), place.name);
+    Failure::new(exit::USAGE, what).hint("a webhook or a controller of the cluster changes it")
 }
 
 fn uid(object: &Value) -> Option<String> {
