@@ -317,6 +317,9 @@ pub(super) struct Limits {
     /// Seconds until an object that is removed is gone
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub(super) removal_timeout: u64,
+    /// Seconds until another operation of the same claim has ended; 0 waits for none
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub(super) turn_timeout: u64,
 }
 
 #[derive(Debug, ClapArgs)]

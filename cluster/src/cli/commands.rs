@@ -184,6 +184,7 @@ fn limits(given: super::args::Limits) -> Limits {
         volume_seconds: given.volume_timeout,
         start_seconds: given.start_timeout,
         removal_seconds: given.removal_timeout,
+        turn_seconds: given.turn_timeout,
     }
 }
 

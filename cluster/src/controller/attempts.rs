@@ -183,7 +183,7 @@ pub(crate) async fn operate(
                 }
                 Err(why) => return Err(why),
             };
-            let turn = context.turns.force(limits(&request));
+            let turn = context.turns.force((&subject.task.key, limits(&request)));
             let begun = Begun {
                 attempt: record.attempt,
                 key: record.object.key.clone(),

@@ -164,10 +164,10 @@ pub(super) async fn is_free(context: &Context, request: &engine::Backup) -> Resu
     });
     match holder.await? {
         None => Ok(()),
-        Some((of, holder)) => Err(Failure::new(
-            exit::RETRYABLE,
-            format!("{holder} in namespace {of} is at work on pvc/{name} already"),
-        )),
+        Some((of, holder)) => {
+            let claim = format!("pvc/{name} in namespace {namespace}");
+            Err(engine::busy((&of, &holder), &claim))
+        }
     }
 }
 
@@ -188,7 +188,10 @@ pub(super) fn limits_of(
     concurrency: Option<&kinds::Concurrency>,
     request: &Request,
 ) -> Vec<Limited> {
-    let of = |backup: &engine::Backup| format!("uid {}", backup.source.uid);
+    let of = |backup: &engine::Backup| {
+        let engine::ClaimRef { namespace, name, uid } = &backup.source;
+        (format!("uid {uid}"), format!("pvc/{name} in namespace {namespace}"))
+    };
     let (repository, class, claims) = match request {
         Request::Backup(backup) => (&backup.repository, &backup.storage_class, vec![of(backup)]),
         Request::Group(group) => match group.members.first() {
@@ -201,16 +204,22 @@ pub(super) fn limits_of(
         Request::Restore(restore) => (
             &restore.repository,
             &restore.storage_class,
-            vec![format!("to {}/{}", restore.namespace, restore.claim)],
+            vec![(
+                format!("to {}/{}", restore.namespace, restore.claim),
+                format!("pvc/{} in namespace {}", restore.claim, restore.namespace),
+            )],
         ),
     };
     let of = format!("{}/{}", repository.namespace, repository.name);
+    let place = format!("Repository {} in namespace {}", repository.name, repository.namespace);
     let most = concurrency.and_then(|at| at.repository).unwrap_or(AT_ONCE);
-    let claim = |claim| Limited { name: format!("claim {claim}"), most: 1 };
+    let claim = |(claim, text)| Limited { name: format!("claim {claim}"), text, most: 1 };
     let mut limits: Vec<Limited> = claims.into_iter().map(claim).collect();
-    limits.push(Limited { name: format!("repository {of}"), most: most as usize });
+    let text = format!("each of the {most} turns of {place}");
+    limits.push(Limited { name: format!("repository {of}"), text, most: most as usize });
     if let Some(most) = concurrency.and_then(|at| at.storage_class) {
-        limits.push(Limited { name: format!("class {of} {class}"), most: most as usize });
+        let text = format!("each of the {most} turns of storage class {class} in {place}");
+        limits.push(Limited { name: format!("class {of} {class}"), text, most: most as usize });
     }
     limits
 }
@@ -246,6 +255,7 @@ pub(super) fn deadlines(given: Option<&Deadlines>) -> Limits {
         volume_seconds: given.volume_seconds.map_or(usual.volume_seconds, u64::from),
         start_seconds: given.start_seconds.map_or(usual.start_seconds, u64::from),
         removal_seconds: usual.removal_seconds,
+        turn_seconds: usual.turn_seconds,
     }
 }
 

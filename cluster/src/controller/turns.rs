@@ -2,8 +2,9 @@
 //!
 //! Whoever asks first is served first among those whose limits leave room, so a class that is full
 //! holds nobody of another class up, and nobody of one class is overtaken by a later one of it.
-//! One thread has all of it, so nothing is locked.
+//! Who waits is told for whom. One thread has all of it, so nothing is locked.
 
+use crate::engine::Key;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -14,37 +15,64 @@ use tokio::sync::oneshot;
 pub(crate) struct Limited {
     /// Names it.
     pub(crate) name: String,
+    /// The same for people.
+    pub(crate) text: String,
     /// How many may have it at once.
     pub(crate) most: usize,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    taken: BTreeMap<String, usize>,
-    waiting: VecDeque<(u64, Vec<Limited>, oneshot::Sender<()>)>,
+    /// Who has turns of each, the longest first.
+    taken: BTreeMap<String, Vec<Rc<Key>>>,
+    waiting: VecDeque<(u64, Wanted, oneshot::Sender<()>)>,
     next: u64,
 }
 
+/// What somebody wants, or has.
+#[derive(Debug, Clone)]
+struct Wanted {
+    who: Rc<Key>,
+    all: Vec<Limited>,
+}
+
 impl State {
-    fn fits(&self, wanted: &[Limited]) -> bool {
-        wanted.iter().all(|of| self.taken.get(&of.name).is_none_or(|taken| *taken < of.most))
+    /// What there is no room in, and who has it.
+    fn full<'s>(&'s self, wanted: &'s Wanted) -> Option<(&'s Limited, &'s [Rc<Key>])> {
+        let of = |of: &'s Limited| Some((of, self.taken.get(&of.name)?.as_slice()));
+        wanted.all.iter().filter_map(of).find(|(of, taken)| taken.len() >= of.most)
     }
 
-    fn take(&mut self, wanted: &[Limited]) {
-        for of in wanted {
-            *self.taken.entry(of.name.clone()).or_default() += 1;
+    fn take(&mut self, wanted: &Wanted) {
+        for of in &wanted.all {
+            self.taken.entry(of.name.clone()).or_default().push(Rc::clone(&wanted.who));
         }
     }
 
-    fn give(&mut self, given: &[Limited]) {
-        for of in given {
+    fn give(&mut self, given: &Wanted) {
+        for of in &given.all {
             if let Some(taken) = self.taken.get_mut(&of.name) {
-                *taken -= 1;
-                if *taken == 0 {
+                let at = taken.iter().position(|who| *who == given.who);
+                at.map(|at| taken.remove(at));
+                if taken.is_empty() {
                     self.taken.remove(&of.name);
                 }
             }
         }
+    }
+
+    /// What somebody waits for. Where there is room, it waits behind one that came before. Nobody
+    /// learns of names in other namespaces.
+    fn why(&self, wanted: &Wanted) -> String {
+        let Some((of, all)) = self.full(wanted) else { return "it waits for its turn".to_owned() };
+        let near = all.iter().find(|who| who.namespace == wanted.who.namespace);
+        let others = all.len() - usize::from(near.is_some());
+        let who = match (near, others) {
+            (Some(who), 0) => who.to_string(),
+            (Some(who), others) => format!("{who} and {others} more"),
+            (None, others) => format!("{others} of other namespaces"),
+        };
+        format!("it waits for its turn: {} is in use by {who}", of.text)
     }
 }
 
@@ -56,7 +84,7 @@ pub(crate) struct Turns(Rc<RefCell<State>>);
 #[derive(Debug)]
 pub(crate) struct Turn {
     of: Turns,
-    held: Vec<Limited>,
+    held: Wanted,
 }
 
 impl Drop for Turn {
@@ -70,7 +98,7 @@ impl Drop for Turn {
 struct Place {
     of: Turns,
     number: u64,
-    wanted: Vec<Limited>,
+    wanted: Wanted,
     is_turn: bool,
 }
 
@@ -93,9 +121,15 @@ impl Drop for Place {
 }
 
 impl Turns {
-    /// Waits for a turn of all of these at once. `tell` hears that it has to wait.
-    pub(crate) async fn take(&self, wanted: Vec<Limited>, tell: impl FnOnce()) -> Turn {
+    /// Waits for a turn of all of these at once, for somebody. `tell` hears that it has to wait, and
+    /// for whom.
+    pub(crate) async fn take(
+        &self,
+        (who, all): (&Key, Vec<Limited>),
+        tell: impl FnOnce(&str),
+    ) -> Turn {
         let (sender, mut receiver) = oneshot::channel();
+        let wanted = Wanted { who: Rc::new(who.clone()), all };
         let mut place = {
             let mut state = self.0.borrow_mut();
             let number = state.next;
@@ -105,7 +139,8 @@ impl Turns {
         };
         self.admit();
         if receiver.try_recv().is_err() {
-            tell();
+            let why = self.0.borrow().why(&wanted);
+            tell(&why);
             // The sender is in the queue for as long as the place is.
             let _ = receiver.await;
         }
@@ -114,7 +149,8 @@ impl Turns {
     }
 
     /// Takes a turn whether there is room or not: of an operation that is under way.
-    pub(crate) fn force(&self, wanted: Vec<Limited>) -> Turn {
+    pub(crate) fn force(&self, (who, all): (&Key, Vec<Limited>)) -> Turn {
+        let wanted = Wanted { who: Rc::new(who.clone()), all };
         self.0.borrow_mut().take(&wanted);
         Turn { of: self.clone(), held: wanted }
     }
@@ -129,7 +165,7 @@ impl Turns {
         let mut state = self.0.borrow_mut();
         let mut at = 0;
         while let Some((_, wanted, _)) = state.waiting.get(at) {
-            if !state.fits(wanted) {
+            if state.full(wanted).is_some() {
                 at += 1;
                 continue;
             }
@@ -144,6 +180,7 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Kind;
     use futures::FutureExt as _;
 
     fn block_on<F: Future>(of: F) -> F::Output {
@@ -152,7 +189,12 @@ mod tests {
     }
 
     fn of(name: &str, most: usize) -> Limited {
-        Limited { name: name.into(), most }
+        Limited { name: name.into(), text: format!("the {name}"), most }
+    }
+
+    /// It lives as long as any turn.
+    fn key(namespace: &str, name: &str) -> &'static Key {
+        Box::leak(Box::new(Key::new(Kind::VolumeBackup, namespace, name)))
     }
 
     fn now<T>(future: impl Future<Output = T> + Unpin) -> Option<T> {
@@ -163,12 +205,20 @@ mod tests {
     fn turns_are_given_in_order_and_no_class_holds_up_another() {
         block_on(async {
             let turns = Turns::default();
-            let first = turns.take(vec![of("repo", 2), of("fast", 1)], || panic!("waits")).await;
-            let mut second = Box::pin(turns.take(vec![of("repo", 2), of("fast", 1)], || {}));
+            let first = turns
+                .take((key("shop", "x"), vec![of("repo", 2), of("fast", 1)]), |_| panic!("waits"))
+                .await;
+            let mut second = Box::pin(
+                turns.take((key("shop", "x"), vec![of("repo", 2), of("fast", 1)]), |_| {}),
+            );
             assert!(now(&mut second).is_none(), "the class is full");
-            let mut third = Box::pin(turns.take(vec![of("repo", 2), of("slow", 1)], || {}));
+            let mut third = Box::pin(
+                turns.take((key("shop", "x"), vec![of("repo", 2), of("slow", 1)]), |_| {}),
+            );
             let third = now(&mut third).expect("another class has room");
-            let mut fourth = Box::pin(turns.take(vec![of("repo", 2), of("slow", 1)], || {}));
+            let mut fourth = Box::pin(
+                turns.take((key("shop", "x"), vec![of("repo", 2), of("slow", 1)]), |_| {}),
+            );
             assert!(now(&mut fourth).is_none());
             assert_eq!(turns.waiting(), 2);
             drop(first);
@@ -182,13 +232,57 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_is_told_for_whom() {
+        block_on(async {
+            let turns = Turns::default();
+            let said = RefCell::new(Vec::new());
+            let tell = |why: &str| said.borrow_mut().push(why.to_owned());
+            let wanted = || vec![of("claim db", 1), of("Repository r", 2)];
+            let first = turns.take((key("shop", "a"), wanted()), tell).await;
+            let mut second = Box::pin(turns.take((key("shop", "b"), wanted()), tell));
+            assert!(now(&mut second).is_none());
+            let third = turns.take((key("shop", "c"), vec![of("Repository r", 2)]), tell).await;
+            let mut fourth =
+                Box::pin(turns.take((key("shop", "d"), vec![of("Repository r", 2)]), tell));
+            assert!(now(&mut fourth).is_none());
+            // Two of one name are two turns.
+            let fifth = turns.force((key("shop", "a"), vec![of("Repository r", 2)]));
+            drop(first);
+            let mut sixth =
+                Box::pin(turns.take((key("shop", "e"), vec![of("Repository r", 2)]), tell));
+            assert!(now(&mut sixth).is_none());
+            let stranger = turns.take((key("other", "f"), wanted()), tell);
+            assert!(now(&mut Box::pin(stranger)).is_none());
+            let of = |name: &str| format!("volumebackup/{name} in namespace shop");
+            assert_eq!(
+                *said.borrow(),
+                [
+                    format!("it waits for its turn: the claim db is in use by {}", of("a")),
+                    format!(
+                        "it waits for its turn: the Repository r is in use by {} and 1 more",
+                        of("a")
+                    ),
+                    format!(
+                        "it waits for its turn: the Repository r is in use by {} and 1 more",
+                        of("c")
+                    ),
+                    "it waits for its turn: the Repository r is in use by 2 of other namespaces"
+                        .to_owned(),
+                ]
+            );
+            drop((second, third, fourth, fifth, sixth));
+            assert!(turns.0.borrow().taken.is_empty());
+        });
+    }
+
+    #[test]
     fn whoever_leaves_the_queue_takes_nothing_along() {
         block_on(async {
             let turns = Turns::default();
-            let held = turns.take(vec![of("a", 1)], || {}).await;
-            let mut admitted = Box::pin(turns.take(vec![of("a", 1)], || {}));
+            let held = turns.take((key("shop", "x"), vec![of("a", 1)]), |_| {}).await;
+            let mut admitted = Box::pin(turns.take((key("shop", "x"), vec![of("a", 1)]), |_| {}));
             assert!(now(&mut admitted).is_none());
-            let mut waiting = Box::pin(turns.take(vec![of("a", 1)], || {}));
+            let mut waiting = Box::pin(turns.take((key("shop", "x"), vec![of("a", 1)]), |_| {}));
             assert!(now(&mut waiting).is_none());
             // It is admitted, and never learns of it.
             drop(held);
@@ -204,9 +298,9 @@ mod tests {
     fn an_operation_under_way_has_its_turn_at_once() {
         block_on(async {
             let turns = Turns::default();
-            let one = turns.force(vec![of("a", 1)]);
-            let two = turns.force(vec![of("a", 1)]);
-            let mut next = Box::pin(turns.take(vec![of("a", 1)], || {}));
+            let one = turns.force((key("shop", "x"), vec![of("a", 1)]));
+            let two = turns.force((key("shop", "x"), vec![of("a", 1)]));
+            let mut next = Box::pin(turns.take((key("shop", "x"), vec![of("a", 1)]), |_| {}));
             drop(one);
             assert!(now(&mut next).is_none(), "there is one too many");
             drop(two);

@@ -17,7 +17,7 @@ use super::object::{Key, Kind, Query, Selection};
 use super::observed::Object;
 use super::parts::Context;
 use super::quiesce::{self, Cut};
-use super::request::{Backup, Group};
+use super::request::{Backup, ClaimRef, Group};
 use super::step::{Failure, Next, Planned, Step, Stop, Wait, exit};
 use super::views::{Claim, Content, GroupContent, Snapshot};
 pub use kept::claims_of;
@@ -65,12 +65,13 @@ pub(super) fn make(anchor: &Anchor, group: &Group, class: &str, key: &Key) -> St
 /// What became of each member, or what comes before that.
 pub(super) fn plan(context: &Context<'_>, group: &Group) -> Planned<Ended> {
     let all: Vec<(Anchor, &Backup)> = members(context.anchor, group).collect();
-    for (_, member) in &all {
-        let source = &member.source;
-        context.hold(
-            &names::source_lease(&source.namespace, &source.uid),
-            &format!("pvc/{} in namespace {}", source.name, source.namespace),
-        )?;
+    // In one order for all groups: some wait for others while they hold some already.
+    let lease = |of: &ClaimRef| names::source_lease(&of.namespace, &of.uid);
+    let mut sources: Vec<&ClaimRef> = all.iter().map(|(_, member)| &member.source).collect();
+    sources.sort_by_key(|of| lease(of));
+    for source in sources {
+        let of = format!("pvc/{} in namespace {}", source.name, source.namespace);
+        context.hold(&lease(source), &of)?;
     }
     let mut begun = Vec::new();
     for (anchor, member) in &all {

@@ -46,6 +46,15 @@ pub(super) struct Context<'a> {
     pub(super) limits: Limits,
 }
 
+/// Another operation is at work on a claim: its namespace and name.
+pub fn busy((namespace, name): (&str, &str), of: &str) -> Failure {
+    Failure::new(
+        exit::RETRYABLE,
+        format!("{name} in namespace {namespace} is at work on {of} already"),
+    )
+    .hint(format!("wait for it, or end it: kubectl mover cancel {name} -n {namespace}"))
+}
+
 impl Context<'_> {
     /// Our object, made if there is none.
     pub(super) fn ensure<T: DeserializeOwned>(
@@ -143,7 +152,8 @@ impl Context<'_> {
         }
     }
 
-    /// Holds the Lease: only one operation at a time.
+    /// Holds the Lease: only one operation at a time. Another one's end is waited for. That cannot
+    /// deadlock: everybody takes the Lease of a target before those of sources, and those in order.
     pub(super) fn hold(&self, key: &Key, of: &str) -> Planned<()> {
         let Some(lease) = self.seen.find::<Lease>(key)? else {
             return Err(Step::Create(self.lease(key)).into());
@@ -152,12 +162,17 @@ impl Context<'_> {
             return Ok(());
         }
         if let Some((namespace, name)) = holder(self.seen, &lease)? {
-            return Err(Failure::new(
-                exit::RETRYABLE,
-                format!("{name} in namespace {namespace} is at work on {of} already"),
-            )
-            .hint(format!("wait for it, or end it: kubectl mover cancel {name} -n {namespace}"))
-            .into());
+            let busy = busy((&namespace, &name), of);
+            let holder = lease.body.spec.holder_identity.as_deref().unwrap_or_default();
+            let (age, limit) =
+                (self.seen.age(holder), Duration::from_secs(self.limits.turn_seconds));
+            let anchor = Key::new(Kind::ConfigMap, &namespace, &name);
+            let on: Vec<Query> = vec![key.clone().into(), anchor.into()];
+            if age >= limit {
+                on.iter().try_for_each(|query| self.seen.confirm(query))?;
+                return Err(busy.into());
+            }
+            return Err(Wait::new(on, busy.message, limit - age).into());
         }
         // Its operation is over, however it ended. Of two who see that one gets it, by the version.
         let mut patch = self.lease(key);

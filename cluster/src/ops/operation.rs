@@ -3,10 +3,11 @@
 use crate::api::{Api, ApiError};
 use crate::drive::{Driver, Times};
 use crate::engine::{
-    self, Anchor, ConfigMap, FOR, Failure, Key, Kind, MANAGER, Mandate, Meta, Object, Observed,
-    Outcome, ROLE, Request, Restore, SOURCE, STATE, Selection, Wait, exit,
+    self, Anchor, ConfigMap, FOR, Failure, Key, Kind, Limits, MANAGER, Mandate, Meta, Object,
+    Observed, Outcome, ROLE, Request, Restore, SOURCE, STATE, Selection, Wait, exit,
 };
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// Anchors of ended operations that stay for each claim, to be looked at.
 const HISTORY: usize = 3;
@@ -126,42 +127,36 @@ pub async fn handing_over(
     Ok(None)
 }
 
-/// Begins an operation, or goes on with the same one that has not ended. `subject` is the claim's
-/// name, `source_uid` what its anchors are found by.
+/// Begins an operation, or goes on with the same one that has not ended. Another one's end is waited
+/// for. `subject` is the claim's name, `source_uid` what its anchors are found by.
 ///
 /// # Errors
 ///
-/// Another operation of this role is at work on the claim.
+/// Another operation of this role has not ended in time.
 pub async fn begin(
     api: &Api,
-    namespace: &str,
-    subject: &str,
+    (namespace, subject): (&str, &str),
     source_uid: &str,
     request: &Request,
+    mut tell: impl FnMut(&Wait),
 ) -> Result<(Anchor, Observed, bool), Failure> {
     let labels = format!("{SOURCE}={source_uid},{ROLE}={}", request.word());
-    let mut ended = Vec::new();
-    for operation in list(api, Some(namespace), &labels).await? {
-        if !operation.is_running() {
-            // A record of the controller goes with the object that it is for.
-            if !operation.found.meta.labels.contains_key(FOR) {
-                ended.push(operation);
-            }
-            continue;
+    let ended = loop {
+        let all = list(api, Some(namespace), &labels).await?;
+        let (running, ended): (Vec<_>, Vec<_>) = all.into_iter().partition(Operation::is_running);
+        let is_same =
+            |of: &&Operation| engine::request_of(&of.found).is_ok_and(|other| other == *request);
+        if let Some(same) = running.iter().find(is_same) {
+            return Ok((same.anchor.clone(), Observed::default(), true));
         }
-        let same = engine::request_of(&operation.found).is_ok_and(|other| other == *request);
-        if same {
-            return Ok((operation.anchor, Observed::default(), true));
+        match running.first() {
+            None => break ended,
+            Some(other) => outlast(api, other, request.limits(), &mut tell).await?,
         }
-        let name = &operation.anchor.key.name;
-        return Err(Failure::new(
-            exit::RETRYABLE,
-            format!("{name} in namespace {namespace} has not ended, and was asked for otherwise"),
-        )
-        .hint(format!(
-            "go on with it by the command that began it, or end it: kubectl mover cancel {name} -n {namespace}"
-        )));
-    }
+    };
+    // A record of the controller goes with the object that it is for.
+    let is_ours = |of: &Operation| !of.found.meta.labels.contains_key(FOR);
+    let ended: Vec<Operation> = ended.into_iter().filter(is_ours).collect();
     let stale = ended.len().saturating_sub(HISTORY - 1);
     for operation in ended.into_iter().take(stale) {
         api.delete(&operation.anchor.key, &operation.anchor.uid).await?;
@@ -179,6 +174,36 @@ pub async fn begin(
     seen.set_object(key, Some(made));
     nothing_made(&mut seen, &anchor, request);
     Ok((anchor, seen, false))
+}
+
+/// Waits until an operation has ended, or is gone.
+async fn outlast(
+    api: &Api,
+    of: &Operation,
+    limits: Limits,
+    tell: impl FnMut(&Wait),
+) -> Result<(), Failure> {
+    let Anchor { key, uid, .. } = &of.anchor;
+    let (name, namespace) = (&key.name, of.anchor.namespace());
+    let limit = Duration::from_secs(limits.turn_seconds);
+    let what =
+        format!("{name} in namespace {namespace} has not ended, and was asked for otherwise");
+    let plan = |seen: &Observed| {
+        let found = seen.find::<ConfigMap>(key)?.filter(|found| found.meta.uid == *uid);
+        if found.is_none_or(|found| !Operation::of(found).is_running()) {
+            return Ok(());
+        }
+        let age = seen.age(uid);
+        if age < limit {
+            return Err(Wait::new(vec![key.clone().into()], what.clone(), limit - age).into());
+        }
+        Err(Failure::new(exit::RETRYABLE, what.clone())
+            .hint(format!(
+                "go on with it by the command that began it, or end it: kubectl mover cancel {name} -n {namespace}"
+            ))
+            .into())
+    };
+    Driver::new(api, Observed::default()).run(plan, None, tell).await
 }
 
 /// Whose operations a request is one of: a label of its anchor.

@@ -97,6 +97,30 @@ fn forms() -> Vec<(Way, bool, &'static str, bool)> {
     ]
 }
 
+/// Groups that overlap take their claims in one order, whatever order they were asked for in: else each
+/// might wait for the other.
+#[test]
+fn groups_that_overlap_wait_for_each_other_in_one_order() {
+    let mut fake = pair(true);
+    let group = two_claims(&fake);
+    let turned = Group { members: group.members.iter().rev().cloned().collect(), ..group.clone() };
+    let [first, second] = [("first", group), ("second", turned)]
+        .map(|(name, group)| begin(&mut fake, name, &Request::Group(Box::new(group))));
+    let mut seen = observed(&fake);
+    while fake.of_kind(Kind::Lease).is_empty() {
+        assert_eq!(turn(&mut fake, &first, &mut seen), Ok(None));
+    }
+    let mut other = observed(&fake);
+    let why = waits_for(&mut fake, &second, &mut other);
+    assert!(why.contains("first in namespace shop is at work"), "{why}");
+    assert_eq!(fake.of_kind(Kind::Lease).len(), 1, "it holds one of them");
+    for anchor in [&first, &second] {
+        let outcome = drive(&mut fake, anchor);
+        assert_eq!(outcome.exit_code, 0, "{outcome:?}");
+        assert_one_moment(&fake, anchor, "one after the other");
+    }
+}
+
 /// Both members are of one moment: the application writes to `db` before it writes to `log`.
 fn assert_one_moment(fake: &Fake, anchor: &Anchor, about: &str) {
     let number = |member: u32| -> u64 {

@@ -208,6 +208,20 @@ fn turn(fake: &mut Fake, anchor: &Anchor, seen: &mut Observed) -> Result<Option<
     Ok(None)
 }
 
+/// Drives an operation until it waits for something: for what.
+fn waits_for(fake: &mut Fake, anchor: &Anchor, seen: &mut Observed) -> String {
+    for _ in 0..200 {
+        seen.set_now(fake.now);
+        match plan(anchor, seen) {
+            Err(Stop::Next(Next::Wait(wait))) => return wait.why,
+            Err(Stop::Next(Next::Read(query))) => fake.read(&query, seen),
+            Err(Stop::Next(Next::Do(step))) => fake.execute(&step, seen),
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("it waits for nothing: {:#?}", fake.written);
+}
+
 /// What a new driver knows.
 fn observed(fake: &Fake) -> Observed {
     let mut seen = Observed::default();

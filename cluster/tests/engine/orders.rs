@@ -104,7 +104,42 @@ fn two_drivers_of_one_operation_are_one_operation() {
     }
 }
 
-/// Two operations on one claim: one of them is told that the other is at work.
+/// Two operations on one claim: one of them waits for the other, says for whom, and is made then.
+#[test]
+fn of_two_backups_of_one_claim_one_waits_until_the_other_has_ended() {
+    let mut fake = shop(true);
+    let request = backup_request(&fake, true, NAMESPACE, false);
+    let first = begin(&mut fake, "first", &request);
+    let second = begin(&mut fake, "second", &request);
+    let (mut one, mut two) = (observed(&fake), observed(&fake));
+    waits_for(&mut fake, &first, &mut one);
+    let busy = "first in namespace shop is at work on pvc/db in namespace shop already";
+    assert_eq!(waits_for(&mut fake, &second, &mut two), busy);
+    // It has made nothing meanwhile.
+    assert!(!fake.written.iter().any(|line| line.contains(&second.uid)), "{:#?}", fake.written);
+    for anchor in [&first, &second] {
+        let outcome = drive(&mut fake, anchor);
+        assert_eq!(outcome.exit_code, 0, "{outcome:?}");
+    }
+    assert_clean(&mut fake, &second, 0, 0);
+    // Who does not want to wait is told at once.
+    let mut hasty = request.clone();
+    let Request::Backup(backup) = &mut hasty else { unreachable!() };
+    backup.limits.turn_seconds = 0;
+    let third = begin(&mut fake, "third", &request);
+    let fourth = begin(&mut fake, "fourth", &hasty);
+    let (mut one, mut two) = (observed(&fake), observed(&fake));
+    waits_for(&mut fake, &third, &mut one);
+    let now = fake.now;
+    let mut end = None;
+    while end.is_none() {
+        end = turn(&mut fake, &fourth, &mut two).expect("the anchor holds it");
+    }
+    assert_eq!(fake.now, now);
+    assert!(end.expect("it has ended").message.contains("third in namespace shop is at work"));
+}
+
+/// One that does not end is given up on.
 #[test]
 fn of_two_backups_of_one_claim_one_waits_its_turn() {
     let mut fake = shop(true);

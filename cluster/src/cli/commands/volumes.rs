@@ -361,17 +361,16 @@ pub(super) async fn run(
     (request, payload): (&Request, Option<Payload>),
     output: &Output,
 ) -> Result<(Outcome, Times), Failure> {
+    let tell = |wait: &_| output.waiting(wait);
     let (anchor, mut seen, again) =
-        operation::begin(api, namespace, subject, source, request).await?;
+        operation::begin(api, (namespace, subject), source, request, tell).await?;
     if again {
         output.say(&format!("going on with {}", anchor.key));
     }
     if let Some(payload) = payload {
         seen.set_payload(payload);
     }
-    let mandate = Mandate::Request(request);
-    let tell = |wait: &_| output.waiting(wait);
-    operation::drive(api, &anchor, mandate, seen, tell).await
+    operation::drive(api, &anchor, Mandate::Request(request), seen, tell).await
 }
 
 fn report(done: &Done, output: &Output) -> Result<u8, Failure> {

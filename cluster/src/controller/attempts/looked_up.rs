@@ -24,14 +24,12 @@ pub(super) async fn taken_up(
             why = subject.ended() => return Err(over(why)),
         };
         let has_waited = Cell::new(false);
-        let waits = || {
+        let waits = |why: &str| {
             has_waited.set(true);
-            report(News::Waits(
-                "it waits for its turn: as many operations run as the Repository allows, or another one of this claim",
-            ));
+            report(News::Waits(why));
         };
         let turn = tokio::select! {
-            turn = context.turns.take(limits(&request), waits) => turn,
+            turn = context.turns.take((&subject.task.key, limits(&request)), waits) => turn,
             why = subject.ended() => return Err(over(why)),
         };
         if !has_waited.get() {

@@ -106,7 +106,8 @@ async fn settled(
     }
     let folder = location.folder_of(&backup)?;
     let of = format!("velero forget {}/{}", place.namespace, place.name);
-    let _turn = context.turns.take(vec![Limited { name: of, most: AT_ONCE }], || {}).await;
+    let one = Limited { text: of.clone(), name: of, most: AT_ONCE };
+    let _turn = context.turns.take((&task.key, vec![one]), |_| {}).await;
     forget(context, &place, id, &backup, &folder).await
 }
 
@@ -124,7 +125,8 @@ pub(super) async fn unfinished(
     let done = match repository(context, task, &spec.backup_storage_location).await {
         Ok((place, _)) => {
             let of = format!("velero forget {}/{}", place.namespace, place.name);
-            let _turn = context.turns.take(vec![Limited { name: of, most: AT_ONCE }], || {}).await;
+            let one = Limited { text: of.clone(), name: of, most: AT_ONCE };
+            let _turn = context.turns.take((&task.key, vec![one]), |_| {}).await;
             lookup::ask(&context.api, &place, &["forget", &ended.uid], |_| {}).await.map(drop)
         }
         Err(why) => Err(why),
