@@ -22,7 +22,7 @@ mod path;
 mod references;
 
 pub use build::ManifestBuilder;
-pub use clean::{NamespaceMap, ready, stored};
+pub use clean::{NamespaceMap, OWNERS_LATER, ready, stored};
 pub use compare::{Difference, differences, shared};
 pub use file::{FORMAT, read_manifest, write_manifest};
 pub use item::{

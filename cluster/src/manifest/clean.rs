@@ -22,6 +22,8 @@ const MANAGED: &[&str] = &[
 ];
 /// The volume of a token, which each pod gets anew.
 const TOKEN_VOLUME: &str = "kube-api-access-";
+/// Annotation of an object that was made before its owners; it goes when it has them.
+pub const OWNERS_LATER: &str = "mover.dev/owners-later";
 /// The label of a namespace that has its name.
 const NAMED: &str = "kubernetes.io/metadata.name";
 
@@ -34,6 +36,8 @@ pub fn stored(of: &ItemKind, mut object: Value) -> Value {
     if let Some(metadata) = members.get_mut("metadata").and_then(Value::as_object_mut) {
         MANAGED.iter().for_each(|name| drop(metadata.remove(*name)));
     }
+    // Of a restore that is under way.
+    remove(&mut object, &["metadata", "annotations"], OWNERS_LATER);
     if (of.group.as_str(), of.kind.as_str()) == ("", "Pod") {
         pod(&mut object["spec"]);
     }
@@ -153,13 +157,19 @@ fn by_kind(of: &ItemKind, object: &mut Value) {
                 let rest = of.strip_prefix(name.as_str()).unwrap_or_default();
                 rest.starts_with("-token-") || rest.starts_with("-dockercfg-")
             };
-            if let Some(secrets) = object.get_mut("secrets").and_then(Value::as_array_mut) {
-                secrets.retain(|of| !is_token(of));
+            for list in ["secrets", "imagePullSecrets"] {
+                if let Some(all) = object.get_mut(list).and_then(Value::as_array_mut) {
+                    all.retain(|of| !is_token(of));
+                }
             }
         }
         ("apps", "Deployment") => {
             let revision = "deployment.kubernetes.io/revision";
             remove(object, &["metadata", "annotations"], revision);
+        }
+        ("apps", "DaemonSet") => {
+            let generation = "deprecated.daemonset.template.generation";
+            remove(object, &["metadata", "annotations"], generation);
         }
         ("batch", "Job") if object["spec"]["manualSelector"] != true => {
             remove(object, &["spec"], "selector");

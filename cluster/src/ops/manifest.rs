@@ -14,7 +14,7 @@ pub use archive::{Archive, copy_archive, write_archive};
 pub use discovery::{Served, discover};
 pub use objects_file::ObjectsFile;
 pub use pack::pack;
-pub use restore::{OWNERS_LATER, Remade, RemadeObject, Remaking, remake};
+pub use restore::{Remade, RemadeObject, Remaking, Updates, remake};
 pub use spool::Spool;
 
 use crate::api::{Api, ApiError, Asked, escaped, selector_of};

@@ -382,6 +382,12 @@ fn what_is_there_stays_and_is_said() {
     let fail = ["objects", "restore", shown(&file), "--existing", "fail"];
     fails(&server, &fail, 2, &["nothing was made: ", "secrets/password in namespace shop"]);
     assert!(made(&server).is_empty());
+    let going = named("settings", json!({ "metadata": { "deletionTimestamp": "2026-01-01" } }));
+    let path = format!("{SHOP}/configmaps/settings");
+    let (other, again) = restored_to("objects-going", [(path, Answer::Object(going))]);
+    let fail = ["objects", "restore", shown(&again), "--existing", "fail"];
+    fails(&other, &fail, 2, &["nothing was made: ", "configmaps/settings in namespace shop"]);
+    assert!(made(&other).is_empty());
     // One that is refused stops no other.
     let output = server.run(&["objects", "restore", shown(&file), "-o", "json"]);
     ends(&output, 2, &[]);
@@ -393,10 +399,8 @@ fn what_is_there_stays_and_is_said() {
 #[test]
 fn what_is_there_becomes_what_was_saved() {
     let password = named("password", json!({ "data": { "p": "another", "more": "of it" } }));
-    let now = named(
-        "password",
-        json!({ "data": { "p": "cA==", "more": "of it" }, "kind": "Secret", "apiVersion": "v1" }),
-    );
+    let now =
+        named("password", json!({ "data": { "p": "cA==" }, "kind": "Secret", "apiVersion": "v1" }));
     let going = named("settings", json!({ "metadata": { "deletionTimestamp": "2026-01-01" } }));
     let game =
         named("a", json!({ "spec": { "secretRef": { "kind": "Secret", "name": "other" } } }));
@@ -451,7 +455,7 @@ fn what_is_there_becomes_what_was_saved() {
         assert!(what == result && message.contains(said), "{object}: {what}, {message}");
     };
     is("secrets/password in namespace shop", "update", "had this name");
-    is("configmaps/settings in namespace shop", "refused", "configmaps/settings is being deleted");
+    is("configmaps/settings in namespace shop", "refused", "is being deleted");
     is("games.example.com/a in namespace shop", "refused", "is not as it was saved");
     is("clusterroles.rbac.authorization.k8s.io/see", "exists", "");
     is("clusterrolebindings.rbac.authorization.k8s.io/ours", "differs", "all namespaces share it");
@@ -462,10 +466,15 @@ fn what_is_there_becomes_what_was_saved() {
         patched.iter().map(|(_, path, _)| path.split('?').next().expect("a path")).collect();
     assert_eq!(paths, [secret.as_str(), "/apis/example.com/v1/namespaces/shop/games/a"]);
     let patch = &patched[0].2;
-    // The very object that was looked at, and no member that was not saved.
+    // The very object that was looked at, and what differs alone.
     assert_eq!(patch["metadata"]["uid"], "uid-password");
     assert_eq!(patch["metadata"]["resourceVersion"], "1");
-    assert_eq!(patch["data"], json!({ "p": "cA==" }));
+    assert_eq!(patch["data"], json!({ "p": "cA==", "more": null }));
+    assert!(patch.get("kind").is_none() && patch["metadata"].get("name").is_none(), "{patch}");
+    // It has its owner, though that is not as it was saved.
+    let board = written(&server).into_iter().find(|(_, path, _)| path.contains("/boards"));
+    let board = board.expect("it was made").2;
+    assert_eq!(board["metadata"]["ownerReferences"][0]["uid"], "uid-a");
     // Somebody else writes meanwhile: it is looked at again, and not for ever.
     for times in [1, 100] {
         let contended = Answer::Contended(AtomicU32::new(times), now.clone());
@@ -483,6 +492,24 @@ fn what_is_there_becomes_what_was_saved() {
             }
         }
     }
+}
+
+/// Its owner was refused when it was made: a later run that finds the owner gives it to it.
+#[test]
+fn an_owner_that_was_refused_is_given_later() {
+    let early = json!({ "metadata": { "annotations": { "mover.dev/owners-later": "true" } } });
+    let board = named("wood", early);
+    let boards = "/apis/example.com/v1beta1/namespaces/shop/boards".to_owned();
+    let answers = [
+        (format!("POST {boards}"), Answer::Refused(409, "already exists")),
+        (format!("{boards}/wood"), Answer::Object(board)),
+    ];
+    let (server, file) = restored_to("objects-early", answers);
+    ends(&server.run(&["objects", "restore", shown(&file)]), 0, &["exists"]);
+    let all = server.sent();
+    let patch = all.iter().find(|(method, ..)| method == "PATCH").expect("it gets its owner");
+    assert_eq!(patch.2["metadata"]["ownerReferences"][0]["uid"], "new-games");
+    assert_eq!(patch.2["metadata"]["annotations"], json!({ "mover.dev/owners-later": null }));
 }
 
 #[test]

@@ -11,7 +11,9 @@ use crate::manifest::{
     NamespaceMap, ObjectManifest, OwnerRule, differences, read_manifest, restore_order, shared,
     write_manifest,
 };
-use crate::ops::manifest::{self, ObjectsFile, Reading, Remade, RemadeObject, Remaking, Spool};
+use crate::ops::manifest::{
+    self, ObjectsFile, Reading, Remade, RemadeObject, Remaking, Spool, Updates,
+};
 use crate::ops::{repository, stored};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -281,10 +283,14 @@ async fn restore(
         Some(path) => Some((plan_of(path)?, path)),
         None => None,
     };
-    let update = given.existing == Existing::Update;
+    let mut updates = match given.existing {
+        Existing::Update => Updates::All,
+        Existing::Skip | Existing::Fail => Updates::None,
+    };
     let looks = given.dry_run || accepted.is_some() || given.existing == Existing::Fail;
     if looks {
-        let how = Remaking { namespaces: namespaces.clone(), dry_run: true, update };
+        let updates_all = updates.clone();
+        let how = Remaking { namespaces: namespaces.clone(), dry_run: true, updates: updates_all };
         let all = manifest::remake(api, &file, &how, &tell).await?;
         let plan = || {
             let objects = all.iter().map(|at| (at.object.clone(), at.what.word().to_owned()));
@@ -297,6 +303,11 @@ async fn restore(
         };
         if let Some((accepted, path)) = accepted {
             unchanged(&plan_differences(&accepted, &plan()?), path)?;
+            // One that comes meanwhile is no part of the plan.
+            let updated = all.iter().filter(|at| at.what == Remade::Updated);
+            if given.existing == Existing::Update {
+                updates = Updates::These(updated.map(|at| at.object.clone()).collect());
+            }
         }
         if given.existing == Existing::Fail {
             none_differs(&all)?;
@@ -310,13 +321,13 @@ async fn restore(
             return Ok(told(&all, given, output));
         }
     }
-    let how = Remaking { namespaces, dry_run: false, update };
+    let how = Remaking { namespaces, dry_run: false, updates };
     let all = manifest::remake(api, &file, &how, &tell).await?;
     Ok(told(&all, given, output))
 }
 
 fn none_differs(all: &[RemadeObject]) -> Result<(), Failure> {
-    let differ = all.iter().filter(|at| at.what == Remade::Differs);
+    let differ = all.iter().filter(|at| matches!(at.what, Remade::Differs | Remade::Going));
     let differ: Vec<&str> = differ.map(|at| at.object.as_str()).collect();
     if differ.is_empty() {
         return Ok(());
@@ -359,6 +370,10 @@ fn told(all: &[RemadeObject], given: &RestoreObjects, output: &Output) -> u8 {
                 Remade::Refused(why) => {
                     code = exit::USAGE;
                     why.as_str()
+                }
+                Remade::Going => {
+                    code = exit::USAGE;
+                    "one of this name is being deleted: run the same command again when it is gone"
                 }
                 Remade::Differs if given.existing == Existing::Update => {
                     "another object has this name, and stays as it is: all namespaces share it"

@@ -2,8 +2,8 @@
 //!
 //! Each object is created by its name. A name that is taken is looked at: the same object counts as
 //! made, and another one is left as it is, and named, or becomes the saved one. So the command goes on
-//! where it was killed. An object *is* another one if all that it says stands there: so an update
-//! writes just that, and what else stands there stays.
+//! where it was killed. An object is the same if all that it says stands there. For an update it is
+//! the same if nothing has to be changed: the change that would be written decides.
 //! Owners that come later, in a circle, are added at the end, and only to objects that were made with
 //! the note [`OWNERS_LATER`]: an owner that is deleted takes them with it, so nothing that was there
 //! before may get one.
@@ -13,14 +13,11 @@ use super::discovery::{Served, discover};
 use super::objects_file::ObjectsFile;
 use crate::api::{Api, ApiError, Asked, FIELD_MANAGER, escaped};
 use crate::engine::{Failure, exit};
-use crate::manifest::{Item, ItemKind, NamespaceMap, ready, stored};
+use crate::manifest::{Item, ItemKind, NamespaceMap, OWNERS_LATER, ready, stored};
 use http::Method;
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
-
-/// Annotation of an object that was made before its owners; it goes when it has them.
-pub const OWNERS_LATER: &str = "mover.dev/owners-later";
 
 /// A definition is served after so long, or not at all.
 const SERVED: Duration = Duration::from_secs(60);
@@ -39,6 +36,8 @@ pub enum Remade {
     Differs,
     /// Another one of its name is there, and says what was saved now, or would.
     Updated,
+    /// One of its name is being deleted.
+    Going,
     /// It cannot be made.
     Refused(String),
 }
@@ -51,7 +50,7 @@ impl Remade {
             Self::Same => "exists",
             Self::Differs => "differs",
             Self::Updated => "update",
-            Self::Refused(_) => "refused",
+            Self::Going | Self::Refused(_) => "refused",
         }
     }
 }
@@ -65,6 +64,19 @@ pub struct RemadeObject {
     pub what: Remade,
 }
 
+/// Which objects are updated that have the name of one, and are others. Those of the cluster stay as
+/// they are: other namespaces need them, too.
+#[derive(Debug, Clone, Default)]
+pub enum Updates {
+    /// None.
+    #[default]
+    None,
+    /// All of namespaces.
+    All,
+    /// Of these those that were looked at, as people have them.
+    These(BTreeSet<String>),
+}
+
 /// How objects are made.
 #[derive(Debug, Clone, Default)]
 pub struct Remaking {
@@ -72,9 +84,8 @@ pub struct Remaking {
     pub namespaces: NamespaceMap,
     /// Nothing is written: what would be made.
     pub dry_run: bool,
-    /// Another object of a namespace that has the name of one becomes that one. Those of the cluster
-    /// stay as they are: other namespaces need them, too.
-    pub update: bool,
+    /// What becomes of other objects.
+    pub updates: Updates,
 }
 
 struct Maker<'a> {
@@ -102,6 +113,12 @@ struct Place {
 impl Place {
     fn path(&self) -> String {
         format!("{}/{}", self.of.path(&self.namespace), escaped(&self.name))
+    }
+
+    /// As people have it.
+    fn shown(&self) -> String {
+        let Self { of: ItemKind { group, resource, .. }, namespace, name } = self;
+        crate::manifest::Identity { group, resource, namespace, name }.to_string()
     }
 
     fn asked(&self, word: &str, verb: &str) -> Asked {
@@ -173,20 +190,14 @@ impl Maker<'_> {
         let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
         let of = (*item.of).clone();
         let place = Place { of, namespace: text("namespace"), name: text("name") };
-        let shown = crate::manifest::Identity {
-            group: &place.of.group,
-            resource: &place.of.resource,
-            namespace: &place.namespace,
-            name: &place.name,
-        };
-        let shown = shown.to_string();
+        let shown = place.shown();
         let what = match self.how.dry_run {
             true => self.look(&place, &object).await?,
             false => self.make(&place, &object, !late.is_empty()).await?,
         };
-        let (what, uid) = match what {
-            Ok(found) => found,
-            Err(why) => (Remade::Refused(why.to_string()), None),
+        let Fate { what, uid, is_early } = match what {
+            Ok(fate) => fate,
+            Err(why) => Remade::Refused(why.to_string()).into(),
         };
         if let Some(uid) = uid.filter(|_| !item.uid.is_empty()) {
             self.uids.insert(item.uid.to_string(), uid);
@@ -196,6 +207,10 @@ impl Maker<'_> {
             if place.of.kind == "CustomResourceDefinition" && !self.how.dry_run {
                 self.established(&place).await?;
             }
+        }
+        if is_early {
+            // Made by an earlier run, which had not all of its owners.
+            late = owners.as_array().cloned().unwrap_or_default();
         }
         if !late.is_empty() && matches!(what, Remade::Created | Remade::Same | Remade::Updated) {
             self.late.push((place, late));
@@ -214,20 +229,16 @@ impl Maker<'_> {
     }
 
     /// What would become of it.
-    async fn look(
-        &self,
-        place: &Place,
-        object: &Value,
-    ) -> Result<Result<(Remade, Option<String>), Failure>, Failure> {
+    async fn look(&self, place: &Place, object: &Value) -> Result<Result<Fate, Failure>, Failure> {
         let found = match self.found(place).await {
             Ok(found) => found,
             Err(ApiError::Refused(why)) => return Ok(Err(why)),
             Err(why) => return Err(why.into()),
         };
         match found {
-            Some(found) => Ok(self.compared(place, object, &found)),
+            Some(found) => Ok(Ok(self.compared(place, object, &found))),
             None => Ok(match self.is_served(place) {
-                true => Ok((Remade::Created, None)),
+                true => Ok(Remade::Created.into()),
                 false => Err(unserved(place)),
             }),
         }
@@ -246,7 +257,7 @@ impl Maker<'_> {
         place: &Place,
         object: &Value,
         has_late: bool,
-    ) -> Result<Result<(Remade, Option<String>), Failure>, Failure> {
+    ) -> Result<Result<Fate, Failure>, Failure> {
         let path = place.of.path(&place.namespace);
         let mut new = object.clone();
         if has_late {
@@ -257,7 +268,7 @@ impl Maker<'_> {
         let sent = Some(("application/json", body));
         let asked = place.asked("create", "create");
         match self.api.request(Method::POST, &path, &query, sent, asked).await {
-            Ok(made) => Ok(Ok((Remade::Created, uid(&made)))),
+            Ok(made) => Ok(Ok(Fate { uid: uid(&made), ..Remade::Created.into() })),
             Err(ApiError::Conflict(why)) => self.taken(place, object, why).await,
             Err(ApiError::Absent(why)) if self.is_served(place) => Ok(Err(why)),
             Err(ApiError::Absent(_)) => Ok(Err(unserved(place))),
@@ -272,58 +283,71 @@ impl Maker<'_> {
         place: &Place,
         object: &Value,
         why: Failure,
-    ) -> Result<Result<(Remade, Option<String>), Failure>, Failure> {
+    ) -> Result<Result<Fate, Failure>, Failure> {
+        let mut last = None;
         for _ in 0..CONTENDED {
             // It was there a moment ago, and goes: the next run makes it.
             let Some(found) = self.found(place).await? else { return Ok(Err(why)) };
-            match self.compared(place, object, &found) {
-                Ok((Remade::Updated, _)) => {}
-                other => return Ok(other),
+            let fate = self.compared(place, object, &found);
+            if fate.what != Remade::Updated {
+                return Ok(Ok(fate));
             }
-            let body = serde_json::to_vec(&becoming(object, &found)).expect("JSON");
+            let Some(mut patch) = self.change(place, object, &found) else { return Ok(Ok(fate)) };
+            for name in ["uid", "resourceVersion"] {
+                patch["metadata"][name] = found["metadata"][name].clone();
+            }
+            let body = serde_json::to_vec(&patch).expect("JSON");
             let sent = Some(("application/merge-patch+json", body));
             let query = [("fieldManager", FIELD_MANAGER)];
             let asked = place.asked("update", "patch");
+            // What owns others is there, whether it is as it was saved or not.
+            let refused =
+                |why: Failure| Fate { what: Remade::Refused(why.to_string()), ..fate.clone() };
             match self.api.request(Method::PATCH, &place.path(), &query, sent, asked).await {
                 Ok(now) => {
-                    let is_it = self.is_it(place, object, &now);
-                    return Ok(is_it
-                        .then(|| (Remade::Updated, uid(&now)))
-                        .ok_or_else(|| unkept(place)));
+                    let is_kept = self.is_it(place, object, &now);
+                    return Ok(Ok(if is_kept { fate } else { refused(unkept(place)) }));
                 }
                 // Somebody changed it meanwhile, or it is gone.
-                Err(ApiError::Conflict(_) | ApiError::Absent(_)) => {}
-                Err(ApiError::Refused(why)) => return Ok(Err(why)),
+                Err(ApiError::Conflict(_) | ApiError::Absent(_)) => {
+                    last = Some(refused(contended(place)));
+                }
+                Err(ApiError::Refused(why)) => return Ok(Ok(refused(why))),
                 Err(why) => return Err(why.into()),
             }
         }
-        Ok(Err(contended(place)))
+        Ok(last.ok_or_else(|| contended(place)))
     }
 
     /// What becomes of an object that has the name.
-    fn compared(
-        &self,
-        place: &Place,
-        object: &Value,
-        found: &Value,
-    ) -> Result<(Remade, Option<String>), Failure> {
+    fn compared(&self, place: &Place, object: &Value, found: &Value) -> Fate {
+        let is_early = found["metadata"]["annotations"].get(OWNERS_LATER).is_some();
+        let fate = |what, uid| Fate { what, uid, is_early };
         if !found["metadata"]["deletionTimestamp"].is_null() {
-            return Err(going(place));
+            return fate(Remade::Going, None);
         }
-        let what = match self.is_it(place, object, found) {
-            true => Remade::Same,
-            false if self.how.update && !place.namespace.is_empty() => Remade::Updated,
-            false => Remade::Differs,
+        let is_meant = match &self.how.updates {
+            Updates::None => false,
+            Updates::All => true,
+            Updates::These(all) => all.contains(&place.shown()),
         };
-        Ok((what, uid(found)))
+        let what = match (is_meant && !place.namespace.is_empty(), self.is_it(place, object, found))
+        {
+            (true, _) if self.change(place, object, found).is_some() => Remade::Updated,
+            (true, _) | (false, true) => Remade::Same,
+            (false, false) => Remade::Differs,
+        };
+        fate(what, uid(found))
     }
 
     /// Whether all that an object says stands in the one that is there.
     fn is_it(&self, place: &Place, object: &Value, found: &Value) -> bool {
-        // In its own namespace already, and with whatever owners it has.
-        let (here, _) =
-            ready(&place.of, stored(&place.of, found.clone()), &NamespaceMap::default(), |_| None);
-        is_within(&without_owners(object), &here)
+        is_within(&without_owners(object), &here(place, found))
+    }
+
+    /// What makes of the object that is there the one that was saved.
+    fn change(&self, place: &Place, object: &Value, found: &Value) -> Option<Value> {
+        change(&without_owners(object), &here(place, found), true)
     }
 
     /// Objects of a new kind can be made once its definition is served.
@@ -400,13 +424,63 @@ impl Maker<'_> {
     }
 }
 
-/// What makes an object say all that another one says. It goes to the very object that was looked at.
-fn becoming(object: &Value, found: &Value) -> Value {
-    let mut patch = without_owners(object);
-    for name in ["uid", "resourceVersion"] {
-        patch["metadata"][name] = found["metadata"][name].clone();
+/// What became of an object, with what follows for others.
+#[derive(Debug, Clone)]
+struct Fate {
+    what: Remade,
+    /// Of the one that is there.
+    uid: Option<String>,
+    /// It was made before its owners.
+    is_early: bool,
+}
+
+impl From<Remade> for Fate {
+    fn from(what: Remade) -> Self {
+        Self { what, uid: None, is_early: false }
     }
-    patch
+}
+
+/// The object that is there, as one that is made: in its own namespace already, and with whatever
+/// owners it has.
+fn here(place: &Place, found: &Value) -> Value {
+    let found = stored(&place.of, found.clone());
+    without_owners(&ready(&place.of, found, &NamespaceMap::default(), |_| None).0)
+}
+
+/// A merge patch (RFC 7396) that makes one object of another, of members that differ alone: so lists
+/// that are the same without what belongs to the cluster stay as they are. Labels and annotations of
+/// others stay, as controllers keep their own there.
+fn change(wanted: &Value, here: &Value, is_whole: bool) -> Option<Value> {
+    let (Value::Object(all), Value::Object(old)) = (wanted, here) else {
+        return (wanted != here).then(|| wanted.clone());
+    };
+    let mut patch = serde_json::Map::new();
+    for (name, value) in all {
+        let old = old.get(name).unwrap_or(&Value::Null);
+        let part = match is_whole && name == "metadata" {
+            true => added(value, old),
+            false if is_empty(value) && is_empty(old) => None,
+            false => change(value, old, false),
+        };
+        patch.extend(part.map(|part| (name.clone(), part)));
+    }
+    let gone = old.iter().filter(|(name, old)| !all.contains_key(*name) && !is_empty(old));
+    patch.extend(gone.map(|(name, _)| (name.clone(), Value::Null)));
+    (!patch.is_empty()).then_some(Value::Object(patch))
+}
+
+/// The same without what is to go.
+fn added(wanted: &Value, here: &Value) -> Option<Value> {
+    let (Value::Object(all), Value::Object(old)) = (wanted, here) else {
+        return (wanted != here).then(|| wanted.clone());
+    };
+    let part = |(name, value): (&String, &Value)| {
+        let old = old.get(name).unwrap_or(&Value::Null);
+        let part = if is_empty(value) && is_empty(old) { None } else { added(value, old) };
+        part.map(|part| (name.clone(), part))
+    };
+    let patch: serde_json::Map<_, _> = all.iter().filter_map(part).collect();
+    (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
 fn without_owners(object: &Value) -> Value {
@@ -420,11 +494,6 @@ fn without_owners(object: &Value) -> Value {
 fn contended(place: &Place) -> Failure {
     let what = format!("{}/{} is changed all the time", place.of.full(), place.name);
     Failure::new(exit::RETRYABLE, what).hint("run the same command again")
-}
-
-fn going(place: &Place) -> Failure {
-    let what = format!("{}/{} is being deleted", place.of.full(), place.name);
-    Failure::new(exit::USAGE, what).hint("run the same command again when it is gone")
 }
 
 fn unkept(place: &Place) -> Failure {
@@ -442,18 +511,24 @@ fn unserved(place: &Place) -> Failure {
     Failure::new(exit::USAGE, what)
 }
 
+/// An API server keeps no such member, or may as well.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Object(all) => all.is_empty(),
+        Value::Array(all) => all.is_empty(),
+        other => other.is_null(),
+    }
+}
+
 /// Whether all that one object says stands in the other, too: an API server adds defaults.
 fn is_within(one: &Value, other: &Value) -> bool {
     match (one, other) {
-        (Value::Object(one), Value::Object(other)) => one.iter().all(|(name, value)| {
-            let is_empty = matches!(value, Value::Object(all) if all.is_empty())
-                || matches!(value, Value::Array(all) if all.is_empty())
-                || value.is_null();
-            match other.get(name) {
+        (Value::Object(one), Value::Object(other)) => {
+            one.iter().all(|(name, value)| match other.get(name) {
                 Some(other) => is_within(value, other),
-                None => is_empty,
-            }
-        }),
+                None => is_empty(value),
+            })
+        }
         (Value::Array(one), Value::Array(other)) => {
             one.len() == other.len()
                 && one.iter().zip(other).all(|(one, other)| is_within(one, other))
