@@ -300,7 +300,8 @@ async fn look_after(context: &Rc<Context>, task: &Task) {
             }
             Ok(Err(why)) => {
                 tracing::warn!("{}: {why}; it is tried again", task.key);
-                status::trouble(context, task, &why).await;
+                // By itself, as requests are large, and each task would have room for one all the time.
+                Box::pin(status::trouble(context, task, &why)).await;
                 Some(later(&mut pause))
             }
             Err(why) => {

@@ -208,7 +208,7 @@ impl<T: Serialize + Clone> Live<T> {
             self.changed.notified().await;
             let newest = self.newest.borrow_mut().take();
             if let Some(newest) = newest
-                && let Err(why) = write(context, task, &newest).await
+                && let Err(why) = Box::pin(write(context, task, &newest)).await
             {
                 tracing::debug!("{}: {why}", task.key);
             }
