@@ -317,7 +317,8 @@ pub(super) struct Limits {
     /// Seconds until an object that is removed is gone
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub(super) removal_timeout: u64,
-    /// Seconds until another operation of the same claim has ended; 0 waits for none
+    /// Seconds until another operation of the same claim has ended; 0 waits for none. Where a controller makes the
+    /// operation, that waits in its own way
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub(super) turn_timeout: u64,
 }

@@ -22,6 +22,7 @@ use crate::differential::DifferentialSettings;
 use crate::engine::{Failure, Limits, exit};
 use crate::ops::repository::velero::DEFAULT_NAMESPACE;
 use clap::CommandFactory as _;
+use std::time::Duration;
 
 /// Runs the command; its exit code.
 pub(super) async fn run(args: Args, output: &Output) -> Result<u8, Failure> {
@@ -184,8 +185,12 @@ fn limits(given: super::args::Limits) -> Limits {
         volume_seconds: given.volume_timeout,
         start_seconds: given.start_timeout,
         removal_seconds: given.removal_timeout,
-        turn_seconds: given.turn_timeout,
     }
+}
+
+/// How long another operation of the same claim is waited for.
+fn turn(given: super::args::Limits) -> Duration {
+    Duration::from_secs(given.turn_timeout)
 }
 
 /// The name in `pvc/NAME`, or a plain name.

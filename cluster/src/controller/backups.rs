@@ -61,7 +61,7 @@ pub(super) async fn work(context: &Context, task: &Task) -> Result<Pause, Failur
         return Box::pin(close(context, task, &meta, &backup, &ended)).await;
     }
     if !is_going {
-        marks::put(context, task, OPERATION).await?;
+        Box::pin(marks::put(context, task, OPERATION)).await?;
     }
     let ended = Box::pin(operate(context, &subject, &meta, &backup)).await?;
     if !is_going {
@@ -70,7 +70,7 @@ pub(super) async fn work(context: &Context, task: &Task) -> Result<Pause, Failur
     // It is looked at once more, as its deletion goes on.
     if attempts::is_running(context, &subject) {
         // Its record cannot be read: `sweep` removes what it made, and it holds up no deletion.
-        marks::take_off(context, task, OPERATION).await?;
+        Box::pin(marks::take_off(context, task, OPERATION)).await?;
         return Ok(Pause::Changed);
     }
     Ok(Pause::Within(Duration::ZERO))
@@ -255,7 +255,6 @@ pub(super) fn deadlines(given: Option<&Deadlines>) -> Limits {
         volume_seconds: given.volume_seconds.map_or(usual.volume_seconds, u64::from),
         start_seconds: given.start_seconds.map_or(usual.start_seconds, u64::from),
         removal_seconds: usual.removal_seconds,
-        turn_seconds: usual.turn_seconds,
     }
 }
 

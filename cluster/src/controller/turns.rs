@@ -61,18 +61,17 @@ impl State {
         }
     }
 
-    /// What somebody waits for. Where there is room, it waits behind one that came before. Nobody
-    /// learns of names in other namespaces.
+    /// What somebody waits for, as it is when the waiting begins. Where there is room, it waits behind
+    /// one that came before. Of many that share something none is named: each may end at any time. And
+    /// nobody learns of names in other namespaces.
     fn why(&self, wanted: &Wanted) -> String {
-        let Some((of, all)) = self.full(wanted) else { return "it waits for its turn".to_owned() };
-        let near = all.iter().find(|who| who.namespace == wanted.who.namespace);
-        let others = all.len() - usize::from(near.is_some());
-        let who = match (near, others) {
-            (Some(who), 0) => who.to_string(),
-            (Some(who), others) => format!("{who} and {others} more"),
-            (None, others) => format!("{others} of other namespaces"),
-        };
-        format!("it waits for its turn: {} is in use by {who}", of.text)
+        match self.full(wanted) {
+            None => "it waits for its turn".to_owned(),
+            Some((of, [who])) if of.most == 1 && who.namespace == wanted.who.namespace => {
+                format!("it waits for its turn: {who} is at work on {}", of.text)
+            }
+            Some((of, _)) => format!("it waits for its turn: {} is in use", of.text),
+        }
     }
 }
 
@@ -241,6 +240,8 @@ mod tests {
             let first = turns.take((key("shop", "a"), wanted()), tell).await;
             let mut second = Box::pin(turns.take((key("shop", "b"), wanted()), tell));
             assert!(now(&mut second).is_none());
+            let stranger = turns.take((key("other", "f"), wanted()), tell);
+            assert!(now(&mut Box::pin(stranger)).is_none());
             let third = turns.take((key("shop", "c"), vec![of("Repository r", 2)]), tell).await;
             let mut fourth =
                 Box::pin(turns.take((key("shop", "d"), vec![of("Repository r", 2)]), tell));
@@ -251,23 +252,13 @@ mod tests {
             let mut sixth =
                 Box::pin(turns.take((key("shop", "e"), vec![of("Repository r", 2)]), tell));
             assert!(now(&mut sixth).is_none());
-            let stranger = turns.take((key("other", "f"), wanted()), tell);
-            assert!(now(&mut Box::pin(stranger)).is_none());
-            let of = |name: &str| format!("volumebackup/{name} in namespace shop");
             assert_eq!(
                 *said.borrow(),
                 [
-                    format!("it waits for its turn: the claim db is in use by {}", of("a")),
-                    format!(
-                        "it waits for its turn: the Repository r is in use by {} and 1 more",
-                        of("a")
-                    ),
-                    format!(
-                        "it waits for its turn: the Repository r is in use by {} and 1 more",
-                        of("c")
-                    ),
-                    "it waits for its turn: the Repository r is in use by 2 of other namespaces"
-                        .to_owned(),
+                    "it waits for its turn: volumebackup/a in namespace shop is at work on the claim db",
+                    "it waits for its turn: the claim db is in use",
+                    "it waits for its turn: the Repository r is in use",
+                    "it waits for its turn: the Repository r is in use",
                 ]
             );
             drop((second, third, fourth, fifth, sixth));

@@ -17,6 +17,8 @@ mod text;
 
 /// An answer is old after that.
 const FRESH: Duration = Duration::from_secs(5);
+/// Another operation of the same claim is waited for so long, unless somebody says otherwise.
+const TURN: Duration = Duration::from_secs(600);
 /// All answers are, together.
 const REFRESHED: Duration = Duration::from_secs(30);
 
@@ -107,6 +109,8 @@ pub struct Observed {
     lock: Option<Lock>,
     /// Bytes that this process holds, to be handed over.
     payload: Option<Payload>,
+    /// How long this process waits for another operation's end, if that is not the usual time.
+    turn: Option<Duration>,
 }
 
 impl Observed {
@@ -139,6 +143,16 @@ impl Observed {
     /// This process holds these bytes, to be handed over.
     pub fn set_payload(&mut self, payload: Payload) {
         self.payload = Some(payload);
+    }
+
+    /// How long this process waits for another operation of the same claim to end.
+    pub fn turn(&self) -> Duration {
+        self.turn.unwrap_or(TURN)
+    }
+
+    /// It waits so long. That is no part of what is asked for, so it stands in no record.
+    pub fn set_turn(&mut self, turn: Duration) {
+        self.turn = Some(turn);
     }
 
     /// The time of this process, which only grows.

@@ -5,7 +5,7 @@ use super::names::{self, Anchor, OWNER, REPOSITORY, SLOT};
 use super::object::{Key, Kind, Query, Selection};
 use super::observed::{Meta, Object, Observed, on_node};
 use super::request::Limits;
-use super::step::{Failure, Outcome, Planned, Step, Stop, Wait, exit};
+use super::step::{Failure, LockState, Outcome, Planned, Step, Stop, Wait, exit};
 use super::views::{Claim, ConfigMap, Event, Job, Lease, Pod, Volume};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -152,8 +152,9 @@ impl Context<'_> {
         }
     }
 
-    /// Holds the Lease: only one operation at a time. Another one's end is waited for. That cannot
-    /// deadlock: everybody takes the Lease of a target before those of sources, and those in order.
+    /// Holds the Lease: only one operation at a time. Another one's end is waited for, but not while an
+    /// application holds still. That cannot deadlock: everybody takes the Lease of a target before those
+    /// of sources, and those in order.
     pub(super) fn hold(&self, key: &Key, of: &str) -> Planned<()> {
         let Some(lease) = self.seen.find::<Lease>(key)? else {
             return Err(Step::Create(self.lease(key)).into());
@@ -164,15 +165,15 @@ impl Context<'_> {
         if let Some((namespace, name)) = holder(self.seen, &lease)? {
             let busy = busy((&namespace, &name), of);
             let holder = lease.body.spec.holder_identity.as_deref().unwrap_or_default();
-            let (age, limit) =
-                (self.seen.age(holder), Duration::from_secs(self.limits.turn_seconds));
+            let (age, limit) = (self.seen.age(holder), self.seen.turn());
+            let is_still = self.seen.lock().is_some_and(|lock| lock.state == LockState::Held);
             let anchor = Key::new(Kind::ConfigMap, &namespace, &name);
             let on: Vec<Query> = vec![key.clone().into(), anchor.into()];
-            if age >= limit {
+            if is_still || age >= limit {
                 on.iter().try_for_each(|query| self.seen.confirm(query))?;
                 return Err(busy.into());
             }
-            return Err(Wait::new(on, busy.message, limit - age).into());
+            return Err(Wait::new(on, busy.to_string(), limit - age).into());
         }
         // Its operation is over, however it ended. Of two who see that one gets it, by the version.
         let mut patch = self.lease(key);

@@ -104,19 +104,6 @@ pub struct Limits {
     pub start_seconds: u64,
     /// Until something that is to be removed is gone.
     pub removal_seconds: u64,
-    /// Until another operation of the same claim has ended. Programs that do not know it can read a
-    /// record that has the usual time.
-    #[serde(default = "turn_seconds", skip_serializing_if = "is_usual_turn")]
-    pub turn_seconds: u64,
-}
-
-const fn turn_seconds() -> u64 {
-    600
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref)] // serde's form
-fn is_usual_turn(seconds: &u64) -> bool {
-    *seconds == turn_seconds()
 }
 
 impl Default for Limits {
@@ -126,7 +113,6 @@ impl Default for Limits {
             volume_seconds: 600,
             start_seconds: 900,
             removal_seconds: 120,
-            turn_seconds: turn_seconds(),
         }
     }
 }

@@ -3,11 +3,11 @@
 use crate::api::{Api, ApiError};
 use crate::drive::{Driver, Times};
 use crate::engine::{
-    self, Anchor, ConfigMap, FOR, Failure, Key, Kind, Limits, MANAGER, Mandate, Meta, Object,
-    Observed, Outcome, ROLE, Request, Restore, SOURCE, STATE, Selection, Wait, exit,
+    self, Anchor, ConfigMap, FOR, Failure, Key, Kind, MANAGER, Mandate, Meta, Object, Observed,
+    Outcome, ROLE, Request, Restore, SOURCE, STATE, Selection, Wait, exit,
 };
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Anchors of ended operations that stay for each claim, to be looked at.
 const HISTORY: usize = 3;
@@ -127,33 +127,99 @@ pub async fn handing_over(
     Ok(None)
 }
 
-/// Begins an operation, or goes on with the same one that has not ended. Another one's end is waited
-/// for. `subject` is the claim's name, `source_uid` what its anchors are found by.
+/// What a claim has of the operations of a role, and what a request is to them.
+struct Known {
+    ended: Vec<Operation>,
+    /// The same as is asked for.
+    same: Option<Operation>,
+    /// Another one, the oldest.
+    other: Option<Operation>,
+}
+
+async fn known(
+    api: &Api,
+    namespace: &str,
+    source_uid: &str,
+    request: &Request,
+) -> Result<Known, Failure> {
+    let labels = format!("{SOURCE}={source_uid},{ROLE}={}", request.word());
+    let all = list(api, Some(namespace), &labels).await?;
+    let (running, ended): (Vec<_>, Vec<_>) = all.into_iter().partition(Operation::is_running);
+    let is_same =
+        |of: &Operation| engine::request_of(&of.found).is_ok_and(|other| other == *request);
+    let (same, other): (Vec<_>, Vec<_>) = running.into_iter().partition(is_same);
+    Ok(Known { ended, same: same.into_iter().next(), other: other.into_iter().next() })
+}
+
+fn otherwise(of: &Anchor) -> Failure {
+    let (name, namespace) = (&of.key.name, of.namespace());
+    Failure::new(
+        exit::RETRYABLE,
+        format!("{name} in namespace {namespace} has not ended, and was asked for otherwise"),
+    )
+    .hint(format!(
+        "go on with it by the command that began it, or end it: kubectl mover cancel {name} -n {namespace}"
+    ))
+}
+
+/// Waits until no other operation of this role is at work on the claim, so long at most. Whether it
+/// had to: what was looked up before may be otherwise by then. The same operation is gone on with.
 ///
 /// # Errors
 ///
-/// Another operation of this role has not ended in time.
+/// Another one has not ended in time.
+pub async fn free(
+    api: &Api,
+    namespace: &str,
+    source_uid: &str,
+    request: &Request,
+    turn: Duration,
+    mut tell: impl FnMut(&Wait),
+) -> Result<bool, Failure> {
+    let end = Instant::now() + turn;
+    let mut has_waited = false;
+    loop {
+        let other = match known(api, namespace, source_uid, request).await? {
+            Known { same: None, other: Some(other), .. } => other.anchor,
+            _ => return Ok(has_waited),
+        };
+        let Anchor { key, uid, .. } = &other;
+        let plan = |seen: &Observed| {
+            let found = seen.find::<ConfigMap>(key)?.filter(|found| found.meta.uid == *uid);
+            if found.is_none_or(|found| !Operation::of(found).is_running()) {
+                return Ok(());
+            }
+            let (why, left) = (otherwise(&other), end.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                seen.confirm(&key.clone().into())?;
+                return Err(why.into());
+            }
+            Err(Wait::new(vec![key.clone().into()], why.to_string(), left).into())
+        };
+        has_waited = true;
+        Driver::new(api, Observed::default()).run(plan, None, &mut tell).await?;
+    }
+}
+
+/// Begins an operation, or goes on with the same one that has not ended. `subject` is the claim's
+/// name, `source_uid` what its anchors are found by.
+///
+/// # Errors
+///
+/// Another operation of this role is at work on the claim.
 pub async fn begin(
     api: &Api,
     (namespace, subject): (&str, &str),
     source_uid: &str,
     request: &Request,
-    mut tell: impl FnMut(&Wait),
 ) -> Result<(Anchor, Observed, bool), Failure> {
-    let labels = format!("{SOURCE}={source_uid},{ROLE}={}", request.word());
-    let ended = loop {
-        let all = list(api, Some(namespace), &labels).await?;
-        let (running, ended): (Vec<_>, Vec<_>) = all.into_iter().partition(Operation::is_running);
-        let is_same =
-            |of: &&Operation| engine::request_of(&of.found).is_ok_and(|other| other == *request);
-        if let Some(same) = running.iter().find(is_same) {
-            return Ok((same.anchor.clone(), Observed::default(), true));
-        }
-        match running.first() {
-            None => break ended,
-            Some(other) => outlast(api, other, request.limits(), &mut tell).await?,
-        }
-    };
+    let Known { ended, same, other } = known(api, namespace, source_uid, request).await?;
+    if let Some(same) = same {
+        return Ok((same.anchor, Observed::default(), true));
+    }
+    if let Some(other) = other {
+        return Err(otherwise(&other.anchor));
+    }
     // A record of the controller goes with the object that it is for.
     let is_ours = |of: &Operation| !of.found.meta.labels.contains_key(FOR);
     let ended: Vec<Operation> = ended.into_iter().filter(is_ours).collect();
@@ -174,36 +240,6 @@ pub async fn begin(
     seen.set_object(key, Some(made));
     nothing_made(&mut seen, &anchor, request);
     Ok((anchor, seen, false))
-}
-
-/// Waits until an operation has ended, or is gone.
-async fn outlast(
-    api: &Api,
-    of: &Operation,
-    limits: Limits,
-    tell: impl FnMut(&Wait),
-) -> Result<(), Failure> {
-    let Anchor { key, uid, .. } = &of.anchor;
-    let (name, namespace) = (&key.name, of.anchor.namespace());
-    let limit = Duration::from_secs(limits.turn_seconds);
-    let what =
-        format!("{name} in namespace {namespace} has not ended, and was asked for otherwise");
-    let plan = |seen: &Observed| {
-        let found = seen.find::<ConfigMap>(key)?.filter(|found| found.meta.uid == *uid);
-        if found.is_none_or(|found| !Operation::of(found).is_running()) {
-            return Ok(());
-        }
-        let age = seen.age(uid);
-        if age < limit {
-            return Err(Wait::new(vec![key.clone().into()], what.clone(), limit - age).into());
-        }
-        Err(Failure::new(exit::RETRYABLE, what.clone())
-            .hint(format!(
-                "go on with it by the command that began it, or end it: kubectl mover cancel {name} -n {namespace}"
-            ))
-            .into())
-    };
-    Driver::new(api, Observed::default()).run(plan, None, tell).await
 }
 
 /// Whose operations a request is one of: a label of its anchor.

@@ -3,7 +3,7 @@
 use super::super::args;
 use super::super::output::Output;
 use super::brought::Brought;
-use super::{objects, volumes};
+use super::{objects, turn, volumes};
 use crate::api::Api;
 use crate::engine::{Failure, Outcome, Request, exit};
 use crate::ops::objects::is_object;
@@ -28,11 +28,18 @@ pub(super) async fn backup(
         };
     }
     let options = volumes::options(given)?;
-    let request = Box::pin(group::request(api, namespace, &labels, &place, &options)).await?;
-    let request = Request::Group(Box::new(request));
-    let (request, payload) = brought.along(api, (namespace, &place), request, output).await?;
-    let source = operation::source_of(&request);
-    let of = (namespace, "group");
+    let turn = turn(given.making.limits);
+    let tell = |wait: &_| output.waiting(wait);
+    let (source, (request, payload)) = loop {
+        let request = Box::pin(group::request(api, namespace, &labels, &place, &options)).await?;
+        let request = Request::Group(Box::new(request));
+        let along = brought.along(api, (namespace, &place), request, output).await?;
+        let source = operation::source_of(&along.0);
+        if !operation::free(api, namespace, &source, &along.0, turn, tell).await? {
+            break (source, along);
+        }
+    };
+    let of = (namespace, "group", turn);
     let run = volumes::run(api, of, &source, (&request, payload), output);
     let (outcome, _) = Box::pin(run).await?;
     report(&outcome, output)

@@ -3,7 +3,7 @@
 use super::super::args;
 use super::super::output::Output;
 use super::brought::Brought;
-use super::{claim, groups, hooks, limits, objects, pair, repositories, waits};
+use super::{claim, groups, hooks, limits, objects, pair, repositories, turn, waits};
 use crate::api::Api;
 use crate::drive::{Times, show_bytes};
 use crate::engine::{
@@ -16,7 +16,7 @@ use crate::ops::sources::{self, Source, Sources};
 use crate::ops::{backup as backups, in_place, lookup, operation, repository, restore as restores};
 use serde_json::{Value, json};
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub(super) async fn backup(
     api: &Api,
@@ -29,7 +29,7 @@ pub(super) async fn backup(
         return Box::pin(groups::backup(api, namespace, selector, given, output)).await;
     }
     if sources::is_one_claim(words, selector.as_deref()) {
-        let of = (namespace, claim(&words[0])?);
+        let of = (namespace, claim(&words[0])?, turn(given.making.limits));
         let mut brought = Brought::new(given);
         return match Box::pin(back_up(api, of, given, &mut brought, output)).await? {
             Backed::Ended(done) => report(&done, output),
@@ -56,10 +56,14 @@ async fn back_up_all(
     let mut rows = Vec::new();
     let mut worst = 0;
     let mut brought = Brought::new(given);
+    // Operations that nobody goes on with are waited for once, and not for each claim anew.
+    let mut turn = turn(given.making.limits);
     for (number, Source { namespace, name }) in all.claims.iter().enumerate() {
         let key = Key::new(Kind::PersistentVolumeClaim, namespace, name);
         output.say(&format!("{key}, {} of {}", number + 1, all.claims.len()));
-        let done = Box::pin(back_up(api, (namespace, name), given, &mut brought, output)).await;
+        let begun = Instant::now();
+        let of = (namespace.as_str(), name.as_str(), turn);
+        let done = Box::pin(back_up(api, of, given, &mut brought, output)).await;
         let outcome = match done {
             Ok(Backed::Ended(done)) => done.outcome,
             Ok(Backed::Made(what)) => {
@@ -71,6 +75,9 @@ async fn back_up_all(
             }
             Err(why) => why.into(),
         };
+        if outcome.exit_code == exit::RETRYABLE {
+            turn = turn.saturating_sub(begun.elapsed());
+        }
         let left = outcome.left.iter().map(String::as_str);
         for text in left.chain(warned(&outcome.summary)) {
             output.say(&format!("warning: {key}: {text}"));
@@ -134,7 +141,7 @@ enum Backed {
 /// One claim.
 async fn back_up(
     api: &Api,
-    (namespace, name): (&str, &str),
+    (namespace, name, turn): (&str, &str, Duration),
     given: &args::Backup,
     brought: &mut Brought<'_>,
     output: &Output,
@@ -155,13 +162,19 @@ async fn back_up(
         return Ok(Backed::Ended(Done { text, outcome, seconds }));
     }
     let options = options(given)?;
-    let request = backups::request(api, namespace, name, &place, &options);
-    let request = Box::pin(request).await?;
-    let source = request.source.uid.clone();
-    let volume = request.volume.clone();
-    let request = Request::Backup(Box::new(request));
-    let (request, payload) = brought.along(api, (namespace, &place), request, output).await?;
-    let run = Box::pin(run(api, (namespace, name), &source, (&request, payload), output));
+    let tell = |wait: &_| output.waiting(wait);
+    let (source, volume, (request, payload)) = loop {
+        let request = backups::request(api, namespace, name, &place, &options);
+        let request = Box::pin(request).await?;
+        let (source, volume) = (request.source.uid.clone(), request.volume.clone());
+        let request = Request::Backup(Box::new(request));
+        let along = brought.along(api, (namespace, &place), request, output).await?;
+        if !operation::free(api, namespace, &source, &along.0, turn, tell).await? {
+            break (source, volume, along);
+        }
+    };
+    let of = (namespace, name, turn);
+    let run = Box::pin(run(api, of, &source, (&request, payload), output));
     let (outcome, times) = run.await?;
     let text = said_of_backup(&volume, &place.url, &outcome.summary);
     Ok(Backed::Ended(Done { text, outcome, seconds: seconds(begun, times) }))
@@ -323,7 +336,10 @@ async fn restore_here(
     }
     let request = Request::Restore(Box::new(request));
     let begun = Instant::now();
-    let done = run(api, to, &source, (&request, None), output).await?;
+    // The backup is the one that was asked for, whatever comes meanwhile.
+    let turn = turn(given.limits);
+    operation::free(api, namespace, &source, &request, turn, tell).await?;
+    let done = run(api, (namespace, target, turn), &source, (&request, None), output).await?;
     restored(to, done, begun, output)
 }
 
@@ -356,14 +372,15 @@ fn said(target: &str, namespace: &str, summary: &Value) -> String {
 
 pub(super) async fn run(
     api: &Api,
-    (namespace, subject): (&str, &str),
+    (namespace, subject, turn): (&str, &str, Duration),
     source: &str,
     (request, payload): (&Request, Option<Payload>),
     output: &Output,
 ) -> Result<(Outcome, Times), Failure> {
     let tell = |wait: &_| output.waiting(wait);
     let (anchor, mut seen, again) =
-        operation::begin(api, (namespace, subject), source, request, tell).await?;
+        operation::begin(api, (namespace, subject), source, request).await?;
+    seen.set_turn(turn);
     if again {
         output.say(&format!("going on with {}", anchor.key));
     }
