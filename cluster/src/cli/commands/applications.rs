@@ -375,8 +375,14 @@ fn told(all: &[RemadeObject], given: &RestoreObjects, output: &Output) -> u8 {
                     code = exit::USAGE;
                     "one of this name is being deleted: run the same command again when it is gone"
                 }
-                Remade::Differs if given.existing == Existing::Update => {
+                Remade::Differs
+                    if given.existing == Existing::Update
+                        && !at.object.contains(" in namespace ") =>
+                {
                     "another object has this name, and stays as it is: all namespaces share it"
+                }
+                Remade::Differs if given.existing == Existing::Update => {
+                    "another object has come to this name meanwhile, and stays as it is"
                 }
                 Remade::Differs => "another object has this name, and stays as it is",
                 Remade::Updated if given.dry_run => "another object has this name",

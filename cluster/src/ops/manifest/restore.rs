@@ -211,8 +211,15 @@ impl Maker<'_> {
         if is_early {
             // Made by an earlier run, which had not all of its owners.
             late = owners.as_array().cloned().unwrap_or_default();
+            late.retain(|owner| {
+                let uid = owner["uid"].as_str().unwrap_or_default();
+                uid != &*item.uid && self.coming.contains(uid)
+            });
         }
-        if !late.is_empty() && matches!(what, Remade::Created | Remade::Same | Remade::Updated) {
+        // The note of one that was made early says whose it is, whatever it has become.
+        let is_ours = is_early && what != Remade::Going;
+        let is_there = matches!(what, Remade::Created | Remade::Same | Remade::Updated);
+        if !late.is_empty() && (is_there || is_ours) {
             self.late.push((place, late));
         }
         Ok(RemadeObject { object: shown, what })
@@ -305,8 +312,15 @@ impl Maker<'_> {
                 |why: Failure| Fate { what: Remade::Refused(why.to_string()), ..fate.clone() };
             match self.api.request(Method::PATCH, &place.path(), &query, sent, asked).await {
                 Ok(now) => {
-                    let is_kept = self.is_it(place, object, &now);
-                    return Ok(Ok(if is_kept { fate } else { refused(unkept(place)) }));
+                    let version = |of: &Value| of["metadata"]["resourceVersion"].clone();
+                    return Ok(Ok(match self.is_it(place, object, &now) {
+                        false => refused(unkept(place)),
+                        // The server sets what was to go, as a default.
+                        true if version(&now) == version(&found) => {
+                            Fate { what: Remade::Same, ..fate }
+                        }
+                        true => fate,
+                    }));
                 }
                 // Somebody changed it meanwhile, or it is gone.
                 Err(ApiError::Conflict(_) | ApiError::Absent(_)) => {
@@ -459,12 +473,12 @@ fn change(wanted: &Value, here: &Value, is_whole: bool) -> Option<Value> {
         let old = old.get(name).unwrap_or(&Value::Null);
         let part = match is_whole && name == "metadata" {
             true => added(value, old),
-            false if is_empty(value) && is_empty(old) => None,
+            false if is_nothing(value) && is_nothing(old) => None,
             false => change(value, old, false),
         };
         patch.extend(part.map(|part| (name.clone(), part)));
     }
-    let gone = old.iter().filter(|(name, old)| !all.contains_key(*name) && !is_empty(old));
+    let gone = old.iter().filter(|(name, old)| !all.contains_key(*name) && !is_nothing(old));
     patch.extend(gone.map(|(name, _)| (name.clone(), Value::Null)));
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
@@ -511,6 +525,11 @@ fn unserved(place: &Place) -> Failure {
     Failure::new(exit::USAGE, what)
 }
 
+/// It says nothing. A map without members does: which of several it is, for instance.
+fn is_nothing(value: &Value) -> bool {
+    value.is_null() || value.as_array().is_some_and(Vec::is_empty)
+}
+
 /// An API server keeps no such member, or may as well.
 fn is_empty(value: &Value) -> bool {
     match value {
@@ -534,5 +553,82 @@ fn is_within(one: &Value, other: &Value) -> bool {
                 && one.iter().zip(other).all(|(one, other)| is_within(one, other))
         }
         _ => one == other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_leads_from_one_object_to_the_other_and_is_none_where_they_are_the_same() {
+        for (wanted, here, patch) in [
+            // one of two, by a map without members
+            (
+                json!({ "spec": { "selfSigned": {} } }),
+                json!({ "spec": { "ca": { "name": "x" } } }),
+                json!({ "spec": { "selfSigned": {}, "ca": null } }),
+            ),
+            (
+                json!({ "spec": { "ca": { "name": "x" } } }),
+                json!({ "spec": { "selfSigned": {} } }),
+                json!({ "spec": { "selfSigned": null, "ca": { "name": "x" } } }),
+            ),
+            // a selector that somebody has narrowed, and one that has become another
+            (
+                json!({ "spec": { "podSelector": {} } }),
+                json!({ "spec": { "podSelector": { "matchLabels": { "a": "b" } } } }),
+                json!({ "spec": { "podSelector": { "matchLabels": null } } }),
+            ),
+            // an element of a list
+            (
+                json!({ "spec": { "list": [{ "name": "a" }] } }),
+                json!({ "spec": { "list": [{ "name": "a", "env": 1 }] } }),
+                json!({ "spec": { "list": [{ "name": "a" }] } }),
+            ),
+            // labels of others stay, those that were saved come back
+            (
+                json!({ "metadata": { "labels": { "a": "1" } }, "data": { "k": "v" } }),
+                json!({ "metadata": { "labels": { "a": "2", "b": "3" } }, "data": { "k": "v" } }),
+                json!({ "metadata": { "labels": { "a": "1" } } }),
+            ),
+            // what says nothing is no difference
+            (
+                json!({ "metadata": { "annotations": {} }, "secrets": [], "spec": null }),
+                json!({ "metadata": {} }),
+                Value::Null,
+            ),
+            (
+                json!({ "metadata": {} }),
+                json!({ "metadata": { "labels": { "x": "y" } }, "secrets": [] }),
+                Value::Null,
+            ),
+        ] {
+            let made = change(&wanted, &here, true);
+            assert_eq!(made.clone().unwrap_or_default(), patch, "{wanted} of {here}");
+            let mut after = here.clone();
+            merged(&mut after, &made.unwrap_or_default());
+            assert_eq!(change(&wanted, &after, true), None, "{wanted} of {here}");
+        }
+    }
+
+    /// As RFC 7396 has it.
+    fn merged(target: &mut Value, patch: &Value) {
+        let Value::Object(patch) = patch else {
+            if !patch.is_null() {
+                *target = patch.clone();
+            }
+            return;
+        };
+        if !target.is_object() {
+            *target = json!({});
+        }
+        let members = target.as_object_mut().expect("a map");
+        for (name, value) in patch {
+            match value {
+                Value::Null => drop(members.remove(name)),
+                value => merged(members.entry(name).or_insert(Value::Null), value),
+            }
+        }
     }
 }
