@@ -213,13 +213,16 @@ pub(super) fn limits_of(
     let of = format!("{}/{}", repository.namespace, repository.name);
     let place = format!("Repository {} in namespace {}", repository.name, repository.namespace);
     let most = concurrency.and_then(|at| at.repository).unwrap_or(AT_ONCE);
-    let claim = |(claim, text)| Limited { name: format!("claim {claim}"), text, most: 1 };
+    let claim =
+        |(claim, text)| Limited { name: format!("claim {claim}"), text, most: 1, is_claim: true };
     let mut limits: Vec<Limited> = claims.into_iter().map(claim).collect();
     let text = format!("each of the {most} turns of {place}");
-    limits.push(Limited { name: format!("repository {of}"), text, most: most as usize });
+    let shared =
+        |name, text, most: u32| Limited { name, text, most: most as usize, is_claim: false };
+    limits.push(shared(format!("repository {of}"), text, most));
     if let Some(most) = concurrency.and_then(|at| at.storage_class) {
         let text = format!("each of the {most} turns of storage class {class} in {place}");
-        limits.push(Limited { name: format!("class {of} {class}"), text, most: most as usize });
+        limits.push(shared(format!("class {of} {class}"), text, most));
     }
     limits
 }

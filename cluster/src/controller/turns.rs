@@ -19,6 +19,8 @@ pub(crate) struct Limited {
     pub(crate) text: String,
     /// How many may have it at once.
     pub(crate) most: usize,
+    /// It is a claim, of which one may be told who is at work on it.
+    pub(crate) is_claim: bool,
 }
 
 #[derive(Debug, Default)]
@@ -67,7 +69,7 @@ impl State {
     fn why(&self, wanted: &Wanted) -> String {
         match self.full(wanted) {
             None => "it waits for its turn".to_owned(),
-            Some((of, [who])) if of.most == 1 && who.namespace == wanted.who.namespace => {
+            Some((of, [who])) if of.is_claim && who.namespace == wanted.who.namespace => {
                 format!("it waits for its turn: {who} is at work on {}", of.text)
             }
             Some((of, _)) => format!("it waits for its turn: {} is in use", of.text),
@@ -188,7 +190,8 @@ mod tests {
     }
 
     fn of(name: &str, most: usize) -> Limited {
-        Limited { name: name.into(), text: format!("the {name}"), most }
+        let is_claim = name.starts_with("claim");
+        Limited { name: name.into(), text: format!("the {name}"), most, is_claim }
     }
 
     /// It lives as long as any turn.
@@ -241,7 +244,7 @@ mod tests {
             let mut second = Box::pin(turns.take((key("shop", "b"), wanted()), tell));
             assert!(now(&mut second).is_none());
             let stranger = turns.take((key("other", "f"), wanted()), tell);
-            assert!(now(&mut Box::pin(stranger)).is_none());
+            assert!(now(Box::pin(stranger)).is_none());
             let third = turns.take((key("shop", "c"), vec![of("Repository r", 2)]), tell).await;
             let mut fourth =
                 Box::pin(turns.take((key("shop", "d"), vec![of("Repository r", 2)]), tell));

@@ -162,8 +162,9 @@ fn otherwise(of: &Anchor) -> Failure {
     ))
 }
 
-/// Waits until no other operation of this role is at work on the claim, so long at most. Whether it
-/// had to: what was looked up before may be otherwise by then. The same operation is gone on with.
+/// Waits until no other operation of this role is at work on the claim, for what is left of a turn's
+/// time, and takes that off. Whether it had to wait: what was looked up before may be otherwise by
+/// then. The same operation is gone on with.
 ///
 /// # Errors
 ///
@@ -173,10 +174,9 @@ pub async fn free(
     namespace: &str,
     source_uid: &str,
     request: &Request,
-    turn: Duration,
+    turn: &mut Duration,
     mut tell: impl FnMut(&Wait),
 ) -> Result<bool, Failure> {
-    let end = Instant::now() + turn;
     let mut has_waited = false;
     loop {
         let other = match known(api, namespace, source_uid, request).await? {
@@ -184,12 +184,13 @@ pub async fn free(
             _ => return Ok(has_waited),
         };
         let Anchor { key, uid, .. } = &other;
+        let (begun, most) = (Instant::now(), *turn);
         let plan = |seen: &Observed| {
             let found = seen.find::<ConfigMap>(key)?.filter(|found| found.meta.uid == *uid);
             if found.is_none_or(|found| !Operation::of(found).is_running()) {
                 return Ok(());
             }
-            let (why, left) = (otherwise(&other), end.saturating_duration_since(Instant::now()));
+            let (why, left) = (otherwise(&other), most.saturating_sub(begun.elapsed()));
             if left.is_zero() {
                 seen.confirm(&key.clone().into())?;
                 return Err(why.into());
@@ -197,7 +198,9 @@ pub async fn free(
             Err(Wait::new(vec![key.clone().into()], why.to_string(), left).into())
         };
         has_waited = true;
-        Driver::new(api, Observed::default()).run(plan, None, &mut tell).await?;
+        let done = Driver::new(api, Observed::default()).run(plan, None, &mut tell).await;
+        *turn = most.saturating_sub(begun.elapsed());
+        done?;
     }
 }
 

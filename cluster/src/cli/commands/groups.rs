@@ -28,14 +28,14 @@ pub(super) async fn backup(
         };
     }
     let options = volumes::options(given)?;
-    let turn = turn(given.making.limits);
+    let mut turn = turn(given.making.limits);
     let tell = |wait: &_| output.waiting(wait);
     let (source, (request, payload)) = loop {
         let request = Box::pin(group::request(api, namespace, &labels, &place, &options)).await?;
         let request = Request::Group(Box::new(request));
         let along = brought.along(api, (namespace, &place), request, output).await?;
         let source = operation::source_of(&along.0);
-        if !operation::free(api, namespace, &source, &along.0, turn, tell).await? {
+        if !Box::pin(operation::free(api, namespace, &source, &along.0, &mut turn, tell)).await? {
             break (source, along);
         }
     };

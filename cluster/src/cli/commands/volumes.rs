@@ -29,7 +29,8 @@ pub(super) async fn backup(
         return Box::pin(groups::backup(api, namespace, selector, given, output)).await;
     }
     if sources::is_one_claim(words, selector.as_deref()) {
-        let of = (namespace, claim(&words[0])?, turn(given.making.limits));
+        let mut turn = turn(given.making.limits);
+        let of = (namespace, claim(&words[0])?, &mut turn);
         let mut brought = Brought::new(given);
         return match Box::pin(back_up(api, of, given, &mut brought, output)).await? {
             Backed::Ended(done) => report(&done, output),
@@ -61,8 +62,7 @@ async fn back_up_all(
     for (number, Source { namespace, name }) in all.claims.iter().enumerate() {
         let key = Key::new(Kind::PersistentVolumeClaim, namespace, name);
         output.say(&format!("{key}, {} of {}", number + 1, all.claims.len()));
-        let begun = Instant::now();
-        let of = (namespace.as_str(), name.as_str(), turn);
+        let of = (namespace.as_str(), name.as_str(), &mut turn);
         let done = Box::pin(back_up(api, of, given, &mut brought, output)).await;
         let outcome = match done {
             Ok(Backed::Ended(done)) => done.outcome,
@@ -75,9 +75,6 @@ async fn back_up_all(
             }
             Err(why) => why.into(),
         };
-        if outcome.exit_code == exit::RETRYABLE {
-            turn = turn.saturating_sub(begun.elapsed());
-        }
         let left = outcome.left.iter().map(String::as_str);
         for text in left.chain(warned(&outcome.summary)) {
             output.say(&format!("warning: {key}: {text}"));
@@ -141,7 +138,7 @@ enum Backed {
 /// One claim.
 async fn back_up(
     api: &Api,
-    (namespace, name, turn): (&str, &str, Duration),
+    (namespace, name, turn): (&str, &str, &mut Duration),
     given: &args::Backup,
     brought: &mut Brought<'_>,
     output: &Output,
@@ -169,11 +166,11 @@ async fn back_up(
         let (source, volume) = (request.source.uid.clone(), request.volume.clone());
         let request = Request::Backup(Box::new(request));
         let along = brought.along(api, (namespace, &place), request, output).await?;
-        if !operation::free(api, namespace, &source, &along.0, turn, tell).await? {
+        if !Box::pin(operation::free(api, namespace, &source, &along.0, turn, tell)).await? {
             break (source, volume, along);
         }
     };
-    let of = (namespace, name, turn);
+    let of = (namespace, name, *turn);
     let run = Box::pin(run(api, of, &source, (&request, payload), output));
     let (outcome, times) = run.await?;
     let text = said_of_backup(&volume, &place.url, &outcome.summary);
@@ -337,8 +334,8 @@ async fn restore_here(
     let request = Request::Restore(Box::new(request));
     let begun = Instant::now();
     // The backup is the one that was asked for, whatever comes meanwhile.
-    let turn = turn(given.limits);
-    operation::free(api, namespace, &source, &request, turn, tell).await?;
+    let mut turn = turn(given.limits);
+    Box::pin(operation::free(api, namespace, &source, &request, &mut turn, tell)).await?;
     let done = run(api, (namespace, target, turn), &source, (&request, None), output).await?;
     restored(to, done, begun, output)
 }

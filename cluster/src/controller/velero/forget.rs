@@ -106,7 +106,7 @@ async fn settled(
     }
     let folder = location.folder_of(&backup)?;
     let of = format!("velero forget {}/{}", place.namespace, place.name);
-    let one = Limited { text: of.clone(), name: of, most: AT_ONCE };
+    let one = Limited { text: of.clone(), name: of, most: AT_ONCE, is_claim: false };
     let _turn = context.turns.take((&task.key, vec![one]), |_| {}).await;
     forget(context, &place, id, &backup, &folder).await
 }
@@ -125,7 +125,7 @@ pub(super) async fn unfinished(
     let done = match repository(context, task, &spec.backup_storage_location).await {
         Ok((place, _)) => {
             let of = format!("velero forget {}/{}", place.namespace, place.name);
-            let one = Limited { text: of.clone(), name: of, most: AT_ONCE };
+            let one = Limited { text: of.clone(), name: of, most: AT_ONCE, is_claim: false };
             let _turn = context.turns.take((&task.key, vec![one]), |_| {}).await;
             lookup::ask(&context.api, &place, &["forget", &ended.uid], |_| {}).await.map(drop)
         }

@@ -178,7 +178,7 @@ async fn close(context: &Context, task: &Task, of: &Attempted) -> Result<Pause, 
     }
     if status.phase != Some(Stands::Completed) {
         discard(context, task, &upload.spec).await?;
-        forget::unfinished(context, task, &upload.spec, of).await?;
+        Box::pin(forget::unfinished(context, task, &upload.spec, of)).await?;
         marks::take_off(context, task, OPERATION).await?;
     }
     Ok(Pause::Changed)
