@@ -56,7 +56,7 @@ pub use job::{Access, JobSpec, alone, held, lookup, remove_alone};
 pub use names::*;
 pub use object::{Key, Kind, Query, Resource, Selection};
 pub use observed::{Meta, Object, Observed, key_of};
-pub use parts::{Finished, JOBS_MAX, busy};
+pub use parts::{Finished, JOBS_MAX};
 pub use payload::{Payload, PayloadPart};
 pub use place::{
     Asker, DEFAULT_CPU, DEFAULT_IMAGE, DEFAULT_MEMORY, DEFAULT_NAME, SERVICE_ACCOUNT,

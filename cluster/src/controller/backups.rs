@@ -166,7 +166,7 @@ pub(super) async fn is_free(context: &Context, request: &engine::Backup) -> Resu
         None => Ok(()),
         Some((of, holder)) => {
             let claim = format!("pvc/{name} in namespace {namespace}");
-            Err(engine::busy((&of, &holder), &claim))
+            Err(engine::choice::busy((&of, &holder), &claim))
         }
     }
 }

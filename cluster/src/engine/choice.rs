@@ -277,6 +277,15 @@ pub fn holder(seen: &Observed, lease: &Object<Lease>) -> Planned<Option<(String,
     Ok(runs.then(|| (namespace.to_owned(), name.to_owned())))
 }
 
+/// Another operation is at work on a claim: its namespace and name.
+pub fn busy((namespace, name): (&str, &str), of: &str) -> Failure {
+    Failure::new(
+        exit::RETRYABLE,
+        format!("{name} in namespace {namespace} is at work on {of} already"),
+    )
+    .hint(format!("wait for it, or end it: kubectl mover cancel {name} -n {namespace}"))
+}
+
 /// What the newest warning among events says.
 pub fn newest_warning(events: &[Object<Event>]) -> Option<String> {
     let warnings = events.iter().filter(|event| event.body.r#type.as_deref() == Some("Warning"));

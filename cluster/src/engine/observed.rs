@@ -4,7 +4,7 @@
 use super::object::{Key, Kind, Query, Selection};
 use super::parts::EXPLAIN_AFTER;
 use super::payload::Payload;
-use super::step::{Failure, Lock, Next, Planned, Step, Stop, exit};
+use super::step::{Failure, Lock, LockState, Next, Planned, Step, Stop, exit};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -128,6 +128,11 @@ impl Observed {
     /// The lock that this process holds, or has held last.
     pub fn lock(&self) -> Option<&Lock> {
         self.lock.as_ref()
+    }
+
+    /// Whether applications hold still for this process.
+    pub(super) fn holds_still(&self) -> bool {
+        self.lock.as_ref().is_some_and(|lock| lock.state == LockState::Held)
     }
 
     /// The lock is this one now.

@@ -1,11 +1,11 @@
 //! Steps that a backup and a restore share.
 
-use super::choice::{holder, newest_warning};
+use super::choice::{busy, holder, newest_warning};
 use super::names::{self, Anchor, OWNER, REPOSITORY, SLOT};
 use super::object::{Key, Kind, Query, Selection};
 use super::observed::{Meta, Object, Observed, on_node};
 use super::request::Limits;
-use super::step::{Failure, LockState, Outcome, Planned, Step, Stop, Wait, exit};
+use super::step::{Failure, Outcome, Planned, Step, Stop, Wait, exit};
 use super::views::{Claim, ConfigMap, Event, Job, Lease, Pod, Volume};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -44,15 +44,6 @@ pub(super) struct Context<'a> {
     pub(super) seen: &'a Observed,
     pub(super) anchor: &'a Anchor,
     pub(super) limits: Limits,
-}
-
-/// Another operation is at work on a claim: its namespace and name.
-pub fn busy((namespace, name): (&str, &str), of: &str) -> Failure {
-    Failure::new(
-        exit::RETRYABLE,
-        format!("{name} in namespace {namespace} is at work on {of} already"),
-    )
-    .hint(format!("wait for it, or end it: kubectl mover cancel {name} -n {namespace}"))
 }
 
 impl Context<'_> {
@@ -152,9 +143,8 @@ impl Context<'_> {
         }
     }
 
-    /// Holds the Lease: only one operation at a time. Another one's end is waited for, but not while an
-    /// application holds still. That cannot deadlock: everybody takes the Lease of a target before those
-    /// of sources, and those in order.
+    /// Holds the Lease: one operation at a time. Another one's end is waited for, unless an application
+    /// holds still. All take that of a target before those of sources, and those in order: no deadlock.
     pub(super) fn hold(&self, key: &Key, of: &str) -> Planned<()> {
         let Some(lease) = self.seen.find::<Lease>(key)? else {
             return Err(Step::Create(self.lease(key)).into());
@@ -163,17 +153,16 @@ impl Context<'_> {
             return Ok(());
         }
         if let Some((namespace, name)) = holder(self.seen, &lease)? {
-            let busy = busy((&namespace, &name), of);
+            let why = busy((&namespace, &name), of);
             let holder = lease.body.spec.holder_identity.as_deref().unwrap_or_default();
             let (age, limit) = (self.seen.age(holder), self.seen.turn());
-            let is_still = self.seen.lock().is_some_and(|lock| lock.state == LockState::Held);
             let anchor = Key::new(Kind::ConfigMap, &namespace, &name);
-            let on: Vec<Query> = vec![key.clone().into(), anchor.into()];
-            if is_still || age >= limit {
+            let on = [key.clone(), anchor].map(Query::from).to_vec();
+            if self.seen.holds_still() || age >= limit {
                 on.iter().try_for_each(|query| self.seen.confirm(query))?;
-                return Err(busy.into());
+                return Err(why.into());
             }
-            return Err(Wait::new(on, busy.to_string(), limit - age).into());
+            return Err(Wait::new(on, why.to_string(), limit - age).into());
         }
         // Its operation is over, however it ended. Of two who see that one gets it, by the version.
         let mut patch = self.lease(key);

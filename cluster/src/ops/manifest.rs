@@ -4,6 +4,7 @@
 //! spool, if there is one, the object itself. Nothing is written to the cluster.
 
 mod archive;
+mod change;
 mod discovery;
 mod objects_file;
 mod pack;

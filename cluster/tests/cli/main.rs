@@ -5,6 +5,7 @@ mod install;
 mod objects;
 mod schedules;
 mod server;
+mod updates;
 mod velero;
 
 use serde_json::{Value, json};
