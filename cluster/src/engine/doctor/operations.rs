@@ -19,8 +19,11 @@ pub(super) fn check(look: &mut Look<'_>, claim: &Object<Claim>) -> Planned<()> {
     }
     if let Some((of, name)) = &at_work {
         let what = format!("operation {name} in namespace {of} is at work on it");
-        let hint = format!("wait for it, or end it: kubectl mover cancel {name} -n {of}");
-        look.say(Level::Error, &claim.key, &what, &hint);
+        let hint = format!(
+            "a backup waits for it, up to its --turn-timeout; end it: kubectl mover cancel {name} \
+             -n {of}"
+        );
+        look.say(Level::Warning, &claim.key, &what, &hint);
     }
     let labels = format!(
         "app.kubernetes.io/managed-by={MANAGER},{SOURCE}={},{STATE}=running",

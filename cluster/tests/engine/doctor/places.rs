@@ -69,7 +69,8 @@ fn other_operations() {
         }
         anchor
     };
-    error("pvc/db", "operation first in namespace shop is at work on it", |fake| {
+    let at_work = "operation first in namespace shop is at work on it";
+    finds(Level::Warning, "pvc/db", at_work, |fake, _| {
         hold(fake);
     });
     // The anchors of these tests have another label than the claim's uid.
