@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use tests::{Mover, MoverOutput, work_dir};
+use tests::{Mover, MoverOutput, mover_bin, work_dir};
 
 const PASSPHRASE: &str = "correct horse battery staple";
 const PRINTED: &str = "printed-secret";
@@ -221,4 +221,13 @@ fn a_scratch_directory_of_another_user_is_left_alone_and_stops_nothing() {
     let said = run("second").stderr;
     assert!(said.contains("without scratch") && said.contains("12345"), "{said}");
     assert_eq!(tree(&own), before);
+}
+
+/// Keys and TLS depend on the kernel alone, and no start waits for another source (decision 0032).
+#[test]
+fn the_program_has_no_source_of_randomness_but_the_kernel() {
+    let program = fs::read(mover_bin()).expect("the program");
+    let has = |name: &str| program.windows(name.len()).any(|part| part == name.as_bytes());
+    assert!(has("RAND_bytes"), "the program has no symbols, and this says nothing");
+    assert!(!has("jent_entropy_collector_alloc"), "AWS-LC gathers jitter: see .cargo/config.toml");
 }
