@@ -374,7 +374,7 @@ pub(super) fn detached(context: &Context<'_>, volume: &Key) -> Planned<()> {
 }
 
 fn claim_of(context: &Context<'_>, restore: &Restore, key: &Key, volume: &Key) -> Value {
-    let mut meta = context.anchor.meta(key, "target");
+    let mut meta = context.anchor.meta(key, names::TARGET);
     // It is the user's from now on: it outlives its anchor.
     let fields = meta.as_object_mut().expect("metadata is an object");
     fields.remove("ownerReferences");

@@ -13,6 +13,8 @@ pub const OWNER: &str = "mover.dev/owner";
 pub const ANCHOR: &str = "mover.dev/anchor";
 /// On anchors: `backup` or `restore`. On all else: the part that it has.
 pub const ROLE: &str = "mover.dev/role";
+/// The part of a claim that a restore has made for its user.
+pub const TARGET: &str = "target";
 /// On anchors: `running` or `ended`.
 pub const STATE: &str = "mover.dev/state";
 /// On anchors, Leases and bases: the uid of the claim that is backed up.

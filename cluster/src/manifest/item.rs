@@ -1,5 +1,6 @@
 //! What is known of an object, and of all of them together.
 
+use super::left_out::ITS_DATA;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
@@ -172,6 +173,13 @@ impl Item {
             namespace: &self.namespace,
             name: &self.name,
         }
+    }
+
+    /// Whether it is somebody's claim, whose volume a restore brings back.
+    pub fn is_claim(&self) -> bool {
+        self.of.group.is_empty()
+            && self.of.kind == "PersistentVolumeClaim"
+            && self.left_out.as_deref() == Some(ITS_DATA)
     }
 
     /// `group/namespace/version/name`, as the manifest proposal has it: it lacks the kind.

@@ -74,6 +74,16 @@ pub(super) fn rank(of: &ItemKind) -> (usize, usize) {
     }
 }
 
+/// Whether it is of a kind that Kubernetes itself does not look after.
+pub(super) fn is_custom(of: &ItemKind) -> bool {
+    rank(of).0 == CUSTOM
+}
+
+/// Whether it only holds what others read.
+pub(super) fn is_setting(of: &ItemKind) -> bool {
+    of.group.is_empty() && ["Secret", "ConfigMap"].contains(&of.kind.as_str())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

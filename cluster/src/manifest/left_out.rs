@@ -1,12 +1,15 @@
 //! Which objects are listed and not made again, and why: whoever made them makes them anew, or they
 //! belong to the old cluster.
 
-use crate::engine::{MANAGER, OWNER, STATE};
+use crate::engine::{MANAGER, OWNER, ROLE, STATE, TARGET};
 use serde_json::Value;
 
 /// Kinds that are not read at all: they come by themselves, change all the time, and say nothing of
 /// an application.
 const UNREAD: &[(&str, &str)] = &[("", "events"), ("events.k8s.io", "events")];
+
+/// Why volumes and their claims are left out.
+pub(super) const ITS_DATA: &str = "its data is in a backup: restore brings both";
 
 /// Whether objects of this resource are listed.
 pub(crate) fn is_listed(group: &str, resource: &str) -> bool {
@@ -20,7 +23,9 @@ pub(super) fn left_out(group: &str, kind: &str, object: &Value) -> Option<&'stat
     if metadata["deletionTimestamp"].is_string() {
         return Some("it is being deleted");
     }
-    if label(OWNER).is_some() || label(STATE).is_some() {
+    // What a restore has made of a backup is its user's from then on.
+    let is_target = (group, kind, label(ROLE)) == ("", "PersistentVolumeClaim", Some(TARGET));
+    if label(STATE).is_some() || label(OWNER).is_some() && !is_target {
         return Some("it belongs to an operation of mover");
     }
     if let Some(why) = made(group, kind, object) {
@@ -37,9 +42,7 @@ pub(super) fn left_out(group: &str, kind: &str, object: &Value) -> Option<&'stat
         ("", "Secret") if kind_of == "bootstrap.kubernetes.io/token" => {
             Some("it is a token of the old cluster")
         }
-        ("", "PersistentVolume" | "PersistentVolumeClaim") => {
-            Some("its data is in a backup: restore brings both")
-        }
+        ("", "PersistentVolume" | "PersistentVolumeClaim") => Some(ITS_DATA),
         ("snapshot.storage.k8s.io", "VolumeSnapshot" | "VolumeSnapshotContent")
         | ("groupsnapshot.storage.k8s.io", _) => {
             Some("it belongs to the storage: snapshots import brings it")
@@ -58,15 +61,16 @@ fn ended(phase: &Value) -> bool {
 fn made(group: &str, kind: &str, object: &Value) -> Option<&'static str> {
     let metadata = &object["metadata"];
     let name = metadata["name"].as_str().unwrap_or_default();
-    let by_workload = metadata["ownerReferences"].as_array().into_iter().flatten().any(|owner| {
+    let runs = [("", "Pod"), ("batch", "Job")].contains(&(group, kind));
+    let is_made = metadata["ownerReferences"].as_array().into_iter().flatten().any(|owner| {
         let version = owner["apiVersion"].as_str().unwrap_or_default();
         let group = version.split_once('/').map_or("", |(group, _)| group);
-        let kind = owner["kind"].as_str();
-        owner["controller"] == true
-            && (["apps", "batch"].contains(&group)
-                || group.is_empty() && kind == Some("ReplicationController"))
+        let is_workload = ["apps", "batch"].contains(&group)
+            || group.is_empty() && owner["kind"] == "ReplicationController";
+        // An operator that finds what it ran for the old cluster would have it run for the new one.
+        owner["controller"] == true && (is_workload || runs)
     });
-    if by_workload {
+    if is_made {
         return Some("its owner makes it");
     }
     match (group, kind) {
@@ -106,7 +110,9 @@ mod tests {
         let meta = |owners| json!({ "metadata": { "name": "x", "ownerReferences": owners } });
         for (group, kind, object, said) in [
             ("", "Pod", meta(owned("apps/v1", "ReplicaSet")), Some("its owner makes it")),
-            ("", "Pod", meta(owned("example.com/v1", "Game")), None),
+            ("", "Pod", meta(owned("example.com/v1", "Game")), Some("its owner makes it")),
+            ("batch", "Job", meta(owned("example.com/v1", "Game")), Some("its owner makes it")),
+            ("", "Secret", meta(owned("example.com/v1", "Game")), None),
             (
                 "apps",
                 "ReplicaSet",
@@ -136,6 +142,18 @@ mod tests {
                 "",
                 "ConfigMap",
                 json!({ "metadata": { "labels": { OWNER: "u" } } }),
+                Some("it belongs to an operation of mover"),
+            ),
+            (
+                "",
+                "PersistentVolumeClaim",
+                json!({ "metadata": { "labels": { OWNER: "u", ROLE: TARGET } } }),
+                Some(ITS_DATA),
+            ),
+            (
+                "",
+                "PersistentVolumeClaim",
+                json!({ "metadata": { "labels": { OWNER: "u", ROLE: "source" } } }),
                 Some("it belongs to an operation of mover"),
             ),
             (

@@ -6,10 +6,14 @@
 //! decides as well, then namespace and name. So the order is the same each time.
 //!
 //! Namespaces and definitions of custom resources are owners of all that needs them, without being
-//! named: nothing can be made without them. Time is that of a sort.
+//! named: nothing can be made without them.
+//!
+//! Secrets and ConfigMaps come before a custom resource that owns them, and get that owner later: its
+//! controller makes new passwords and keys in the moment in which it finds none
+//! (docs/decisions/0033-settings-come-before-custom-resources.md). Time is that of a sort.
 
 use super::item::{ItemKind, ObjectManifest, Strength};
-use super::kinds::rank;
+use super::kinds::{is_custom, is_setting, rank};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
@@ -18,7 +22,8 @@ use std::collections::{BinaryHeap, HashMap};
 pub struct RestoreOrder {
     /// All items, each once.
     pub sequence: Vec<u32>,
-    /// Owners that come later, as they are of a circle: (item, owner).
+    /// Owners that come later, as they are of a circle: (item, owner). Custom resources that own
+    /// settings are not among them.
     pub cut: Vec<(u32, u32)>,
 }
 
@@ -81,8 +86,11 @@ fn graph(manifest: &ObjectManifest) -> (usize, Vec<Vec<Edge>>) {
     }
     let mut full: HashMap<*const ItemKind, Option<u32>> = HashMap::new();
     let edges = items.iter().map(|item| {
+        let waits_for =
+            |owner: u32| !(is_setting(&item.of) && is_custom(&items[owner as usize].of));
+        let owners = item.owners.iter().filter(|of| waits_for(of.item));
         let mut edges: Vec<Edge> =
-            (item.owners.iter()).map(|of| Edge { owner: of.item, strength: of.strength }).collect();
+            owners.map(|of| Edge { owner: of.item, strength: of.strength }).collect();
         let definition = full
             .entry(std::sync::Arc::as_ptr(&item.of))
             .or_insert_with(|| definitions.get(item.of.full().as_str()).copied());

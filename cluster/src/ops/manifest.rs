@@ -5,6 +5,7 @@
 
 mod archive;
 mod change;
+mod claims;
 mod discovery;
 mod objects_file;
 mod pack;

@@ -2,8 +2,8 @@
 
 use crate::api::Api;
 use crate::engine::{
-    self, Detached, Failure, Key, Kind, Limits, Meta, ROLE, Repository, Restore, Selection, Wait,
-    exit, notes,
+    self, Detached, Failure, Key, Kind, Limits, Meta, ROLE, Repository, Restore, Selection, TARGET,
+    Wait, exit, notes,
 };
 use crate::kinds::Grant;
 use crate::ops::look::look;
@@ -210,7 +210,7 @@ pub fn goes_on(
 /// come to.
 async fn is_free(api: &Api, key: &Key) -> Result<(), Failure> {
     let found = api.get(key).await?.map(|found| Meta::of(&found));
-    if found.is_none_or(|found| found.labels.get(ROLE).map(String::as_str) == Some("target")) {
+    if found.is_none_or(|found| found.labels.get(ROLE).map(String::as_str) == Some(TARGET)) {
         return Ok(());
     }
     Err(Failure::new(exit::USAGE, format!("{key} exists already"))

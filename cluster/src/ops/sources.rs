@@ -4,8 +4,8 @@
 //! that of the sources, and within one of them that of the names, `db-2` before `db-10`.
 
 use crate::engine::{
-    Claim, Failure, Key, Kind, OWNER, Object, Observed, Planned, ROLE, Selection, Stop, choice,
-    exit,
+    Claim, Failure, Key, Kind, OWNER, Object, Observed, Planned, ROLE, Selection, Stop, TARGET,
+    choice, exit,
 };
 use serde_json::Value;
 use std::cmp::Ordering;
@@ -208,7 +208,7 @@ fn fits(seen: &Observed, claim: &Object<Claim>) -> Planned<()> {
 /// Whether it is a volume for a while, which an operation made.
 fn is_ours(claim: &Object<Claim>) -> bool {
     let labels = &claim.meta.labels;
-    labels.contains_key(OWNER) && labels.get(ROLE).map(String::as_str) != Some("target")
+    labels.contains_key(OWNER) && labels.get(ROLE).map(String::as_str) != Some(TARGET)
 }
 
 fn must(seen: &Observed, key: &Key) -> Planned<Value> {

@@ -1,6 +1,7 @@
 //! The command line against an API server of fixed answers: exit codes, tables and records.
 
 mod carried;
+mod claims;
 mod install;
 mod objects;
 mod schedules;

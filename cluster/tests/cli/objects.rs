@@ -424,16 +424,17 @@ fn a_file_that_was_cut_or_changed_is_damaged() {
     let lines: Vec<&str> = whole.lines().collect();
     let last = lines.len() - 1;
     for (text, code, said) in [
-        (lines[..last].join("\n") + "\n", 3, "it ends before boards.example.com/wood"),
-        (whole.trim_end().to_owned(), 3, "it ends before boards.example.com/wood"),
-        (whole.clone() + "{}\n", 3, "more objects than its manifest lists"),
+        (lines[..last].join("\n") + "\n", 3, "it ends after 7 objects of 8"),
+        (whole.trim_end().to_owned(), 3, "it ends after 7 objects of 8"),
+        (whole.clone() + "{}\n", 3, "its manifest has no  , or the file has it twice"),
+        (whole.clone() + lines[last] + "\n", 3, "no Board wood, or the file has it twice"),
         (
             whole.replace(
                 "\"name\":\"wood\",\"namespace\":\"shop\",\"owner",
                 "\"name\":\"iron\",\"namespace\":\"shop\",\"owner",
             ),
             3,
-            "another object stands in the place of",
+            "its manifest has no Board iron",
         ),
         (String::new(), 2, "it is no list of objects"),
     ] {

@@ -290,7 +290,12 @@ async fn restore(
     let looks = given.dry_run || accepted.is_some() || given.existing == Existing::Fail;
     if looks {
         let updates_all = updates.clone();
-        let how = Remaking { namespaces: namespaces.clone(), dry_run: true, updates: updates_all };
+        let how = Remaking {
+            namespaces: namespaces.clone(),
+            dry_run: true,
+            updates: updates_all,
+            without_claims: given.without_claims,
+        };
         let all = manifest::remake(api, &file, &how, &tell).await?;
         let plan = || {
             let objects = all.iter().map(|at| (at.object.clone(), at.what.word().to_owned()));
@@ -321,13 +326,16 @@ async fn restore(
             return Ok(told(&all, given, output));
         }
     }
-    let how = Remaking { namespaces, dry_run: false, updates };
+    let without_claims = given.without_claims;
+    let how = Remaking { namespaces, dry_run: false, updates, without_claims };
     let all = manifest::remake(api, &file, &how, &tell).await?;
     Ok(told(&all, given, output))
 }
 
 fn none_differs(all: &[RemadeObject]) -> Result<(), Failure> {
-    let differ = all.iter().filter(|at| matches!(at.what, Remade::Differs | Remade::Going));
+    let differ = all
+        .iter()
+        .filter(|at| matches!(at.what, Remade::Differs | Remade::Going | Remade::Marked(1..)));
     let differ: Vec<&str> = differ.map(|at| at.object.as_str()).collect();
     if differ.is_empty() {
         return Ok(());
@@ -387,7 +395,12 @@ fn told(all: &[RemadeObject], given: &RestoreObjects, output: &Output) -> u8 {
                 Remade::Differs => "another object has this name, and stays as it is",
                 Remade::Updated if given.dry_run => "another object has this name",
                 Remade::Updated => "another object had this name",
-                Remade::Created | Remade::Same => "",
+                Remade::Marked(1..) => "it has labels or annotations of another value, which stay",
+                Remade::Missing => {
+                    code = exit::USAGE;
+                    "restore its volume first: nothing is made without it, but by --without-claims"
+                }
+                Remade::Created | Remade::Same | Remade::Marked(0) => "",
             };
             let record = json!({ "object": at.object, "result": at.what.word(), "message": why });
             (vec![at.object.clone(), at.what.word().to_owned(), why.to_owned()], record)

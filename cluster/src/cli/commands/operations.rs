@@ -247,7 +247,7 @@ pub(super) async fn sweep(
         idle += usize::from(is_idle && !given.bases);
         // A restored claim belongs to its user, and a lookup removes itself.
         // The job of a drill goes with it.
-        let others = ["target", "lookup", "drill", engine::MAINTENANCE];
+        let others = [engine::TARGET, "lookup", "drill", engine::MAINTENANCE];
         if !may_go || alive.contains(owner) || others.contains(&role) {
             continue;
         }

@@ -3,7 +3,9 @@
 use super::super::backups::{self, PART_OF};
 use super::super::task::Task;
 use super::super::{Context, attempts, drills, restores};
-use crate::engine::{Failure, Key, Kind, Meta, OWNER, ROLE, SCHEDULE, SCHEDULED, Selection};
+use crate::engine::{
+    Failure, Key, Kind, Meta, OWNER, ROLE, SCHEDULE, SCHEDULED, Selection, TARGET,
+};
 use crate::kinds::{BackupSource, DeletionPolicy, VolumeBackup, VolumeRestore};
 use crate::schedule::{Candidate, ClaimOf, NewRun, Run, Schedule, State, newest_good};
 use chrono::{DateTime, Utc};
@@ -161,7 +163,7 @@ async fn claims(
     let of = |object: &Value| {
         let meta = Meta::of(object);
         let is_made = meta.labels.contains_key(OWNER)
-            && meta.labels.get(ROLE).map(String::as_str) != Some("target");
+            && meta.labels.get(ROLE).map(String::as_str) != Some(TARGET);
         let is_left_out = source.pvc.is_none()
             && (is_made
                 || meta.deletion_timestamp.is_some()

@@ -6,6 +6,7 @@ use super::spool::{Spool, create, part};
 use crate::engine::{Failure, exit};
 use crate::manifest::{Identity, ObjectManifest, read_manifest, restore_order, write_manifest};
 use serde_json::Value;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -112,8 +113,12 @@ pub struct Archive {
     from: BufReader<Box<dyn Read + Send>>,
     /// What it has.
     pub manifest: ObjectManifest,
-    /// The places of its objects, in their order.
-    pub places: Vec<u32>,
+    /// How many objects it has.
+    pub count: usize,
+    /// Plural names by group and kind.
+    resources: HashMap<(String, String), String>,
+    /// Which items have been told.
+    told: Vec<bool>,
     next: usize,
 }
 
@@ -140,10 +145,12 @@ impl Archive {
         let read = (&mut from).take(MANIFEST_MAX).read_until(b'\n', &mut line);
         read.map_err(|why| wrong(why.to_string()))?;
         let manifest = read_manifest(line.as_slice()).map_err(|why| wrong(why.message))?;
-        let sequence = restore_order(&manifest).sequence;
-        let is_there = |at: &u32| manifest.items[*at as usize].left_out.is_none();
-        let places = sequence.into_iter().filter(is_there).collect();
-        Ok(Self { path, from, manifest, places, next: 0 })
+        let kinds = manifest.items.iter().map(|item| &item.of);
+        let resources =
+            kinds.map(|of| ((of.group.clone(), of.kind.clone()), of.resource.clone())).collect();
+        let count = manifest.items.iter().filter(|item| item.left_out.is_none()).count();
+        let told = vec![false; manifest.items.len()];
+        Ok(Self { path, from, manifest, count, resources, told, next: 0 })
     }
 
     /// Reads all of a file; how many objects it has.
@@ -154,10 +161,11 @@ impl Archive {
     pub fn check(file: &ObjectsFile) -> Result<usize, Failure> {
         let mut archive = Self::open(file)?;
         while archive.next_object()?.is_some() {}
-        Ok(archive.places.len())
+        Ok(archive.count)
     }
 
-    /// The next object and its place, until all have been told.
+    /// The next object and its place, until all have been told: in the order in which they were
+    /// saved, which is that of the program that saved them.
     ///
     /// # Errors
     ///
@@ -171,30 +179,39 @@ impl Archive {
         let mut line = Vec::new();
         let read = (&mut self.from).take(LINE_MAX).read_until(b'\n', &mut line);
         read.map_err(|why| wrong(why.to_string()))?;
-        let Some(at) = self.places.get(self.next).copied() else {
-            return match line.is_empty() {
-                true => Ok(None),
-                false => Err(wrong("it has more objects than its manifest lists".to_owned())),
-            };
-        };
-        let item = &self.manifest.items[at as usize];
+        if line.is_empty() && self.next == self.count {
+            return Ok(None);
+        }
         if line.last() != Some(&b'\n') {
-            return Err(wrong(format!("it ends before {}", item.identity())));
+            let Self { next, count, .. } = self;
+            return Err(wrong(format!("it ends after {next} objects of {count}")));
         }
         let object: Value = serde_json::from_slice(&line)
-            .map_err(|why| wrong(format!("{}: {why}", item.identity())))?;
-        let metadata = &object["metadata"];
-        let is_it = object["apiVersion"] == item.of.api_version()
-            && object["kind"] == item.of.kind
-            && metadata["name"] == *item.name
-            && metadata["namespace"].as_str().unwrap_or_default() == &*item.namespace;
-        if !is_it {
-            return Err(wrong(format!(
-                "another object stands in the place of {}",
-                item.identity()
-            )));
-        }
+            .map_err(|why| wrong(format!("object {}: {why}", self.next + 1)))?;
+        let at = self.place(&object).ok_or_else(|| {
+            let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
+            let (kind, name) = (text(&object["kind"]), text(&object["metadata"]["name"]));
+            wrong(format!("its manifest has no {kind} {name}, or the file has it twice"))
+        })?;
+        self.told[at] = true;
         self.next += 1;
-        Ok(Some((at, object)))
+        Ok(Some((u32::try_from(at).expect("items are bounded"), object)))
+    }
+
+    /// The place of an object that is to be made, and was not told yet.
+    fn place(&self, object: &Value) -> Option<usize> {
+        let metadata = &object["metadata"];
+        let version = object["apiVersion"].as_str()?;
+        let group = version.rsplit_once('/').map_or("", |(group, _)| group);
+        let of = (group.to_owned(), object["kind"].as_str()?.to_owned());
+        let at = self.manifest.find(Identity {
+            group,
+            resource: self.resources.get(&of)?,
+            namespace: metadata["namespace"].as_str().unwrap_or_default(),
+            name: metadata["name"].as_str()?,
+        })?;
+        let item = &self.manifest.items[at];
+        let is_it = item.left_out.is_none() && item.of.api_version() == version;
+        (is_it && !self.told[at]).then_some(at)
     }
 }

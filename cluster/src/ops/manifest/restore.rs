@@ -4,7 +4,7 @@
 //! made, and another one is left as it is, and named, or becomes the saved one. So the command goes on
 //! where it was killed. An object is the same if all that it says stands there. For an update it is
 //! the same if nothing has to be changed: the change that would be written decides.
-//! Owners that come later, in a circle, are added at the end, and only to objects that were made with
+//! Owners that come later are added at the end, and only to objects that were made with
 //! the note [`OWNERS_LATER`]: an owner that is deleted takes them with it, so nothing that was there
 //! before may get one.
 
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const SERVED: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_millis(250);
 /// Somebody else may change an object that gets an owner, so often.
-const CONTENDED: u32 = 10;
+pub(super) const CONTENDED: u32 = 10;
 
 /// What became of an object, or would.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,6 +37,10 @@ pub enum Remade {
     Differs,
     /// Another one of its name is there, and says what was saved now, or would.
     Updated,
+    /// A claim, which got labels and annotations that it lacked, or would; so many others stay as they are.
+    Marked(usize),
+    /// A claim that is not there.
+    Missing,
     /// One of its name is being deleted.
     Going,
     /// It cannot be made.
@@ -51,6 +55,8 @@ impl Remade {
             Self::Same => "exists",
             Self::Differs => "differs",
             Self::Updated => "update",
+            Self::Marked(_) => "label",
+            Self::Missing => "missing",
             Self::Going | Self::Refused(_) => "refused",
         }
     }
@@ -87,11 +93,13 @@ pub struct Remaking {
     pub dry_run: bool,
     /// What becomes of other objects.
     pub updates: Updates,
+    /// Claims are not looked at.
+    pub without_claims: bool,
 }
 
-struct Maker<'a> {
-    api: &'a Api,
-    how: &'a Remaking,
+pub(super) struct Maker<'a> {
+    pub(super) api: &'a Api,
+    pub(super) how: &'a Remaking,
     served: Served,
     /// Uids in the file, and those of this cluster.
     uids: HashMap<String, String>,
@@ -105,24 +113,24 @@ struct Maker<'a> {
 
 /// Where one object is.
 #[derive(Debug, Clone)]
-struct Place {
-    of: ItemKind,
-    namespace: String,
-    name: String,
+pub(super) struct Place {
+    pub(super) of: ItemKind,
+    pub(super) namespace: String,
+    pub(super) name: String,
 }
 
 impl Place {
-    fn path(&self) -> String {
+    pub(super) fn path(&self) -> String {
         format!("{}/{}", self.of.path(&self.namespace), escaped(&self.name))
     }
 
     /// As people have it.
-    fn shown(&self) -> String {
+    pub(super) fn shown(&self) -> String {
         let Self { of: ItemKind { group, resource, .. }, namespace, name } = self;
         crate::manifest::Identity { group, resource, namespace, name }.to_string()
     }
 
-    fn asked(&self, word: &str, verb: &str) -> Asked {
+    pub(super) fn asked(&self, word: &str, verb: &str) -> Asked {
         let full = self.of.full();
         let place = match self.namespace.as_str() {
             "" => "of the cluster".to_owned(),
@@ -160,21 +168,26 @@ pub async fn remake(
         how,
         served: discover(api).await?,
         uids: HashMap::new(),
-        coming: (archive.places.iter())
-            .map(|at| archive.manifest.items[*at as usize].uid.to_string())
+        coming: (archive.manifest.items.iter())
+            .filter(|item| item.left_out.is_none())
+            .map(|item| item.uid.to_string())
             .collect(),
         planned: HashSet::new(),
         late: Vec::new(),
     };
-    let mut all = Vec::with_capacity(archive.places.len());
-    let most = archive.places.len();
+    let mut all = match how.without_claims {
+        true => Vec::new(),
+        false => maker.claims(&archive.manifest.items).await?,
+    };
+    let claims = all.len();
+    let most = archive.count;
     while let Some((at, object)) = archive.next_object()? {
         let item = &archive.manifest.items[at as usize];
         let made = maker.one(item, object).await?;
-        tell(&format!("{} of {most}: {}", all.len() + 1, made.object));
+        tell(&format!("{} of {most}: {}", all.len() - claims + 1, made.object));
         all.push(made);
     }
-    maker.circles().await?;
+    maker.late_owners().await?;
     Ok(all)
 }
 
@@ -227,7 +240,7 @@ impl Maker<'_> {
     }
 
     /// What is there, if anything is.
-    async fn found(&self, place: &Place) -> Result<Option<Value>, ApiError> {
+    pub(super) async fn found(&self, place: &Place) -> Result<Option<Value>, ApiError> {
         let asked = place.asked("read", "get");
         match self.api.request(Method::GET, &place.path(), &[], None, asked).await {
             Ok(object) => Ok(Some(object)),
@@ -383,8 +396,8 @@ impl Maker<'_> {
         }
     }
 
-    /// Owners of a circle, which were not there when what they own was made.
-    async fn circles(&mut self) -> Result<(), Failure> {
+    /// Owners that were not there when what they own was made.
+    async fn late_owners(&mut self) -> Result<(), Failure> {
         if self.how.dry_run {
             return Ok(());
         }
@@ -470,7 +483,7 @@ fn without_owners(object: &Value) -> Value {
     object
 }
 
-fn contended(place: &Place) -> Failure {
+pub(super) fn contended(place: &Place) -> Failure {
     let what = format!("{}/{} is changed all the time", place.of.full(), place.name);
     Failure::new(exit::RETRYABLE, what).hint("run the same command again")
 }

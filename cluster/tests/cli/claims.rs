@@ -1,0 +1,193 @@
+//! `kubectl mover objects restore` where volumes belong to somebody who looks after them.
+
+use super::objects::{GAMES, SHOP, fails, named, place, shop, shown};
+use super::server::{Answer, Server};
+use super::{ends, items, list};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU32;
+
+const CLAIM: &str = "persistentvolumeclaims/disk in namespace shop";
+
+fn with_claims() -> impl Iterator<Item = (String, Answer)> {
+    let verbs = ["create", "get", "list", "patch"];
+    let resource = |name: &str, kind: &str| json!({ "name": name, "kind": kind, "namespaced": kind != "Namespace", "verbs": verbs });
+    let core = [
+        resource("namespaces", "Namespace"),
+        resource("configmaps", "ConfigMap"),
+        resource("secrets", "Secret"),
+        resource("persistentvolumeclaims", "PersistentVolumeClaim"),
+    ];
+    let owner = json!([{
+        "apiVersion": "example.com/v1", "kind": "Game", "name": "a", "uid": "uid-a", "controller": true,
+    }]);
+    let metadata = json!({
+        "labels": { "game": "a", "app.kubernetes.io/managed-by": "mover", "mover.dev/owner": "u",
+            "mover.dev/role": "target" },
+        "annotations": { "serial": "1", "pv.kubernetes.io/bind-completed": "yes",
+            "volume.kubernetes.io/selected-node": "n", "mover.dev/anchor": "shop/x" },
+        "ownerReferences": owner,
+    });
+    let claim = named("disk", json!({ "metadata": metadata, "spec": { "volumeName": "old" } }));
+    let going = json!({ "metadata": { "deletionTimestamp": "2026-01-01" } });
+    let password = named(
+        "password",
+        json!({ "metadata": { "ownerReferences": owner }, "data": { "p": "cA==" } }),
+    );
+    let mut all = shop();
+    all.insert("/api/v1".into(), Answer::Object(json!({ "resources": core })));
+    let claims = list(&[claim, named("old", going)]);
+    all.insert(format!("{SHOP}/persistentvolumeclaims"), Answer::Object(claims));
+    all.insert(format!("{SHOP}/secrets"), Answer::Object(list(&[password])));
+    all.into_iter()
+}
+
+/// A file of a namespace with a claim, and a server with nothing but these answers.
+fn restored_to(name: &str, more: Vec<(String, Answer)>) -> (Server, PathBuf) {
+    let file = place(&format!("{name}.jsonl"));
+    let server = Server::start(&format!("{name}-old"), with_claims().collect());
+    ends(&server.run(&["objects", "save", shown(&file)]), 0, &[]);
+    // Discovery alone, and what is made.
+    let discovery = with_claims().filter(|(path, _)| path.matches('/').count() < 4);
+    let wide = ["/api/v1/namespaces", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"];
+    let made = |path: String| {
+        let uid = format!("new-{}", path.rsplit('/').next().unwrap_or_default());
+        (format!("POST {path}"), Answer::Made(json!({ "metadata": { "uid": uid } })))
+    };
+    let paths = [
+        format!("{SHOP}/configmaps"),
+        format!("{SHOP}/secrets"),
+        format!("{GAMES}/namespaces/shop/games"),
+        "/apis/example.com/v1beta1/namespaces/shop/boards".to_owned(),
+        "/apis/rbac.authorization.k8s.io/v1/clusterroles".to_owned(),
+        "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings".to_owned(),
+    ];
+    let established = json!({ "conditions": [{ "type": "Established", "status": "True" }] });
+    let definition =
+        "GET /apis/apiextensions.k8s.io/v1/customresourcedefinitions/games.example.com".to_owned();
+    let answers = discovery
+        .chain(wide.map(str::to_owned).map(made))
+        .chain(paths.map(made))
+        .chain([(definition, Answer::Object(json!({ "status": established })))])
+        .chain(more);
+    (Server::start(name, answers.collect()), file)
+}
+
+fn there(labels: Value) -> Value {
+    let metadata = json!({ "labels": labels, "annotations": { "mine": "x" }, "uid": "new-disk" });
+    named("disk", json!({ "metadata": metadata }))
+}
+
+fn claim_is(object: Value) -> Vec<(String, Answer)> {
+    vec![
+        (format!("{SHOP}/persistentvolumeclaims/disk"), Answer::Object(object.clone())),
+        (format!("PATCH {SHOP}/persistentvolumeclaims/disk"), Answer::Object(object)),
+    ]
+}
+
+fn written(server: &Server) -> Vec<(String, String, Value)> {
+    server.sent().into_iter().filter(|(method, ..)| method != "GET").collect()
+}
+
+fn result(output: &std::process::Output, object: &str) -> String {
+    let all = items(output);
+    let found = all.iter().find(|row| row["object"] == object);
+    found.unwrap_or_else(|| panic!("no {object} in {all:?}"))["result"]
+        .as_str()
+        .expect("a word")
+        .into()
+}
+
+/// Whoever looks after the volume would begin with an empty one.
+#[test]
+fn nothing_is_made_for_a_claim_that_is_not_there() {
+    let (server, file) = restored_to("claims-missing", Vec::new());
+    let restore = ["objects", "restore", shown(&file)];
+    let dry = server.run(&[&restore[..], &["--dry-run", "-o", "json"]].concat());
+    ends(&dry, 2, &[]);
+    assert_eq!(result(&dry, CLAIM), "missing");
+    fails(
+        &server,
+        &restore,
+        2,
+        &["pvc/disk in namespace shop", "`kubectl mover restore`", "--without-claims"],
+    );
+    assert!(written(&server).is_empty(), "{:?}", written(&server));
+    let output = server.run(&[&restore[..], &["--without-claims", "-o", "json"]].concat());
+    ends(&output, 0, &[]);
+    assert!(items(&output).iter().all(|row| row["object"] != CLAIM));
+    assert!(!written(&server).is_empty());
+    // One that goes is none, and one that may not be read is no better.
+    let mut going = there(json!({}));
+    going["metadata"]["deletionTimestamp"] = "2026-01-01".into();
+    let denied = (format!("{SHOP}/persistentvolumeclaims/disk"), Answer::Refused(403, "forbidden"));
+    for (name, more, code) in
+        [("claims-going", claim_is(going), 2), ("claims-denied", vec![denied], 4)]
+    {
+        let (server, file) = restored_to(name, more);
+        fails(&server, &["objects", "restore", shown(&file)], code, &["disk in namespace shop"]);
+        assert!(written(&server).is_empty(), "{:?}", written(&server));
+    }
+}
+
+/// The claim says whose it is before anybody looks for it; it gets no owner.
+#[test]
+fn a_claim_gets_its_labels_before_anything_is_made() {
+    let (server, file) = restored_to("claims-labels", claim_is(there(json!({ "own": "y" }))));
+    let restore = ["objects", "restore", shown(&file), "-o", "json"];
+    let dry = server.run(&[&restore[..], &["--dry-run"]].concat());
+    assert_eq!(result(&dry, CLAIM), "label");
+    assert!(written(&server).is_empty(), "a dry run has written");
+    let output = server.run(&restore);
+    ends(&output, 0, &[]);
+    assert_eq!(result(&output, CLAIM), "label");
+    let all = written(&server);
+    let (method, path, patch) = &all[0];
+    assert!(method == "PATCH" && path.contains("/persistentvolumeclaims/disk?"), "{all:?}");
+    assert_eq!(
+        *patch,
+        json!({ "metadata": { "uid": "new-disk", "resourceVersion": "1",
+            "labels": { "game": "a" }, "annotations": { "serial": "1" } } })
+    );
+    // The Secret is there before its game, without an owner, and has it in the end.
+    let at = |method: &str, part: &str| {
+        let found = all.iter().position(|(of, path, _)| of == method && path.contains(part));
+        found.unwrap_or_else(|| panic!("no {method} {part} in {all:?}"))
+    };
+    let (secret, game) = (at("POST", "/secrets"), at("POST", "/games"));
+    assert!(secret < game, "{all:?}");
+    let metadata = &all[secret].2["metadata"];
+    assert!(metadata.get("ownerReferences").is_none(), "{metadata}");
+    assert_eq!(metadata["annotations"]["mover.dev/owners-later"], "true");
+}
+
+#[test]
+fn what_a_claim_says_otherwise_stays() {
+    let other = || claim_is(there(json!({ "game": "b" })));
+    let (server, file) = restored_to("claims-differ", other());
+    let restore = ["objects", "restore", shown(&file), "-o", "json"];
+    let said = ["nothing was made", CLAIM];
+    fails(&server, &[&restore[..], &["--existing", "fail"]].concat(), 2, &said);
+    assert!(written(&server).is_empty());
+    ends(&server.run(&restore), 0, &["which stay"]);
+    let patch = written(&server)[0].2.clone();
+    assert_eq!(patch["metadata"]["labels"], json!({}));
+    assert_eq!(patch["metadata"]["annotations"], json!({ "serial": "1" }));
+    let (server, file) = restored_to("claims-update", other());
+    ends(&server.run(&["objects", "restore", shown(&file), "--existing", "update"]), 0, &[]);
+    assert_eq!(written(&server)[0].2["metadata"]["labels"], json!({ "game": "a" }));
+}
+
+/// Somebody else writes meanwhile: it is looked at again, and not for ever.
+#[test]
+fn a_claim_that_others_change_is_looked_at_again() {
+    for (times, code) in [(1, 0), (100, 1)] {
+        let mut answers = claim_is(there(json!({})));
+        answers[1].1 = Answer::Contended(AtomicU32::new(times), there(json!({ "game": "a" })));
+        let (server, file) = restored_to(&format!("claims-contended-{times}"), answers);
+        ends(&server.run(&["objects", "restore", shown(&file)]), code, &[]);
+        let all = written(&server);
+        let made = all.iter().filter(|(method, ..)| method == "POST").count();
+        assert_eq!(made > 0, code == 0, "{all:?}");
+    }
+}
