@@ -30,7 +30,7 @@ pub use item::{
     Strength, Unread, is_object_name,
 };
 pub use kinds::RANKS;
-pub(crate) use left_out::is_listed;
+pub(crate) use left_out::{is_listed, left_out};
 pub use order::{RestoreOrder, restore_order};
 pub use path::OwnerRule;
 pub use references::SOFT_OWNERS;

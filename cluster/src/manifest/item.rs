@@ -1,6 +1,7 @@
 //! What is known of an object, and of all of them together.
 
 use super::left_out::ITS_DATA;
+use crate::engine::{ROLE, TARGET};
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
@@ -175,13 +176,6 @@ impl Item {
         }
     }
 
-    /// Whether it is somebody's claim, whose volume a restore brings back.
-    pub fn is_claim(&self) -> bool {
-        self.of.group.is_empty()
-            && self.of.kind == "PersistentVolumeClaim"
-            && self.left_out.as_deref() == Some(ITS_DATA)
-    }
-
     /// `group/namespace/version/name`, as the manifest proposal has it: it lacks the kind.
     pub fn text(&self) -> String {
         format!("{}/{}/{}/{}", self.of.group, self.namespace, self.of.version, self.name)
@@ -231,6 +225,26 @@ impl ObjectManifest {
             }
         }
         all
+    }
+
+    /// Somebody's claims, whose volumes a restore brings back. Files of older programs give other
+    /// reasons for some of them.
+    pub fn claims(&self) -> impl Iterator<Item = &Item> {
+        let is_pod = |owner: &ItemOwner| {
+            let of = &self.items[owner.item as usize].of;
+            owner.strength == Strength::Hard && of.group.is_empty() && of.kind == "Pod"
+        };
+        self.items.iter().filter(move |item| {
+            let is_claim = item.of.group.is_empty() && item.of.kind == "PersistentVolumeClaim";
+            is_claim
+                && match item.left_out.as_deref() {
+                    Some(ITS_DATA | "its owner makes it") => !item.owners.iter().any(is_pod),
+                    Some("it belongs to an operation of mover") => {
+                        item.labels.get(ROLE) == Some(TARGET)
+                    }
+                    _ => false,
+                }
+        })
     }
 
     /// The place of an object.

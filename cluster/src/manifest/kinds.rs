@@ -76,7 +76,7 @@ pub(super) fn rank(of: &ItemKind) -> (usize, usize) {
 
 /// Whether it is of a kind that Kubernetes itself does not look after.
 pub(super) fn is_custom(of: &ItemKind) -> bool {
-    rank(of).0 == CUSTOM
+    rank(of).0 == CUSTOM || of.namespaced && of.kind.ends_with("Class")
 }
 
 /// Whether it only holds what others read.

@@ -17,16 +17,25 @@ pub(crate) fn is_listed(group: &str, resource: &str) -> bool {
 }
 
 /// Why an object of this group and kind is not made again.
-pub(super) fn left_out(group: &str, kind: &str, object: &Value) -> Option<&'static str> {
+pub(crate) fn left_out(group: &str, kind: &str, object: &Value) -> Option<&'static str> {
     let metadata = &object["metadata"];
     let label = |name: &str| metadata["labels"].get(name).and_then(Value::as_str);
     if metadata["deletionTimestamp"].is_string() {
         return Some("it is being deleted");
     }
+    let is_claim = (group, kind) == ("", "PersistentVolumeClaim");
     // What a restore has made of a backup is its user's from then on.
-    let is_target = (group, kind, label(ROLE)) == ("", "PersistentVolumeClaim", Some(TARGET));
+    let is_target = is_claim && label(ROLE) == Some(TARGET);
     if label(STATE).is_some() || label(OWNER).is_some() && !is_target {
         return Some("it belongs to an operation of mover");
+    }
+    if is_claim {
+        // A StatefulSet that owns its claims does not bring back what was in them.
+        let is_pod = |owner: &Value| owner["apiVersion"] == "v1" && owner["kind"] == "Pod";
+        return Some(match owners_of(object).any(is_pod) {
+            true => "its pod makes it",
+            false => ITS_DATA,
+        });
     }
     if let Some(why) = made(group, kind, object) {
         return Some(why);
@@ -42,7 +51,7 @@ pub(super) fn left_out(group: &str, kind: &str, object: &Value) -> Option<&'stat
         ("", "Secret") if kind_of == "bootstrap.kubernetes.io/token" => {
             Some("it is a token of the old cluster")
         }
-        ("", "PersistentVolume" | "PersistentVolumeClaim") => Some(ITS_DATA),
+        ("", "PersistentVolume") => Some(ITS_DATA),
         ("snapshot.storage.k8s.io", "VolumeSnapshot" | "VolumeSnapshotContent")
         | ("groupsnapshot.storage.k8s.io", _) => {
             Some("it belongs to the storage: snapshots import brings it")
@@ -51,6 +60,10 @@ pub(super) fn left_out(group: &str, kind: &str, object: &Value) -> Option<&'stat
         ("batch", "Job") if object["status"]["completionTime"].is_string() => Some("it has ended"),
         _ => None,
     }
+}
+
+fn owners_of(object: &Value) -> impl Iterator<Item = &Value> {
+    object["metadata"]["ownerReferences"].as_array().into_iter().flatten()
 }
 
 fn ended(phase: &Value) -> bool {
@@ -62,7 +75,7 @@ fn made(group: &str, kind: &str, object: &Value) -> Option<&'static str> {
     let metadata = &object["metadata"];
     let name = metadata["name"].as_str().unwrap_or_default();
     let runs = [("", "Pod"), ("batch", "Job")].contains(&(group, kind));
-    let is_made = metadata["ownerReferences"].as_array().into_iter().flatten().any(|owner| {
+    let is_made = owners_of(object).any(|owner| {
         let version = owner["apiVersion"].as_str().unwrap_or_default();
         let group = version.split_once('/').map_or("", |(group, _)| group);
         let is_workload = ["apps", "batch"].contains(&group)
@@ -150,6 +163,9 @@ mod tests {
                 json!({ "metadata": { "labels": { OWNER: "u", ROLE: TARGET } } }),
                 Some(ITS_DATA),
             ),
+            // By a retention policy of the StatefulSet, and of a generic ephemeral volume.
+            ("", "PersistentVolumeClaim", meta(owned("apps/v1", "StatefulSet")), Some(ITS_DATA)),
+            ("", "PersistentVolumeClaim", meta(owned("v1", "Pod")), Some("its pod makes it")),
             (
                 "",
                 "PersistentVolumeClaim",

@@ -32,6 +32,8 @@ pub struct RestoreOrder {
 struct Edge {
     owner: u32,
     strength: Strength,
+    /// It is no owner: what waits for it owns it.
+    is_setting: bool,
 }
 
 /// The order of all items of a manifest.
@@ -57,8 +59,8 @@ pub fn restore_order(manifest: &ObjectManifest) -> RestoreOrder {
     }
     let mut cut = Vec::new();
     for (item, owners) in (0..).zip(&edges) {
-        for Edge { owner, .. } in owners {
-            if at[*owner as usize] > at[item as usize] {
+        for Edge { owner, is_setting, .. } in owners {
+            if !is_setting && at[*owner as usize] > at[item as usize] {
                 cut.push((item, *owner));
             }
         }
@@ -85,21 +87,31 @@ fn graph(manifest: &ObjectManifest) -> (usize, Vec<Vec<Edge>>) {
         }
     }
     let mut full: HashMap<*const ItemKind, Option<u32>> = HashMap::new();
-    let edges = items.iter().map(|item| {
-        let waits_for =
-            |owner: u32| !(is_setting(&item.of) && is_custom(&items[owner as usize].of));
-        let owners = item.owners.iter().filter(|of| waits_for(of.item));
-        let mut edges: Vec<Edge> =
-            owners.map(|of| Edge { owner: of.item, strength: of.strength }).collect();
+    let mut settings = Vec::new();
+    let edges = (0..).zip(items).map(|(at, item)| {
+        let mut edges = Vec::with_capacity(item.owners.len() + 2);
+        for of in &item.owners {
+            let (owner, strength) = (of.item, of.strength);
+            match is_setting(&item.of) && is_custom(&items[owner as usize].of) {
+                true => settings.push((owner, at)),
+                false => edges.push(Edge { owner, strength, is_setting: false }),
+            }
+        }
         let definition = full
             .entry(std::sync::Arc::as_ptr(&item.of))
             .or_insert_with(|| definitions.get(item.of.full().as_str()).copied());
         let namespace = namespaces.get(&*item.namespace).copied();
         let needed = definition.iter().copied().chain(namespace);
-        edges.extend(needed.map(|owner| Edge { owner, strength: Strength::Hard }));
+        let is_setting = false;
+        edges.extend(needed.map(|owner| Edge { owner, strength: Strength::Hard, is_setting }));
         edges
     });
-    (items.len(), edges.collect())
+    let mut edges: Vec<Vec<Edge>> = edges.collect();
+    for (owner, setting) in settings {
+        let strength = Strength::Soft;
+        edges[owner as usize].push(Edge { owner: setting, strength, is_setting: true });
+    }
+    (items.len(), edges)
 }
 
 /// For each item its place where owners say nothing.

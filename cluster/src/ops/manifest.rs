@@ -9,6 +9,7 @@ mod claims;
 mod discovery;
 mod objects_file;
 mod pack;
+mod place;
 mod restore;
 mod spool;
 

@@ -22,7 +22,7 @@ fn with_claims() -> impl Iterator<Item = (String, Answer)> {
         "apiVersion": "example.com/v1", "kind": "Game", "name": "a", "uid": "uid-a", "controller": true,
     }]);
     let metadata = json!({
-        "labels": { "game": "a", "app.kubernetes.io/managed-by": "mover", "mover.dev/owner": "u",
+        "labels": { "game": "a", "app.kubernetes.io/managed-by": "games", "mover.dev/owner": "u",
             "mover.dev/role": "target" },
         "annotations": { "serial": "1", "pv.kubernetes.io/bind-completed": "yes",
             "volume.kubernetes.io/selected-node": "n", "mover.dev/anchor": "shop/x" },
@@ -73,8 +73,22 @@ fn restored_to(name: &str, more: Vec<(String, Answer)>) -> (Server, PathBuf) {
     (Server::start(name, answers.collect()), file)
 }
 
+/// The Secret as it was made before its owner, and what its owner's patch is answered.
+fn early_secret(patch: Answer) -> Vec<(String, Answer)> {
+    let note = json!({ "annotations": { "mover.dev/owners-later": "true" }, "uid": "new-secrets" });
+    let secret = named("password", json!({ "metadata": note }));
+    vec![
+        (format!("GET {SHOP}/secrets/password"), Answer::Object(secret)),
+        (format!("PATCH {SHOP}/secrets/password"), patch),
+    ]
+}
+
 fn there(labels: Value) -> Value {
-    let metadata = json!({ "labels": labels, "annotations": { "mine": "x" }, "uid": "new-disk" });
+    // As a restore leaves it.
+    let annotations = json!({ "mine": "x", "mover.dev/restored-from": "c/shop/disk@1" });
+    let mut all = json!({ "app.kubernetes.io/managed-by": "mover", "mover.dev/role": "target" });
+    all.as_object_mut().expect("a map").extend(labels.as_object().expect("a map").clone());
+    let metadata = json!({ "labels": all, "annotations": annotations, "uid": "new-disk" });
     named("disk", json!({ "metadata": metadata }))
 }
 
@@ -110,12 +124,12 @@ fn nothing_is_made_for_a_claim_that_is_not_there() {
         &server,
         &restore,
         2,
-        &["pvc/disk in namespace shop", "`kubectl mover restore`", "--without-claims"],
+        &["pvc/disk in namespace shop", "`kubectl mover restore`", "--ignore-claims"],
     );
     assert!(written(&server).is_empty(), "{:?}", written(&server));
-    let output = server.run(&[&restore[..], &["--without-claims", "-o", "json"]].concat());
-    ends(&output, 0, &[]);
-    assert!(items(&output).iter().all(|row| row["object"] != CLAIM));
+    let output = server.run(&[&restore[..], &["--ignore-claims", "-o", "json"]].concat());
+    ends(&output, 0, &["begins with an empty one"]);
+    assert_eq!(result(&output, CLAIM), "missing");
     assert!(!written(&server).is_empty());
     // One that goes is none, and one that may not be read is no better.
     let mut going = there(json!({}));
@@ -133,7 +147,9 @@ fn nothing_is_made_for_a_claim_that_is_not_there() {
 /// The claim says whose it is before anybody looks for it; it gets no owner.
 #[test]
 fn a_claim_gets_its_labels_before_anything_is_made() {
-    let (server, file) = restored_to("claims-labels", claim_is(there(json!({ "own": "y" }))));
+    let mut answers = claim_is(there(json!({ "own": "y" })));
+    answers.extend(early_secret(Answer::Object(json!({}))));
+    let (server, file) = restored_to("claims-labels", answers);
     let restore = ["objects", "restore", shown(&file), "-o", "json"];
     let dry = server.run(&[&restore[..], &["--dry-run"]].concat());
     assert_eq!(result(&dry, CLAIM), "label");
@@ -147,7 +163,8 @@ fn a_claim_gets_its_labels_before_anything_is_made() {
     assert_eq!(
         *patch,
         json!({ "metadata": { "uid": "new-disk", "resourceVersion": "1",
-            "labels": { "game": "a" }, "annotations": { "serial": "1" } } })
+            "labels": { "game": "a", "app.kubernetes.io/managed-by": "games" },
+            "annotations": { "serial": "1" } } })
     );
     // The Secret is there before its game, without an owner, and has it in the end.
     let at = |method: &str, part: &str| {
@@ -159,6 +176,76 @@ fn a_claim_gets_its_labels_before_anything_is_made() {
     let metadata = &all[secret].2["metadata"];
     assert!(metadata.get("ownerReferences").is_none(), "{metadata}");
     assert_eq!(metadata["annotations"]["mover.dev/owners-later"], "true");
+    let patch = &all[at("PATCH", "/secrets/password")].2["metadata"];
+    assert_eq!(patch["ownerReferences"][0]["uid"], "new-games");
+    assert_eq!(patch["annotations"], json!({ "mover.dev/owners-later": null }));
+}
+
+/// A file of an older program stands in its own order, and is restored in this one.
+#[test]
+fn settings_come_first_whatever_the_order_of_the_file_is() {
+    let (server, file) = restored_to("claims-order", claim_is(there(json!({}))));
+    let text = std::fs::read_to_string(&file).expect("the file");
+    let mut lines: Vec<&str> = text.lines().collect();
+    let at = |lines: &[&str], kind: &str| {
+        let kind = format!("\"kind\":\"{kind}\",\"metadata\"");
+        lines[1..].iter().position(|line| line.contains(&kind)).expect("it is there") + 1
+    };
+    let (secret, game) = (at(&lines, "Secret"), at(&lines, "Game"));
+    assert!(secret < game, "{text}");
+    lines.swap(secret, game);
+    std::fs::write(&file, lines.join("\n") + "\n").expect("the file");
+    ends(&server.run(&["objects", "restore", shown(&file)]), 0, &[]);
+    let all = written(&server);
+    let at = |part: &str| {
+        let is =
+            |(method, path, _): &(String, String, Value)| method == "POST" && path.contains(part);
+        all.iter().position(is).unwrap_or_else(|| panic!("no {part} in {all:?}"))
+    };
+    assert!(at("/secrets") < at("/games"), "{all:?}");
+}
+
+/// It is named, and the rest goes on.
+#[test]
+fn an_owner_that_may_not_be_given_is_told() {
+    let mut answers = claim_is(there(json!({})));
+    answers.extend(early_secret(Answer::Refused(403, "no right to patch secrets")));
+    let (server, file) = restored_to("claims-owner", answers);
+    let output = server.run(&["objects", "restore", shown(&file), "-o", "json"]);
+    ends(&output, 2, &["it has no owner yet"]);
+    assert_eq!(result(&output, "secrets/password in namespace shop"), "refused");
+    assert_eq!(result(&output, "games.example.com/a in namespace shop"), "create");
+}
+
+/// Somebody else's claim may be empty, or of another application.
+#[test]
+fn a_claim_that_no_restore_made_is_not_taken() {
+    let mut claim = there(json!({}));
+    claim["metadata"]["labels"] = json!({ "theirs": "x" });
+    claim["metadata"]["annotations"] = json!({});
+    let (server, file) = restored_to("claims-foreign", claim_is(claim.clone()));
+    let restore = ["objects", "restore", shown(&file), "-o", "json"];
+    let dry = server.run(&[&restore[..], &["--dry-run"]].concat());
+    ends(&dry, 2, &[]);
+    assert_eq!(result(&dry, CLAIM), "foreign");
+    fails(&server, &restore, 2, &["pvc/disk in namespace shop was made by no restore"]);
+    assert!(written(&server).is_empty());
+    ends(&server.run(&[&restore[..], &["--ignore-claims"]].concat()), 0, &["and stays"]);
+    assert!(written(&server).iter().all(|(_, path, _)| !path.contains("persistentvolumeclaims")));
+    let (server, file) = restored_to("claims-foreign-update", claim_is(claim.clone()));
+    ends(&server.run(&["objects", "restore", shown(&file), "--existing", "update"]), 0, &["label"]);
+    assert!(written(&server)[0].1.contains("/persistentvolumeclaims/disk"));
+    // The very claim that was saved is known, and one that lacks nothing is as good as any.
+    claim["metadata"]["uid"] = "uid-disk".into();
+    let (server, file) = restored_to("claims-same", claim_is(claim.clone()));
+    ends(&server.run(&["objects", "restore", shown(&file)]), 0, &["label"]);
+    claim["metadata"]["uid"] = "other".into();
+    claim["metadata"]["labels"] = json!({ "game": "a", "app.kubernetes.io/managed-by": "games" });
+    claim["metadata"]["annotations"] = json!({ "serial": "1" });
+    let (server, file) = restored_to("claims-labelled", claim_is(claim));
+    let output = server.run(&["objects", "restore", shown(&file), "-o", "json"]);
+    ends(&output, 0, &[]);
+    assert_eq!(result(&output, CLAIM), "exists");
 }
 
 #[test]
@@ -171,11 +258,30 @@ fn what_a_claim_says_otherwise_stays() {
     assert!(written(&server).is_empty());
     ends(&server.run(&restore), 0, &["which stay"]);
     let patch = written(&server)[0].2.clone();
-    assert_eq!(patch["metadata"]["labels"], json!({}));
+    assert_eq!(patch["metadata"]["labels"], json!({ "app.kubernetes.io/managed-by": "games" }));
     assert_eq!(patch["metadata"]["annotations"], json!({ "serial": "1" }));
     let (server, file) = restored_to("claims-update", other());
     ends(&server.run(&["objects", "restore", shown(&file), "--existing", "update"]), 0, &[]);
-    assert_eq!(written(&server)[0].2["metadata"]["labels"], json!({ "game": "a" }));
+    let sets = |server: &Server| written(server)[0].2["metadata"]["labels"]["game"].clone();
+    assert_eq!(sets(&server), "a");
+    // So does the plan of that.
+    let (server, file) = restored_to("claims-plan", other());
+    let update = ["objects", "restore", shown(&file), "--existing", "update"];
+    let plan = place("claims-plan.json");
+    ends(
+        &server.run(&[&update[..], &["--dry-run", "--save", shown(&plan)]].concat()),
+        0,
+        &["label"],
+    );
+    ends(&server.run(&[&update[..], &["--accept", shown(&plan)]].concat()), 0, &["label"]);
+    assert_eq!(sets(&server), "a");
+    // What is no longer in it makes another one.
+    let text = std::fs::read_to_string(&plan).expect("the plan");
+    let more =
+        text.replace("\"objects\":[", "\"objects\":[[\"pods/x in namespace shop\",\"create\"],");
+    std::fs::write(&plan, more).expect("the plan");
+    let accept = [&update[..], &["--accept", shown(&plan)]].concat();
+    fails(&server, &accept, 2, &["pods/x in namespace shop: not there instead of create"]);
 }
 
 /// Somebody else writes meanwhile: it is looked at again, and not for ever.

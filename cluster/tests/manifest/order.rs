@@ -171,3 +171,43 @@ fn nothing_comes_before_its_definition_and_its_namespace() {
     let order = sequence(&built(&all, &[]));
     assert_eq!(order, ["Namespace/shop", "CustomResourceDefinition/games.example.com", "Game/a"]);
 }
+
+/// Whoever looks after a custom resource makes new passwords where it finds none.
+#[test]
+fn settings_come_before_the_custom_resource_that_owns_them() {
+    let of = |kind: &str| json!([owned("example.com/v1", kind, "a")]);
+    let refers = json!({ "spec": { "accountRef": { "kind": "ServiceAccount", "name": "a" } } });
+    let mut class = object("example.com/v1", "GameClass", "a", json!({}));
+    class["spec"] = refers["spec"].clone();
+    for (kind, game) in
+        [("Game", object("example.com/v1", "Game", "a", refers)), ("GameClass", class)]
+    {
+        let mut owners = of(kind);
+        owners.as_array_mut().expect("a list").push(owned("v1", "Service", "web"));
+        let all = [
+            game,
+            // In a circle with what refers to it, and of a kind that comes early.
+            object(
+                "v1",
+                "ServiceAccount",
+                "a",
+                json!({ "metadata": { "ownerReferences": of(kind) } }),
+            ),
+            object("v1", "Secret", "s", json!({ "metadata": { "ownerReferences": of(kind) } })),
+            // Another owner is waited for, as it is no custom resource.
+            object("v1", "ConfigMap", "c", json!({ "metadata": { "ownerReferences": owners } })),
+            object("v1", "Service", "web", json!({})),
+        ];
+        let manifest = built(&all, &[]);
+        let order = sequence(&manifest);
+        let at = |name: &str| order.iter().position(|of| of == name).expect("it is there");
+        let game = format!("{kind}/a");
+        assert!(at("Secret/s") < at(&game), "{order:?}");
+        assert!(
+            at("Service/web") < at("ConfigMap/c") && at("ConfigMap/c") < at(&game),
+            "{order:?}"
+        );
+        // The reference to the account alone: settings are no circle.
+        assert_eq!(restore_order(&manifest).cut.len(), 1);
+    }
+}

@@ -117,9 +117,9 @@ pub(in crate::cli) struct RestoreObjects {
     /// Where another object has the name
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = Existing::Skip)]
     pub(in crate::cli) existing: Existing,
-    /// Do not look at claims: whoever finds none, or one without its labels, may begin with an empty volume
+    /// Make the objects whatever claims there are: whoever finds none begins with an empty volume
     #[arg(long)]
-    pub(in crate::cli) without_claims: bool,
+    pub(in crate::cli) ignore_claims: bool,
 }
 
 /// What follows where another object has the name.

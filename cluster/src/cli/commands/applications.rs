@@ -294,7 +294,7 @@ async fn restore(
             namespaces: namespaces.clone(),
             dry_run: true,
             updates: updates_all,
-            without_claims: given.without_claims,
+            ignore_claims: given.ignore_claims,
         };
         let all = manifest::remake(api, &file, &how, &tell).await?;
         let plan = || {
@@ -309,7 +309,8 @@ async fn restore(
         if let Some((accepted, path)) = accepted {
             unchanged(&plan_differences(&accepted, &plan()?), path)?;
             // One that comes meanwhile is no part of the plan.
-            let updated = all.iter().filter(|at| at.what == Remade::Updated);
+            let updated =
+                all.iter().filter(|at| matches!(at.what, Remade::Updated | Remade::Marked(_)));
             if given.existing == Existing::Update {
                 updates = Updates::These(updated.map(|at| at.object.clone()).collect());
             }
@@ -326,16 +327,17 @@ async fn restore(
             return Ok(told(&all, given, output));
         }
     }
-    let without_claims = given.without_claims;
-    let how = Remaking { namespaces, dry_run: false, updates, without_claims };
+    let ignore_claims = given.ignore_claims;
+    let how = Remaking { namespaces, dry_run: false, updates, ignore_claims };
     let all = manifest::remake(api, &file, &how, &tell).await?;
     Ok(told(&all, given, output))
 }
 
 fn none_differs(all: &[RemadeObject]) -> Result<(), Failure> {
-    let differ = all
-        .iter()
-        .filter(|at| matches!(at.what, Remade::Differs | Remade::Going | Remade::Marked(1..)));
+    let differ = all.iter().filter(|at| {
+        let is_another = matches!(at.what, Remade::Differs | Remade::Foreign | Remade::Marked(1..));
+        is_another || at.what == Remade::Going
+    });
     let differ: Vec<&str> = differ.map(|at| at.object.as_str()).collect();
     if differ.is_empty() {
         return Ok(());
@@ -346,7 +348,7 @@ fn none_differs(all: &[RemadeObject]) -> Result<(), Failure> {
     }
     let what = format!("other objects have these names, and nothing was made: {shown}");
     Err(Failure::new(exit::USAGE, what)
-        .hint("delete them, leave them as they are by --existing skip, or change them by --existing update"))
+        .hint("leave them as they are by --existing skip, change them by --existing update, or delete them (no claim whose volume is needed)"))
 }
 
 fn plan_differences(accepted: &Plan, now: &Plan) -> Vec<String> {
@@ -357,14 +359,15 @@ fn plan_differences(accepted: &Plan, now: &Plan) -> Vec<String> {
     if accepted.namespaces != now.namespaces {
         all.push("it has another --namespace-map".to_owned());
     }
-    let old: BTreeMap<_, _> = accepted.objects.iter().map(|(of, what)| (of, what)).collect();
+    let mut old: BTreeMap<_, _> = accepted.objects.iter().map(|(of, what)| (of, what)).collect();
     for (object, what) in &now.objects {
-        match old.get(object) {
-            Some(old) if *old == what => {}
+        match old.remove(object) {
+            Some(old) if old == what => {}
             Some(old) => all.push(format!("{object}: {what} instead of {old}")),
             None => all.push(format!("{object}: {what}")),
         }
     }
+    all.extend(old.iter().map(|(object, what)| format!("{object}: not there instead of {what}")));
     all
 }
 
@@ -396,9 +399,15 @@ fn told(all: &[RemadeObject], given: &RestoreObjects, output: &Output) -> u8 {
                 Remade::Updated if given.dry_run => "another object has this name",
                 Remade::Updated => "another object had this name",
                 Remade::Marked(1..) => "it has labels or annotations of another value, which stay",
+                Remade::Missing if given.ignore_claims => "whoever needs it begins with an empty one",
+                Remade::Foreign if given.ignore_claims => "it lacks labels or annotations, and stays",
                 Remade::Missing => {
                     code = exit::USAGE;
-                    "restore its volume first: nothing is made without it, but by --without-claims"
+                    "restore its volume first: nothing is made without it, but by --ignore-claims"
+                }
+                Remade::Foreign => {
+                    code = exit::USAGE;
+                    "no restore made it: nothing is made, but by --existing update or --ignore-claims"
                 }
                 Remade::Created | Remade::Same | Remade::Marked(0) => "",
             };

@@ -6,10 +6,11 @@ use super::spool::{Spool, create, part};
 use crate::engine::{Failure, exit};
 use crate::manifest::{Identity, ObjectManifest, read_manifest, restore_order, write_manifest};
 use serde_json::Value;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Longer lines are no objects: etcd takes 1.5 MiB, and JSON has no more than six bytes for one.
 const LINE_MAX: u64 = 16 << 20;
@@ -115,11 +116,18 @@ pub struct Archive {
     pub manifest: ObjectManifest,
     /// How many objects it has.
     pub count: usize,
-    /// Plural names by group and kind.
-    resources: HashMap<(String, String), String>,
-    /// Which items have been told.
-    told: Vec<bool>,
-    next: usize,
+    /// Plural names by group and kind; a group may have two of one kind.
+    resources: HashMap<(String, String), BTreeSet<String>>,
+    /// The places of all objects, in the order in which they are told.
+    order: Vec<u32>,
+    /// Which items have been read.
+    is_read: Vec<bool>,
+    /// How many have been read.
+    read: usize,
+    /// Those that have been read too early.
+    early: HashMap<u32, Value>,
+    /// How many have been told.
+    told: usize,
 }
 
 impl std::fmt::Debug for Archive {
@@ -145,12 +153,21 @@ impl Archive {
         let read = (&mut from).take(MANIFEST_MAX).read_until(b'\n', &mut line);
         read.map_err(|why| wrong(why.to_string()))?;
         let manifest = read_manifest(line.as_slice()).map_err(|why| wrong(why.message))?;
-        let kinds = manifest.items.iter().map(|item| &item.of);
-        let resources =
-            kinds.map(|of| ((of.group.clone(), of.kind.clone()), of.resource.clone())).collect();
-        let count = manifest.items.iter().filter(|item| item.left_out.is_none()).count();
-        let told = vec![false; manifest.items.len()];
-        Ok(Self { path, from, manifest, count, resources, told, next: 0 })
+        let mut resources: HashMap<_, BTreeSet<String>> = HashMap::new();
+        let mut last = None;
+        for of in manifest.items.iter().map(|item| &item.of) {
+            // Items of one kind stand beside each other.
+            if last.replace(Arc::as_ptr(of)) != Some(Arc::as_ptr(of)) {
+                let kind = (of.group.clone(), of.kind.clone());
+                resources.entry(kind).or_default().insert(of.resource.clone());
+            }
+        }
+        let is_there = |at: &u32| manifest.items[*at as usize].left_out.is_none();
+        let order: Vec<u32> =
+            restore_order(&manifest).sequence.into_iter().filter(is_there).collect();
+        let (count, is_read) = (order.len(), vec![false; manifest.items.len()]);
+        let early = HashMap::new();
+        Ok(Self { path, from, manifest, count, resources, order, is_read, read: 0, early, told: 0 })
     }
 
     /// Reads all of a file; how many objects it has.
@@ -160,17 +177,32 @@ impl Archive {
     /// A file that is none, or is damaged.
     pub fn check(file: &ObjectsFile) -> Result<usize, Failure> {
         let mut archive = Self::open(file)?;
-        while archive.next_object()?.is_some() {}
+        while archive.read()?.is_some() {}
         Ok(archive.count)
     }
 
-    /// The next object and its place, until all have been told: in the order in which they were
-    /// saved, which is that of the program that saved them.
+    /// The next object and its place, until all have been told: in the order of a restore. A file
+    /// that stands in another order, as of an older program, is kept in memory as far as it differs.
     ///
     /// # Errors
     ///
     /// A file that ends early, goes on for too long, or has another object than its manifest says.
     pub fn next_object(&mut self) -> Result<Option<(u32, Value)>, Failure> {
+        let Some(next) = self.order.get(self.told).copied() else {
+            return self.read();
+        };
+        loop {
+            if let Some(object) = self.early.remove(&next) {
+                self.told += 1;
+                return Ok(Some((next, object)));
+            }
+            let Some((at, object)) = self.read()? else { return Ok(None) };
+            self.early.insert(at, object);
+        }
+    }
+
+    /// The next object of the file.
+    fn read(&mut self) -> Result<Option<(u32, Value)>, Failure> {
         let path = self.path.clone();
         let wrong = |why: String| {
             let what = format!("read {path}: {why}");
@@ -179,39 +211,38 @@ impl Archive {
         let mut line = Vec::new();
         let read = (&mut self.from).take(LINE_MAX).read_until(b'\n', &mut line);
         read.map_err(|why| wrong(why.to_string()))?;
-        if line.is_empty() && self.next == self.count {
+        if line.is_empty() && self.read == self.count {
             return Ok(None);
         }
         if line.last() != Some(&b'\n') {
-            let Self { next, count, .. } = self;
-            return Err(wrong(format!("it ends after {next} objects of {count}")));
+            let Self { read, count, .. } = self;
+            return Err(wrong(format!("it ends after {read} objects of {count}")));
         }
         let object: Value = serde_json::from_slice(&line)
-            .map_err(|why| wrong(format!("object {}: {why}", self.next + 1)))?;
+            .map_err(|why| wrong(format!("object {}: {why}", self.read + 1)))?;
         let at = self.place(&object).ok_or_else(|| {
             let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
             let (kind, name) = (text(&object["kind"]), text(&object["metadata"]["name"]));
             wrong(format!("its manifest has no {kind} {name}, or the file has it twice"))
         })?;
-        self.told[at] = true;
-        self.next += 1;
+        self.is_read[at] = true;
+        self.read += 1;
         Ok(Some((u32::try_from(at).expect("items are bounded"), object)))
     }
 
-    /// The place of an object that is to be made, and was not told yet.
+    /// The place of an object that is to be made, and was not read yet.
     fn place(&self, object: &Value) -> Option<usize> {
         let metadata = &object["metadata"];
         let version = object["apiVersion"].as_str()?;
         let group = version.rsplit_once('/').map_or("", |(group, _)| group);
         let of = (group.to_owned(), object["kind"].as_str()?.to_owned());
-        let at = self.manifest.find(Identity {
-            group,
-            resource: self.resources.get(&of)?,
-            namespace: metadata["namespace"].as_str().unwrap_or_default(),
-            name: metadata["name"].as_str()?,
-        })?;
-        let item = &self.manifest.items[at];
-        let is_it = item.left_out.is_none() && item.of.api_version() == version;
-        (is_it && !self.told[at]).then_some(at)
+        let namespace = metadata["namespace"].as_str().unwrap_or_default();
+        let name = metadata["name"].as_str()?;
+        self.resources.get(&of)?.iter().find_map(|resource| {
+            let at = self.manifest.find(Identity { group, resource, namespace, name })?;
+            let item = &self.manifest.items[at];
+            let is_it = item.left_out.is_none() && item.of.api_version() == version;
+            (is_it && !self.is_read[at]).then_some(at)
+        })
     }
 }

@@ -6,10 +6,11 @@
 //! each has to be there, and gets the labels and annotations that it lacks. Its owners do not come
 //! back: an owner that is deleted takes what it owns along, and a volume is not to go by a restore.
 
-use super::restore::{CONTENDED, Maker, Place, Remade, RemadeObject, Updates, contended};
+use super::place::Place;
+use super::restore::{CONTENDED, Maker, Remade, RemadeObject, Updates, contended};
 use crate::api::{ApiError, FIELD_MANAGER};
-use crate::engine::{Failure, MANAGER, exit};
-use crate::manifest::{Item, Pairs};
+use crate::engine::{Failure, MANAGER, RESTORED, ROLE, TARGET, exit};
+use crate::manifest::{Item, ObjectManifest, Pairs};
 use http::Method;
 use serde_json::{Map, Value, json};
 
@@ -35,28 +36,24 @@ impl Maker<'_> {
     ///
     /// # Errors
     ///
-    /// A claim that is not there, unless this is a dry run, and one that may not be read or changed:
-    /// nothing was made by then.
-    pub(super) async fn claims(&self, items: &[Item]) -> Result<Vec<RemadeObject>, Failure> {
+    /// A claim that is not there, or that is somebody else's, unless this is a dry run or claims are
+    /// ignored; and one that may not be read or changed. Nothing was made by then.
+    pub(super) async fn claims(
+        &self,
+        manifest: &ObjectManifest,
+    ) -> Result<Vec<RemadeObject>, Failure> {
         let mut all = Vec::new();
-        let mut absent = Vec::new();
-        let claims = items.iter().filter(|item| item.is_claim());
-        for item in claims {
+        let mut wrong = Vec::new();
+        for item in manifest.claims() {
             let namespace = self.how.namespaces.of(&item.namespace).to_owned();
             let place = Place { of: (*item.of).clone(), namespace, name: item.name.to_string() };
-            let what = match self.found(&place).await? {
-                None => Remade::Missing,
-                Some(found) if is_going(&found) => Remade::Going,
-                Some(found) => self.marks(&place, item, &found).what(),
-            };
-            if matches!(what, Remade::Missing | Remade::Going) {
-                absent.push(place.clone());
-            }
+            let what = self.claim(&place, item).await?;
+            wrong.extend(why_not(&what).map(|why| claim_is(&place, why)));
             all.push((item, place, what));
         }
         if !self.how.dry_run {
-            if !absent.is_empty() {
-                return Err(absence(&absent));
+            if !self.how.ignore_claims && !wrong.is_empty() {
+                return Err(stopped(&wrong));
             }
             for (item, place, what) in &mut all {
                 if matches!(what, Remade::Marked(_)) {
@@ -65,16 +62,34 @@ impl Maker<'_> {
             }
         }
         let told =
-            |(_, place, what): (&Item, Place, Remade)| RemadeObject { object: place.shown(), what };
+            |(_, place, what): (&Item, Place, _)| RemadeObject { object: place.shown(), what };
         Ok(all.into_iter().map(told).collect())
     }
 
-    fn marks(&self, place: &Place, item: &Item, found: &Value) -> Marks {
-        let replaces = match &self.how.updates {
+    async fn claim(&self, place: &Place, item: &Item) -> Result<Remade, Failure> {
+        Ok(match self.found(place).await? {
+            None => Remade::Missing,
+            Some(found) if !found["metadata"]["deletionTimestamp"].is_null() => Remade::Going,
+            Some(found) => {
+                let marks = self.marks(place, item, &found);
+                match marks.is_empty || self.replaces(place) || is_known(item, &found) {
+                    true => marks.what(),
+                    false => Remade::Foreign,
+                }
+            }
+        })
+    }
+
+    fn replaces(&self, place: &Place) -> bool {
+        match &self.how.updates {
             Updates::None => false,
             Updates::All => true,
             Updates::These(all) => all.contains(&place.shown()),
-        };
+        }
+    }
+
+    fn marks(&self, place: &Place, item: &Item, found: &Value) -> Marks {
+        let replaces = self.replaces(place);
         let mut kept = 0;
         let mut missing = |saved: &Pairs, member: &str| {
             let now = &found["metadata"][member];
@@ -82,8 +97,12 @@ impl Maker<'_> {
             for (name, value) in saved.iter().filter(|(name, value)| is_kept(name, value)) {
                 match now.get(name).and_then(Value::as_str) {
                     Some(now) if now == value => {}
-                    Some(_) if !replaces => kept += 1,
-                    _ => drop(new.insert(name.to_owned(), value.into())),
+                    // A restore has said that of it, and it is its user's by now.
+                    Some(now) if replaces || (name, now) == (MANAGED_BY, MANAGER) => {
+                        new.insert(name.to_owned(), value.into());
+                    }
+                    Some(_) => kept += 1,
+                    None => drop(new.insert(name.to_owned(), value.into())),
                 }
             }
             new
@@ -102,21 +121,21 @@ impl Maker<'_> {
 
     async fn mark(&self, place: &Place, item: &Item) -> Result<Remade, Failure> {
         for _ in 0..CONTENDED {
-            let found = self.found(place).await?.filter(|found| !is_going(found));
-            let Some(found) = found else {
-                return Err(absence(std::slice::from_ref(place)));
-            };
+            let what = self.claim(place, item).await?;
+            if let Some(why) = why_not(&what) {
+                return Err(stopped(&[claim_is(place, why)]));
+            }
+            let Some(found) = self.found(place).await? else { continue };
             let marks = self.marks(place, item, &found);
             if marks.is_empty {
                 return Ok(marks.what());
             }
-            let what = marks.what();
             let body = serde_json::to_vec(&marks.patch).expect("JSON");
             let sent = Some(("application/merge-patch+json", body));
             let query = [("fieldManager", FIELD_MANAGER)];
             let asked = place.asked("label", "patch");
             match self.api.request(Method::PATCH, &place.path(), &query, sent, asked).await {
-                Ok(_) => return Ok(what),
+                Ok(_) => return Ok(marks.what()),
                 // Somebody changed it meanwhile, or it is gone.
                 Err(ApiError::Conflict(_) | ApiError::Absent(_)) => {}
                 Err(why) => return Err(why.into()),
@@ -136,25 +155,42 @@ impl Marks {
     }
 }
 
+/// Whether a restore made the claim, or it is the very one that was saved. Any other one of its name
+/// may be empty, or of another application.
+fn is_known(item: &Item, found: &Value) -> bool {
+    let metadata = &found["metadata"];
+    metadata["annotations"].get(RESTORED).is_some()
+        || metadata["labels"].get(ROLE).and_then(Value::as_str) == Some(TARGET)
+        || metadata["uid"].as_str() == Some(&item.uid)
+}
+
 fn is_kept(name: &str, value: &str) -> bool {
     !name.starts_with(OURS)
         && (name, value) != (MANAGED_BY, MANAGER)
         && !OF_THE_VOLUME.iter().any(|of| name.starts_with(of))
 }
 
-fn is_going(found: &Value) -> bool {
-    !found["metadata"]["deletionTimestamp"].is_null()
+fn why_not(what: &Remade) -> Option<&'static str> {
+    match what {
+        Remade::Missing => Some("is not there"),
+        Remade::Going => Some("is being deleted"),
+        Remade::Foreign => Some("was made by no restore, and lacks labels or annotations"),
+        _ => None,
+    }
 }
 
-fn absence(absent: &[Place]) -> Failure {
-    let text = |place: &Place| format!("pvc/{} in namespace {}", place.name, place.namespace);
-    let mut shown = absent.iter().take(NAMED).map(text).collect::<Vec<_>>().join(", ");
-    if absent.len() > NAMED {
-        shown = format!("{shown} and {} more", absent.len() - NAMED);
+fn claim_is(place: &Place, why: &str) -> String {
+    format!("pvc/{} in namespace {} {why}", place.name, place.namespace)
+}
+
+fn stopped(wrong: &[String]) -> Failure {
+    let mut shown = wrong.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    if wrong.len() > NAMED {
+        shown = format!("{shown}, and {} more", wrong.len() - NAMED);
     }
-    let what = format!("{shown}: not there, or being deleted, and no object was made");
-    Failure::new(exit::USAGE, what).hint(
+    Failure::new(exit::USAGE, format!("{shown}: no object was made")).hint(
         "restore volumes first, by `kubectl mover restore`: whoever does not find them begins with \
-         empty ones. --without-claims makes the objects all the same",
+         empty ones. --existing update labels claims that others made, and --ignore-claims makes \
+         the objects all the same",
     )
 }

@@ -12,9 +12,10 @@ use super::archive::Archive;
 use super::change::{change, is_within};
 use super::discovery::{Served, discover};
 use super::objects_file::ObjectsFile;
-use crate::api::{Api, ApiError, Asked, FIELD_MANAGER, escaped};
+use super::place::Place;
+use crate::api::{Api, ApiError, FIELD_MANAGER};
 use crate::engine::{Failure, exit};
-use crate::manifest::{Item, ItemKind, NamespaceMap, OWNERS_LATER, ready, stored};
+use crate::manifest::{Item, ItemKind, NamespaceMap, OWNERS_LATER, left_out, ready, stored};
 use http::Method;
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -41,6 +42,8 @@ pub enum Remade {
     Marked(usize),
     /// A claim that is not there.
     Missing,
+    /// A claim that no restore made, and that lacks labels or annotations.
+    Foreign,
     /// One of its name is being deleted.
     Going,
     /// It cannot be made.
@@ -57,6 +60,7 @@ impl Remade {
             Self::Updated => "update",
             Self::Marked(_) => "label",
             Self::Missing => "missing",
+            Self::Foreign => "foreign",
             Self::Going | Self::Refused(_) => "refused",
         }
     }
@@ -93,8 +97,8 @@ pub struct Remaking {
     pub dry_run: bool,
     /// What becomes of other objects.
     pub updates: Updates,
-    /// Claims are not looked at.
-    pub without_claims: bool,
+    /// Objects are made whatever claims there are.
+    pub ignore_claims: bool,
 }
 
 pub(super) struct Maker<'a> {
@@ -109,36 +113,6 @@ pub(super) struct Maker<'a> {
     planned: HashSet<String>,
     /// Objects whose owners come later, and those owners with their uids in the file.
     late: Vec<(Place, Vec<Value>)>,
-}
-
-/// Where one object is.
-#[derive(Debug, Clone)]
-pub(super) struct Place {
-    pub(super) of: ItemKind,
-    pub(super) namespace: String,
-    pub(super) name: String,
-}
-
-impl Place {
-    pub(super) fn path(&self) -> String {
-        format!("{}/{}", self.of.path(&self.namespace), escaped(&self.name))
-    }
-
-    /// As people have it.
-    pub(super) fn shown(&self) -> String {
-        let Self { of: ItemKind { group, resource, .. }, namespace, name } = self;
-        crate::manifest::Identity { group, resource, namespace, name }.to_string()
-    }
-
-    pub(super) fn asked(&self, word: &str, verb: &str) -> Asked {
-        let full = self.of.full();
-        let place = match self.namespace.as_str() {
-            "" => "of the cluster".to_owned(),
-            namespace => format!("in namespace {namespace}"),
-        };
-        let what = format!("{word} {full}/{} {place}", self.name);
-        Asked::other(&what, &format!("{verb} {full} {place}"))
-    }
 }
 
 /// Makes all objects of a file, in their order.
@@ -175,19 +149,24 @@ pub async fn remake(
         planned: HashSet::new(),
         late: Vec::new(),
     };
-    let mut all = match how.without_claims {
-        true => Vec::new(),
-        false => maker.claims(&archive.manifest.items).await?,
-    };
+    let mut all = maker.claims(&archive.manifest).await?;
     let claims = all.len();
     let most = archive.count;
     while let Some((at, object)) = archive.next_object()? {
         let item = &archive.manifest.items[at as usize];
+        if left_out(&item.of.group, &item.of.kind, &object).is_some() {
+            // A file of an older program, which left out less.
+            continue;
+        }
         let made = maker.one(item, object).await?;
         tell(&format!("{} of {most}: {}", all.len() - claims + 1, made.object));
         all.push(made);
     }
-    maker.late_owners().await?;
+    for (object, why) in maker.late_owners().await? {
+        if let Some(made) = all.iter_mut().rfind(|made| made.object == object) {
+            made.what = Remade::Refused(format!("it has no owner yet: {why}"));
+        }
+    }
     Ok(all)
 }
 
@@ -396,10 +375,11 @@ impl Maker<'_> {
         }
     }
 
-    /// Owners that were not there when what they own was made.
-    async fn late_owners(&mut self) -> Result<(), Failure> {
+    /// Owners that were not there when what they own was made; which objects do not get theirs.
+    async fn late_owners(&mut self) -> Result<Vec<(String, Failure)>, Failure> {
+        let mut refused = Vec::new();
         if self.how.dry_run {
-            return Ok(());
+            return Ok(refused);
         }
         for (place, owners) in std::mem::take(&mut self.late) {
             let most = owners.len();
@@ -412,17 +392,30 @@ impl Maker<'_> {
                 .collect();
             if !here.is_empty() {
                 let are_all = here.len() == most;
-                self.own(&place, here, are_all).await?;
+                match self.own(&place, here, are_all).await? {
+                    Ok(()) => {}
+                    Err(why) => refused.push((place.shown(), why)),
+                }
             }
         }
-        Ok(())
+        Ok(refused)
     }
 
-    async fn own(&self, place: &Place, owners: Vec<Value>, are_all: bool) -> Result<(), Failure> {
+    async fn own(
+        &self,
+        place: &Place,
+        owners: Vec<Value>,
+        are_all: bool,
+    ) -> Result<Result<(), Failure>, Failure> {
         for _ in 0..CONTENDED {
-            let Some(found) = self.found(place).await? else { return Ok(()) };
+            let found = match self.found(place).await {
+                Ok(found) => found,
+                Err(ApiError::Refused(why)) => return Ok(Err(why)),
+                Err(why) => return Err(why.into()),
+            };
+            let Some(found) = found else { return Ok(Ok(())) };
             if found["metadata"]["annotations"].get(OWNERS_LATER).is_none() {
-                return Ok(());
+                return Ok(Ok(()));
             }
             let old = found["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
             let is_new = |owner: &&Value| !old.iter().any(|of| of["uid"] == owner["uid"]);
@@ -443,12 +436,13 @@ impl Maker<'_> {
             let query = [("fieldManager", FIELD_MANAGER)];
             let asked = place.asked("give an owner to", "patch");
             match self.api.request(Method::PATCH, &place.path(), &query, sent, asked).await {
-                Ok(_) => return Ok(()),
+                Ok(_) | Err(ApiError::Absent(_)) => return Ok(Ok(())),
                 Err(ApiError::Conflict(_)) => {}
+                Err(ApiError::Refused(why)) => return Ok(Err(why)),
                 Err(why) => return Err(why.into()),
             }
         }
-        Err(contended(place))
+        Ok(Err(contended(place)))
     }
 }
 
