@@ -1,11 +1,13 @@
 //! What can be typed.
 
 mod install;
+mod making;
 mod objects;
 mod schedule;
 mod snapshots;
 
 pub(super) use install::{Install, PodSecurity, Print, Uninstall, Without};
+pub(super) use making::Making;
 pub(super) use objects::{
     BackupObjects, Existing, ListObjects, ObjectsCommand, ObjectsOf, RestoreObjects, SaveObjects,
     StoredObjects,
@@ -153,34 +155,6 @@ pub(super) struct Backup {
     /// More arguments for `mover backup`
     #[arg(last = true, value_name = "ARGUMENT")]
     pub(super) arguments: Vec<String>,
-}
-
-/// How a backup is made.
-#[derive(Debug, Clone, ClapArgs)]
-pub(super) struct Making {
-    /// Class of the snapshot [default: the driver's default class, or its only one]
-    #[arg(long, value_name = "NAME")]
-    pub(super) snapshot_class: Option<String>,
-    /// Class of the volume that is made of the snapshot [default: the claim's]
-    #[arg(long, value_name = "NAME")]
-    pub(super) storage_class: Option<String>,
-    /// Keep the snapshot as the base of the next backup [default: where the driver can tell what
-    /// changed]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
-    pub(super) keep_base: Option<bool>,
-    /// Snapshot all claims with the labels of --selector at one moment, as one group
-    #[arg(long, requires = "selector", conflicts_with = "words")]
-    pub(super) group: bool,
-    /// Read the whole volume: ask nobody what changed
-    #[arg(long)]
-    pub(super) whole: bool,
-    /// Note on the backup, NAME=VALUE; may be repeated
-    #[arg(long, value_name = "NAME=VALUE")]
-    pub(super) label: Vec<String>,
-    #[command(flatten)]
-    pub(super) hook: Hook,
-    #[command(flatten)]
-    pub(super) limits: Limits,
 }
 
 /// Claims, by themselves or by what uses them.

@@ -238,6 +238,7 @@ fn options(spec: &VolumeBackupSpec, immutable_for: Option<&str>) -> ops::BackupO
         given: None,
         snapshot_class: spec.snapshot_class_name.clone(),
         storage_class: spec.volume.as_ref().and_then(|at| at.storage_class_name.clone()),
+        read_only: spec.volume.as_ref().is_some_and(|at| at.read_only),
         keep_base: (*policy == SnapshotPolicy::Never).then_some(false),
         retain: (*policy == SnapshotPolicy::Keep)
             .then_some(engine::Retain { count: *count, days: *days }),

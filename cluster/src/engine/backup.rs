@@ -314,7 +314,7 @@ fn volume_of(anchor: &Anchor, backup: &Backup, key: &Key, snapshot: &str, size: 
         anchor.meta(key, "volume"),
         json!({ "spec": {
             "volumeMode": "Block",
-            "accessModes": ["ReadWriteOnce"],
+            "accessModes": [if backup.read_only { "ReadOnlyMany" } else { "ReadWriteOnce" }],
             "storageClassName": backup.storage_class,
             "dataSource": { "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": snapshot },
             "resources": { "requests": { "storage": size } },

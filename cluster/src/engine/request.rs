@@ -216,6 +216,9 @@ pub struct Backup {
     pub snapshot_class: String,
     /// Class of the volume that is made of it.
     pub storage_class: String,
+    /// Whether that volume is asked for as one that nobody may write to.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
     /// Whether the source is a filesystem.
     pub filesystem: bool,
     /// Bytes of the source, as Kubernetes writes them.

@@ -208,6 +208,10 @@ pub struct VolumeTemplate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub storage_class_name: Option<String>,
+    /// Whether it is asked for as one that nobody may write to (ReadOnlyMany): some drivers need not
+    /// copy the snapshot for it. The default asks for ReadWriteOnce.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
 }
 
 /// How an application holds still.

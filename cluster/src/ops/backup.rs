@@ -18,6 +18,8 @@ pub struct BackupOptions {
     pub snapshot_class: Option<String>,
     /// Class of the volume that is made of it, where the claim's own is not meant.
     pub storage_class: Option<String>,
+    /// Whether that volume is asked for as one that nobody may write to.
+    pub read_only: bool,
     /// Whether the snapshot stays as the next base; without it, where the driver tells changes.
     pub keep_base: Option<bool>,
     /// Whether the snapshot stays for longer.
@@ -81,9 +83,11 @@ pub async fn request(
     };
     let filesystem = claim.spec.volume_mode.as_deref() != Some("Block");
     let capacity = claim.status.capacity.get("storage").cloned().unwrap_or_default();
+    // A restore goes where the source was, not where its snapshot was read.
+    let own_class = claim.spec.storage_class_name.clone().filter(|name| !name.is_empty());
     let mut labels = BTreeMap::from([
         (notes::MODE.into(), if filesystem { "Filesystem" } else { "Block" }.to_owned()),
-        (notes::STORAGE_CLASS.into(), storage_class.clone()),
+        (notes::STORAGE_CLASS.into(), own_class.unwrap_or_else(|| storage_class.clone())),
         (notes::CAPACITY.into(), capacity.clone()),
         (notes::ACCESS_MODES.into(), claim.spec.access_modes.join(",")),
     ]);
@@ -103,6 +107,7 @@ pub async fn request(
         repository: repository.clone(),
         snapshot_class,
         storage_class,
+        read_only: options.read_only,
         filesystem,
         capacity,
         labels,

@@ -59,6 +59,27 @@ fn a_job_has_the_settings_of_its_repository() {
     }
 }
 
+/// Some drivers make a volume that nobody may write to of a snapshot at once.
+#[test]
+fn the_volume_of_a_snapshot_is_read_only_where_that_is_asked_for() {
+    for (read_only, modes) in [(false, "ReadWriteOnce"), (true, "ReadOnlyMany")] {
+        let mut fake = shop(true);
+        let mut request = backup_request(&fake, true, NAMESPACE, false);
+        let Request::Backup(backup) = &mut request else { unreachable!() };
+        backup.read_only = read_only;
+        let anchor = begin(&mut fake, "first", &request);
+        let job = job_of(&mut fake, &anchor);
+        let claims = fake.of_kind(Kind::PersistentVolumeClaim);
+        let made = claims.iter().find(|(_, claim)| claim["spec"]["dataSource"].is_object());
+        let (key, claim) = made.expect("a volume of the snapshot");
+        assert_eq!(claim["spec"]["accessModes"], json!([modes]));
+        let volumes = job["spec"]["template"]["spec"]["volumes"].as_array().expect("volumes");
+        let by_job = volumes.iter().find(|at| at["persistentVolumeClaim"]["claimName"] == key.name);
+        assert_eq!(by_job.expect("its volume")["persistentVolumeClaim"]["readOnly"], true);
+        assert_eq!(drive(&mut fake, &anchor).exit_code, 0);
+    }
+}
+
 /// No two pods of one slot share a node, and there are as many slots as may share one.
 #[test]
 fn as_many_pods_as_were_asked_for_share_a_node() {

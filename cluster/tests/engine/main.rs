@@ -90,6 +90,7 @@ fn backup_request(fake: &Fake, filesystem: bool, jobs_in: &str, keep_base: bool)
         volume: "c1/shop/db".into(),
         snapshot_class: "snaps".into(),
         storage_class: CLASS.into(),
+        read_only: false,
         filesystem,
         capacity: "1Gi".into(),
         labels: BTreeMap::new(),

@@ -113,14 +113,19 @@ pub(super) fn spec_of(
         base: if given.whole { Base::None } else { Base::Auto },
         hooks: hooks(&given.hook),
         retain_snapshot: RetainSnapshot { policy, ..RetainSnapshot::default() },
-        volume: given
-            .storage_class
-            .clone()
-            .map(|class| VolumeTemplate { storage_class_name: Some(class) }),
+        volume: volume_of(given),
         notes,
         deadlines: deadlines(given.limits),
         ..VolumeBackupSpec::default()
     })
+}
+
+fn volume_of(given: &args::Making) -> Option<VolumeTemplate> {
+    let volume = VolumeTemplate {
+        storage_class_name: given.storage_class.clone(),
+        read_only: given.read_only_volume,
+    };
+    (volume != VolumeTemplate::default()).then_some(volume)
 }
 
 pub(super) fn reference(place: &Repository, namespace: &str) -> RepositoryRef {

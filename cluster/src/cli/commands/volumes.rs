@@ -210,6 +210,7 @@ pub(super) fn options(given: &args::Backup) -> Result<backups::BackupOptions, Fa
         given: None,
         snapshot_class: given.making.snapshot_class.clone(),
         storage_class: given.making.storage_class.clone(),
+        read_only: given.making.read_only_volume,
         keep_base: given.making.keep_base,
         retain: None,
         whole: given.making.whole,

@@ -86,6 +86,7 @@ fn request() -> Request {
         volume: "c1/shop/db".into(),
         snapshot_class: "snaps".into(),
         storage_class: "fast".into(),
+        read_only: false,
         filesystem: true,
         capacity: "1Gi".into(),
         labels: BTreeMap::new(),
