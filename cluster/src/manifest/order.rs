@@ -92,7 +92,9 @@ fn graph(manifest: &ObjectManifest) -> (usize, Vec<Vec<Edge>>) {
         let mut edges = Vec::with_capacity(item.owners.len() + 2);
         for of in &item.owners {
             let (owner, strength) = (of.item, of.strength);
-            match is_setting(&item.of) && is_custom(&items[owner as usize].of) {
+            // Whoever gave a rule says which comes first.
+            let is_owned = strength == Strength::Hard || of.by.starts_with("label ");
+            match is_owned && is_setting(&item.of) && is_custom(&items[owner as usize].of) {
                 true => settings.push((owner, at)),
                 false => edges.push(Edge { owner, strength, is_setting: false }),
             }

@@ -7,6 +7,7 @@ mod archive;
 mod change;
 mod claims;
 mod discovery;
+mod late;
 mod objects_file;
 mod pack;
 mod place;

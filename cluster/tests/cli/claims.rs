@@ -2,7 +2,7 @@
 
 use super::objects::{GAMES, SHOP, fails, named, place, shop, shown};
 use super::server::{Answer, Server};
-use super::{ends, items, list};
+use super::{ends, items, list, text};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;
@@ -139,8 +139,18 @@ fn nothing_is_made_for_a_claim_that_is_not_there() {
         [("claims-going", claim_is(going), 2), ("claims-denied", vec![denied], 4)]
     {
         let (server, file) = restored_to(name, more);
-        fails(&server, &["objects", "restore", shown(&file)], code, &["disk in namespace shop"]);
+        let restore = ["objects", "restore", shown(&file), "-o", "json"];
+        fails(&server, &restore, code, &["disk in namespace shop"]);
         assert!(written(&server).is_empty(), "{:?}", written(&server));
+        // Whoever ignores claims is told of it, and stopped by none.
+        let ignore = [&restore[..], &["--ignore-claims"]].concat();
+        // A definition is there already; the claim is not among what stops it.
+        let all_new = server.run(&[&ignore[..], &["--existing", "fail"]].concat());
+        ends(&all_new, 2, &[]);
+        assert!(!text(&all_new.stderr).contains(CLAIM), "{}", text(&all_new.stderr));
+        let output = server.run(&ignore);
+        ends(&output, 0, &[]);
+        assert_eq!(result(&output, CLAIM), "ignored");
     }
 }
 
@@ -176,6 +186,8 @@ fn a_claim_gets_its_labels_before_anything_is_made() {
     let metadata = &all[secret].2["metadata"];
     assert!(metadata.get("ownerReferences").is_none(), "{metadata}");
     assert_eq!(metadata["annotations"]["mover.dev/owners-later"], "true");
+    // Its game's controller may look for it at once.
+    assert_eq!(at("PATCH", "/secrets/password"), game + 1, "{all:?}");
     let patch = &all[at("PATCH", "/secrets/password")].2["metadata"];
     assert_eq!(patch["ownerReferences"][0]["uid"], "new-games");
     assert_eq!(patch["annotations"], json!({ "mover.dev/owners-later": null }));
@@ -235,6 +247,27 @@ fn a_claim_that_no_restore_made_is_not_taken() {
     let (server, file) = restored_to("claims-foreign-update", claim_is(claim.clone()));
     ends(&server.run(&["objects", "restore", shown(&file), "--existing", "update"]), 0, &["label"]);
     assert!(written(&server)[0].1.contains("/persistentvolumeclaims/disk"));
+    // One that says it is another's is so, too, though it lacks nothing.
+    let mut other = claim.clone();
+    other["metadata"]["labels"] = json!({ "game": "b", "app.kubernetes.io/managed-by": "x" });
+    other["metadata"]["annotations"] = json!({ "serial": "2" });
+    let (server, file) = restored_to("claims-another", claim_is(other));
+    fails(&server, &["objects", "restore", shown(&file)], 2, &["was made by no restore"]);
+    assert!(written(&server).is_empty());
+    // A restore may have made the claim's volume for a claim that its user made, or have written to it.
+    let mut populated = claim.clone();
+    populated["spec"] =
+        json!({ "dataSourceRef": { "apiGroup": "mover.dev", "kind": "VolumeRestore" } });
+    let mut in_place = claim.clone();
+    in_place["spec"] = json!({ "volumeName": "pv" });
+    let volume =
+        json!({ "metadata": { "annotations": { "mover.dev/restored-from": "c/shop/disk@1" } } });
+    for (name, claim) in [("claims-populated", populated), ("claims-in-place", in_place)] {
+        let mut answers = claim_is(claim);
+        answers.push(("/api/v1/persistentvolumes/pv".to_owned(), Answer::Object(volume.clone())));
+        let (server, file) = restored_to(name, answers);
+        ends(&server.run(&["objects", "restore", shown(&file)]), 0, &["label"]);
+    }
     // The very claim that was saved is known, and one that lacks nothing is as good as any.
     claim["metadata"]["uid"] = "uid-disk".into();
     let (server, file) = restored_to("claims-same", claim_is(claim.clone()));
@@ -296,4 +329,34 @@ fn a_claim_that_others_change_is_looked_at_again() {
         let made = all.iter().filter(|(method, ..)| method == "POST").count();
         assert_eq!(made > 0, code == 0, "{all:?}");
     }
+}
+
+/// An older program kept what an operator runs, and gave other reasons for leaving claims out.
+#[test]
+fn a_file_of_an_older_program_is_restored_by_todays_rules() {
+    let (server, file) = restored_to("claims-older", Vec::new());
+    let text = std::fs::read_to_string(&file).expect("the file");
+    let (reason, older) = (
+        "its data is in a backup: restore brings both",
+        ["it belongs to an operation of mover", "its owner makes it"],
+    );
+    for older in older {
+        std::fs::write(&file, text.replace(reason, older)).expect("the file");
+        let dry = server.run(&["objects", "restore", shown(&file), "--dry-run", "-o", "json"]);
+        ends(&dry, 2, &[]);
+        assert_eq!(result(&dry, CLAIM), "missing", "{older}");
+    }
+    // The ConfigMap becomes a pod that a game runs.
+    let owner = "\"ownerReferences\":[{\"apiVersion\":\"example.com/v1\",\"controller\":true,\
+        \"kind\":\"Game\",\"name\":\"a\",\"uid\":\"uid-a\"}],";
+    let pods = text
+        .replace("\"kind\":\"ConfigMap\"", "\"kind\":\"Pod\"")
+        .replace("\"resource\":\"configmaps\"", "\"resource\":\"pods\"")
+        .replace("\"configmaps\":{", "\"pods\":{")
+        .replace("{\"name\":\"settings\",", &format!("{{\"name\":\"settings\",{owner}"));
+    assert!(pods.contains(owner), "{pods}");
+    std::fs::write(&file, pods).expect("the file");
+    let output = server.run(&["objects", "restore", shown(&file), "--ignore-claims", "-o", "json"]);
+    ends(&output, 0, &[]);
+    assert!(items(&output).iter().all(|row| row["object"] != "pods/settings in namespace shop"));
 }

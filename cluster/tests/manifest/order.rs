@@ -210,4 +210,9 @@ fn settings_come_before_the_custom_resource_that_owns_them() {
         // The reference to the account alone: settings are no circle.
         assert_eq!(restore_order(&manifest).cut.len(), 1);
     }
+    // Whoever gives a rule says which comes first.
+    let secret = object("v1", "Secret", "s", json!({ "spec": { "game": "a" } }));
+    let all = [secret, object("example.com/v1", "Game", "a", json!({}))];
+    let ruled = sequence(&built(&all, &["Secret:spec.game=Game.example.com"]));
+    assert_eq!(ruled, ["Game/a", "Secret/s"]);
 }

@@ -316,7 +316,7 @@ async fn restore(
             }
         }
         if given.existing == Existing::Fail {
-            none_differs(&all)?;
+            none_differs(&all, given.ignore_claims)?;
         }
         if given.dry_run {
             if let Some(path) = &given.save {
@@ -333,10 +333,11 @@ async fn restore(
     Ok(told(&all, given, output))
 }
 
-fn none_differs(all: &[RemadeObject]) -> Result<(), Failure> {
+fn none_differs(all: &[RemadeObject], ignore_claims: bool) -> Result<(), Failure> {
     let differ = all.iter().filter(|at| {
         let is_another = matches!(at.what, Remade::Differs | Remade::Foreign | Remade::Marked(1..));
-        is_another || at.what == Remade::Going
+        let counts = !ignore_claims || !at.object.starts_with("persistentvolumeclaims/");
+        counts && (is_another || at.what == Remade::Going)
     });
     let differ: Vec<&str> = differ.map(|at| at.object.as_str()).collect();
     if differ.is_empty() {
@@ -399,6 +400,7 @@ fn told(all: &[RemadeObject], given: &RestoreObjects, output: &Output) -> u8 {
                 Remade::Updated if given.dry_run => "another object has this name",
                 Remade::Updated => "another object had this name",
                 Remade::Marked(1..) => "it has labels or annotations of another value, which stay",
+                Remade::Ignored(why) => why.as_str(),
                 Remade::Missing if given.ignore_claims => "whoever needs it begins with an empty one",
                 Remade::Foreign if given.ignore_claims => "it lacks labels or annotations, and stays",
                 Remade::Missing => {

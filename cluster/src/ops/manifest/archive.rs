@@ -124,8 +124,8 @@ pub struct Archive {
     is_read: Vec<bool>,
     /// How many have been read.
     read: usize,
-    /// Those that have been read too early.
-    early: HashMap<u32, Value>,
+    /// Those that have been read too early, as they stand in the file.
+    early: HashMap<u32, Vec<u8>>,
     /// How many have been told.
     told: usize,
 }
@@ -188,21 +188,23 @@ impl Archive {
     ///
     /// A file that ends early, goes on for too long, or has another object than its manifest says.
     pub fn next_object(&mut self) -> Result<Option<(u32, Value)>, Failure> {
-        let Some(next) = self.order.get(self.told).copied() else {
-            return self.read();
-        };
+        let next = self.order.get(self.told).copied();
+        self.told += 1;
+        if let Some(line) = next.and_then(|next| self.early.remove(&next)) {
+            // It was read before.
+            return Ok(next.zip(serde_json::from_slice(&line).ok()));
+        }
         loop {
-            if let Some(object) = self.early.remove(&next) {
-                self.told += 1;
-                return Ok(Some((next, object)));
+            let Some((at, object, line)) = self.read()? else { return Ok(None) };
+            if next.is_none_or(|next| next == at) {
+                return Ok(Some((at, object)));
             }
-            let Some((at, object)) = self.read()? else { return Ok(None) };
-            self.early.insert(at, object);
+            self.early.insert(at, line);
         }
     }
 
-    /// The next object of the file.
-    fn read(&mut self) -> Result<Option<(u32, Value)>, Failure> {
+    /// The next object of the file, and how it stands there.
+    fn read(&mut self) -> Result<Option<(u32, Value, Vec<u8>)>, Failure> {
         let path = self.path.clone();
         let wrong = |why: String| {
             let what = format!("read {path}: {why}");
@@ -227,7 +229,7 @@ impl Archive {
         })?;
         self.is_read[at] = true;
         self.read += 1;
-        Ok(Some((u32::try_from(at).expect("items are bounded"), object)))
+        Ok(Some((u32::try_from(at).expect("items are bounded"), object, line)))
     }
 
     /// The place of an object that is to be made, and was not read yet.

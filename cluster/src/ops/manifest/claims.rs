@@ -9,8 +9,8 @@
 use super::place::Place;
 use super::restore::{CONTENDED, Maker, Remade, RemadeObject, Updates, contended};
 use crate::api::{ApiError, FIELD_MANAGER};
-use crate::engine::{Failure, MANAGER, RESTORED, ROLE, TARGET, exit};
-use crate::manifest::{Item, ObjectManifest, Pairs};
+use crate::engine::{Failure, GROUP, MANAGER, RESTORED, ROLE, TARGET, exit};
+use crate::manifest::{Item, ItemKind, ObjectManifest, Pairs, is_object_name};
 use http::Method;
 use serde_json::{Map, Value, json};
 
@@ -36,8 +36,8 @@ impl Maker<'_> {
     ///
     /// # Errors
     ///
-    /// A claim that is not there, or that is somebody else's, unless this is a dry run or claims are
-    /// ignored; and one that may not be read or changed. Nothing was made by then.
+    /// A claim that is not there, or that is somebody else's, and one that may not be read or changed,
+    /// unless this is a dry run or claims are ignored. Nothing was made by then.
     pub(super) async fn claims(
         &self,
         manifest: &ObjectManifest,
@@ -47,7 +47,7 @@ impl Maker<'_> {
         for item in manifest.claims() {
             let namespace = self.how.namespaces.of(&item.namespace).to_owned();
             let place = Place { of: (*item.of).clone(), namespace, name: item.name.to_string() };
-            let what = self.claim(&place, item).await?;
+            let what = self.or_ignored(self.claim(&place, item).await.map(|(what, _)| what))?;
             wrong.extend(why_not(&what).map(|why| claim_is(&place, why)));
             all.push((item, place, what));
         }
@@ -57,27 +57,74 @@ impl Maker<'_> {
             }
             for (item, place, what) in &mut all {
                 if matches!(what, Remade::Marked(_)) {
-                    *what = self.mark(place, item).await?;
+                    *what = self.or_ignored(self.mark(place, item).await)?;
                 }
             }
         }
-        let told =
-            |(_, place, what): (&Item, Place, _)| RemadeObject { object: place.shown(), what };
+        let told = |(_, place, what): (&Item, Place, Remade)| {
+            let what = match what {
+                Remade::Going if self.how.ignore_claims => {
+                    Remade::Ignored("it is being deleted".into())
+                }
+                what => what,
+            };
+            RemadeObject { object: place.shown(), what }
+        };
         Ok(all.into_iter().map(told).collect())
     }
 
-    async fn claim(&self, place: &Place, item: &Item) -> Result<Remade, Failure> {
-        Ok(match self.found(place).await? {
-            None => Remade::Missing,
-            Some(found) if !found["metadata"]["deletionTimestamp"].is_null() => Remade::Going,
-            Some(found) => {
-                let marks = self.marks(place, item, &found);
-                match marks.is_empty || self.replaces(place) || is_known(item, &found) {
-                    true => marks.what(),
-                    false => Remade::Foreign,
-                }
+    /// What is wrong with a claim is no error where claims are ignored.
+    fn or_ignored(&self, looked: Result<Remade, Failure>) -> Result<Remade, Failure> {
+        match looked {
+            Err(why) if self.how.ignore_claims && why.exit_code != exit::RETRYABLE => {
+                Ok(Remade::Ignored(why.message))
             }
-        })
+            looked => looked,
+        }
+    }
+
+    /// What a claim is, and what it would get; nothing of one that is not there.
+    async fn claim(&self, place: &Place, item: &Item) -> Result<(Remade, Option<Marks>), Failure> {
+        let Some(found) = self.found(place).await? else { return Ok((Remade::Missing, None)) };
+        if !found["metadata"]["deletionTimestamp"].is_null() {
+            return Ok((Remade::Going, None));
+        }
+        let marks = self.marks(place, item, &found);
+        let is_it = marks.is_empty && marks.kept == 0;
+        match is_it || self.replaces(place) || self.is_known(item, &found).await? {
+            true => Ok((marks.what(), Some(marks))),
+            false => Ok((Remade::Foreign, None)),
+        }
+    }
+
+    /// Whether a restore made the claim, or wrote its volume, or it is the very one that was saved. Any
+    /// other one of its name may be empty, or of another application.
+    async fn is_known(&self, item: &Item, found: &Value) -> Result<bool, Failure> {
+        let metadata = &found["metadata"];
+        let is_restored = metadata["annotations"].get(RESTORED).is_some()
+            || metadata["labels"].get(ROLE).and_then(Value::as_str) == Some(TARGET)
+            || metadata["uid"].as_str() == Some(&item.uid)
+            || found["spec"]["dataSourceRef"]["apiGroup"] == GROUP;
+        let volume = found["spec"]["volumeName"].as_str().unwrap_or_default();
+        if is_restored || volume.is_empty() || !is_object_name(volume) {
+            return Ok(is_restored);
+        }
+        let of = ItemKind {
+            group: String::new(),
+            resource: "persistentvolumes".into(),
+            version: "v1".into(),
+            kind: "PersistentVolume".into(),
+            namespaced: false,
+        };
+        let place = Place { of, namespace: String::new(), name: volume.to_owned() };
+        match self.found(&place).await {
+            Ok(found) => {
+                Ok(found.is_some_and(|at| at["metadata"]["annotations"].get(RESTORED).is_some()))
+            }
+            // Whoever may not look cannot know.
+            Err(ApiError::Refused(_)) => Ok(false),
+            Err(why) => Err(why.into()),
+        }
     }
 
     fn replaces(&self, place: &Place) -> bool {
@@ -121,21 +168,17 @@ impl Maker<'_> {
 
     async fn mark(&self, place: &Place, item: &Item) -> Result<Remade, Failure> {
         for _ in 0..CONTENDED {
-            let what = self.claim(place, item).await?;
+            let (what, marks) = self.claim(place, item).await?;
             if let Some(why) = why_not(&what) {
                 return Err(stopped(&[claim_is(place, why)]));
             }
-            let Some(found) = self.found(place).await? else { continue };
-            let marks = self.marks(place, item, &found);
-            if marks.is_empty {
-                return Ok(marks.what());
-            }
+            let Some(marks) = marks.filter(|marks| !marks.is_empty) else { return Ok(what) };
             let body = serde_json::to_vec(&marks.patch).expect("JSON");
             let sent = Some(("application/merge-patch+json", body));
             let query = [("fieldManager", FIELD_MANAGER)];
             let asked = place.asked("label", "patch");
             match self.api.request(Method::PATCH, &place.path(), &query, sent, asked).await {
-                Ok(_) => return Ok(marks.what()),
+                Ok(_) => return Ok(what),
                 // Somebody changed it meanwhile, or it is gone.
                 Err(ApiError::Conflict(_) | ApiError::Absent(_)) => {}
                 Err(why) => return Err(why.into()),
@@ -153,15 +196,6 @@ impl Marks {
             (false, kept) => Remade::Marked(kept),
         }
     }
-}
-
-/// Whether a restore made the claim, or it is the very one that was saved. Any other one of its name
-/// may be empty, or of another application.
-fn is_known(item: &Item, found: &Value) -> bool {
-    let metadata = &found["metadata"];
-    metadata["annotations"].get(RESTORED).is_some()
-        || metadata["labels"].get(ROLE).and_then(Value::as_str) == Some(TARGET)
-        || metadata["uid"].as_str() == Some(&item.uid)
 }
 
 fn is_kept(name: &str, value: &str) -> bool {
@@ -190,7 +224,7 @@ fn stopped(wrong: &[String]) -> Failure {
     }
     Failure::new(exit::USAGE, format!("{shown}: no object was made")).hint(
         "restore volumes first, by `kubectl mover restore`: whoever does not find them begins with \
-         empty ones. --existing update labels claims that others made, and --ignore-claims makes \
-         the objects all the same",
+         empty ones. One that others made becomes it by its labels (kubectl label, or --existing \
+         update), and --ignore-claims makes the objects all the same",
     )
 }

@@ -4,20 +4,21 @@
 //! made, and another one is left as it is, and named, or becomes the saved one. So the command goes on
 //! where it was killed. An object is the same if all that it says stands there. For an update it is
 //! the same if nothing has to be changed: the change that would be written decides.
-//! Owners that come later are added at the end, and only to objects that were made with
+//! Owners that come later are added as soon as they are there, and only to objects that were made with
 //! the note [`OWNERS_LATER`]: an owner that is deleted takes them with it, so nothing that was there
 //! before may get one.
 
 use super::archive::Archive;
 use super::change::{change, is_within};
 use super::discovery::{Served, discover};
+use super::late::LateOwners;
 use super::objects_file::ObjectsFile;
 use super::place::Place;
 use crate::api::{Api, ApiError, FIELD_MANAGER};
 use crate::engine::{Failure, exit};
 use crate::manifest::{Item, ItemKind, NamespaceMap, OWNERS_LATER, left_out, ready, stored};
 use http::Method;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
@@ -42,8 +43,10 @@ pub enum Remade {
     Marked(usize),
     /// A claim that is not there.
     Missing,
-    /// A claim that no restore made, and that lacks labels or annotations.
+    /// A claim that no restore made, and that lacks labels or annotations, or has others.
     Foreign,
+    /// A claim that could not be looked at or changed, where claims are ignored.
+    Ignored(String),
     /// One of its name is being deleted.
     Going,
     /// It cannot be made.
@@ -61,6 +64,7 @@ impl Remade {
             Self::Marked(_) => "label",
             Self::Missing => "missing",
             Self::Foreign => "foreign",
+            Self::Ignored(_) => "ignored",
             Self::Going | Self::Refused(_) => "refused",
         }
     }
@@ -106,13 +110,13 @@ pub(super) struct Maker<'a> {
     pub(super) how: &'a Remaking,
     served: Served,
     /// Uids in the file, and those of this cluster.
-    uids: HashMap<String, String>,
+    pub(super) uids: HashMap<String, String>,
     /// Uids in the file of all that it makes.
     coming: HashSet<String>,
     /// Paths of what would be there by now.
     planned: HashSet<String>,
-    /// Objects whose owners come later, and those owners with their uids in the file.
-    late: Vec<(Place, Vec<Value>)>,
+    /// Objects whose owners come later.
+    pub(super) late: LateOwners,
 }
 
 /// Makes all objects of a file, in their order.
@@ -147,7 +151,7 @@ pub async fn remake(
             .map(|item| item.uid.to_string())
             .collect(),
         planned: HashSet::new(),
-        late: Vec::new(),
+        late: LateOwners::default(),
     };
     let mut all = maker.claims(&archive.manifest).await?;
     let claims = all.len();
@@ -156,13 +160,14 @@ pub async fn remake(
         let item = &archive.manifest.items[at as usize];
         if left_out(&item.of.group, &item.of.kind, &object).is_some() {
             // A file of an older program, which left out less.
+            maker.coming.remove(&*item.uid);
             continue;
         }
         let made = maker.one(item, object).await?;
         tell(&format!("{} of {most}: {}", all.len() - claims + 1, made.object));
         all.push(made);
     }
-    for (object, why) in maker.late_owners().await? {
+    for (object, why) in maker.give_late_owners().await? {
         if let Some(made) = all.iter_mut().rfind(|made| made.object == object) {
             made.what = Remade::Refused(format!("it has no owner yet: {why}"));
         }
@@ -194,6 +199,7 @@ impl Maker<'_> {
         };
         if let Some(uid) = uid.filter(|_| !item.uid.is_empty()) {
             self.uids.insert(item.uid.to_string(), uid);
+            self.owner_is_there(&item.uid).await?;
         }
         if what == Remade::Created {
             self.planned.insert(place.path());
@@ -213,7 +219,7 @@ impl Maker<'_> {
         let is_ours = is_early && what != Remade::Going;
         let is_there = matches!(what, Remade::Created | Remade::Same | Remade::Updated);
         if !late.is_empty() && (is_there || is_ours) {
-            self.late.push((place, late));
+            self.owners_come_later(place, late);
         }
         Ok(RemadeObject { object: shown, what })
     }
@@ -373,76 +379,6 @@ impl Maker<'_> {
             }
             tokio::time::sleep(AGAIN).await;
         }
-    }
-
-    /// Owners that were not there when what they own was made; which objects do not get theirs.
-    async fn late_owners(&mut self) -> Result<Vec<(String, Failure)>, Failure> {
-        let mut refused = Vec::new();
-        if self.how.dry_run {
-            return Ok(refused);
-        }
-        for (place, owners) in std::mem::take(&mut self.late) {
-            let most = owners.len();
-            let here: Vec<Value> = (owners.into_iter())
-                .filter_map(|mut owner| {
-                    let new = self.uids.get(owner["uid"].as_str()?)?;
-                    owner["uid"] = new.as_str().into();
-                    Some(owner)
-                })
-                .collect();
-            if !here.is_empty() {
-                let are_all = here.len() == most;
-                match self.own(&place, here, are_all).await? {
-                    Ok(()) => {}
-                    Err(why) => refused.push((place.shown(), why)),
-                }
-            }
-        }
-        Ok(refused)
-    }
-
-    async fn own(
-        &self,
-        place: &Place,
-        owners: Vec<Value>,
-        are_all: bool,
-    ) -> Result<Result<(), Failure>, Failure> {
-        for _ in 0..CONTENDED {
-            let found = match self.found(place).await {
-                Ok(found) => found,
-                Err(ApiError::Refused(why)) => return Ok(Err(why)),
-                Err(why) => return Err(why.into()),
-            };
-            let Some(found) = found else { return Ok(Ok(())) };
-            if found["metadata"]["annotations"].get(OWNERS_LATER).is_none() {
-                return Ok(Ok(()));
-            }
-            let old = found["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
-            let is_new = |owner: &&Value| !old.iter().any(|of| of["uid"] == owner["uid"]);
-            let new: Vec<Value> = owners.iter().filter(is_new).cloned().collect();
-            let all = [old, new].concat();
-            let note = match are_all {
-                true => json!({ OWNERS_LATER: null }),
-                false => json!({}),
-            };
-            let patch = json!({ "metadata": {
-                "uid": found["metadata"]["uid"],
-                "resourceVersion": found["metadata"]["resourceVersion"],
-                "ownerReferences": all,
-                "annotations": note,
-            }});
-            let body = serde_json::to_vec(&patch).expect("JSON");
-            let sent = Some(("application/merge-patch+json", body));
-            let query = [("fieldManager", FIELD_MANAGER)];
-            let asked = place.asked("give an owner to", "patch");
-            match self.api.request(Method::PATCH, &place.path(), &query, sent, asked).await {
-                Ok(_) | Err(ApiError::Absent(_)) => return Ok(Ok(())),
-                Err(ApiError::Conflict(_)) => {}
-                Err(ApiError::Refused(why)) => return Ok(Err(why)),
-                Err(why) => return Err(why.into()),
-            }
-        }
-        Ok(Err(contended(place)))
     }
 }
 
