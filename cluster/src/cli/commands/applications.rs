@@ -287,16 +287,14 @@ async fn restore(
         Existing::Update => Updates::All,
         Existing::Skip | Existing::Fail => Updates::None,
     };
+    let ignore_claims = given.ignore_claims;
+    let how = |dry_run, updates| {
+        let namespaces = namespaces.clone();
+        Remaking { namespaces, dry_run, updates, ignore_claims }
+    };
     let looks = given.dry_run || accepted.is_some() || given.existing == Existing::Fail;
     if looks {
-        let updates_all = updates.clone();
-        let how = Remaking {
-            namespaces: namespaces.clone(),
-            dry_run: true,
-            updates: updates_all,
-            ignore_claims: given.ignore_claims,
-        };
-        let all = manifest::remake(api, &file, &how, &tell).await?;
+        let all = manifest::remake(api, &file, &how(true, updates.clone()), &tell).await?;
         let plan = || {
             let objects = all.iter().map(|at| (at.object.clone(), at.what.word().to_owned()));
             Ok::<_, Failure>(Plan {
@@ -327,9 +325,7 @@ async fn restore(
             return Ok(told(&all, given, output));
         }
     }
-    let ignore_claims = given.ignore_claims;
-    let how = Remaking { namespaces, dry_run: false, updates, ignore_claims };
-    let all = manifest::remake(api, &file, &how, &tell).await?;
+    let all = manifest::remake(api, &file, &how(false, updates), &tell).await?;
     Ok(told(&all, given, output))
 }
 
