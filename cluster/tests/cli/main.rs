@@ -150,6 +150,34 @@ fn a_backup_that_fails_does_not_stop_the_others() {
     ends(&output, 2, &["there is no VolumeSnapshotClass none", "skipped", "is Pending, not Bound"]);
 }
 
+/// The volume of the snapshot is another one than the claim's, and a restore goes where the claim was.
+#[test]
+fn a_backup_asks_for_the_volume_of_its_snapshot_as_it_was_told() {
+    let mut answers = healthy();
+    let class = json!({ "metadata": { "name": "shallow" }, "provisioner": "d.csi" });
+    let path = "/apis/storage.k8s.io/v1/storageclasses/shallow";
+    answers.insert(path.into(), Answer::Object(class));
+    let refused = Answer::Refused(403, "it ends here");
+    answers.insert(format!("POST {SHOP}/configmaps"), refused);
+    let server = Server::start("volume-of-snapshot", answers);
+    let backup = ["backup", "pvc/db", "--whole"];
+    let asked = |more: &[&str]| {
+        ends(&server.run(&[&backup[..], more].concat()), 4, &[]);
+        let sent = server.sent();
+        let made =
+            sent.iter().rfind(|(method, path, _)| method == "POST" && path.contains("/configmaps"));
+        let (.., body) = made.expect("a record");
+        let text = body["data"]["request"].as_str().expect("a request");
+        let request: Value = serde_json::from_str(text).expect("JSON");
+        let backup = request.get("backup").unwrap_or(&request).clone();
+        let class = backup["labels"]["kubernetes/storage-class"].clone();
+        (backup["readOnly"].clone(), backup["storageClass"].clone(), class)
+    };
+    assert_eq!(asked(&[]), (Value::Null, json!("fast"), json!("fast")));
+    let told = ["--storage-class", "shallow", "--read-only-volume"];
+    assert_eq!(asked(&told), (json!(true), json!("shallow"), json!("fast")));
+}
+
 #[test]
 fn a_backup_of_nothing_is_an_error() {
     let server = Server::start("nothing", healthy());

@@ -398,7 +398,7 @@ fn told(all: &[RemadeObject], given: &RestoreObjects, output: &Output) -> u8 {
                 Remade::Marked(1..) => "it has labels or annotations of another value, which stay",
                 Remade::Ignored(why) => why.as_str(),
                 Remade::Missing if given.ignore_claims => "whoever needs it begins with an empty one",
-                Remade::Foreign if given.ignore_claims => "it lacks labels or annotations, and stays",
+                Remade::Foreign if given.ignore_claims => "no restore made it, and it stays as it is",
                 Remade::Missing => {
                     code = exit::USAGE;
                     "restore its volume first: nothing is made without it, but by --ignore-claims"

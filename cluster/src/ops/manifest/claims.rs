@@ -208,7 +208,9 @@ fn why_not(what: &Remade) -> Option<&'static str> {
     match what {
         Remade::Missing => Some("is not there"),
         Remade::Going => Some("is being deleted"),
-        Remade::Foreign => Some("was made by no restore, and lacks labels or annotations"),
+        Remade::Foreign => {
+            Some("was made by no restore, and has not the labels and annotations that were saved")
+        }
         _ => None,
     }
 }

@@ -1,7 +1,8 @@
 //! Owners that are made after what they own: those of circles, and custom resources with settings.
 //!
 //! An object gets such an owner as soon as that is there: whoever looks after the owner may act at once,
-//! and take what nobody owns for somebody else's. What could not be given is tried again at the end.
+//! and take what nobody owns for somebody else's. An object that is
+//! refused one is told, and a later run gives it.
 
 use super::place::Place;
 use super::restore::{CONTENDED, Maker, contended};
