@@ -5,7 +5,7 @@
 //! (`MOVER_TEST_WRITE=before cargo test --workspace --test engine before`) and keep the old ones, as
 //! long as that version may be what an upgrade finds.
 
-use super::crashes::drive_until;
+use super::pause::drive_until;
 use super::*;
 use mover_cluster::engine::Kind;
 use serde_json::Value;

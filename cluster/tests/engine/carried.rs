@@ -1,6 +1,6 @@
 //! Objects that go with a backup: in Secrets for as long as it runs, whatever becomes of it.
 
-use super::crashes::drive_until;
+use super::pause::drive_until;
 use super::*;
 use mover_cluster::engine::{JobSpec, Payload, carried, held};
 use serde_json::Value;

@@ -1,34 +1,8 @@
 //! A driver that dies at each request, before it and after it, and one that comes after it.
 
+use super::pause::drive_until;
 use super::*;
 use mover_cluster::engine::Step;
-
-/// Drives until so many writes were made; then all that was known is lost. `counts` says whether
-/// the last write was still done.
-pub(crate) fn drive_until(fake: &mut Fake, anchor: &Anchor, writes: usize, done: bool) -> bool {
-    // Whoever comes after it is another driver.
-    let mut seen = observed(fake).named("one".into());
-    let mut made = 0;
-    for _ in 0..2000 {
-        seen.set_now(fake.now);
-        let next = match plan(anchor, &seen) {
-            Ok(_) => return true,
-            Err(Stop::Failure(why)) => panic!("{why}"),
-            Err(Stop::Next(next)) => next,
-        };
-        if let Next::Do(step) = &next {
-            if made == writes {
-                if done {
-                    fake.execute(step, &mut seen);
-                }
-                return false;
-            }
-            made += 1;
-        }
-        turn(fake, anchor, &mut seen).expect("the anchor holds its outcome");
-    }
-    panic!("it does not end");
-}
 
 fn forms() -> Vec<(bool, &'static str, bool, bool)> {
     let mut all = Vec::new();

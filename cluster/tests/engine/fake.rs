@@ -25,7 +25,7 @@ pub(crate) const DRIVER: &str = "test.csi.mover";
 pub(crate) const CLASS: &str = "fast";
 
 /// What the controllers and the program in the pods do otherwise than they should.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Faults {
     pub(crate) snapshot_never_ready: bool,
     pub(crate) snapshot_error: Option<String>,
@@ -60,7 +60,7 @@ pub(crate) struct Faults {
     pub(crate) retains: bool,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Fake {
     pub(crate) objects: BTreeMap<Key, Value>,
     /// Data of volumes and snapshots, by handle.

@@ -13,18 +13,7 @@ fn start(filesystem: bool, jobs_in: &str) -> (Fake, Anchor) {
 
 /// Drives until it is about to make its write of this number; that write, and what is known by then.
 fn pause(fake: &mut Fake, anchor: &Anchor, writes: usize) -> Option<(Observed, Step)> {
-    let mut seen = Observed::default();
-    let mut made = 0;
-    loop {
-        seen.set_now(fake.now);
-        match plan(anchor, &seen) {
-            Ok(_) => return None,
-            Err(Stop::Next(Next::Do(step))) if made == writes => return Some((seen, *step)),
-            Err(Stop::Next(Next::Do(_))) => made += 1,
-            Err(_) => {}
-        }
-        turn(fake, anchor, &mut seen).expect("the anchor holds its outcome");
-    }
+    super::pause::pause(fake, anchor, Observed::default(), writes, |_| {})
 }
 
 fn is_handed_over(fake: &Fake, anchor: &Anchor) -> bool {
@@ -42,15 +31,17 @@ fn a_late_driver_has_no_pod_that_writes_after_the_proof() {
                 assert!(paused > 8, "a restore writes more than that");
                 break;
             };
+            let mut other = Observed::default();
+            other.set_now(before.now);
+            while !is_handed_over(&before, &anchor) {
+                assert_eq!(turn(&mut before, &anchor, &mut other), Ok(None));
+            }
+            let mut ended = false;
             for turns in 0.. {
-                let mut fake = before.clone();
-                let mut other = Observed::default();
-                other.set_now(fake.now);
-                while !is_handed_over(&fake, &anchor) {
-                    assert_eq!(turn(&mut fake, &anchor, &mut other), Ok(None));
+                if turns > 0 {
+                    ended = turn(&mut before, &anchor, &mut other).expect("an outcome").is_some();
                 }
-                let ended = (0..turns)
-                    .any(|_| turn(&mut fake, &anchor, &mut other).expect("an outcome").is_some());
+                let mut fake = before.clone();
                 goes_on_late(&mut fake, &anchor, late.clone(), &step);
                 let outcome = drive(&mut fake, &anchor);
                 assert_eq!(outcome.exit_code, 0, "{paused} {turns}: {outcome:?}");

@@ -1,6 +1,6 @@
 //! Snapshots that somebody else took and gave away, with records in the Repository's namespace.
 
-use super::crashes::drive_until;
+use super::pause::drive_until;
 use super::*;
 use mover_cluster::engine::{
     ANCHOR, BASE_OF, GIVEN, Given, MANAGER, OWNER, ROLE, SOURCE, discard, is_given,

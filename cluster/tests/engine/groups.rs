@@ -1,8 +1,8 @@
 //! Backups of several claims at one moment: what is called good holds the numbers of one moment, and
 //! nothing of a group is left behind, whoever dies at whichever write.
 
-use super::crashes::drive_until;
 use super::orders::Draw;
+use super::pause::drive_until;
 use super::*;
 use mover_cluster::engine::{Retain, Step};
 

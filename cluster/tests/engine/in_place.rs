@@ -11,7 +11,7 @@ mod targets;
 use super::fake::{Faults, HALF};
 use super::orders::Draw;
 use super::*;
-use mover_cluster::engine::{CLAIMED, ENDED, HALF_WRITTEN, HELD, InPlace};
+use mover_cluster::engine::{CLAIMED, ENDED, HALF_WRITTEN, HELD, InPlace, Step};
 use serde_json::Value;
 
 const OLD: &str = "what the shop had before";
@@ -113,25 +113,16 @@ fn settle(fake: &mut Fake, form: Form) {
 
 /// Until so many writes were made; whether it ended before. `done` says whether the last is made.
 fn drive_until(fake: &mut Fake, anchor: &Anchor, form: Form, writes: usize, done: bool) -> bool {
-    let mut seen = Observed::default();
-    let mut made = 0;
-    loop {
-        seen.set_now(fake.now);
-        match plan(anchor, &seen) {
-            Ok(_) => return true,
-            Err(Stop::Next(Next::Do(step))) => {
-                if made == writes {
-                    if done {
-                        fake.execute(&step, &mut seen);
-                    }
-                    return false;
-                }
-                made += 1;
-            }
-            Err(_) => {}
-        }
-        step(fake, anchor, &mut seen, form);
+    let Some((mut seen, step)) = pause(fake, anchor, form, writes) else { return true };
+    if done {
+        fake.execute(&step, &mut seen);
     }
+    false
+}
+
+/// Drives until it is about to make its write of this number; that write, and what is known by then.
+fn pause(fake: &mut Fake, anchor: &Anchor, form: Form, writes: usize) -> Option<(Observed, Step)> {
+    super::pause::pause(fake, anchor, Observed::default(), writes, |fake| check(fake, form))
 }
 
 /// What is a user's of a claim.

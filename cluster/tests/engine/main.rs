@@ -16,6 +16,7 @@ mod jobs;
 mod late;
 mod locks;
 mod orders;
+mod pause;
 mod populate;
 mod refusals;
 mod repositories;

@@ -3,8 +3,8 @@
 //! the backup is ever bound to the claim, and nobody else's claim gets it.
 
 use super::answers::{drive_refused, writes};
-use super::crashes::drive_until;
 use super::orders::Draw;
+use super::pause::drive_until;
 use super::*;
 use serde_json::Value;
 

@@ -1,8 +1,8 @@
 //! Snapshots that stay by count and age, and as bases: which of them are there after each backup,
 //! however it was killed, doubled or cancelled.
 
-use super::crashes::drive_until;
 use super::orders::Draw;
+use super::pause::drive_until;
 use super::*;
 use mover_cluster::engine::{RETAINED, ROLE, Retain, SOURCE};
 use serde_json::Value;

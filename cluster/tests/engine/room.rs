@@ -1,6 +1,6 @@
 //! A quota, or a storage without room, refuses a new snapshot: one older one goes for it, and no more.
 
-use super::crashes::drive_until;
+use super::pause::drive_until;
 use super::retained::{back_up, keeping, staying};
 use super::*;
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// The repository as such pods see it, and what they did.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Alone {
     /// Exit code and message or summary of a command.
     pub(crate) ends: BTreeMap<String, (i64, Value)>,

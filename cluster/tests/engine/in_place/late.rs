@@ -28,27 +28,6 @@ fn a_late_write_undoes_nothing() {
     }
 }
 
-/// Drives until it is about to make its write of this number; that write, and what is known by then.
-fn pause(
-    fake: &mut Fake,
-    anchor: &Anchor,
-    form: Form,
-    writes: usize,
-) -> Option<(Observed, Box<Step>)> {
-    let mut late = Observed::default();
-    let mut made = 0;
-    loop {
-        late.set_now(fake.now);
-        match plan(anchor, &late) {
-            Ok(_) => return None,
-            Err(Stop::Next(Next::Do(write))) if made == writes => return Some((late, write)),
-            Err(Stop::Next(Next::Do(_))) => made += 1,
-            Err(_) => {}
-        }
-        step(fake, anchor, &mut late, form);
-    }
-}
-
 /// A driver that may not write the record cannot end the time of writing: it gives nothing back
 /// that another one, which was paused, may still write to.
 #[test]

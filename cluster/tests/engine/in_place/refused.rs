@@ -10,7 +10,7 @@ fn whatever_write_is_refused_the_data_stays() {
     for form in FORMS {
         for refused in 0.. {
             let (mut fake, anchor) = start(form);
-            let Some(like) = write_of(&fake, &anchor, form, refused) else {
+            let Some((_, like)) = pause(&mut fake.clone(), &anchor, form, refused) else {
                 assert!(refused > 8);
                 break;
             };
@@ -45,22 +45,6 @@ fn whatever_write_is_refused_the_data_stays() {
             let _ = drive(&mut fake, &anchor, form);
             heals(&mut fake, form);
         }
-    }
-}
-
-fn write_of(fake: &Fake, anchor: &Anchor, form: Form, number: usize) -> Option<Step> {
-    let mut fake = fake.clone();
-    let mut seen = Observed::default();
-    let mut made = 0;
-    loop {
-        seen.set_now(fake.now);
-        match plan(anchor, &seen) {
-            Ok(_) => return None,
-            Err(Stop::Next(Next::Do(write))) if made == number => return Some(*write),
-            Err(Stop::Next(Next::Do(_))) => made += 1,
-            Err(_) => {}
-        }
-        step(&mut fake, anchor, &mut seen, form);
     }
 }
 
