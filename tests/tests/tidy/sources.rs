@@ -62,7 +62,8 @@ fn only_files_that_differ_are_written() {
     symlink("mode", from.join("link")).expect("a link");
     copy(&from, &to);
 
-    let time = |name: &str| fs::metadata(to.join(name)).expect("a file").modified().expect("a time");
+    let time =
+        |name: &str| fs::metadata(to.join(name)).expect("a file").modified().expect("a time");
     let read = |name: &str| fs::read_to_string(to.join(name)).expect("a file");
     for name in ["same", "deep/er/same"] {
         assert_eq!(time(name), then, "{name} is the same");
