@@ -267,5 +267,5 @@ fn hosted_ci_calls_the_same_script() {
     let commands: Vec<_> = lines.filter_map(|line| line.strip_prefix("run: ")).collect();
     // the container's Rust comes without them
     assert_eq!(commands, ["rustup component add clippy rustfmt", ".ci/run"]);
-    assert!(text(".ci/run").contains("\ntests/run \"$@\" &\n"));
+    assert!(text(".ci/run").contains("\nexec tests/run \"$@\"\n"));
 }
