@@ -192,6 +192,7 @@ impl Library {
             backup: backup.into(),
             target: RestoreTarget::Path(to.into()),
             force: true,
+            differential: false,
             verify: false,
             skip_damaged: false,
             range: None,

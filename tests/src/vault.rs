@@ -228,6 +228,7 @@ impl Vault {
             backup: format!("v@{id}"),
             target,
             force: true,
+            differential: false,
             verify: false,
             skip_damaged,
             range: None,

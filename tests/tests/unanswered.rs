@@ -290,6 +290,7 @@ fn readers_end_wherever_their_store_does_not_answer() {
             backup: "v@b2".into(),
             target: RestoreTarget::Path(target),
             force: false,
+            differential: false,
             verify: true,
             skip_damaged: false,
             range: None,

@@ -203,6 +203,7 @@ impl Request {
             backup: format!("{VOLUME}@latest"),
             target: RestoreTarget::Path(target.to_owned()),
             force,
+            differential: false,
             verify: false,
             skip_damaged: false,
             range: None,

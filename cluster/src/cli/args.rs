@@ -217,6 +217,9 @@ pub(super) struct Restore {
     /// No node has its volume, of a driver that does not tell
     #[arg(long, requires = "in_place")]
     pub(super) assume_detached: bool,
+    /// Read that volume first, and fetch and write only what differs from the backup
+    #[arg(long, requires = "in_place")]
+    pub(super) differential: bool,
     /// Class of the new claim [default: the source's, or the cluster's default]
     #[arg(long, value_name = "NAME")]
     pub(super) storage_class: Option<String>,

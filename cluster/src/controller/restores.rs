@@ -269,6 +269,7 @@ fn options(
             None => spec.filesystem.clone(),
         },
         in_place: target.in_place,
+        differential: target.differential,
         before,
         guard: None,
         detached: match target.assume_detached {
@@ -373,6 +374,9 @@ pub(super) fn proof(ended: &Attempted, record: &str, now: &str) -> Proof {
         root: summary["root"].as_str().map(str::to_owned),
         verified_by: record.to_owned(),
         time: now.to_owned(),
-        data_bytes: summary["data_bytes"].as_i64().unwrap_or_default(),
+        data_bytes: ["data_bytes", "same_data_bytes"]
+            .iter()
+            .filter_map(|name| summary[*name].as_i64())
+            .sum(),
     }
 }

@@ -328,6 +328,9 @@ pub struct Restore {
     /// Whether the claim is there, and its volume is written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_place: Option<InPlace>,
+    /// Whether that volume is read first, and only what differs is written.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub differential: bool,
     /// Whether the claim is there, and waits for its volume. Class, size, access modes and mode are
     /// its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]

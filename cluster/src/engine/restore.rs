@@ -108,16 +108,20 @@ fn block_claim(context: &Context<'_>, restore: &Restore, key: &Key) -> Value {
 }
 
 pub(super) fn spec<'a>(restore: &'a Restore, volume: &'a Key) -> JobSpec<'a> {
+    let mut arguments = vec![
+        "restore".to_owned(),
+        format!("{}@id:{}", restore.volume, restore.backup),
+        DEVICE.to_owned(),
+        "--verify".to_owned(),
+        // It holds a part of this backup if it runs again, and what is restored in place.
+        "--force".to_owned(),
+    ];
+    if restore.differential {
+        arguments.push("--differential".to_owned());
+    }
     JobSpec {
         repository: &restore.repository,
-        arguments: vec![
-            "restore".to_owned(),
-            format!("{}@id:{}", restore.volume, restore.backup),
-            DEVICE.to_owned(),
-            "--verify".to_owned(),
-            // It holds a part of this backup if it runs again, and what is restored in place.
-            "--force".to_owned(),
-        ],
+        arguments,
         device: Some((&volume.name, DEVICE, Access::Write)),
         changes: None,
         objects: Vec::new(),

@@ -93,7 +93,10 @@ pub struct RestoreSource {
 /// Where a restore goes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("!has(self.assumeDetached) || !self.assumeDetached || (has(self.inPlace) && self.inPlace)").message("assumeDetached belongs to inPlace"))]
+#[x_kube(
+    validation = Rule::new("!has(self.assumeDetached) || !self.assumeDetached || (has(self.inPlace) && self.inPlace)").message("assumeDetached belongs to inPlace"),
+    validation = Rule::new("!has(self.differential) || !self.differential || (has(self.inPlace) && self.inPlace)").message("differential belongs to inPlace: a new volume has nothing that could be the same"),
+)]
 pub struct RestoreTarget {
     /// A claim of this namespace: a new one, or with `inPlace` one that exists.
     #[schemars(length(min = 1, max = 253))]
@@ -104,6 +107,9 @@ pub struct RestoreTarget {
     /// No node has that volume, of a driver that does not tell.
     #[serde(default)]
     pub assume_detached: bool,
+    /// The volume is read first, and only what differs from the backup is fetched and written.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub differential: bool,
 }
 
 /// Mode of a claim.
@@ -157,7 +163,7 @@ pub struct Proof {
     /// When (RFC 3339).
     #[serde(default)]
     pub time: String,
-    /// Bytes that were read back.
+    /// Bytes of data that were read back, written now or there before.
     #[serde(default)]
     pub data_bytes: i64,
 }

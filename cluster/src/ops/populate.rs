@@ -99,6 +99,7 @@ pub async fn request(
         access_modes: modes.collect(),
         filesystem,
         in_place: None,
+        differential: false,
         populate: Some(Populate {
             uid: (*uid).to_owned(),
             selected_node,

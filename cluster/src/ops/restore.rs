@@ -26,6 +26,8 @@ pub struct RestoreOptions {
     pub filesystem: Option<String>,
     /// Onto the volume of a claim that exists.
     pub in_place: bool,
+    /// Only what differs there.
+    pub differential: bool,
     /// Of the backups of a volume the newest that has no data younger than this time.
     pub before: Option<String>,
     /// Whether that volume is known to be on no node.
@@ -138,6 +140,7 @@ pub async fn request(
         capacity,
         access_modes,
         filesystem,
+        differential: options.differential && place.is_some(),
         in_place: place.map(|place| place.place),
         populate: None,
         limits: options.limits,

@@ -333,6 +333,27 @@ fn two_drivers_are_one_operation() {
     }
 }
 
+#[test]
+fn only_what_differs_is_asked_of_the_program() {
+    for (form, differential) in FORMS.into_iter().flat_map(|form| [(form, false), (form, true)]) {
+        let mut fake = cluster(form);
+        let Request::Restore(mut restore) = request(&fake, form) else { panic!("no restore") };
+        restore.differential = differential;
+        let anchor = begin(&mut fake, "first", &Request::Restore(restore));
+        let mut seen = Observed::default();
+        let mut jobs = Vec::new();
+        while jobs.is_empty() {
+            assert_eq!(step(&mut fake, &anchor, &mut seen, form), None);
+            jobs = fake.of_kind(Kind::Job);
+        }
+        let pod = &jobs[0].1["spec"]["template"]["spec"];
+        let arguments = pod["containers"][0]["args"].as_array().expect("arguments");
+        assert_eq!(arguments.contains(&json!("--differential")), differential, "{arguments:?}");
+        assert!(arguments.contains(&json!("--verify")), "{arguments:?}");
+        assert_eq!(drive(&mut fake, &anchor, form).exit_code, 0);
+    }
+}
+
 /// The program fails after it has begun to write.
 #[test]
 fn a_job_that_fails_leaves_a_mark_and_the_next_restore_heals() {

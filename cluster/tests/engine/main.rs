@@ -138,6 +138,7 @@ fn restore_request(backup: &str, filesystem: bool, jobs_in: &str) -> Request {
         access_modes: vec!["ReadWriteOnce".into()],
         filesystem: filesystem.then(|| "ext4".into()),
         in_place: None,
+        differential: false,
         populate: None,
         limits: Limits::default(),
     }))

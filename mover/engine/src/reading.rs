@@ -25,6 +25,7 @@ pub(crate) mod pipeline;
 pub(crate) mod plan;
 pub(crate) mod ranges;
 pub(crate) mod salvage;
+pub(crate) mod same;
 pub(crate) mod stdout;
 pub(crate) mod stream;
 pub mod view;
@@ -77,6 +78,7 @@ pub(crate) fn scope_of(
         want,
         entry_chunks: repo.params().entry_chunks,
         batch_bytes_max: limits.batch_bytes_max(),
+        same: None,
     })
 }
 
@@ -98,6 +100,7 @@ pub(crate) fn scope_of_map(repo: &Repository, map: &VolumeMap, limits: &Limits) 
         want: 0..geometry.size_bytes(),
         entry_chunks: repo.params().entry_chunks,
         batch_bytes_max: limits.batch_bytes_max(),
+        same: None,
     }
 }
 

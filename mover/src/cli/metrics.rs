@@ -227,7 +227,9 @@ fn fill(registry: &Registry, now: &Moment, summary: &Value) -> prometheus::Resul
     }
     add(registry, requests)?;
     let phase = GaugeVec::new(PHASE.opts(), &["phase"])?;
-    for each in [Phase::Planning, Phase::Moving, Phase::Verifying, Phase::Finishing] {
+    let all =
+        [Phase::Planning, Phase::Comparing, Phase::Moving, Phase::Verifying, Phase::Finishing];
+    for each in all {
         let now = now.exit_code.is_none() && each == now.phase;
         phase.with_label_values(&[each.as_str()]).set(f64::from(u8::from(now)));
     }

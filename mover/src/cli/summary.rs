@@ -226,6 +226,9 @@ pub(crate) fn restore_text(s: &RestoreSummary) -> String {
     }
     page.line("data", &show_bytes(s.data_bytes));
     page.line("zero", &show_bytes(s.zero_bytes));
+    if let Some(same) = s.same_bytes {
+        page.line("same", &format!("{} were there already", show_bytes(same)));
+    }
     page.line("fetched", &format!("{} in {} reads", show_bytes(s.fetched_bytes), s.reads));
     if s.moved_entries > 0 {
         page.line("moved", &format!("{} entries were found at new places", s.moved_entries));

@@ -2,6 +2,7 @@
 
 use super::{IMAGE_BYTES, Stage, expect_error, p, random_bytes};
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
+use serde_json::Value;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -19,6 +20,36 @@ fn wait_for_length(path: &Path, bytes: u64) {
         assert!(begun.elapsed() < Duration::from_secs(60), "{} does not grow", path.display());
         let _ = never.recv_timeout(Duration::from_millis(5));
     }
+}
+
+/// A second restore onto the first one's file moves only what was changed there since.
+#[test]
+fn a_differential_restore_says_what_was_there() {
+    let stage = Stage::new("differential");
+    let image = fs::read(stage.image()).expect("image");
+    let spec = format!("v@{}", stage.backup_id);
+    let target = stage.path("target");
+    stage.mover.ok([p("restore"), p(&spec), target.clone()]);
+    let mut bytes = image.clone();
+    bytes[100] ^= 1;
+    fs::write(&target, &bytes).expect("a changed target");
+    let line = |more: &[&str]| {
+        let line = [p("restore"), p(&spec), target.clone(), p("--force"), p("--differential")];
+        stage.mover.run(line.into_iter().chain(more.iter().map(|t| p(t))))
+    };
+    let said = line(&["--json", "--verify"]).expect_code(0).text();
+    let lines = said.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let summary = lines.last().expect("a summary");
+    assert_eq!(summary["type"], "summary", "{said}");
+    let same = summary["same_bytes"].as_u64().expect("bytes");
+    let wrote = summary["data_bytes"].as_u64().expect("bytes");
+    assert!(wrote > 0 && wrote < 100_000 && same + wrote == image.len() as u64, "{summary}");
+    assert!(fs::read(&target).expect("restored") == image);
+    let text = line(&[]).expect_code(0).text();
+    assert!(text.contains("were there already") && text.contains("0 B in 0 reads"), "{text}");
+    expect_error(stage.mover.run(["restore", &spec, "-", "--differential"]), 2, "standard output");
+    expect_error(line(&["--skip-damaged"]), 2, "--skip-damaged");
+    expect_error(line(&["--live"]), 2, "--live");
 }
 
 #[test]

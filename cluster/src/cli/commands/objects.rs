@@ -190,6 +190,7 @@ pub(super) async fn restore(
             pvc: target.to_owned(),
             in_place: given.in_place,
             assume_detached: given.assume_detached,
+            differential: given.differential,
         }),
         storage_class_name: given.storage_class.clone(),
         size: given.size.clone(),

@@ -307,6 +307,7 @@ async fn restore_here(
         block: given.block,
         filesystem: given.filesystem.clone(),
         in_place: given.in_place,
+        differential: given.differential,
         before: None,
         guard: None,
         detached: match given.assume_detached {
@@ -357,10 +358,16 @@ fn said(target: &str, namespace: &str, summary: &Value) -> String {
     let name = |member: &str| summary[member].as_str().unwrap_or_default().to_owned();
     let (backup, volume) = (name("backup_id"), name("volume"));
     match summary[COMPLETED].is_null() {
-        true => format!(
-            "{claim} is restored and proved\nbackup {backup} of {volume}, {} of data, all read back",
-            size(&summary["data_bytes"])
-        ),
+        true => {
+            let data = size(&summary["data_bytes"]);
+            let moved = match &summary["same_data_bytes"] {
+                Value::Null => format!("{data} of data"),
+                same => format!("{data} of data written, {} there already", size(same)),
+            };
+            format!(
+                "{claim} is restored and proved\nbackup {backup} of {volume}, {moved}, all read back"
+            )
+        }
         false => format!(
             "{claim} has the data of an earlier restore, which is complete now: nothing was \
              written\nbackup {backup} of {volume}; to restore it once more, run the same command again"

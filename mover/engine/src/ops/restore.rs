@@ -7,7 +7,7 @@
 //!
 //! Invariants: no byte is written whose chunk was not checked against its id; every wanted byte is
 //! written, deallocated or zeroed exactly once, unless the target was created by this run and reads
-//! zero there; at the end all buffers are home.
+//! zero there, or was compared first and has the chunk; at the end all buffers are home.
 
 mod options;
 mod ours;
@@ -26,6 +26,7 @@ use crate::reading::damage::Damage;
 use crate::reading::limits::{Limits, OutputKind, WRITES_IN_FLIGHT};
 use crate::reading::pipeline::{self, Destination, Run};
 use crate::reading::plan::PlanScope;
+use crate::reading::same::SameChunks;
 use crate::reading::stdout::Stdout;
 use crate::reading::write::{Edge, write_edges};
 use crate::reading::{
@@ -37,7 +38,7 @@ use crate::volume::device::{Source, Target, TargetOptions};
 use crate::volume::io::{Arena, Engine};
 use chunkstore::salvage::Salvage;
 use chunkstore::{
-    Advice, Error, ErrorKind, Manifest, MapReader, Repository, Result, Setting, VolumeMap,
+    Advice, ChunkNo, Error, ErrorKind, Manifest, MapReader, Repository, Result, Setting, VolumeMap,
 };
 use std::io::Write;
 use std::path::Path;
@@ -116,12 +117,25 @@ pub(crate) fn restore_to(
             verify = Setting("verify")
         )));
     }
-    let limits = Limits::plan(options.memory, repo.params(), output, threads)?;
+    if options.differential && matches!(to, To::Output(_)) {
+        let context = format!("use {} with standard output", Setting("differential"));
+        let what = "there is nothing to compare with";
+        return Err(Error::new(ErrorKind::Usage, context, what));
+    }
+    if options.differential && options.skip_damaged {
+        let (differential, skip) = (Setting("differential"), Setting("skip-damaged"));
+        let what = "what cannot be read cannot be compared either";
+        return Err(Error::new(ErrorKind::Usage, format!("use {differential} with {skip}"), what)
+            .hint(format!("with {differential} alone, what is damaged in the repository and whole on the target is not needed")));
+    }
+    let chunks = manifest.geometry(repo.params())?.chunks();
+    let same_bytes = if options.differential { SameChunks::bytes(chunks) } else { 0 };
+    let limits = Limits::plan_beside(same_bytes, options.memory, repo.params(), output, threads)?;
     let scope = scope_of(repo, &manifest, options.range.clone(), &limits)?;
     let reading = Reading::begin(run, repo, &manifest, options.lease.clone())?;
     let verified_too = options.verify && matches!(to, To::Path(_));
     run.progress.total_bytes.set(scope.want.end - scope.want.start);
-    run.progress.parts.set(1 + u64::from(verified_too));
+    run.progress.parts.set(1 + u64::from(verified_too) + u64::from(options.differential));
     let salvage = Arc::new(Salvage::new(repo));
     let job =
         Job { run, repo, options, manifest: &manifest, scope, limits, salvage: salvage.clone() };
@@ -201,7 +215,55 @@ impl Job<'_> {
         };
         let target = Target::open_if(path, &options, looking)?;
         target.io_file().set_cancel_flag(self.run.cancel.flag());
-        self.fill(&target, reader).map_err(|e| self.incomplete(&target, e))
+        if !self.options.differential {
+            return self.fill(&target, reader).map_err(|e| self.incomplete(&target, e));
+        }
+        let (same, warning) = self.compare_first(&target)?;
+        let scope = PlanScope { same, ..self.scope.clone() };
+        let job =
+            Job { scope, salvage: Arc::clone(&self.salvage), limits: self.limits.clone(), ..*self };
+        let mut summary = job.fill(&target, reader).map_err(|e| self.incomplete(&target, e))?;
+        summary.warnings.extend(warning);
+        Ok(summary)
+    }
+
+    /// The chunks that the target has, which nothing has to be done to. Until it returns, the target
+    /// is as it was.
+    fn compare_first(&self, target: &Target) -> Result<(Option<Arc<SameChunks>>, Option<String>)> {
+        let want = &self.scope.want;
+        self.run.progress.set_phase(Phase::Comparing);
+        if target.created() {
+            self.run.progress.begin_part(Phase::Moving, want.end - want.start);
+            return Ok((None, None));
+        }
+        // what waits there to be written would come after what is read now
+        target.empty_caches_above();
+        let source = target.reopen(self.options.direct)?;
+        if let Some(why) = source.stale() {
+            // equal is then only what once was there
+            let path = target.path().display();
+            let warning = format!("{path} could not be compared, so all of it is written: {why}");
+            self.run.progress.begin_part(Phase::Moving, want.end - want.start);
+            return Ok((None, Some(warning)));
+        }
+        let same = Arc::new(SameChunks::none(self.scope.chunks()));
+        let reader = self.map_reader()?;
+        let compared =
+            compare_device(&self.run(), self.options.engine, &source, reader, Some(&same))?;
+        let there = want.end - want.start - compared.differing.bytes() - self.edge_bytes();
+        self.run.progress.unchanged_bytes.add(there);
+        self.run.progress.begin_part(Phase::Moving, want.end - want.start - there);
+        Ok((Some(same), None))
+    }
+
+    /// Wanted bytes of chunks that are wanted in part: those are not compared.
+    fn edge_bytes(&self) -> u64 {
+        let chunks = self.scope.chunks();
+        let first = chunks.start;
+        let last = chunks.end.saturating_sub(1);
+        let ends = [Some(first), (last != first).then_some(last)];
+        let in_part = ends.into_iter().flatten().map(ChunkNo).filter(|at| !self.scope.whole(*at));
+        in_part.map(|at| self.scope.clip(at)).map(|clip| clip.end - clip.start).sum()
     }
 
     /// Writes, flushes, reads back. From here on the target changes.
@@ -241,6 +303,9 @@ impl Job<'_> {
         target.flush()?;
         let held = target.empty_caches_above().or(held_before);
         let mut summary = RestoreSummary::new(self.manifest, &self.scope, &self.limits, &figures);
+        if self.options.differential {
+            summary.set_same(&figures);
+        }
         summary.set_target(target, name, notes);
         summary.warnings.extend(held.map(|why| old_above(target.path(), &why)));
         summary.damaged = damaged;
@@ -266,7 +331,7 @@ impl Job<'_> {
         self.run.progress.begin_part(Phase::Verifying, want.end - want.start);
         let source = target.reopen(self.options.direct)?;
         let reader = self.map_reader()?;
-        let mut compared = compare_device(&self.run(), self.options.engine, &source, reader)?;
+        let mut compared = compare_device(&self.run(), self.options.engine, &source, reader, None)?;
         for edge in edges {
             compare_edge(&source, edge, &mut compared, self.run.progress)?;
         }
@@ -298,8 +363,9 @@ impl Job<'_> {
         let detail =
             format!("{place} is incomplete now, do not use it ({written} bytes were written)");
         let again = format!(
-            "run the same command again with {force}; it begins anew, and nothing needs to be cleaned up first",
-            force = Setting("force")
+            "run the same command again with {force}, and with {differential} to write only what is not there yet; nothing needs to be cleaned up first",
+            force = Setting("force"),
+            differential = Setting("differential")
         );
         let kind = e.kind();
         let (e, next) = match kind {

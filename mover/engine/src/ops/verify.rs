@@ -172,7 +172,7 @@ fn against(
     options: &VerifyOptions,
 ) -> Result<VerifySummary> {
     let reader = reader_of(run, manifest, OnDamage::Stop)?;
-    let compared = compare_device(run, options.engine, source, reader)?;
+    let compared = compare_device(run, options.engine, source, reader, None)?;
     if !compared.differing.is_empty() {
         let what = compared.differing.describe();
         return Err(differs(manifest, source, what).hint(why_it_may(manifest)));

@@ -16,6 +16,7 @@ use super::limits::WRITES_IN_FLIGHT;
 use super::pipeline::{self, Run};
 use super::plan::PlanScope;
 use super::ranges::RangeSet;
+use super::same::SameChunks;
 use crate::run::failure::Failure;
 use crate::run::threads::spawn;
 use crate::run::{Cancel, Progress};
@@ -85,6 +86,8 @@ pub(crate) struct Compare<'a> {
     /// Chunks that are wanted in part are left out.
     pub(crate) scope: &'a PlanScope,
     pub(crate) source: &'a Source,
+    /// Where chunks are noted that are equal.
+    pub(crate) same: Option<&'a SameChunks>,
     pub(crate) threads: usize,
     pub(crate) leaves_per_window: usize,
     pub(crate) progress: &'a Progress,
@@ -205,6 +208,9 @@ impl UnitPlan<'_> {
             let hole =
                 geometry.offset(ChunkNo(data.start)).min(bytes.end).saturating_sub(bytes.start);
             self.compared.hole_bytes += hole;
+            if let Some(same) = self.ctx.same {
+                (at..data.start).for_each(|chunk| same.insert(ChunkNo(chunk)));
+            }
             self.ctx.progress.done_bytes.add(hole);
             self.ctx.progress.zero_bytes.add(hole);
             for chunk in data.clone() {
@@ -345,6 +351,9 @@ fn check(
                 // what was not read is equal to nothing, and least of all to zero
                 (None, _) => false,
             };
+            if let Some(same) = ctx.same.filter(|_| equal) {
+                same.insert(chunk);
+            }
             if !equal {
                 let start = geometry.offset(chunk);
                 let mut differing = differing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -355,12 +364,13 @@ fn check(
     }
 }
 
-/// Reads a device and compares it with a backup's map.
+/// Reads a device and compares it with a backup's map; what is equal is noted in `same`.
 pub(crate) fn compare_device(
     run: &Run<'_>,
     engine: EngineChoice,
     source: &Source,
     reader: MapReader,
+    same: Option<&SameChunks>,
 ) -> Result<Compared> {
     let arena = Arena::new(run.limits.slots, run.limits.slot_bytes as usize)?;
     let depth = run.limits.slots.min(WRITES_IN_FLIGHT);
@@ -370,6 +380,7 @@ pub(crate) fn compare_device(
         keys: run.repo.keys(),
         scope: run.scope,
         source,
+        same,
         threads: run.limits.threads,
         leaves_per_window: run.limits.leaves_per_window,
         progress: run.context.progress,
@@ -416,6 +427,7 @@ mod tests {
             want: 0..UNITS * 4096,
             entry_chunks: 8,
             batch_bytes_max: 4096,
+            same: None,
         };
         let (progress, cancel) = (Progress::new(), Cancel::new());
         let ctx = Compare {
@@ -423,6 +435,7 @@ mod tests {
             keys: kit.repo.keys(),
             scope: &scope,
             source: &source,
+            same: None,
             threads: 1,
             leaves_per_window: 1,
             progress: &progress,

@@ -53,17 +53,20 @@ pub(crate) struct FetchStats {
     pub(crate) read_bytes: AtomicU64,
     pub(crate) moved_entries: AtomicU64,
     pub(crate) zero_bytes: AtomicU64,
+    /// Of stored chunks of which nothing was to be done.
+    pub(crate) same_bytes: AtomicU64,
     pub(crate) pages: AtomicU64,
 }
 
 impl FetchStats {
     pub(crate) fn add(&self, other: &Self) {
-        let Self { reads, read_bytes, moved_entries, zero_bytes, pages } = other;
+        let Self { reads, read_bytes, moved_entries, zero_bytes, same_bytes, pages } = other;
         for (mine, more) in [
             (&self.reads, reads),
             (&self.read_bytes, read_bytes),
             (&self.moved_entries, moved_entries),
             (&self.zero_bytes, zero_bytes),
+            (&self.same_bytes, same_bytes),
             (&self.pages, pages),
         ] {
             mine.fetch_add(more.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -144,6 +147,7 @@ impl Fetch<'_> {
             drop(window);
             self.hand_on(planner.take(), &zero, &out).await?;
         }
+        self.stats.same_bytes.fetch_add(planner.same_bytes, Ordering::Relaxed);
         self.hand_on(planner.finish(), &zero, &out).await
     }
 

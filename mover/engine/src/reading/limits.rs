@@ -55,6 +55,8 @@ pub(crate) struct Limits {
     pub(crate) slots: usize,
     pub(crate) ordered_bytes: u32,
     pub(crate) scratch_bytes: u64,
+    /// A bit for each chunk, where a target is compared first.
+    same_bytes: u64,
 }
 
 /// Bytes of a map leaf in memory per child, as page and as plan, for two windows: the one at work
@@ -163,7 +165,26 @@ impl Limits {
             slots: if output == OutputKind::Slots { to_usize(out_bytes / slot_bytes) } else { 0 },
             ordered_bytes: if output == OutputKind::Ordered { to_u32(out_bytes) } else { 0 },
             scratch_bytes: (more_threads + 1) * per_thread,
+            same_bytes: 0,
         })
+    }
+
+    /// Divides the budget, and leaves so many bytes of it for the set of chunks that a target has
+    /// already.
+    pub(crate) fn plan_beside(
+        same_bytes: u64,
+        budget: MemoryBudget,
+        params: &RepositoryParams,
+        output: OutputKind,
+        threads: usize,
+    ) -> Result<Self> {
+        let least = Needs::of(params, output).least.saturating_add(same_bytes);
+        if budget.total_bytes < least {
+            let context = "divide the memory budget";
+            return Err(budget.too_little(context, "a volume of this size to be compared", least));
+        }
+        let rest = MemoryBudget { total_bytes: budget.total_bytes - same_bytes };
+        Ok(Self { same_bytes, ..Self::plan(rest, params, output, threads)? })
     }
 
     /// Data of one batch: four of them fit where the output is in order, so that the next are on
@@ -194,6 +215,7 @@ impl Limits {
             line("opened entries", self.scratch_bytes),
             line("slots", self.slots as u64 * u64::from(self.slot_bytes)),
             line("output in order", u64::from(self.ordered_bytes)),
+            line("chunks that are there already", self.same_bytes),
         ];
         lines.into_iter().filter(|l| l.bytes > 0).collect()
     }

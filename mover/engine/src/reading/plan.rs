@@ -10,11 +10,13 @@
 //! Invariants: batches follow each other without gaps, from the start of the wanted bytes to their
 //! end; every chunk and every zero range lies, clipped, within the wanted bytes.
 
+use super::same::SameChunks;
 use chunkstore::{
     ChunkId, ChunkNo, ChunkRef, Error, ErrorKind, Geometry, Location, Result,
     fetch::{EntryAddr, RangeRead, plan_reads},
 };
 use std::ops::Range;
+use std::sync::Arc;
 
 /// One chunk of an entry and where its bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,6 +139,8 @@ pub(crate) struct PlanScope {
     pub(crate) entry_chunks: u16,
     /// A batch is cut before its data would exceed this; at least one chunk is always in it.
     pub(crate) batch_bytes_max: u64,
+    /// Whole chunks of which nothing is to be done.
+    pub(crate) same: Option<Arc<SameChunks>>,
 }
 
 impl PlanScope {
@@ -159,6 +163,10 @@ impl PlanScope {
         self.geometry.chunks_of(self.want.clone())
     }
 
+    fn is_same(&self, chunk: ChunkNo) -> bool {
+        self.same.as_ref().is_some_and(|same| same.contains(chunk))
+    }
+
     /// For messages.
     pub(crate) fn name(&self, chunk: ChunkNo) -> String {
         name(&self.geometry, chunk)
@@ -173,6 +181,9 @@ impl PlanScope {
     }
 }
 
+/// Most parts that one zero range is cut into by chunks of which nothing is to be done.
+const ZERO_RUNS_MAX: usize = 16_384;
+
 /// A chunk, for messages.
 pub(crate) fn name(geometry: &Geometry, chunk: ChunkNo) -> String {
     format!("chunk {} (volume offset {})", chunk.0, geometry.offset(chunk))
@@ -185,12 +196,14 @@ pub(crate) struct Planner {
     /// First wanted byte that no batch covers yet.
     cursor: u64,
     batch: Batch,
+    /// Bytes of stored chunks of which nothing is to be done.
+    pub(crate) same_bytes: u64,
 }
 
 impl Planner {
     pub(crate) fn new(scope: PlanScope) -> Self {
         let cursor = scope.want.start;
-        Self { scope, cursor, batch: Batch::default() }
+        Self { scope, cursor, batch: Batch::default(), same_bytes: 0 }
     }
 
     /// The next stored chunk. Gives the batch before it, if that is full.
@@ -202,6 +215,12 @@ impl Planner {
         if clip.start < self.cursor {
             let context = format!("plan chunk {}", chunk.0);
             return Err(Error::new(ErrorKind::Bug, context, "chunks do not ascend"));
+        }
+        if self.scope.is_same(chunk) {
+            self.zero_until(clip.start);
+            self.cursor = clip.end;
+            self.same_bytes += clip.end - clip.start;
+            return Ok(None);
         }
         let want = Want::new(chunk, at.id, &at.location);
         self.scope.check(&want)?;
@@ -227,9 +246,21 @@ impl Planner {
     }
 
     fn zero_until(&mut self, end: u64) {
-        if self.cursor < end {
-            self.batch.zero.push(self.cursor..end);
-            self.cursor = end;
+        if self.cursor >= end {
+            return;
+        }
+        let zero = self.cursor..end;
+        self.cursor = end;
+        let Some(same) = &self.scope.same else { return self.batch.zero.push(zero) };
+        let geometry = &self.scope.geometry;
+        for (number, chunks) in same.others(geometry.chunks_of(zero.clone())).enumerate() {
+            let start = geometry.offset(ChunkNo(chunks.start)).max(zero.start);
+            if number + 1 == ZERO_RUNS_MAX {
+                // what is zero there already becomes zero once more
+                return self.batch.zero.push(start..zero.end);
+            }
+            let end = geometry.offset(ChunkNo(chunks.end)).min(zero.end);
+            self.batch.zero.push(start..end);
         }
     }
 }

@@ -51,6 +51,8 @@ pub enum Phase {
     /// Opening things, looking for a parent, reading a changed-block list, planning.
     #[default]
     Planning,
+    /// Comparing a target with what is to be written.
+    Comparing,
     /// Moving data.
     Moving,
     /// Comparing what was written, or what is stored.
@@ -64,6 +66,7 @@ impl Phase {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Planning => "planning",
+            Self::Comparing => "comparing",
             Self::Moving => "moving",
             Self::Verifying => "verifying",
             Self::Finishing => "finishing",
@@ -89,7 +92,7 @@ pub struct Progress {
     pub read_bytes: Counter,
     /// Found to be zero, or known to be zero without reading.
     pub zero_bytes: Counter,
-    /// Equal to the parent's, or not touched because the list does not name it.
+    /// Equal to the parent's, not touched because the list does not name it, or on a target already.
     pub unchanged_bytes: Counter,
     /// Stored before, by this run or another backup.
     pub reused_bytes: Counter,
@@ -209,8 +212,8 @@ impl Progress {
 
     /// What is being done now.
     pub fn phase(&self) -> Phase {
-        const ALL: [Phase; 4] =
-            [Phase::Planning, Phase::Moving, Phase::Verifying, Phase::Finishing];
+        const ALL: [Phase; 5] =
+            [Phase::Planning, Phase::Comparing, Phase::Moving, Phase::Verifying, Phase::Finishing];
         let now = self.phase.load(Ordering::Relaxed);
         ALL.into_iter().find(|p| *p as u8 == now).unwrap_or_default()
     }
@@ -224,7 +227,9 @@ mod tests {
     fn a_phase_comes_back() {
         let progress = Progress::new();
         assert_eq!(progress.phase(), Phase::Planning);
-        for phase in [Phase::Moving, Phase::Verifying, Phase::Finishing, Phase::Planning] {
+        for phase in
+            [Phase::Comparing, Phase::Moving, Phase::Verifying, Phase::Finishing, Phase::Planning]
+        {
             progress.set_phase(phase);
             assert_eq!(progress.phase(), phase);
         }

@@ -33,6 +33,7 @@ pub(crate) struct BackupArg {
 Examples:
   mover restore db@latest /dev/vg0/db-new --verify
   mover restore db@2026-11-22 disk.img
+  mover restore db@latest /dev/vg0/db --force --differential --verify
   mover restore db --before 2026-11-22T14:05 disk.img
   mover restore db@latest 'nbd+unix:///?socket=/run/target.sock'
   mover restore db@latest - --range 0..1MiB | file -
@@ -47,6 +48,12 @@ pub(crate) struct RestoreArgs {
     /// Overwrite a target that holds a filesystem or a partition table
     #[arg(long, env = "MOVER_FORCE", value_parser = FalseyValueParser::new())]
     pub(crate) force: bool,
+    /// Read the target first, and fetch and write only what differs from the backup
+    ///
+    /// For a target that holds an older or newer state of the volume, or the beginning of this restore:
+    /// it takes a read of all of it, and saves what is there. It needs 2 MiB of memory for each TiB.
+    #[arg(long, env = "MOVER_DIFFERENTIAL", value_parser = FalseyValueParser::new())]
+    pub(crate) differential: bool,
     /// Read everything back afterwards and check it
     #[arg(long, env = "MOVER_VERIFY", value_parser = FalseyValueParser::new())]
     pub(crate) verify: bool,

@@ -59,6 +59,7 @@ pub(crate) fn restore(ctx: &Context, args: RestoreArgs) -> Result<()> {
         backup: format!("{}@{}", manifest.volume, manifest.backup_id),
         target,
         force: args.force,
+        differential: args.differential,
         verify: args.verify,
         skip_damaged: args.skip_damaged,
         range,

@@ -241,7 +241,7 @@ pub(super) const PHASE: Metric = Metric {
     kind: Kind::Gauge,
     unit: "0 or 1",
     stability: Experimental,
-    help: "1 for what is being done: planning, moving, verifying, finishing",
+    help: "1 for what is being done: planning, comparing, moving, verifying, finishing",
     members: &[],
     live: |_| None,
 };

@@ -30,6 +30,8 @@ pub struct RestoreOptions {
     pub target: RestoreTarget,
     /// Overwrite what is recognised on the target.
     pub force: bool,
+    /// Read the target first, and write only chunks that differ.
+    pub differential: bool,
     /// Read the target back after the flush and compare.
     pub verify: bool,
     /// Write all that is left of a damaged backup: what cannot be read is zero on the target, and
@@ -58,6 +60,7 @@ impl RestoreOptions {
             backup: backup.into(),
             target,
             force: false,
+            differential: false,
             verify: false,
             skip_damaged: false,
             range: None,

@@ -37,6 +37,10 @@ pub struct RestoreSummary {
     pub data_bytes: u64,
     /// Bytes that are zero.
     pub zero_bytes: u64,
+    /// Bytes that the target had already, zeros among them, if it was compared first.
+    pub same_bytes: Option<u64>,
+    /// Those of them that are of stored chunks.
+    pub same_data_bytes: Option<u64>,
     /// Chunks that were checked.
     pub chunks: u64,
     /// Bytes of packs that were read, map pages apart.
@@ -107,6 +111,8 @@ impl RestoreSummary {
             created: false,
             data_bytes: figures.written.bytes + edge_bytes + figures.streamed.bytes,
             zero_bytes: get(&fetch.zero_bytes),
+            same_bytes: None,
+            same_data_bytes: None,
             chunks: figures.open.chunks,
             fetched_bytes: get(&fetch.read_bytes),
             reads: get(&fetch.reads),
@@ -125,6 +131,13 @@ impl RestoreSummary {
             bottleneck: bottleneck(&figures.open, figures.streamed.waited_for_output),
             warnings: Vec::new(),
         }
+    }
+
+    /// What is neither written nor made zero is there.
+    pub(crate) fn set_same(&mut self, figures: &ReadingFigures) {
+        let want = self.range_end - self.range_start;
+        self.same_bytes = Some(want.saturating_sub(self.data_bytes + self.zero_bytes));
+        self.same_data_bytes = Some(get(&figures.fetch.same_bytes));
     }
 
     pub(crate) fn set_target(&mut self, target: &Target, engine: &str, notes: Vec<String>) {

@@ -1,4 +1,5 @@
 mod damaged;
+mod differential;
 mod model;
 mod salvage;
 
@@ -18,6 +19,7 @@ pub(super) fn options(backup: &str, target: &Path) -> RestoreOptions {
         backup: backup.into(),
         target: RestoreTarget::Path(target.into()),
         force: true,
+        differential: false,
         verify: true,
         skip_damaged: false,
         range: None,

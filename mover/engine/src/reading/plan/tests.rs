@@ -7,7 +7,7 @@ const CHUNK: u64 = 4096;
 
 fn scope(size_bytes: u64, want: Range<u64>, batch_bytes_max: u64) -> PlanScope {
     let geometry = Geometry::new(size_bytes, ChunkSize::new(4096).unwrap()).unwrap();
-    PlanScope { geometry, want, entry_chunks: 16, batch_bytes_max }
+    PlanScope { geometry, want, entry_chunks: 16, batch_bytes_max, same: None }
 }
 
 fn pack(n: u8) -> PackId {

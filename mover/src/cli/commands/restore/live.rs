@@ -187,6 +187,9 @@ fn checked<'a>(args: &RestoreArgs, target: Option<&'a Path>) -> Result<&'a Path>
         Err(Error::new(ErrorKind::Usage, format!("use {flag} with --live"), what)
             .hint("leave it out"))
     };
+    if args.differential {
+        return refuse("--differential", "its journal says which chunks are there");
+    }
     if args.verify {
         return refuse("--verify", "clients change the target meanwhile");
     }

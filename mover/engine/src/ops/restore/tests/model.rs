@@ -111,7 +111,28 @@ proptest! {
         prop_assert!(fs::read(&target).unwrap() == expected);
         let mut out = Vec::new();
         run_out(&kit, &partly, &mut out).unwrap();
-        prop_assert!(out == second[at]);
+        prop_assert!(out == second[at.clone()]);
+
+        // the first volume, where there is dirt, becomes the second one by what differs
+        let mut there = first.clone();
+        there.resize(second.len(), 0xee);
+        for (chunk, _) in &case.first {
+            let at = usize::try_from(*chunk).unwrap() * 4096 + 1;
+            if let Some(byte) = there.get_mut(at) {
+                *byte = 7;
+            }
+        }
+        let mut expected = there.clone();
+        for range in [Some(range), None] {
+            fs::write(&target, &there).unwrap();
+            let at = range.as_ref().map_or(0..second.len(), |_| at.clone());
+            let differential = RestoreOptions { differential: true, range, ..partly.clone() };
+            let summary = run(&kit, differential).unwrap();
+            expected[at.clone()].copy_from_slice(&second[at.clone()]);
+            prop_assert!(fs::read(&target).unwrap() == expected);
+            let all = summary.data_bytes + summary.zero_bytes + summary.same_bytes.unwrap();
+            prop_assert_eq!(all, at.len() as u64);
+        }
     }
 }
 
