@@ -21,6 +21,12 @@
 //!   it may lose all.
 //! - A volume may have rules of its own ([`plan_forget_by`]), also for backups of one label alone:
 //!   of two owners of a name, neither decides about what the other has stored.
+//! - The rule for all other volumes may be bounded to those whose names begin alike
+//!   ([`RestRule::below`]): of several clusters in one repository, none forgets for another.
+
+mod volumes;
+
+pub use volumes::{RestRule, VolumePrefix, VolumeRule};
 
 use crate::advice::Setting;
 use crate::error::{Error, ErrorKind, Result};
@@ -73,60 +79,6 @@ pub struct KeepTag {
     pub value: Option<String>,
 }
 
-/// What to keep of one volume.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VolumeRule {
-    /// The volume.
-    pub volume: VolumeName,
-    /// It is about backups with this label alone; about all of the volume without it.
-    pub only: Option<KeepTag>,
-    /// What stays of them.
-    pub policy: KeepPolicy,
-}
-
-impl VolumeRule {
-    /// From what is typed: `RULES:VOLUME`, where RULES are joined by commas, such as
-    /// `last=3,daily=7,within=14d,only=LABEL=VALUE`.
-    ///
-    /// # Errors
-    ///
-    /// What cannot be read, or has no rule.
-    pub fn parse(text: &str) -> Result<Self> {
-        let bad = |why: String| {
-            Error::new(ErrorKind::Usage, format!("read the rule {text:?}"), why)
-                .hint("write it like last=3,daily=7,within=14d:VOLUME")
-        };
-        let (rules, volume) =
-            text.split_once(':').ok_or_else(|| bad("it names no volume".into()))?;
-        let mut policy = KeepPolicy::default();
-        let mut only = None;
-        for rule in rules.split(',') {
-            let (name, value) =
-                rule.split_once('=').ok_or_else(|| bad(format!("{rule:?} has no value")))?;
-            let place = match name {
-                "last" => &mut policy.last,
-                "hourly" => &mut policy.hourly,
-                "daily" => &mut policy.daily,
-                "weekly" => &mut policy.weekly,
-                "monthly" => &mut policy.monthly,
-                "yearly" => &mut policy.yearly,
-                "within" => {
-                    policy.within = Some(CalendarSpan::parse(value)?);
-                    continue;
-                }
-                "only" => {
-                    only = Some(KeepTag::parse(value)?);
-                    continue;
-                }
-                _ => return Err(bad(format!("{name:?} is not known"))),
-            };
-            *place = value.parse().map_err(|_| bad(format!("{value:?} is no number")))?;
-        }
-        policy.check().map_err(|_| bad("it would keep nothing".into()))?;
-        Ok(Self { volume: VolumeName::new(volume)?, only, policy })
-    }
-}
-
 /// Why a backup stays.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeepReason {
@@ -142,6 +94,8 @@ pub enum KeepReason {
     Newest,
     /// A live restore on this host needs it.
     Held(String),
+    /// Its volume has no rule of its own, and the rule for all others is not about it.
+    Outside(VolumePrefix),
 }
 
 /// What a rule counts in.
@@ -225,7 +179,7 @@ pub fn plan_forget<'a>(
 }
 
 /// Decides about some volumes by rules of their own, and about all else by `rest`; without that, all
-/// else is in no decision and stays.
+/// else is in no decision and stays. Volumes that `rest` is not about stay whole.
 ///
 /// Backups of one volume to which the same rules apply are decided about together, each rule by
 /// itself: a backup stays if any of these rules keeps it.
@@ -234,12 +188,13 @@ pub fn plan_forget<'a>(
 ///
 /// A policy without a rule.
 pub fn plan_forget_by<'a>(
-    rest: Option<&KeepPolicy>,
+    rest: Option<RestRule<'_>>,
     rules: &[VolumeRule],
     backups: &'a [BackupEntry],
     now: DateTime<Utc>,
 ) -> Result<Vec<KeepDecision<'a>>> {
-    rules.iter().map(|rule| &rule.policy).chain(rest).try_for_each(KeepPolicy::check)?;
+    let of_rest = rest.map(|rest| rest.policy);
+    rules.iter().map(|rule| &rule.policy).chain(of_rest).try_for_each(KeepPolicy::check)?;
     let mut of_volume: BTreeMap<&VolumeName, Vec<usize>> = BTreeMap::new();
     for (index, rule) in rules.iter().enumerate() {
         of_volume.entry(&rule.volume).or_default().push(index);
@@ -252,12 +207,18 @@ pub fn plan_forget_by<'a>(
         groups.entry((volume, named.filter(apply).collect())).or_default().push(backup);
     }
     let mut decisions = Vec::with_capacity(backups.len());
-    for ((_, indices), mut group) in groups {
+    for ((volume, indices), mut group) in groups {
         let mut policies: Vec<&KeepPolicy> = indices.iter().map(|at| &rules[*at].policy).collect();
-        if policies.is_empty() {
-            policies.extend(rest);
-        }
         group.sort_by(|a, b| b.manifest.order().cmp(&a.manifest.order()));
+        if policies.is_empty() {
+            if let Some(prefix) = rest.and_then(|rest| rest.outside(volume)) {
+                let reasons = || vec![KeepReason::Outside(prefix.clone())];
+                let stays = |backup| KeepDecision { backup, reasons: reasons() };
+                decisions.extend(group.into_iter().rev().map(stays));
+                continue;
+            }
+            policies.extend(of_rest);
+        }
         let mut by_policy = policies.into_iter().map(|policy| decide(policy, &group, now));
         let Some(mut decided) = by_policy.next() else { continue };
         for more in by_policy {
@@ -448,6 +409,7 @@ impl fmt::Display for KeepReason {
             Self::Tag(tag) => write!(f, "tag {tag}"),
             Self::Newest => f.write_str("no rule keeps any, and it is the newest"),
             Self::Held(host) => write!(f, "a live restore on {host} needs it"),
+            Self::Outside(prefix) => write!(f, "its volume is not below {prefix}"),
         }
     }
 }

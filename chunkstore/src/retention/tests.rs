@@ -352,6 +352,7 @@ fn rules_of_one_volume_take_nothing_from_others() {
     let backups = backups.concat();
     let plan = |rest: Option<&KeepPolicy>, rules: &[&str]| {
         let rules: Vec<_> = rules.iter().map(|text| rule(text)).collect();
+        let rest = rest.map(|policy| RestRule { policy, below: None });
         going(&plan_forget_by(rest, &rules, &backups, now()).unwrap())
     };
     let last = |last| KeepPolicy { last, ..KeepPolicy::default() };
@@ -366,7 +367,41 @@ fn rules_of_one_volume_take_nothing_from_others() {
     assert_eq!(plan(Some(&last(1)), &["last=9:db", "last=9:web"]), [""; 0]);
     // By the rule for all alone it is the plan without rules.
     let plain = plan_forget(&last(2), &backups, now()).unwrap();
-    assert_eq!(plan_forget_by(Some(&last(2)), &[], &backups, now()).unwrap(), plain);
+    let rest = Some(RestRule { policy: &last(2), below: None });
+    assert_eq!(plan_forget_by(rest, &[], &backups, now()).unwrap(), plain);
+}
+
+/// Two clusters have one repository: neither forgets what is the other's.
+#[test]
+fn volumes_outside_of_the_prefix_stay_whole() {
+    let days = |volume: &str, id: &str| -> Vec<BackupEntry> {
+        let one = |n: i64| {
+            let time = now() - TimeDelta::days(9 - n);
+            backup(volume, &format!("{id}{n}"), time, &[])
+        };
+        (1..=3).map(one).collect()
+    };
+    // The last one begins alike, and is of another cluster.
+    let backups = [days("c1/shop/db", "m"), days("c2/shop/db", "o"), days("c10/x", "x")].concat();
+    let below = VolumePrefix::parse("c1/").unwrap();
+    let policy = KeepPolicy { last: 1, ..KeepPolicy::default() };
+    let rest = Some(RestRule { policy: &policy, below: Some(&below) });
+    let decisions = plan_forget_by(rest, &[], &backups, now()).unwrap();
+    assert_eq!(going(&decisions), ["m1", "m2"]);
+    let outside = decisions.iter().filter(|at| at.reasons == [KeepReason::Outside(below.clone())]);
+    assert_eq!(outside.count(), 6, "they are told to stay");
+    // A rule of its own holds for any volume.
+    let named = [rule("last=2:c2/shop/db")];
+    let both = plan_forget_by(rest, &named, &backups, now()).unwrap();
+    assert_eq!(going(&both), ["m1", "m2", "o1"]);
+}
+
+#[test]
+fn a_prefix_of_volumes_ends_with_a_slash() {
+    for text in ["", "c1", "/", "c1/shop"] {
+        assert_eq!(VolumePrefix::parse(text).unwrap_err().kind(), ErrorKind::Usage, "{text:?}");
+    }
+    assert_eq!(VolumePrefix::parse("c1/shop/").unwrap().to_string(), "c1/shop/");
 }
 
 #[test]
@@ -381,5 +416,6 @@ fn rules_that_say_nothing_are_refused() {
     assert_eq!(got.only, Some(tag));
     assert_eq!((got.policy.daily, got.policy.within), (7, CalendarSpan::parse("14d").ok()));
     let policy = KeepPolicy::default();
-    assert!(plan_forget_by(Some(&policy), &[], &[], now()).is_err(), "it would keep nothing");
+    let rest = Some(RestRule { policy: &policy, below: None });
+    assert!(plan_forget_by(rest, &[], &[], now()).is_err(), "it would keep nothing");
 }

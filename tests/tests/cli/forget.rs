@@ -50,6 +50,34 @@ fn a_policy_says_what_stays_and_why_before_it_forgets() {
     assert_eq!(listed(&stage), ["three", "other"]);
 }
 
+/// Several clusters have one repository: a rule of one is for its own volumes.
+#[test]
+fn a_rule_below_a_prefix_leaves_other_volumes_whole() {
+    let stage = stage("forget-below");
+    for (volume, id) in [("c1/a/db", "m1"), ("c1/a/db", "m2"), ("c10/b", "x1"), ("c10/b", "x2")] {
+        let line = ["backup", "--quiet", "--volume", volume, "--backup-id", id];
+        stage.mover.ok(line.iter().map(|t| p(t)).chain([stage.image()]));
+    }
+    let rules = ["forget", "--keep-last", "1", "--below", "c1/"];
+    let dry = stage.mover.ok(rules.iter().chain(&["--dry-run"])).text();
+    assert!(dry.contains("its volume is not below c1/"), "{dry}");
+    assert!(dry.ends_with("would forget 1 backup, 7 stay, 6 of them outside of c1/\n"), "{dry}");
+    // By the environment; a volume with a rule of its own may be anywhere.
+    let named = ["forget", "--keep-last", "1", "--keep-of", "last=1:c10/b", "--json"];
+    let mut command = stage.mover.command(named);
+    let done = MoverOutput::of(command.env("MOVER_BELOW", "c1/")).expect_code(0).summary();
+    assert_eq!((&done["forgotten"], &done["outside"]), (&2.into(), &4.into()));
+    let left = listed(&stage);
+    assert_eq!(left[1..], ["two", "three", "other", "m2", "x2"]);
+    for (wrong, why) in [("c1", "does not end with /"), ("/", "nothing before"), ("", "value")] {
+        let line = ["forget", "--keep-last", "1", "--below", wrong];
+        expect_error(stage.mover.run(line), 2, why);
+    }
+    expect_error(stage.mover.run(["forget", "v@two", "--below", "c1/"]), 2, "policy");
+    expect_error(stage.mover.run(["forget", "--below", "c1/"]), 2, "no rule");
+    assert_eq!(listed(&stage), left);
+}
+
 #[test]
 fn the_last_backup_stays_unless_it_is_meant() {
     let stage = stage("forget-last");

@@ -137,7 +137,9 @@ pub(super) fn forget(
     keep: Option<&Keep>,
     schedules: &[&ScheduleOf],
 ) -> Planned<Option<Vec<String>>> {
-    let mut arguments = vec!["forget".to_owned()];
+    // Other clusters, and hosts, may have volumes in the same bucket.
+    let mut arguments = vec!["forget".to_owned(), format!("--below={}/", place.cluster)];
+    let always = arguments.len();
     let rest = keep.map(rules).unwrap_or_default();
     arguments.extend(rest.iter().map(|(name, value)| format!("--keep-{name}={value}")));
     for schedule in schedules {
@@ -158,7 +160,7 @@ pub(super) fn forget(
             arguments.push(format!("--keep-of={}{only}:{volume}", joined.join(",")));
         }
     }
-    Ok((arguments.len() > 1).then_some(arguments))
+    Ok((arguments.len() > always).then_some(arguments))
 }
 
 /// Copies that schedules ask for, by the name of their target.

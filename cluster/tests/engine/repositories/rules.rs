@@ -62,6 +62,7 @@ fn each_schedule_decides_about_its_own_claims() {
         arguments(&world, "forget"),
         [
             "forget".to_owned(),
+            format!("--below={cluster}/"),
             "--keep-daily=7".to_owned(),
             format!("--keep-of=last=3,within=30d,{only}:{cluster}/shop/db"),
             format!("--keep-of=daily=9,{only}:{cluster}/shop/web-1"),
@@ -79,7 +80,11 @@ fn a_schedule_of_the_repositorys_namespace_decides_about_all_of_its_volume() {
     let cluster = cluster(&world);
     assert_eq!(
         arguments(&world, "forget"),
-        ["forget".to_owned(), format!("--keep-of=last=2:{cluster}/{HOME}/db")]
+        [
+            "forget".to_owned(),
+            format!("--below={cluster}/"),
+            format!("--keep-of=last=2:{cluster}/{HOME}/db"),
+        ]
     );
 }
 

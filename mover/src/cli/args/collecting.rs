@@ -15,6 +15,7 @@ Examples:
   mover forget db@3f2a9c01
   mover forget --keep-daily 7 --keep-weekly 5 --keep-monthly 12 --dry-run
   mover forget --volume db --keep-within 14d --keep-tag pinned
+  mover forget --keep-daily 7 --below prod/
   mover forget db@3f2a9c01 --unless-exists s3://bucket/velero/backups/nightly/")]
 pub(crate) struct ForgetArgs {
     /// An id, or the beginning of one (at least 4 characters), also as VOLUME@ID; without it a policy
@@ -44,6 +45,18 @@ pub(crate) struct ForgetArgs {
     #[arg(long, env = "MOVER_KEEP_OF", value_name = "RULES:VOLUME", action = ArgAction::Append,
         help_heading = "Policy")]
     pub(crate) keep_of: Vec<String>,
+    /// The other rules are for volumes below PREFIX alone, such as prod/
+    ///
+    /// The --keep-… rules without a volume then decide only about volumes whose names begin with
+    /// PREFIX, which ends with a /. All other volumes stay whole, but for those that --keep-of names.
+    #[arg(
+        long,
+        env = "MOVER_BELOW",
+        value_name = "PREFIX",
+        hide_short_help = true,
+        help_heading = "Policy"
+    )]
+    pub(crate) below: Option<String>,
     #[command(flatten)]
     pub(crate) keep: KeepArgs,
 }

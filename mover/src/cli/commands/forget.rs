@@ -1,6 +1,6 @@
 //! `forget`: one backup, or all that a policy does not keep.
 //!
-//! Decided first, by [`plan_forget`], over one listing; then a record for each backup that goes. A run
+//! Decided first, by [`plan_forget_by`], over one listing; then a record for each backup that goes. A run
 //! that stops in between has forgotten some of them; the next one decides the same about the rest.
 //!
 //! `--unless-exists` is for whoever else decides how long a backup is needed, and says so by objects
@@ -13,8 +13,8 @@ use super::super::table::{human_time, machine_time, table};
 use super::browse::{unreadable, warn_of_unknown};
 use chunkstore::format::names::AttemptName;
 use chunkstore::retention::{
-    CalendarSpan, KeepDecision, KeepPolicy, KeepTag, VolumeRule, keep_held, plan_forget,
-    plan_forget_by,
+    CalendarSpan, KeepDecision, KeepPolicy, KeepReason, KeepTag, RestRule, VolumePrefix,
+    VolumeRule, keep_held, plan_forget_by,
 };
 use chunkstore::store::directory_of;
 use chunkstore::{BackupEntry, Error, ErrorKind, Hold, Manifest, Repository, Result, VolumeName};
@@ -42,21 +42,25 @@ struct DecisionView<'a> {
 
 pub(crate) fn forget(ctx: &Context, args: &ForgetArgs) -> Result<()> {
     let policy = policy(&args.keep)?;
+    let has_rules =
+        policy != KeepPolicy::default() || !args.keep_of.is_empty() || args.below.is_some();
     match &args.backup {
-        Some(backup) if policy != KeepPolicy::default() || !args.keep_of.is_empty() => {
+        Some(backup) if has_rules => {
             let context = format!("forget backup {backup}");
-            Err(Error::new(ErrorKind::Usage, context, "rules of a policy were given as well")
-                .hint("name a backup, or give --keep-… rules; MOVER_KEEP_… variables count too"))
+            Err(Error::new(ErrorKind::Usage, context, "rules of a policy were given as well").hint(
+                "name a backup, or give --keep-… rules; MOVER_KEEP_… and MOVER_BELOW count too",
+            ))
         }
         Some(backup) => one(ctx, backup, args),
-        None if args.keep_of.is_empty() => {
-            policy.check()?;
-            by_policy(ctx, args, |backups| plan_forget(&policy, backups, chrono::Utc::now()))
-        }
         None => {
+            let below = args.below.as_deref().map(VolumePrefix::parse).transpose()?;
             let rules = args.keep_of.iter().map(|text| VolumeRule::parse(text));
             let rules: Vec<_> = rules.collect::<Result<_>>()?;
-            let rest = Some(&policy).filter(|policy| **policy != KeepPolicy::default());
+            if rules.is_empty() {
+                policy.check()?;
+            }
+            let rest = RestRule { policy: &policy, below: below.as_ref() };
+            let rest = Some(rest).filter(|rest| *rest.policy != KeepPolicy::default());
             by_policy(ctx, args, |backups| {
                 plan_forget_by(rest, &rules, backups, chrono::Utc::now())
             })
@@ -182,9 +186,20 @@ fn by_policy(
     }
     let (kept, forgotten) = (decisions.len() - going.len(), going.len());
     let did = if args.dry_run { "would forget" } else { "forgot" };
-    let view = json!({ "kept": kept, "forgotten": forgotten, "dry_run": args.dry_run });
+    let mut view = json!({ "kept": kept, "forgotten": forgotten, "dry_run": args.dry_run });
     let stay = if kept == 1 { "1 stays".into() } else { format!("{kept} stay") };
-    let text = format!("{did} {}, {stay}\n", counted(forgotten as u64, "backups"));
+    let mut text = format!("{did} {}, {stay}", counted(forgotten as u64, "backups"));
+    if let Some(prefix) = &args.below {
+        let is_outside = |at: &&KeepDecision<'_>| {
+            at.reasons.iter().any(|reason| matches!(reason, KeepReason::Outside(_)))
+        };
+        let outside = decisions.iter().filter(is_outside).count();
+        view["outside"] = outside.into();
+        if outside > 0 {
+            text.push_str(&format!(", {outside} of them outside of {prefix}"));
+        }
+    }
+    text.push('\n');
     ctx.output.summary(&text, &view)?;
     unreadable(ctx, problems)
 }
