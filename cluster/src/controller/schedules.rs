@@ -31,6 +31,8 @@ pub(super) use seen::{task_of, time};
 const LOOK: Duration = Duration::from_secs(30);
 /// And no more often than that.
 const LOOK_LEAST: Duration = Duration::from_millis(200);
+/// Removals that may fail in one look.
+const FAULTS_MAX: usize = 3;
 
 /// Looks after a schedule until it goes.
 pub(super) async fn work(context: &Context, task: &Task) -> Result<Pause, Failure> {
@@ -44,15 +46,34 @@ pub(super) async fn work(context: &Context, task: &Task) -> Result<Pause, Failur
             // Its runs have it as their owner.
             return Ok(Pause::Changed);
         }
-        let pause = match turn(context, task, &meta, &object, &mut memory).await {
-            Ok(pause) => pause,
-            Err(why) => {
-                tracing::warn!("{}: {why}; it is tried again", task.key);
-                LOOK
-            }
-        };
+        let pause = told_turn(context, task, &meta, &object, &mut memory).await;
         let _ = tokio::time::timeout(pause, changed).await;
     }
+}
+
+/// One look at a schedule; one that fails is told in its status and tried again.
+async fn told_turn(
+    context: &Context,
+    task: &Task,
+    meta: &Meta,
+    object: &BackupSchedule,
+    memory: &mut Memory,
+) -> Duration {
+    let why = match turn(context, task, meta, object, memory).await {
+        Ok(pause) => return pause,
+        Err(why) => why,
+    };
+    tracing::warn!("{}: {why}; it is tried again", task.key);
+    let mut status = object.status.clone().unwrap_or_default();
+    let ready = Verdict { status: "False", reason: "CannotBegin", message: why.to_string() };
+    put(context, object, &mut status.conditions, "Ready", &ready);
+    let message = "its claims and runs could not be looked at: Ready says why".to_owned();
+    let unknown = Verdict { status: "Unknown", reason: "NotSeen", message };
+    put(context, object, &mut status.conditions, "UpToDate", &unknown);
+    if let Err(why) = write(context, task, object, &status).await {
+        tracing::debug!("{}: {why}", task.key);
+    }
+    LOOK
 }
 
 /// One look at a schedule: how long until the next one.
@@ -104,19 +125,22 @@ async fn turn(
     // What could not be made is not settled.
     if faults.is_empty()
         && let Some(mark) = schedule.mark(&look.plan, &look.drills)
-        && !settle(context, task, meta, &mark).await?
     {
-        return Ok(LOOK_LEAST);
+        match settle(context, task, meta, &mark).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(LOOK_LEAST),
+            Err(why) => faults.push(format!("its mark: {why}")),
+        }
     }
     if faults.is_empty() {
         memory.forget(look.plan.settled.until, look.drills.settled.until);
     }
-    clear(context, object, &look, memory).await?;
-    let status = status_of(context, object, &schedule, &look, &faults, now)?;
+    let left = clear(context, object, &look, memory).await;
+    let status = status_of(context, object, &schedule, &look, (&faults, &left), now)?;
     write(context, task, object, &status).await?;
     let next = [look.plan.look, look.drills.look].into_iter().flatten().min();
     let pause = next.and_then(|next| (next - (context.clock)()).to_std().ok());
-    Ok(match faults.is_empty() {
+    Ok(match faults.is_empty() && left.is_empty() {
         true => pause.unwrap_or(LOOK).clamp(LOOK_LEAST, LOOK),
         false => LOOK,
     })
@@ -238,25 +262,34 @@ async fn settle(context: &Context, task: &Task, meta: &Meta, mark: &Mark) -> Res
     }
 }
 
-/// Removes ended runs and drills that are more than the history keeps.
+/// Removes ended runs and drills that are more than the history keeps; the faults of those that
+/// stay, of which a few are enough.
 async fn clear(
     context: &Context,
     object: &BackupSchedule,
     look: &Look,
     memory: &mut Memory,
-) -> Result<(), Failure> {
+) -> Vec<String> {
+    let mut faults = Vec::new();
     let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
     if !surplus(&look.runs, object.spec.history, &BTreeSet::new()).is_empty() {
         let held = seen::held(context, namespace);
         for run in surplus(&look.runs, object.spec.history, &held) {
             let key = Key::new(Kind::VolumeBackup, namespace, &run.name);
-            if let Some(found) = context.objects.get(&key) {
-                seen::remove(context, &key, &found).await?;
-                memory.forget_end(&Meta::of(&found).uid);
+            let Some(found) = context.objects.get(&key) else { continue };
+            match seen::remove(context, &key, &found).await {
+                Ok(()) => memory.forget_end(&Meta::of(&found).uid),
+                Err(why) => faults.push(format!("{}: {why}", run.name)),
+            }
+            if faults.len() == FAULTS_MAX {
+                break;
             }
         }
     }
-    drills::clear(context, namespace, &look.records).await
+    if let Err(why) = drills::clear(context, namespace, &look.records).await {
+        faults.push(why.to_string());
+    }
+    faults
 }
 
 fn status_of(
@@ -264,7 +297,7 @@ fn status_of(
     object: &BackupSchedule,
     schedule: &Schedule<'_>,
     look: &Look,
-    faults: &[String],
+    (faults, left): (&[String], &[String]),
     now: DateTime<Utc>,
 ) -> Result<BackupScheduleStatus, Failure> {
     let wrong = |why: BadCron| Failure::new(exit::USAGE, why.to_string());
@@ -276,9 +309,11 @@ fn status_of(
     status.newest_good_time = health.newest_good.map(written);
     status.claims = i64::try_from(health.claims).ok();
     status.missed = i64::try_from(look.plan.missed).ok();
-    let ready = match faults {
-        [] => Verdict { status: "True", reason: "Scheduled", message: String::new() },
-        some => Verdict { status: "False", reason: "CannotBegin", message: some.join("; ") },
+    let message = [faults, left].concat().join("; ");
+    let ready = match (faults, left) {
+        ([], []) => Verdict { status: "True", reason: "Scheduled", message },
+        ([], _) => Verdict { status: "False", reason: "CannotRemove", message },
+        _ => Verdict { status: "False", reason: "CannotBegin", message },
     };
     put(context, object, &mut status.conditions, "Ready", &ready);
     put(context, object, &mut status.conditions, "UpToDate", &health.up_to_date);

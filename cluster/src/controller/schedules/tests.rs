@@ -154,6 +154,70 @@ async fn a_run_that_is_refused_is_told_and_tried_again() {
     assert_eq!(condition(&server, "Ready").0, "True");
 }
 
+/// The API refuses what the labels of a selector say, or the right to list claims.
+#[tokio::test]
+async fn a_look_that_fails_is_told_and_tried_again() {
+    for code in [400, 403] {
+        let server = server(json!({}));
+        let context = server.context(clock::now).await;
+        let mut memory = Memory::default();
+        look(&server, &context, &mut memory, "2026-05-01T08:40:00Z").await;
+        server.refuse(vec![("GET", "/persistentvolumeclaims".into(), code)]);
+        for now in ["2026-05-01T09:00:00Z", "2026-05-01T09:00:30Z"] {
+            clock::set(now);
+            server.tell(&context);
+            let task = task(&context, &Key::new(Kind::BackupSchedule, "shop", NAME));
+            let (meta, object) = task.read::<Box<BackupSchedule>>().expect("one").expect("one");
+            let turn = Box::pin(told_turn(&context, &task, &meta, &object, &mut memory));
+            assert_eq!(turn.await, LOOK);
+        }
+        assert_eq!(condition(&server, "Ready"), ("False".into(), "CannotBegin".into()));
+        let status = status(&server);
+        let ready = status.conditions.iter().find(|at| at.kind == "Ready").expect("it");
+        assert!(ready.message.contains("told to answer"), "{code}: {}", ready.message);
+        assert_eq!(condition(&server, "UpToDate"), ("Unknown".into(), "NotSeen".into()));
+        assert_eq!(status.claims, Some(2), "what was known stays");
+        assert_eq!(server.names(Kind::Event).len(), 1, "it is told once");
+        server.refuse(Vec::new());
+        look(&server, &context, &mut memory, "2026-05-01T09:01:00Z").await;
+        assert_eq!(server.names(Kind::VolumeBackup).len(), 2);
+        assert_eq!(condition(&server, "Ready").0, "True");
+    }
+}
+
+/// A policy of admission refuses changes of ended runs.
+#[tokio::test]
+async fn runs_that_cannot_be_removed_are_told_and_hold_up_nothing() {
+    let server = server(json!({
+        "history": 1,
+        "template": { "spec": {
+            "source": { "pvc": "data-0" },
+            "repositoryRef": { "name": "main" },
+            "deletionPolicy": "Forget",
+        } },
+    }));
+    let context = server.context(clock::now).await;
+    let mut memory = Memory::default();
+    server.refuse(vec![("PATCH", "/volumebackups/nightly-202605010900".into(), 403)]);
+    for hour in 9..12 {
+        look(&server, &context, &mut memory, &format!("2026-05-01T{hour:02}:00:00Z")).await;
+        end(&server, 0);
+        look(&server, &context, &mut memory, &format!("2026-05-01T{hour:02}:10:00Z")).await;
+    }
+    let left = ["nightly-202605010900", "nightly-202605011100"];
+    assert_eq!(server.names(Kind::VolumeBackup), left, "one that is held up holds up no other");
+    assert_eq!(condition(&server, "Ready"), ("False".into(), "CannotRemove".into()));
+    let status = status(&server);
+    let ready = status.conditions.iter().find(|at| at.kind == "Ready").expect("it");
+    assert!(ready.message.starts_with("nightly-202605010900: "), "{}", ready.message);
+    assert_eq!(status.last_time.as_deref(), Some("2026-05-01T11:00:00Z"));
+    assert_eq!(condition(&server, "UpToDate").0, "True");
+    server.refuse(Vec::new());
+    look(&server, &context, &mut memory, "2026-05-01T11:11:00Z").await;
+    assert_eq!(server.names(Kind::VolumeBackup), left[1..]);
+    assert_eq!(condition(&server, "Ready").0, "True");
+}
+
 #[tokio::test]
 async fn a_name_that_somebody_else_has_is_told_and_left_alone() {
     let server = server(json!({}));
