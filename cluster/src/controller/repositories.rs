@@ -3,6 +3,7 @@
 //! The plan of the work is a pure function ([`plan`]); this task reads what it asks for, does the one
 //! step that it names, and writes the status. Keys and credentials are named in Jobs, never read.
 
+mod accounts;
 mod calendar;
 mod jobs;
 mod lanes;

@@ -106,7 +106,7 @@ pub struct Keep {
     pub yearly: Option<u32>,
     /// All of this time before the newest one, such as `30d`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = Rule::new("self.matches('^[0-9]+[hdwmy]$')").message("write a number and one of h, d, w, m, y"))]
+    #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,4}[hdwmy]$')").message("write a number and one of h, d, w, m, y, such as 30d"))]
     #[schemars(length(max = 20))]
     pub within: Option<String>,
 }

@@ -249,6 +249,11 @@ impl Fake {
     pub(crate) fn read(&self, query: &Query, seen: &mut Observed) {
         match query {
             Query::One(key) => seen.set_object(key.clone(), self.get(key).cloned()),
+            // No label has a blank in it.
+            Query::Many(selection) if selection.labels.contains(' ') => {
+                let why = Failure::new(exit::USAGE, "list claims: unable to parse the labels");
+                seen.set_refused(query.clone(), why);
+            }
             Query::Many(selection) => {
                 seen.set_list(selection.clone(), self.select(selection), None);
             }

@@ -8,21 +8,21 @@
 //!
 //! Its status is what the record says, and the reason of a wait. Nothing is decided by it.
 
+use super::accounts::accounts;
 use super::calendar::Calendar;
-use super::jobs::{self, GC_ACCOUNT, anchor};
+use super::jobs::{self, anchor};
 use super::lanes::{self, CHECK, COPY, Due, FORGET, GC, INIT, SYNC};
 use super::record::{Done, Ended, Record, Sealer, failed};
-use super::rules::{self, Copies, ScheduleOf};
+use super::rules::{self, Copies, ScheduleOf, Words};
 use super::status::{self, Told};
 use crate::engine::{
-    self, CHANGES_ROLE, ConfigMap, Failure, Finished, Key, Kind, MANAGER, Meta, Next, Object,
-    Observed, Planned, Query, Repository, SERVICE_ACCOUNT, Stands, Stop, Wait, cluster_name, exit,
-    of_object, remove_alone,
+    ConfigMap, Failure, Finished, Key, Kind, Meta, Next, Object, Observed, Planned, Query,
+    Repository, Stands, Stop, Wait, cluster_name, exit, of_object, remove_alone,
 };
 use crate::kinds::{self, RepositorySpec, RepositoryStatus};
 use crate::schedule::Cron;
 use chrono::{DateTime, Utc};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -141,46 +141,6 @@ fn work(facts: &Facts<'_>, seen: &Observed, told: &mut Told) -> Planned<Act> {
     work.all(told)
 }
 
-/// The accounts of the Jobs, and the one right that they have. An account that was named is its
-/// author's to make.
-fn accounts(facts: &Facts<'_>, seen: &Observed, place: &Repository) -> Planned<()> {
-    let namespace = place.namespace.as_str();
-    let labels = json!({ "app.kubernetes.io/managed-by": MANAGER });
-    let ensure = |kind: Kind, name: &str, body: Value| {
-        let key = Key::new(kind, namespace, name);
-        if seen.find::<Value>(&key)?.is_some() {
-            return Ok(());
-        }
-        let metadata = json!({ "name": name, "namespace": namespace, "labels": labels });
-        seen.settle(Err(engine::Step::Create(engine::object(&key, metadata, body)).into()))
-    };
-    let no_token = || json!({ "automountServiceAccountToken": false });
-    if place.service_account == SERVICE_ACCOUNT {
-        ensure(Kind::ServiceAccount, SERVICE_ACCOUNT, no_token())?;
-    }
-    if facts.spec.gc.is_some() && jobs::gc_account(facts.spec) == GC_ACCOUNT {
-        ensure(Kind::ServiceAccount, GC_ACCOUNT, no_token())?;
-    }
-    let rule = json!({
-        "apiGroups": ["snapshot.storage.k8s.io"], "resources": ["volumesnapshots"], "verbs": ["get"],
-    });
-    let role =
-        json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": CHANGES_ROLE });
-    let subject =
-        json!({ "kind": "ServiceAccount", "name": place.service_account, "namespace": namespace });
-    for (kind, body) in [
-        (Kind::Role, json!({ "rules": [rule] })),
-        (Kind::RoleBinding, json!({ "roleRef": role, "subjects": [subject] })),
-    ] {
-        match ensure(kind, CHANGES_ROLE, body) {
-            // Without it whole volumes are read.
-            Err(Stop::Failure(why)) => tracing::debug!("{why}"),
-            done => done?,
-        }
-    }
-    Ok(())
-}
-
 struct Work<'a> {
     facts: &'a Facts<'a>,
     seen: &'a Observed,
@@ -215,6 +175,16 @@ impl Work<'_> {
                 }
                 told.running.insert(lane.to_owned());
                 waits.push(*wait);
+                Ok(None)
+            }
+            // Without it there is no repository; any other lane holds up none beside it.
+            Err(Stop::Failure(why)) if lane != INIT => {
+                if !self.seen.is_fresh() {
+                    return Err(Stop::Next(Next::Refresh));
+                }
+                told.troubles.insert(lane.to_owned(), why);
+                let on = vec![self.found.key.clone().into()];
+                waits.push(Wait::new(on, "it is tried again".into(), TROUBLE));
                 Ok(None)
             }
             Err(other) => Err(other),
@@ -272,7 +242,7 @@ impl Work<'_> {
 
     fn init(&self) -> Planned<Lane> {
         let due = |done: &Done| Ok(lanes::init(done, self.facts.generation, self.facts.now));
-        self.lane(INIT, due, || Ok(Some(["init", "--if-absent"].map(String::from).to_vec())), None)
+        self.lane(INIT, due, || Ok(Some(Words::of(&["init", "--if-absent"]))), None)
     }
 
     /// A lane that goes by the clock; a pattern that cannot be meant is told, and nothing is due.
@@ -298,19 +268,28 @@ impl Work<'_> {
         self.lane(lane, due, || self.arguments(lane), None)
     }
 
-    fn arguments(&self, lane: &str) -> Planned<Option<Vec<String>>> {
-        let words: &[&str] = match lane {
-            SYNC => return Ok(Some(vec!["list".into(), format!("--newest={NEWEST}")])),
+    fn arguments(&self, lane: &str) -> Planned<Option<Words>> {
+        Ok(Some(match lane {
+            SYNC => Words::of(&["list", &format!("--newest={NEWEST}")]),
             FORGET => return self.forgets(),
-            GC => &["gc"],
-            _ => &["check"],
-        };
-        Ok(Some(words.iter().map(|word| (*word).to_owned()).collect()))
+            GC => Words::of(&["gc"]),
+            _ => Words::of(&["check"]),
+        }))
     }
 
-    fn forgets(&self) -> Planned<Option<Vec<String>>> {
+    fn forgets(&self) -> Planned<Option<Words>> {
         let schedules = rules::of(self.seen, self.place, self.facts.schedules, self.facts.image)?;
         rules::forget(self.seen, self.place, self.facts.spec.keep.as_ref(), &schedules)
+    }
+
+    /// Whether there is anything to forget. Where nobody knows, the lane of it says so, and garbage
+    /// is collected all the same.
+    fn may_forget(&self) -> Planned<bool> {
+        match self.forgets() {
+            Ok(words) => Ok(words.is_some()),
+            Err(Stop::Failure(_)) if self.seen.is_fresh() => Ok(false),
+            Err(next) => Err(next),
+        }
     }
 
     /// Backups are forgotten first, and then collected, both for one time.
@@ -334,7 +313,7 @@ impl Work<'_> {
         }
         let before = self.record.lane(FORGET);
         let comes = keeps && self.regular(&before, cron).now.is_some();
-        let is_first = before.running.is_none() && (!comes || self.forgets()?.is_none());
+        let is_first = before.running.is_none() && (!comes || !self.may_forget()?);
         Ok(if is_first { due } else { Due { now: None, ..due } })
     }
 
@@ -407,7 +386,7 @@ impl Work<'_> {
         &self,
         lane: &str,
         due: impl FnOnce(&Done) -> Planned<Due>,
-        arguments: impl Fn() -> Planned<Option<Vec<String>>>,
+        arguments: impl Fn() -> Planned<Option<Words>>,
         target: Option<&Repository>,
     ) -> Planned<Lane> {
         let done = self.record.lane(lane);
@@ -434,25 +413,15 @@ impl Work<'_> {
             self.ended(lane, failed(why, running, now, generation))
         };
         match self.job(lane, running, &arguments, target) {
-            Ok(finished) if lane == SYNC => match self.facts.listed {
+            Ok((finished, _)) if lane == SYNC => match self.facts.listed {
                 Some(listed) if listed.due == running => self.ended(lane, listed.clone()),
                 _ => Ok(Lane::List(running, finished)),
             },
-            Ok(Finished { summary, .. }) => {
+            Ok((Finished { summary, .. }, message)) => {
                 let Facts { now: at, generation, .. } = *self.facts;
-                let message = String::new();
-                self.ended(
-                    lane,
-                    Ended {
-                        due: running,
-                        at,
-                        exit_code: 0,
-                        message,
-                        hint: None,
-                        summary,
-                        generation,
-                    },
-                )
+                let (due, exit_code, hint) = (running, 0, None);
+                let ended = Ended { due, at, exit_code, message, hint, summary, generation };
+                self.ended(lane, ended)
             }
             Err(Stop::Failure(_)) if !self.seen.is_fresh() => Err(Stop::Next(Next::Refresh)),
             Err(Stop::Failure(why)) => ends(why),
@@ -460,24 +429,26 @@ impl Work<'_> {
         }
     }
 
+    /// How the Job ended well, and what it left out.
     fn job(
         &self,
         lane: &str,
         due: DateTime<Utc>,
-        arguments: &impl Fn() -> Planned<Option<Vec<String>>>,
+        arguments: &impl Fn() -> Planned<Option<Words>>,
         target: Option<&Repository>,
-    ) -> Planned<Finished> {
+    ) -> Planned<(Finished, String)> {
         let first = anchor(self.facts.meta, lane, due).job(&self.place.namespace, 1);
         if self.seen.find::<Value>(&first)?.is_none() {
             // Another controller may have ended the run and removed its Job since the record was
             // read: whoever sees no Job looks at the record after that.
             self.seen.after(&Query::One(self.found.key.clone()), &Query::One(first))?;
         }
-        let Some(arguments) = arguments()? else {
+        let Some(Words { arguments, left_out }) = arguments()? else {
             return Err(Failure::new(exit::RETRYABLE, "there is nothing to do any more").into());
         };
         let of = (self.facts.spec, self.place);
-        jobs::run(self.facts.meta, (lane, due), of, (arguments, target), self.seen)
+        let run = jobs::run(self.facts.meta, (lane, due), of, (arguments, target), self.seen)?;
+        Ok((run, left_out.join("; ")))
     }
 
     fn ended(&self, lane: &str, ended: Ended) -> Planned<Lane> {

@@ -2,11 +2,17 @@
 //! of them go.
 
 use crate::engine::{
-    self, Failure, Key, Kind, Object, Observed, Planned, Repository, Selection, Stop, exit, notes,
+    self, Failure, Key, Kind, Next, Object, Observed, Planned, Repository, Selection, Stop, exit,
+    notes,
 };
 use crate::kinds::{BackupScheduleSpec, Keep, RepositoryRef};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// The longest name that a volume may have.
+const VOLUME_BYTES_MAX: usize = 200;
+/// Schedules that are named where they are left out.
+const NAMED_MAX: usize = 5;
 
 /// A BackupSchedule.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -34,6 +40,48 @@ pub(super) struct Copies<'a> {
     pub target: Option<Repository>,
     /// For people.
     pub refused: Option<String>,
+}
+
+/// What a Job of `mover` is to do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Words {
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// Schedules whose wishes are not among them, and why.
+    pub left_out: Vec<String>,
+}
+
+impl Words {
+    /// Arguments that leave nothing out.
+    pub(super) fn of(arguments: &[&str]) -> Self {
+        Self {
+            arguments: arguments.iter().map(|&word| word.to_owned()).collect(),
+            left_out: Vec::new(),
+        }
+    }
+
+    fn leave_out(&mut self, schedule: &ScheduleOf, why: &Failure) {
+        match self.left_out.len() {
+            ..NAMED_MAX => self.left_out.push(format!("{}: {why}", schedule.label())),
+            NAMED_MAX => self.left_out.push("and more".into()),
+            _ => {}
+        }
+    }
+}
+
+/// What a schedule asks for, or why that cannot be known. One that cannot be meant is no reason to
+/// leave the others waiting.
+///
+/// # Errors
+///
+/// A read, which comes first. A failure upon an old answer is looked at again.
+fn by_itself<T>(seen: &Observed, planned: Planned<T>) -> Planned<Result<T, Failure>> {
+    match planned {
+        Ok(found) => Ok(Ok(found)),
+        Err(Stop::Failure(why)) if seen.is_fresh() => Ok(Err(why)),
+        Err(Stop::Failure(_)) => Err(Stop::Next(Next::Refresh)),
+        Err(next) => Err(next),
+    }
 }
 
 /// A Repository as a text of the engine.
@@ -86,6 +134,21 @@ pub(super) fn of<'a>(
     Ok(all)
 }
 
+/// The claims of a namespace with these labels; all without any.
+fn claims(seen: &Observed, namespace: &str, labels: String) -> Planned<Vec<String>> {
+    let selection = Selection::labelled(Kind::PersistentVolumeClaim, namespace, labels);
+    let claims: Vec<Object<Value>> = seen.list(&selection)?;
+    seen.confirm(&selection.into())?;
+    Ok(claims.into_iter().map(|claim| claim.meta.name).collect())
+}
+
+/// The volume of a claim, as it is recorded. One of a longer name was never backed up, and the
+/// program takes no such name.
+fn volume(place: &Repository, namespace: &str, claim: &str) -> Option<String> {
+    let name = format!("{}/{namespace}/{claim}", place.cluster);
+    (name.len() <= VOLUME_BYTES_MAX).then_some(name)
+}
+
 /// Volumes of a schedule's claims, as they are recorded. A claim that is named counts also once it
 /// is gone: its backups are still that schedule's.
 fn volumes(
@@ -94,18 +157,30 @@ fn volumes(
     schedule: &ScheduleOf,
 ) -> Planned<BTreeSet<String>> {
     let source = &schedule.spec.template.spec.source;
-    let volume = |claim: &str| format!("{}/{}/{claim}", place.cluster, schedule.namespace);
-    let mut all: BTreeSet<String> = source.pvc.iter().map(|claim| volume(claim)).collect();
+    let namespace = schedule.namespace.as_str();
+    let mut all: Vec<String> = source.pvc.iter().cloned().collect();
     if let Some(selector) = &source.selector {
         let labels: Vec<String> =
             selector.match_labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        let selection =
-            Selection::labelled(Kind::PersistentVolumeClaim, &schedule.namespace, labels.join(","));
-        let claims: Vec<Object<Value>> = seen.list(&selection)?;
-        seen.confirm(&selection.into())?;
-        all.extend(claims.iter().map(|claim| volume(&claim.meta.name)));
+        all.extend(claims(seen, namespace, labels.join(","))?);
     }
-    Ok(all)
+    Ok(all.iter().filter_map(|claim| volume(place, namespace, claim)).collect())
+}
+
+/// The same of a schedule that cannot be meant: where its labels are wrong, all of its namespace.
+fn volumes_at_most(
+    seen: &Observed,
+    place: &Repository,
+    schedule: &ScheduleOf,
+) -> Planned<BTreeSet<String>> {
+    let namespace = schedule.namespace.as_str();
+    match volumes(seen, place, schedule) {
+        Err(Stop::Failure(_)) => {
+            let all = claims(seen, namespace, String::new())?;
+            Ok(all.iter().filter_map(|claim| volume(place, namespace, claim)).collect())
+        }
+        found => found,
+    }
 }
 
 /// The rules of `keep`, as `mover forget` reads them: name and value.
@@ -122,11 +197,53 @@ fn rules(keep: &Keep) -> Vec<(&'static str, String)> {
     counts.chain(keep.within.clone().map(|span| ("within", span))).collect()
 }
 
-/// Arguments of `mover forget` by the rules of a Repository and of its schedules; none where nothing
-/// is to be forgotten.
+/// Whether `mover forget` takes a span of time, and it keeps something.
+fn is_span(text: &str) -> bool {
+    let Some((last, unit)) = text.char_indices().next_back() else { return false };
+    let each: u32 = match unit {
+        'h' | 'm' => 1,
+        'd' => 24,
+        'w' => 24 * 7,
+        'y' => 12,
+        _ => return false,
+    };
+    let digits = &text[..last];
+    let number = digits.parse::<u32>().ok().filter(|number| *number > 0);
+    digits.bytes().all(|byte| byte.is_ascii_digit())
+        && number.is_some_and(|number| number.checked_mul(each).is_some())
+}
+
+/// The rules of one schedule as arguments.
+fn rules_of(
+    seen: &Observed,
+    place: &Repository,
+    schedule: &ScheduleOf,
+    keep: &Keep,
+) -> Planned<Vec<String>> {
+    if let Some(span) = keep.within.as_ref().filter(|span| !is_span(span)) {
+        let why = Failure::new(exit::USAGE, format!("spec.keep.within: {span} cannot be meant"));
+        return Err(why.hint("write a number and one of h, d, w, m, y, such as 30d").into());
+    }
+    let namespace = Key::wide(Kind::Namespace, &schedule.namespace);
+    let Some(found) = seen.find::<Value>(&namespace)? else { return Ok(Vec::new()) };
+    let joined: Vec<String> =
+        rules(keep).iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let only = match schedule.namespace == place.namespace {
+        // The keys are there: whoever is there may forget anything by himself.
+        true => String::new(),
+        false => format!(",only={}={}", notes::NAMESPACE_UID, found.meta.uid),
+    };
+    let volumes = volumes(seen, place, schedule)?;
+    let rule = |volume| format!("--keep-of={}{only}:{volume}", joined.join(","));
+    Ok(volumes.into_iter().map(rule).collect())
+}
+
+/// What `mover forget` is to do by the rules of a Repository and of its schedules; none where
+/// nothing is to be forgotten.
 ///
 /// A schedule decides about backups of its own namespace alone: in one that was made anew under an
-/// old name nobody forgets what the old one had stored.
+/// old name nobody forgets what the old one had stored. One whose rule cannot be meant is left out,
+/// and its volumes stay whole: the Repository's rule may be stricter.
 ///
 /// # Errors
 ///
@@ -136,31 +253,27 @@ pub(super) fn forget(
     place: &Repository,
     keep: Option<&Keep>,
     schedules: &[&ScheduleOf],
-) -> Planned<Option<Vec<String>>> {
+) -> Planned<Option<Words>> {
     // Other clusters, and hosts, may have volumes in the same bucket.
-    let mut arguments = vec!["forget".to_owned(), format!("--below={}/", place.cluster)];
-    let always = arguments.len();
+    let mut words = Words::of(&["forget", &format!("--below={}/", place.cluster)]);
+    let always = words.arguments.len();
     let rest = keep.map(rules).unwrap_or_default();
-    arguments.extend(rest.iter().map(|(name, value)| format!("--keep-{name}={value}")));
+    words.arguments.extend(rest.iter().map(|(name, value)| format!("--keep-{name}={value}")));
     for schedule in schedules {
-        let of_schedule = schedule.spec.keep.as_ref().map(rules).unwrap_or_default();
-        if of_schedule.is_empty() {
+        let Some(keep) = schedule.spec.keep.as_ref().filter(|keep| !rules(keep).is_empty()) else {
             continue;
-        }
-        let namespace = Key::wide(Kind::Namespace, &schedule.namespace);
-        let Some(found) = seen.find::<Value>(&namespace)? else { continue };
-        let joined: Vec<String> =
-            of_schedule.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        let only = match schedule.namespace == place.namespace {
-            // The keys are there: whoever is there may forget anything by himself.
-            true => String::new(),
-            false => format!(",only={}={}", notes::NAMESPACE_UID, found.meta.uid),
         };
-        for volume in volumes(seen, place, schedule)? {
-            arguments.push(format!("--keep-of={}{only}:{volume}", joined.join(",")));
+        match by_itself(seen, rules_of(seen, place, schedule, keep))? {
+            Ok(all) => words.arguments.extend(all),
+            Err(why) => {
+                words.leave_out(schedule, &why);
+                let whole = volumes_at_most(seen, place, schedule)?.into_iter();
+                let rule = |volume| format!("--keep-of=last={}:{volume}", u32::MAX);
+                words.arguments.extend(whole.map(rule));
+            }
         }
     }
-    Ok((arguments.len() > always).then_some(arguments))
+    Ok((words.arguments.len() > always).then_some(words))
 }
 
 /// Copies that schedules ask for, by the name of their target.
@@ -243,7 +356,7 @@ pub fn may_copy(from: &Repository, to: &Repository) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Arguments of `mover copy` for the claims of these schedules; none where there is no claim.
+/// What `mover copy` is to do for the claims of these schedules; none where there is no claim.
 ///
 /// # Errors
 ///
@@ -253,22 +366,28 @@ pub(super) fn copy(
     place: &Repository,
     (target, retain): (&Repository, Option<&str>),
     schedules: &[&ScheduleOf],
-) -> Planned<Option<Vec<String>>> {
+) -> Planned<Option<Words>> {
+    let mut words = Words::of(&[
+        "copy",
+        &format!("--to={}", target.url),
+        &format!("--to-key-file={}", super::jobs::TO_KEYS),
+    ]);
     let mut all = BTreeSet::new();
     for schedule in schedules {
-        all.extend(volumes(seen, place, schedule)?);
+        match by_itself(seen, volumes(seen, place, schedule))? {
+            Ok(volumes) => all.extend(volumes),
+            Err(why) => words.leave_out(schedule, &why),
+        }
     }
     if all.is_empty() {
-        return Ok(None);
+        return match words.left_out.is_empty() {
+            true => Ok(None),
+            false => Err(Failure::new(exit::USAGE, words.left_out.join("; ")).into()),
+        };
     }
-    let mut arguments = vec![
-        "copy".to_owned(),
-        format!("--to={}", target.url),
-        format!("--to-key-file={}", super::jobs::TO_KEYS),
-    ];
-    arguments.extend(retain.map(|time| format!("--retain-for={time}")));
-    arguments.extend(all.into_iter().map(|volume| format!("--volume={volume}")));
-    Ok(Some(arguments))
+    words.arguments.extend(retain.map(|time| format!("--retain-for={time}")));
+    words.arguments.extend(all.into_iter().map(|volume| format!("--volume={volume}")));
+    Ok(Some(words))
 }
 
 #[cfg(test)]
@@ -283,6 +402,16 @@ mod tests {
             service_account: "mover".into(),
             credentials_secret: Some("store".into()),
             ..Repository::default()
+        }
+    }
+
+    #[test]
+    fn a_span_is_one_that_the_program_takes() {
+        for text in ["1h", "30d", "8w", "6m", "99999y"] {
+            assert!(is_span(text), "{text}");
+        }
+        for text in ["", "d", "0d", "30", "-1d", "+1d", "9999999999y", "4294967295d", "30é"] {
+            assert!(!is_span(text), "{text}");
         }
     }
 

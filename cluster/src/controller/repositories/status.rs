@@ -36,6 +36,8 @@ pub(super) struct Told {
     pub keeps: bool,
     /// Why nothing can be done.
     pub trouble: Option<Failure>,
+    /// Why a lane does not go on, while others do.
+    pub troubles: BTreeMap<String, Failure>,
 }
 
 /// A condition before it has a time.
@@ -223,6 +225,9 @@ fn unknown(told: &Told, lane: &str, field: &str) -> New {
 
 fn synced(done: &Done, told: &Told) -> Option<New> {
     let last = done.last.as_ref();
+    if let Some(why) = told.troubles.get(SYNC) {
+        return Some(New::bad("ListFailed", why.to_string()));
+    }
     Some(match last {
         None => {
             told.record.lane(INIT).good?;
@@ -235,6 +240,11 @@ fn synced(done: &Done, told: &Told) -> Option<New> {
 }
 
 fn collected(forget: &Done, gc: &Done, told: &Told) -> New {
+    for (lane, reason) in [(FORGET, "ForgetFailed"), (GC, "GcFailed")] {
+        if let Some(why) = told.troubles.get(lane) {
+            return New::bad(reason, why.to_string());
+        }
+    }
     if let Some(last) = forget.last.as_ref().filter(|last| last.exit_code != 0) {
         return New::bad("ForgetFailed", last.text());
     }
@@ -246,6 +256,9 @@ fn collected(forget: &Done, gc: &Done, told: &Told) -> New {
     };
     if last.exit_code != 0 {
         return New::bad("GcFailed", last.text());
+    }
+    if let Some(last) = forget.last.as_ref().filter(|last| !last.message.is_empty()) {
+        return New::bad("RuleRefused", last.text());
     }
     let size = |name: &str| show_bytes(last.summary[name].as_u64().unwrap_or_default());
     let mut message = String::new();
@@ -269,6 +282,9 @@ fn checked(done: &Done, told: &Told) -> New {
         }
         return New::bad("Damaged", message);
     }
+    if let Some(why) = told.troubles.get(CHECK) {
+        return New::bad("CheckFailed", why.to_string());
+    }
     match last {
         None => unknown(told, CHECK, CHECK),
         Some(last) if last.exit_code != 0 => New::bad("CheckFailed", last.text()),
@@ -288,14 +304,19 @@ fn copied(told: &Told) -> Option<New> {
     if told.copies.is_empty() {
         return None;
     }
-    let lanes =
-        told.copies.iter().map(|lane| (lane.trim_start_matches(COPY), told.record.lane(lane)));
     let mut said = Vec::new();
     let mut open = false;
-    for (target, done) in lanes {
-        match &done.last {
+    for lane in &told.copies {
+        let target = lane.trim_start_matches(COPY);
+        if let Some(why) = told.troubles.get(lane) {
+            return Some(New::bad("CopyFailed", format!("to {target}: {why}")));
+        }
+        match &told.record.lane(lane).last {
             Some(last) if last.exit_code != 0 => {
                 return Some(New::bad("CopyFailed", format!("to {target}: {}", last.text())));
+            }
+            Some(last) if !last.message.is_empty() => {
+                return Some(New::bad("Refused", format!("to {target}: {}", last.text())));
             }
             Some(last) => said.push(format!("to {target}: {}", copies_of(&last.summary))),
             None => open = true,

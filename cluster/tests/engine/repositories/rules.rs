@@ -88,6 +88,76 @@ fn a_schedule_of_the_repositorys_namespace_decides_about_all_of_its_volume() {
     );
 }
 
+fn of_labels(value: &str) -> Value {
+    let source = json!({ "selector": { "matchLabels": { "app": value } } });
+    json!({ "spec": { "source": source, "repositoryRef": { "name": "main", "namespace": HOME } } })
+}
+
+#[test]
+fn a_rule_that_cannot_be_meant_is_left_out_alone() {
+    let mut world = world(spec());
+    far(&mut world, HOME, json!({}));
+    let metadata = json!({ "namespace": "shop", "name": "web-1" });
+    world
+        .fake
+        .create(&json!({ "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": {} }));
+    let copied = json!({ "name": "far", "namespace": HOME });
+    schedule(&mut world, "shop", "good", json!({ "keep": { "last": 3 }, "copyTo": copied }));
+    let bad = json!({ "keep": { "within": "0d" }, "template": { "spec": {
+        "source": { "pvc": "other" }, "repositoryRef": { "name": "main", "namespace": HOME },
+    } } });
+    schedule(&mut world, "shop", "nothing", bad);
+    let bad = json!({ "keep": { "last": 1 }, "template": of_labels("my db"), "copyTo": copied });
+    schedule(&mut world, "shop", "labels", bad);
+    // A name that no volume can have asks for nothing.
+    let long = json!({ "keep": { "last": 1 }, "template": { "spec": {
+        "source": { "pvc": "x".repeat(250) },
+        "repositoryRef": { "name": "main", "namespace": HOME },
+    } } });
+    schedule(&mut world, "shop", "long", long);
+    lone(&mut world, hours(24));
+    world.assert_clean("bad rules");
+    let (cluster, uid) = (cluster(&world), uid(&world, "shop"));
+    let mut rules = arguments(&world, "forget");
+    rules.sort_unstable();
+    let whole = |claim: &str| format!("--keep-of=last={}:{cluster}/shop/{claim}", u32::MAX);
+    let wanted = [
+        format!("--below={cluster}/"),
+        "--keep-daily=7".to_owned(),
+        format!("--keep-of=last=3,only=kubernetes/namespace-uid={uid}:{cluster}/shop/db"),
+        whole("other"),
+        whole("web-1"),
+        "forget".to_owned(),
+    ];
+    assert_eq!(rules, wanted);
+    let (status, reason, message) = world.condition("Collected");
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "RuleRefused"));
+    assert!(message.contains("backupschedule/nothing in namespace shop: "), "{message}");
+    assert!(message.contains("backupschedule/labels in namespace shop: "), "{message}");
+    assert_eq!((world.ran()["gc"], world.ran()["check"]), (1, 1));
+    assert!(arguments(&world, "copy").contains(&format!("--volume={cluster}/shop/db")));
+    let (_, reason, message) = world.condition("Copied");
+    assert_eq!(reason, "Refused");
+    assert!(message.contains("backupschedule/labels in namespace shop: "), "{message}");
+    assert_eq!(world.condition("Ready").0, "True");
+}
+
+#[test]
+fn a_lane_that_cannot_go_on_holds_up_no_other() {
+    let mut world = world(spec());
+    far(&mut world, HOME, json!({}));
+    let copied = json!({ "name": "far", "namespace": HOME });
+    let bad = json!({ "template": of_labels("my db"), "copyTo": copied });
+    schedule(&mut world, "shop", "labels", bad);
+    lone(&mut world, hours(24));
+    let (_, reason, message) = world.condition("Copied");
+    assert_eq!(reason, "CopyFailed");
+    assert!(message.contains("unable to parse the labels"), "{message}");
+    assert_eq!((world.ran()["forget"], world.ran()["gc"], world.ran()["check"]), (1, 1, 1));
+    assert_eq!(world.condition("Collected").0, "True");
+    assert_eq!(world.condition("Ready").0, "True");
+}
+
 #[test]
 fn where_nothing_is_to_be_forgotten_garbage_is_collected_all_the_same() {
     let mut spec = spec();
