@@ -64,9 +64,10 @@ impl Schedule<'_> {
         let since = self.settled(now).since;
         let good = newest_good(runs);
         let of = |claim: &ClaimOf| {
-            let own = good.get(&Some(claim.name.as_str()));
-            // A run of a group is of each of its claims.
-            let good = own.or_else(|| good.get(&None));
+            // A run of a group is of each of its claims: of both the API's later one counts, as a
+            // source may have been changed from one to the other.
+            let own = [good.get(&Some(claim.name.as_str())), good.get(&None)];
+            let good = own.into_iter().flatten().max_by_key(|(run, _)| run.created);
             // By a clock that is ahead it would be in time for as long.
             good.map(|(run, cut)| if *cut <= now { *cut } else { run.created })
         };

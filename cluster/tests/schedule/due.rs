@@ -285,6 +285,33 @@ fn health_tells_claims_that_have_no_backup_in_time() {
     assert_eq!(health(&world, "2026-05-01T09:09:00Z").up_to_date.reason, "NoClaims");
 }
 
+/// A schedule of single claims became one of a group, or the other way round.
+#[test]
+fn of_a_claims_run_and_a_groups_the_later_one_counts() {
+    let mut world = hourly(2);
+    world.spec.starting_deadline_seconds = Some(600);
+    let run = |claim: Option<&str>, time: &str, state: State| Run {
+        name: format!("nightly-{time}-{}", claim.unwrap_or("group")),
+        claim: claim.map(str::to_owned),
+        scheduled: None,
+        created: at(time),
+        state,
+    };
+    let good = |claim, time: &str| run(claim, time, State::Good { cut: at(time) });
+    let health = |runs: &[Run], now: &str| {
+        let (spec, since) = (&world.spec, world.since);
+        let schedule = Schedule { name: "nightly", uid: "u", since, spec, mark: None };
+        schedule.health(&world.claims, runs, at(now)).expect("a spec")
+    };
+    let (old, new) = ("2026-05-01T09:00:00Z", "2026-05-03T09:00:00Z");
+    let to_group = [good(Some("data-0"), old), good(Some("data-1"), old), good(None, new)];
+    let found = health(&to_group, "2026-05-03T09:30:00Z");
+    assert_eq!((found.up_to_date.status, found.newest_good), ("True", Some(at(new))));
+    let to_each = [good(None, old), good(Some("data-0"), new), good(Some("data-1"), new)];
+    let found = health(&to_each, "2026-05-03T09:30:00Z");
+    assert_eq!((found.up_to_date.status, found.newest_good), ("True", Some(at(new))));
+}
+
 #[test]
 fn a_known_run_of_another_claim_does_not_count() {
     let world = hourly(2);

@@ -225,31 +225,36 @@ pub(in crate::controller) fn task_of(context: &Context, object: &Value) -> Task 
     Task::new(key, Meta::of(object).uid, Rc::clone(&context.objects), watch::channel(0).1)
 }
 
-/// The newest good backup of each claim.
+/// The newest good backup of each claim: of its own run and of its part of a group's, the one that
+/// the API made later.
 pub(super) fn candidates(
     context: &Context,
     namespace: &str,
     claims: &[ClaimOf],
     runs: &[Run],
 ) -> Vec<Candidate> {
-    let good = newest_good(runs);
-    let mut found: BTreeMap<String, String> = BTreeMap::new();
-    for (claim, (run, _)) in good {
+    let mut found: BTreeMap<String, (DateTime<Utc>, String)> = BTreeMap::new();
+    let mut offer = |claim: &str, created: DateTime<Utc>, backup: &str| {
+        if found.get(claim).is_none_or(|(at, _)| created > *at) {
+            found.insert(claim.to_owned(), (created, backup.to_owned()));
+        }
+    };
+    for (claim, (run, _)) in newest_good(runs) {
         match claim {
-            Some(claim) => drop(found.insert(claim.to_owned(), run.name.clone())),
+            Some(claim) => offer(claim, run.created, &run.name),
             None => {
                 let key = Key::new(Kind::VolumeBackup, namespace, &run.name);
                 let Some(of) = context.objects.get(&key) else { continue };
                 for part in parts(context, &Meta::of(&of).uid) {
                     if let Some(claim) = part["spec"]["source"]["pvc"].as_str() {
-                        found.entry(claim.to_owned()).or_insert_with(|| Meta::of(&part).name);
+                        offer(claim, run.created, &Meta::of(&part).name);
                     }
                 }
             }
         }
     }
     let of = |claim: &ClaimOf| {
-        let backup = found.get(&claim.name)?.clone();
+        let backup = found.get(&claim.name)?.1.clone();
         Some(Candidate { claim: claim.name.clone(), uid: claim.uid.clone(), backup })
     };
     claims.iter().filter_map(of).collect()

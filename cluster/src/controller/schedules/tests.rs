@@ -362,6 +362,39 @@ mod of_drills {
         }
     }
 
+    /// A part of a group's run, which the API made after each claim's own.
+    #[tokio::test]
+    async fn a_drill_is_of_the_later_of_a_claims_run_and_its_part_of_a_groups() {
+        let server = server(json!({ "drill": { "cron": "30 10 * * *" } }));
+        let context = server.context(clock::now).await;
+        let mut memory = Memory::default();
+        look(&server, &context, &mut memory, "2026-05-01T09:00:00Z").await;
+        end(&server, 0);
+        let mut object = server.get(Kind::BackupSchedule, NAME).expect("it");
+        object["spec"]["template"]["spec"]["source"]["group"] = true.into();
+        server.put(object);
+        look(&server, &context, &mut memory, "2026-05-01T10:00:00Z").await;
+        let whole = server.get(Kind::VolumeBackup, "nightly-202605011000").expect("the group's");
+        for claim in ["data-0", "data-1"] {
+            server.put(json!({
+                "apiVersion": "mover.dev/v1alpha1",
+                "kind": "VolumeBackup",
+                "metadata": {
+                    "name": format!("part-{claim}"),
+                    "namespace": "shop",
+                    "labels": { "mover.dev/part-of": whole["metadata"]["uid"] },
+                },
+                "spec": { "source": { "pvc": claim }, "repositoryRef": { "name": "main" } },
+            }));
+        }
+        end(&server, 0);
+        look(&server, &context, &mut memory, "2026-05-01T10:30:00Z").await;
+        let name = "mover-drill-nightly-202605011030";
+        let made = server.get(Kind::VolumeRestore, name).expect("a drill");
+        let backup = made["spec"]["source"]["backupRef"]["name"].as_str().expect("a backup");
+        assert!(backup.starts_with("part-data-"), "{backup}");
+    }
+
     async fn step(server: &Server, context: &Context) -> Option<Pause> {
         server.tell(context);
         let key = Key::new(Kind::VolumeRestore, "shop", DRILL_NAME);
