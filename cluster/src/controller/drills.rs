@@ -129,12 +129,16 @@ pub(super) async fn clear(
     namespace: &str,
     records: &[DrillRecord],
 ) -> Result<(), Failure> {
-    let mut ended: Vec<&DrillRecord> = records.iter().filter(|at| at.ended.is_some()).collect();
-    ended.sort_by_key(|record| std::cmp::Reverse(record.ended));
-    for record in ended.into_iter().skip(KEEP) {
+    let of = |record: &DrillRecord| {
         let key = Key::new(Kind::VolumeRestore, namespace, &record.name);
-        let Some(object) = context.objects.get(&key) else { continue };
-        let meta = Meta::of(&object);
+        let meta = Meta::of(&*context.objects.get(&key)?);
+        // By the API's clock: ours may have been wrong when it ended.
+        Some((schedules::time(meta.creation_timestamp.as_deref()), key, meta))
+    };
+    let mut ended: Vec<_> =
+        records.iter().filter(|record| record.ended.is_some()).filter_map(of).collect();
+    ended.sort_by_key(|(created, ..)| std::cmp::Reverse(*created));
+    for (_, key, meta) in ended.into_iter().skip(KEEP) {
         if meta.deletion_timestamp.is_none() {
             context.api.delete(&key, &meta.uid).await?;
         }

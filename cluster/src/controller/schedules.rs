@@ -323,7 +323,7 @@ fn status_of(
     }
     status.drill = object.spec.drill.as_ref().map(|_| {
         let next_time = look.drills.next.map(written);
-        match schedule.last_drill(&look.records) {
+        match schedule.last_drill(&look.records, now) {
             None => DrillStatus { result: "Never".into(), next_time, ..DrillStatus::default() },
             Some(last) => DrillStatus {
                 result: match last.state {

@@ -8,7 +8,7 @@
 //! that failed is bad, and so is one that did not begin: both make `Drilled` false.
 
 use super::cron::{BadCron, Cron};
-use super::due::{Around, Due, Stream, Timing, due};
+use super::due::{Around, Due, Stream, Timing, counts, due};
 use super::health::Verdict;
 use super::mark::{Settled, drills_of};
 use super::names::{self, drill_name};
@@ -116,7 +116,8 @@ impl Schedule<'_> {
         };
         let timing = Timing { cron, jitter_seconds: 0, deadline_seconds: None };
         let Due { run, open, settled: until, look } = due(&timing, &around, &stream);
-        let of = next_of(candidates, self.last_drill(records).map(|last| last.claim.1.as_str()));
+        let last = self.last_drill(records, now);
+        let of = next_of(candidates, last.map(|last| last.claim.1.as_str()));
         let begin = run.zip(of).map(|(due, of)| NewDrill {
             name: drill_name(self.name, due),
             due,
@@ -135,10 +136,25 @@ impl Schedule<'_> {
         names::time_of(&record.name, &drills, None, record.scheduled.as_deref())
     }
 
-    /// The drill that was due last of those that began.
+    /// The drill that was due last of those that began. One of a clock that was far ahead says
+    /// nothing: it would hide all others until then.
     #[must_use]
-    pub fn last_drill<'a>(&self, records: &'a [DrillRecord]) -> Option<&'a DrillRecord> {
-        records.iter().max_by_key(|record| self.drill_time(record))
+    pub fn last_drill<'a>(
+        &self,
+        records: &'a [DrillRecord],
+        now: DateTime<Utc>,
+    ) -> Option<&'a DrillRecord> {
+        self.last_of(records.iter(), now)
+    }
+
+    fn last_of<'a>(
+        &self,
+        records: impl Iterator<Item = &'a DrillRecord>,
+        now: DateTime<Utc>,
+    ) -> Option<&'a DrillRecord> {
+        let timed = records.map(|record| (self.drill_time(record), record));
+        let known = timed.filter(|(time, _)| time.is_none_or(|time| counts(time, now)));
+        known.max_by_key(|(time, _)| *time).map(|(_, record)| record)
     }
 
     /// Whether its backups were proved by a drill when they had to be; nothing without drills.
@@ -151,7 +167,7 @@ impl Schedule<'_> {
     ) -> Option<Verdict> {
         self.spec.drill.as_ref()?;
         let ended = records.iter().filter(|record| record.state != DrillState::UnderWay);
-        let last = ended.max_by_key(|record| self.drill_time(record));
+        let last = self.last_of(ended, now);
         if let Some(last) = last.filter(|last| last.state == DrillState::Failed) {
             let what = format!("the drill of {} failed: {}", last.backup, last.message);
             return Some(Verdict::no("DrillFailed", what));

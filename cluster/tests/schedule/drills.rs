@@ -137,6 +137,30 @@ fn a_drill_that_failed_is_bad_until_one_passes() {
     );
 }
 
+/// A clock was ten years ahead while one drill ran.
+#[test]
+fn a_drill_of_a_clock_that_was_ahead_hides_no_later_one() {
+    let spec = weekly();
+    let schedule = schedule(&spec, None);
+    let all = candidates(&["a", "b", "c"]);
+    let far = record(at("2036-05-04T02:00:00Z"), &all[0], DrillState::Passed);
+    let mut records = vec![far.clone()];
+    let mut drilled = BTreeSet::new();
+    for week in 0..3 {
+        let due = at("2026-05-03T02:00:00Z") + Duration::weeks(week);
+        let new = plan(&schedule, &records, &all, &due.to_rfc3339()).begin.expect("it is due");
+        drilled.insert(new.of.claim.clone());
+        records.push(record(due, &new.of, DrillState::Failed));
+        let now = due + Duration::hours(1);
+        let then = plan(&schedule, &records, &all, &now.to_rfc3339());
+        let verdict = schedule.drilled(&then, &records, now).expect("drills");
+        assert_eq!((verdict.status, verdict.reason), ("False", "DrillFailed"));
+        assert_eq!(schedule.last_drill(&records, now), records.last());
+    }
+    assert_eq!(drilled.len(), 3, "each has its turn");
+    assert_eq!(schedule.last_drill(&[far], at("2026-05-03T02:00:00Z")), None);
+}
+
 #[test]
 fn no_drill_is_made_twice_or_while_the_schedule_rests() {
     let mut spec = weekly();

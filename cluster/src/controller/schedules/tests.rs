@@ -495,6 +495,42 @@ mod of_drills {
         assert!(drill.message.contains("3: a table is torn"), "{}", drill.message);
     }
 
+    /// Records go by when the API made them, whatever the controller's clock said at their end.
+    #[tokio::test]
+    async fn a_record_of_a_clock_that_was_ahead_goes_like_any_other() {
+        let server = server(json!({ "drill": { "cron": "30 9 * * *" } }));
+        let context = server.context(clock::now).await;
+        let due = |day: u32| match day {
+            1 => "2036-05-01T09:30:00Z".to_owned(),
+            day => format!("2026-05-{day:02}T09:30:00Z"),
+        };
+        let name = |day: u32| {
+            let minute = due(day)[..16].replace(['-', 'T', ':'], "");
+            format!("mover-drill-nightly-{minute}")
+        };
+        for day in 1..=4 {
+            let ended = json!({ "passed": day == 1, "message": "said", "time": due(day) });
+            server.put(json!({
+                "apiVersion": "mover.dev/v1alpha1",
+                "kind": "VolumeRestore",
+                "metadata": {
+                    "name": name(day),
+                    "namespace": "shop",
+                    "labels": { SCHEDULE: "backupschedule-nightly" },
+                    "annotations": {
+                        SCHEDULED: due(day), "mover.dev/drill-result": ended.to_string(),
+                    },
+                    "creationTimestamp": format!("2026-05-{day:02}T09:30:00Z"),
+                },
+                "spec": { "source": { "backupRef": { "name": format!("of-{day}") } } },
+            }));
+        }
+        look(&server, &context, &mut Memory::default(), "2026-05-04T10:00:00Z").await;
+        assert_eq!(server.names(Kind::VolumeRestore), [name(2), name(3), name(4)]);
+        assert_eq!(condition(&server, "Drilled"), ("False".into(), "DrillFailed".into()));
+        assert_eq!(status(&server).drill.expect("it").backup.as_deref(), Some("of-4"));
+    }
+
     #[tokio::test]
     async fn a_restore_that_fails_is_a_drill_that_failed() {
         let (server, context, mut memory) = begun(json!({})).await;
