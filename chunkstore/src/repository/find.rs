@@ -17,6 +17,15 @@ const NAMED_MAX: usize = 10;
 /// Of a name, for the likeness of two.
 const COMPARED_CHARS: usize = 64;
 
+/// Which ids a text finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ids {
+    /// The one that it is.
+    Whole,
+    /// That one, or else those that begin so.
+    Beginning,
+}
+
 impl Repository {
     /// The backup that a user means.
     ///
@@ -27,7 +36,7 @@ impl Repository {
     pub async fn find_backup(&self, spec: &str) -> Result<Manifest> {
         match split(spec)? {
             (Some(volume), text) => self.find_in(spec, &volume, text).await,
-            (None, id) => self.find_by_id(spec, None, id).await,
+            (None, id) => self.find_by_id(spec, None, id, Ids::Beginning).await,
         }
     }
 
@@ -58,19 +67,24 @@ impl Repository {
     }
 
     /// The backup that is to be forgotten, which does not come back: named by its id or the beginning
-    /// of it, as whatever else a name means may be another one by then. Named in full as `VOLUME@ID`
-    /// it may be one whose manifest is damaged. Otherwise such a backup could never be got rid of, and
-    /// no garbage could be collected beside it.
+    /// of it, as whatever else a name means may be another one by then. `VOLUME@id:ID` is for programs:
+    /// it means this very id, as another one that begins so may be the only one left. Named in full as
+    /// `VOLUME@ID` it may be one whose manifest is damaged. Otherwise such a backup could never be got
+    /// rid of, and no garbage could be collected beside it.
     pub async fn find_to_forget(&self, spec: &str) -> Result<AttemptName> {
         let (volume, text) = split(spec)?;
-        let id = match (&volume, Wanted::parse(text)) {
-            (None, _) => text,
-            (_, Ok(Wanted::Id(id) | Wanted::Any(id))) if BackupId::new(id).is_ok() => id,
+        let (id, ids) = match (&volume, Wanted::parse(text)) {
+            (None, _) => (text, Ids::Beginning),
+            (_, Ok(Wanted::Id(id))) if BackupId::new(id).is_ok() => (id, Ids::Whole),
+            (_, Ok(Wanted::Any(id))) if BackupId::new(id).is_ok() => (id, Ids::Beginning),
             (Some(volume), _) => return Err(self.only_by_id(spec, volume, text).await),
         };
-        let e = match self.find_by_id(spec, volume.as_ref(), id).await {
+        let e = match self.find_by_id(spec, volume.as_ref(), id, ids).await {
             Ok(manifest) => return Ok(manifest.name()),
             Err(e) if e.kind() == ErrorKind::Corrupt => e,
+            Err(e) if e.kind() == ErrorKind::NotFound && ids == Ids::Whole => {
+                return Err(e.hint("forget takes the whole id behind id:"));
+            }
             Err(e) if e.kind() == ErrorKind::NotFound && volume.is_some() => {
                 // a snapshot or a time leads to the id that is to be given
                 let Some(volume) = &volume else { return Err(e) };
@@ -149,10 +163,12 @@ impl Repository {
     async fn find_in(&self, spec: &str, volume: &VolumeName, text: &str) -> Result<Manifest> {
         let wanted = Wanted::parse(text).map_err(|e| e.within(format!("find backup {spec}")))?;
         match wanted {
-            Wanted::Id(id) => return self.find_by_id(spec, Some(volume), id).await,
+            Wanted::Id(id) => {
+                return self.find_by_id(spec, Some(volume), id, Ids::Beginning).await;
+            }
             // nobody calls a snapshot so: no other manifest has to be read
             Wanted::Any(id) if is_random(id) => {
-                match self.find_by_id(spec, Some(volume), id).await {
+                match self.find_by_id(spec, Some(volume), id, Ids::Beginning).await {
                     Err(e) if e.kind() == ErrorKind::NotFound => {}
                     found => return found,
                 }
@@ -192,12 +208,13 @@ impl Repository {
         }
     }
 
-    /// By an id or the beginning of one, of one volume or of any.
+    /// By an id, or the beginning of one where that will do, of one volume or of any.
     async fn find_by_id(
         &self,
         spec: &str,
         volume: Option<&VolumeName>,
         id: &str,
+        ids: Ids,
     ) -> Result<Manifest> {
         if BackupId::new(id).is_err() {
             let context = format!("find backup {spec:?}");
@@ -213,8 +230,8 @@ impl Repository {
         if attempts.iter().any(exact) {
             attempts.retain(exact);
         } else {
-            let short = id.len() < ID_PREFIX_MIN;
-            attempts.retain(|a| !short && a.name.backup_id.as_str().starts_with(id));
+            let fits = ids == Ids::Beginning && id.len() >= ID_PREFIX_MIN;
+            attempts.retain(|a| fits && a.name.backup_id.as_str().starts_with(id));
         }
         let (mut backups, problems) = self.read_attempts(attempts).await?;
         backups.sort_by_cached_key(|b| b.manifest.name());

@@ -466,7 +466,7 @@ async fn gone(
         // Whoever names a backup of somebody else in a Repository that is elsewhere forgets nothing.
         let may = backup.spec.source.recorded.is_none() || place.namespace == namespace;
         if may {
-            forget(context, task, &place, id).await?;
+            forget(context, task, &place, &engine::stored_name(volume, id)).await?;
         } else {
             let what = format!(
                 "backup {id} of {volume} stays: only the namespace of its Repository forgets what others made"
@@ -478,16 +478,16 @@ async fn gone(
     Ok(Pause::Changed)
 }
 
-/// Has the repository forget a backup.
+/// Has the repository forget a backup, by its full name.
 async fn forget(
     context: &Context,
     task: &Task,
     place: &engine::Repository,
-    id: &str,
+    backup: &str,
 ) -> Result<(), Failure> {
-    match lookup::ask(&context.api, place, &["forget", id], |_| {}).await {
+    match lookup::ask(&context.api, place, &["forget", backup], |_| {}).await {
         Ok(_) => Ok(()),
-        // A backup of this id is not there, so it is forgotten.
+        // This very backup is not there, so it is forgotten.
         Err(why) if why.exit_code == exit::USAGE => {
             tracing::info!("{}: {why}", task.key);
             Ok(())

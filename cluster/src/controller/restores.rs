@@ -8,7 +8,7 @@ use super::status::{self, Is, Live};
 use super::task::{Pause, Task, Why};
 use super::{Context, marks};
 use crate::engine::{
-    Detached, Failure, Key, Kind, Meta, OPERATION, Repository, Request, Stage, exit,
+    self, Detached, Failure, Key, Kind, Meta, OPERATION, Repository, Request, Stage, exit,
 };
 use crate::kinds::{
     self, ConsumerStatus, Phase, Proof, RestoreSource, RestoreTarget, VolumeBackup, VolumeMode,
@@ -192,7 +192,7 @@ pub(super) fn asked(
                 .hint(format!("kubectl -n {namespace} describe volumebackup {}", reference.name)));
         };
         let (place, repository) = place(context, &of.spec.repository_ref, namespace)?;
-        let backup = format!("{volume}@id:{id}");
+        let backup = engine::stored_name(&volume, &id);
         return Ok(Asked { place, repository, backup, before: None });
     }
     let reference = repository_ref.clone().unwrap_or_default();

@@ -130,6 +130,24 @@ impl Server {
         self.state().objects.values().find(key).cloned()
     }
 
+    /// Arguments of the first Job that some work makes. No Job of this server ends.
+    pub(super) async fn asked(&self, work: impl Future) -> Vec<String> {
+        let made = async {
+            loop {
+                if let Some(name) = self.names(Kind::Job).first() {
+                    return self.get(Kind::Job, name).expect("it was there");
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        let job = tokio::select! {
+            job = made => job,
+            _ = work => panic!("it ended without a Job"),
+        };
+        let arguments = &job["spec"]["template"]["spec"]["containers"][0]["args"];
+        serde_json::from_value(arguments.clone()).unwrap_or_else(|why| panic!("{why}: {job:#}"))
+    }
+
     pub(super) fn names(&self, kind: Kind) -> Vec<String> {
         let state = self.state();
         let of = |at: &&Value| at["kind"] == kind.word();

@@ -196,6 +196,12 @@ pub fn operation_of(id: &str) -> &str {
     }
 }
 
+/// This very backup of this very volume, as `mover` takes it. A bare id is looked for in all volumes,
+/// where it may be the beginning of another one.
+pub fn stored_name(volume: &str, id: &str) -> String {
+    format!("{volume}@id:{id}")
+}
+
 /// The volume object that an operation of this uid makes.
 pub(super) fn handed_volume(uid: &str) -> Key {
     Key::wide(Kind::PersistentVolume, &format!("mover-{uid}"))

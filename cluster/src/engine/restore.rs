@@ -110,7 +110,7 @@ fn block_claim(context: &Context<'_>, restore: &Restore, key: &Key) -> Value {
 pub(super) fn spec<'a>(restore: &'a Restore, volume: &'a Key) -> JobSpec<'a> {
     let mut arguments = vec![
         "restore".to_owned(),
-        format!("{}@id:{}", restore.volume, restore.backup),
+        names::stored_name(&restore.volume, &restore.backup),
         DEVICE.to_owned(),
         "--verify".to_owned(),
         // It holds a part of this backup if it runs again, and what is restored in place.

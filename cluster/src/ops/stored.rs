@@ -7,7 +7,8 @@
 use crate::api::{Api, ApiError};
 use crate::drive::Driver;
 use crate::engine::{
-    Anchor, Failure, JobSpec, Key, Kind, Meta, OBJECTS, Observed, Repository, Wait, exit, held,
+    self, Anchor, Failure, JobSpec, Key, Kind, Meta, OBJECTS, Observed, Repository, Wait, exit,
+    held,
 };
 use crate::ops::lookup;
 use crate::ops::manifest::ObjectsFile;
@@ -44,7 +45,7 @@ pub async fn fetch(
     let record = record_of(api, backup, repository, namespace, &options, &tell);
     let (record, volume, id) = Box::pin(record).await?;
     let size_bytes = size_of(&record, &volume, &id)?;
-    let name = format!("{volume}@id:{id}");
+    let name = engine::stored_name(&volume, &id);
     let pod = Box::pin(Pod::start(api, repository, &name, tell));
     let pod = pod.await?;
     let command = [PROGRAM, "show", &name, "--attachment", OBJECTS, "--memory", MEMORY];

@@ -167,7 +167,7 @@ async fn nothing_is_forgotten_by_what_may_mean_another_one() {
         made("tuesday", "2026-11-17T02:10:00Z", None),
     ])
     .await;
-    for spec in ["monday", "db@monday", "db@mond", "db@id:mond"] {
+    for spec in ["monday", "db@monday", "db@mond", "db@id:monday"] {
         assert_eq!(repo.find_to_forget(spec).await.unwrap().backup_id.as_str(), "monday", "{spec}");
     }
     for (spec, id) in [
@@ -182,6 +182,19 @@ async fn nothing_is_forgotten_by_what_may_mean_another_one() {
     }
     let e = repo.find_to_forget("db@none-of-these").await.unwrap_err();
     assert_eq!(e.kind(), ErrorKind::NotFound, "{e}");
+}
+
+/// Members of a group are `u-m1` to `u-m10`: the first is forgotten, and asked for once more.
+#[tokio::test]
+async fn a_marked_id_forgets_none_that_only_begins_so() {
+    let repo = with(&[made("u-m10", "2026-11-16T02:10:00Z", Some("u-m1"))]).await;
+    assert_eq!(repo.find_to_forget("db@u-m1").await.unwrap().backup_id.as_str(), "u-m10");
+    let e = repo.find_to_forget("db@id:u-m1").await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::NotFound, "{e}");
+    let found = repo.find_to_forget("db@id:u-m10").await.unwrap();
+    assert_eq!(found.backup_id.as_str(), "u-m10");
+    // what is read may be named by a beginning
+    assert_eq!(repo.find_backup("db@id:u-m1").await.unwrap().backup_id.as_str(), "u-m10");
 }
 
 #[tokio::test]

@@ -1,8 +1,8 @@
-//! A backup that the repository had before its object.
+//! A backup that the repository had before its object: how it is shown, and how it is forgotten.
 
 use super::work;
 use crate::controller::testing::{Server, clock, task};
-use crate::engine::{FOUND, Key, Kind};
+use crate::engine::{FOUND, Key, Kind, OPERATION};
 use serde_json::{Value, json};
 
 async fn shown(found: &str) -> Value {
@@ -39,6 +39,48 @@ async fn it_shows_what_the_repository_said_of_it() {
     assert_eq!(status["figures"], figures);
     assert_eq!((&status["read"], &status["stored"]), (&json!("2.0 MiB"), &json!("3.0 MiB")));
     assert_eq!(status["warnings"], json!(["the tracker was gone"]));
+}
+
+/// A VolumeBackup that is being deleted, and forgets.
+fn going() -> Server {
+    const NOW: &str = "2026-11-25T12:00:00Z";
+    clock::set(NOW);
+    let server = Server::default();
+    server.at(NOW);
+    server.put(json!({
+        "apiVersion": "mover.dev/v1alpha1",
+        "kind": "VolumeBackup",
+        "metadata": {
+            "name": "db", "namespace": "shop", "finalizers": [OPERATION], "deletionTimestamp": NOW,
+        },
+        "spec": {
+            "source": { "recorded": { "volume": "c1/shop/db", "backupId": "u-m1" } },
+            "repositoryRef": { "name": "main" },
+            "deletionPolicy": "Forget",
+        },
+    }));
+    server
+}
+
+fn put_repository(server: &Server) {
+    server.put(json!({
+        "apiVersion": "mover.dev/v1alpha1",
+        "kind": "Repository",
+        "metadata": { "name": "main", "namespace": "shop" },
+        "spec": { "url": "s3://b", "keySecretRef": { "name": "key" }, "jobTemplate": {} },
+    }));
+}
+
+/// `u-m10` may be a backup of another volume.
+#[tokio::test]
+async fn it_is_forgotten_by_its_full_name() {
+    let server = going();
+    server.put(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "shop" } }));
+    put_repository(&server);
+    let context = server.context(clock::now).await;
+    let task = task(&context, &Key::new(Kind::VolumeBackup, "shop", "db"));
+    let asked = server.asked(work(&context, &task)).await;
+    assert_eq!(asked[..2], ["forget", "c1/shop/db@id:u-m1"], "{asked:?}");
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use crate::controller::status::{self, Live};
 use crate::controller::task::{Pause, Task};
 use crate::controller::{Context, marks};
 use crate::drive::show_bytes;
-use crate::engine::{Failure, Key, Kind, Meta, OPERATION, Request, exit};
+use crate::engine::{self, Failure, Key, Kind, Meta, OPERATION, Request, exit};
 use crate::ops::populate::{self as ops, Waiting};
 use crate::ops::restore::RestoreOptions;
 use serde_json::Value;
@@ -71,7 +71,7 @@ async fn operate(
             for_consumer: true,
             may_be_larger: true,
         };
-        let backup = format!("{}@id:{}", id.volume, id.backup);
+        let backup = engine::stored_name(&id.volume, &id.backup);
         let options = RestoreOptions::default();
         let request = ops::request(&context.api, &backup, &place, &claim, &options).await?;
         *concurrency.borrow_mut() = found.spec.concurrency;

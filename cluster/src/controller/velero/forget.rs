@@ -40,7 +40,8 @@ pub(super) async fn gone(
     match made {
         Some((made, request)) => {
             let origin = request.given.as_ref().and_then(|given| given.origin.as_deref());
-            match settled(context, task, meta, spec, (&made.uid, origin)).await? {
+            let stored = engine::stored_name(&request.volume, &made.uid);
+            match settled(context, task, meta, spec, (&stored, origin)).await? {
                 Settled::Forgotten => {}
                 Settled::Stays(why) => stays(context, task, &made.uid, &why).await,
             }
@@ -69,7 +70,7 @@ async fn settled(
     task: &Task,
     meta: &Meta,
     spec: &UploadSpec,
-    (id, origin): (&str, Option<&str>),
+    (stored, origin): (&str, Option<&str>),
 ) -> Result<Settled, Failure> {
     let namespace = meta.namespace.as_deref().unwrap_or_default();
     // No Job begins there any more.
@@ -108,7 +109,7 @@ async fn settled(
     let of = format!("velero forget {}/{}", place.namespace, place.name);
     let one = Limited { text: of.clone(), name: of, most: AT_ONCE, is_claim: false };
     let _turn = context.turns.take((&task.key, vec![one]), |_| {}).await;
-    forget(context, &place, id, &backup, &folder).await
+    forget(context, &place, stored, &backup, &folder).await
 }
 
 /// An upload that was cancelled, or failed, may have stored its backup all the same, a moment before.
@@ -119,15 +120,17 @@ pub(super) async fn unfinished(
     spec: &UploadSpec,
     ended: &Attempted,
 ) -> Result<(), Failure> {
-    if ended.outcome.exit_code == 0 || !matches!(ended.request, Some(Request::Backup(_))) {
+    let Some(Request::Backup(request)) = &ended.request else { return Ok(()) };
+    if ended.outcome.exit_code == 0 {
         return Ok(());
     }
+    let stored = engine::stored_name(&request.volume, &ended.uid);
     let done = match repository(context, task, &spec.backup_storage_location).await {
         Ok((place, _)) => {
             let of = format!("velero forget {}/{}", place.namespace, place.name);
             let one = Limited { text: of.clone(), name: of, most: AT_ONCE, is_claim: false };
             let _turn = context.turns.take((&task.key, vec![one]), |_| {}).await;
-            lookup::ask(&context.api, &place, &["forget", &ended.uid], |_| {}).await.map(drop)
+            lookup::ask(&context.api, &place, &["forget", &stored], |_| {}).await.map(drop)
         }
         Err(why) => Err(why),
     };
@@ -143,12 +146,12 @@ pub(super) async fn unfinished(
 async fn forget(
     context: &Context,
     place: &engine::Repository,
-    id: &str,
+    stored: &str,
     backup: &str,
     folder: &str,
 ) -> Result<Settled, Failure> {
     let unless = format!("--unless-exists={folder}");
-    match lookup::ask(&context.api, place, &["forget", id, &unless], |_| {}).await {
+    match lookup::ask(&context.api, place, &["forget", stored, &unless], |_| {}).await {
         Ok(lines) if lines.iter().any(is_kept) => Ok(Settled::Stays(format!(
             "Velero's backup {backup} is still in its location ({folder}); velero backup delete {backup} deletes it there"
         ))),

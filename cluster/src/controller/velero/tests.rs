@@ -215,6 +215,18 @@ async fn a_failure_takes_the_snapshot_along_and_our_mark_off() {
     assert_eq!(content["spec"]["deletionPolicy"], "Delete", "that of the storage goes too");
 }
 
+/// A bare id may be the beginning of another one.
+#[tokio::test]
+async fn what_failed_is_forgotten_by_its_full_name() {
+    let server = server();
+    put_upload(&server, &json!({}), &json!({ "phase": "Accepted" }));
+    put_repository(&server, "http://s3");
+    let context = server.context(clock::now).await;
+    put_record(&server, &context, &json!({ "exitCode": 1, "message": "no" }), true);
+    let asked = server.asked(look(&server, &context, Kind::DataUpload, UPLOAD)).await;
+    assert_eq!(asked[..2], ["forget", "c1/shop/db@id:backup-id"], "{asked:?}");
+}
+
 /// One that is not Velero's may be anybody's.
 #[tokio::test]
 async fn a_snapshot_that_nobody_gave_stays() {
