@@ -24,7 +24,7 @@ pub use sync::{Changes, List, OBJECTS_MAX, Present, changes, ended, name, read, 
 
 use super::task::{Pause, Task};
 use super::{Context, events};
-use crate::api::ApiError;
+use crate::api::{Api, ApiError};
 use crate::drive::Driver;
 use crate::engine::{
     Failure, Finished, Key, Kind, Meta, Observed, ROLE, Repository, Selection, Step,
@@ -137,17 +137,39 @@ async fn follow(
     };
     let present = Present { objects, made, namespaces };
     let changes = changes(meta, place, &list, &present);
-    for step in &changes.steps {
+    make(api, &changes.steps).await?;
+    Ok(ended(&list, &changes, (due, (context.clock)()), generation))
+}
+
+/// Does what makes the objects follow the list.
+///
+/// # Errors
+///
+/// The API's, but for conflicts: another controller was quicker, the name is somebody's, or the object
+/// is another one now. All of it stays as it is.
+async fn make(api: &Api, steps: &[Step]) -> Result<(), Failure> {
+    let mut changed = BTreeSet::new();
+    for step in steps {
         let done = match step {
             Step::Create(object) => api.create(object).await.map(drop),
+            Step::Patch { key, uid, version, patch } => {
+                let done = api.patch(key, (uid, Some(version)), patch).await;
+                if matches!(done, Err(ApiError::Conflict(_))) {
+                    changed.insert(key);
+                }
+                match done {
+                    Err(ApiError::Absent(_)) => Ok(()),
+                    done => done.map(drop),
+                }
+            }
+            Step::Delete { key, .. } if changed.contains(key) => Ok(()),
             Step::Delete { key, uid } => api.delete(key, uid).await.map(drop),
-            Step::Fill(..) | Step::Patch { .. } | Step::DeleteVersion { .. } => Ok(()),
+            Step::Fill(..) | Step::DeleteVersion { .. } => Ok(()),
         };
         match done {
-            // Another controller was quicker, or the name is somebody's: that stays as it is.
             Ok(()) | Err(ApiError::Conflict(_)) => {}
             Err(why) => return Err(why.into()),
         }
     }
-    Ok(ended(&list, &changes, (due, (context.clock)()), generation))
+    Ok(())
 }

@@ -9,6 +9,7 @@ use super::record::Ended;
 use crate::engine::{
     FOUND, Failure, Key, Kind, MANAGER, Meta, RECORDED, Repository, Step, exit, notes, object,
 };
+use crate::kinds::DeletionPolicy;
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -89,8 +90,11 @@ pub fn changes(of: &Meta, place: &Repository, list: &List, present: &Present) ->
     newest.truncate(OBJECTS_MAX);
     let wanted: Vec<&Value> = newest.into_iter().flatten().collect();
     let shown = wanted.len();
-    let known: BTreeMap<String, Meta> =
-        present.objects.iter().map(|object| (Meta::of(object).name, Meta::of(object))).collect();
+    let known: BTreeMap<String, (Meta, &Value)> = present
+        .objects
+        .iter()
+        .map(|object| (Meta::of(object).name, (Meta::of(object), object)))
+        .collect();
     let mut names = BTreeSet::new();
     let mut steps = Vec::new();
     for backup in wanted {
@@ -104,17 +108,28 @@ pub fn changes(of: &Meta, place: &Repository, list: &List, present: &Present) ->
         names.insert(name);
     }
     if list.complete {
-        let stale = known.into_values().filter(|meta| {
+        let stale = known.into_values().filter(|(meta, _)| {
             meta.labels.get(RECORDED) == Some(&of.uid)
                 && meta.deletion_timestamp.is_none()
                 && !names.contains(&meta.name)
         });
-        steps.extend(stale.map(|meta| {
-            let key = Key::new(Kind::VolumeBackup, &place.namespace, &meta.name);
-            Step::Delete { key, uid: meta.uid }
-        }));
+        steps.extend(stale.flat_map(|(meta, object)| removal(place, meta, object)));
     }
     Changes { steps, volumes: count, shown, each }
+}
+
+/// Removes an object alone: the stored backup of one that is past the bounds is still there, and its
+/// deletion policy is for whoever deletes the object.
+fn removal(place: &Repository, meta: Meta, object: &Value) -> impl Iterator<Item = Step> {
+    let key = Key::new(Kind::VolumeBackup, &place.namespace, &meta.name);
+    let forgets = object["spec"]["deletionPolicy"] == json!(DeletionPolicy::Forget);
+    let retained = forgets.then(|| Step::Patch {
+        key: key.clone(),
+        uid: meta.uid.clone(),
+        version: meta.resource_version,
+        patch: json!({ "spec": { "deletionPolicy": DeletionPolicy::Retain } }),
+    });
+    retained.into_iter().chain([Step::Delete { key, uid: meta.uid }])
 }
 
 fn text<'v>(record: &'v Value, name: &str) -> &'v str {

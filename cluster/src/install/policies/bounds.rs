@@ -403,7 +403,8 @@ fn records() -> Policy {
     )
 }
 
-/// It makes them, marks them and says how they are. Their specs are the authors'.
+/// It makes them, marks them and says how they are. Their specs are the authors'. Of a backup that it
+/// removes alone it says before that the stored one stays; the kind's own rule holds all else of it.
 fn own_kinds() -> Policy {
     let all = vec!["repositories", "volumebackups", "volumerestores", "backupschedules"];
     bound(
@@ -412,7 +413,11 @@ fn own_kinds() -> Policy {
         Vec::new(),
         vec![
             validation(
-                "object == null || object.spec == oldObject.spec",
+                lines(&[
+                    "object == null || object.spec == oldObject.spec",
+                    "|| (request.kind.kind == 'VolumeBackup' && has(object.spec.deletionPolicy)",
+                    "  && object.spec.deletionPolicy == 'Retain')",
+                ]),
                 "the controller changes no spec",
             ),
             validation(

@@ -1,4 +1,7 @@
+use super::super::make;
 use super::*;
+use crate::controller::testing::{Server, clock};
+use crate::engine::OPERATION;
 
 fn line(volume: &str, id: &str) -> String {
     json!({ "type": "backup", "volume": volume, "backup_id": id }).to_string()
@@ -69,4 +72,43 @@ fn what_is_deleted_already_is_not_deleted_again() {
     let steps = changes(&of, &place, &list, &present).steps;
     let key = Key::new(Kind::VolumeBackup, "home", "b");
     assert_eq!(steps, [Step::Delete { key, uid: "b".into() }]);
+}
+
+/// One that is past the bounds is still stored.
+#[tokio::test]
+async fn what_forgets_retains_before_it_is_removed() {
+    let server = Server::default();
+    let put = |policy: &str| {
+        server.put(json!({
+            "apiVersion": "mover.dev/v1alpha1",
+            "kind": "VolumeBackup",
+            "metadata": {
+                "name": "db", "namespace": "shop", "labels": { RECORDED: "u" }, "finalizers": [OPERATION],
+            },
+            "spec": {
+                "source": { "recorded": { "volume": "c1/shop/db", "backupId": "b1" } },
+                "repositoryRef": { "name": "main" },
+                "deletionPolicy": policy,
+            },
+        }));
+        server.get(Kind::VolumeBackup, "db").expect("it is there")
+    };
+    let of = Meta { uid: "u".into(), ..Meta::default() };
+    let place = Repository { namespace: "shop".into(), ..Repository::default() };
+    let list = List { complete: true, ..List::default() };
+    let steps = |objects: Vec<Value>| {
+        changes(&of, &place, &list, &Present { objects, ..Present::default() }).steps
+    };
+    let seen = put("Forget");
+    let context = server.context(clock::now).await;
+    // One that somebody changed meanwhile stays until the next list.
+    put("Forget");
+    make(&context.api, &steps(vec![seen])).await.unwrap_or_else(|why| panic!("{why}"));
+    let found = server.get(Kind::VolumeBackup, "db").expect("it is there");
+    assert!(found["metadata"]["deletionTimestamp"].is_null(), "{found}");
+    make(&context.api, &steps(vec![found])).await.unwrap_or_else(|why| panic!("{why}"));
+    let going = server.get(Kind::VolumeBackup, "db").expect("our mark holds it");
+    assert!(going["metadata"]["deletionTimestamp"].is_string(), "{going}");
+    assert_eq!(going["spec"]["deletionPolicy"], "Retain");
+    assert_eq!(steps(vec![put("Retain")]).len(), 1, "nothing is changed");
 }
