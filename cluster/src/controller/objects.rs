@@ -237,29 +237,51 @@ impl Objects {
         self.state.borrow_mut().heard.insert(key, Instant::now());
     }
 
-    /// Takes a whole list over; what it lacks of the same namespace is gone.
-    fn replace(&self, selection: &Selection, listed: Vec<Value>) -> Vec<Changed> {
+    /// One that was told as gone, or as none of ours: another one of its name stays.
+    fn gone(&self, object: &Value) -> Option<Changed> {
+        let key = key_of(object);
+        let is_known =
+            self.get(&key).is_some_and(|known| Meta::of(&known).uid == Meta::of(object).uid);
+        if is_known { self.remove(&key) } else { None }
+    }
+
+    /// Takes a whole list over, as of a version; what it lacks of the same namespace is gone. What was
+    /// written since stays: the list is older, and the watch that follows tells what becomes of it.
+    fn replace(
+        &self,
+        selection: &Selection,
+        listed: Vec<Value>,
+        version: Option<&str>,
+    ) -> Vec<Changed> {
+        let is_later = |known: &Value| {
+            let known = Meta::of(known).resource_version.parse::<u64>().ok();
+            let listed = version.and_then(|version| version.parse::<u64>().ok());
+            known.zip(listed).is_some_and(|(known, listed)| known > listed)
+        };
         let found: BTreeSet<Key> = listed.iter().map(key_of).collect();
         let gone: Vec<Key> = {
             let state = self.state.borrow();
-            let of = |key: &&Key| {
+            let of = |(key, known): &(&Key, &Kept)| {
                 key.kind == selection.kind
                     && selection
                         .namespace
                         .as_ref()
                         .is_none_or(|at| key.namespace.as_ref() == Some(at))
                     && !found.contains(*key)
+                    && !is_later(&known.object())
             };
-            state.all.keys().filter(of).cloned().collect()
+            state.all.iter().filter(of).map(|(key, _)| key.clone()).collect()
         };
         let gone = gone.iter().filter_map(|key| self.remove(key));
         let mut changed: Vec<Changed> = gone.collect();
         for object in listed {
             // One that was made anew under its name has two tasks to tell.
             let key = key_of(&object);
-            let other =
-                self.get(&key).is_some_and(|known| Meta::of(&known).uid != Meta::of(&object).uid);
-            if other {
+            let known = self.get(&key);
+            if known.as_deref().is_some_and(is_later) {
+                continue;
+            }
+            if known.is_some_and(|known| Meta::of(&known).uid != Meta::of(&object).uid) {
                 changed.extend(self.remove(&key));
             }
             changed.extend(self.set(object));
@@ -339,7 +361,7 @@ async fn once(
         object
     };
     let listed = listed.into_iter().map(typed).filter(is_wanted).collect();
-    for changed in objects.replace(selection, listed) {
+    for changed in objects.replace(selection, listed, version.as_deref()) {
         tell(changed);
     }
     objects.heard(kind, namespace);
@@ -350,7 +372,7 @@ async fn once(
         objects.heard(kind, namespace);
         let changed = match change {
             Change::Set(object) if is_wanted(&object) => objects.set(object),
-            Change::Set(object) | Change::Gone(object) => objects.remove(&key_of(&object)),
+            Change::Set(object) | Change::Gone(object) => objects.gone(&object),
             Change::Missed | Change::Over => return Ok(()),
         };
         if let Some(changed) = changed {
@@ -361,111 +383,4 @@ async fn once(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn what_was_written_here_is_told_once() {
-        let objects = Objects::default();
-        let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
-        objects.tell_by(sender);
-        objects.wrote(backup("a", "1", "10"));
-        assert_eq!(receiver.try_recv().expect("its task is begun").uid, "1");
-        // The watch tells the same a moment later.
-        assert!(objects.set(backup("a", "1", "10")).is_none());
-        objects.wrote(backup("a", "1", "10"));
-        assert!(receiver.try_recv().is_err(), "it is known");
-    }
-
-    fn backup(name: &str, uid: &str, version: &str) -> Value {
-        json!({
-            "kind": "VolumeBackup",
-            "apiVersion": "mover.dev/v1alpha1",
-            "metadata": { "namespace": "shop", "name": name, "uid": uid, "resourceVersion": version },
-        })
-    }
-
-    #[test]
-    fn a_late_telling_changes_nothing_and_a_list_removes_what_it_lacks() {
-        let objects = Objects::default();
-        assert!(objects.set(backup("a", "1", "10")).is_some());
-        assert!(objects.set(backup("a", "1", "9")).is_none(), "it is older");
-        assert!(objects.set(backup("b", "2", "11")).is_some());
-        let all = Selection::all(Kind::VolumeBackup);
-        let changed = objects.replace(&all, vec![backup("b", "3", "12")]);
-        let uids: Vec<&str> = changed.iter().map(|changed| changed.uid.as_str()).collect();
-        assert_eq!(uids, ["1", "2", "3"], "one is gone, one was made anew");
-        assert_eq!(objects.all(Kind::VolumeBackup).len(), 1);
-    }
-
-    #[test]
-    fn a_populated_claim_makes_no_other_one_count_as_gone() {
-        let objects = Objects::default();
-        objects.set(json!({
-            "kind": "PersistentVolumeClaim",
-            "apiVersion": "v1",
-            "metadata": { "namespace": "shop", "name": "new", "uid": "1", "resourceVersion": "1" },
-            "spec": { "dataSourceRef": { "apiGroup": "mover.dev", "kind": "VolumeRestore" } },
-        }));
-        let known = objects.shown();
-        let known = known.lock().expect("nobody else has it");
-        assert!(known.has_claim("shop", "old"));
-    }
-
-    #[test]
-    fn a_claim_counts_if_it_names_a_restore_of_ours() {
-        let claim = |source: Value| json!({ "kind": "PersistentVolumeClaim", "spec": { "dataSourceRef": source } });
-        assert!(is_wanted(&claim(
-            json!({ "apiGroup": "mover.dev", "kind": "VolumeRestore", "name": "x" })
-        )));
-        assert!(!is_wanted(&claim(
-            json!({ "apiGroup": "other.dev", "kind": "VolumeRestore", "name": "x" })
-        )));
-        assert!(!is_wanted(&claim(Value::Null)));
-        let marked = json!({ "kind": "PersistentVolumeClaim", "metadata": { "name": "c", "finalizers": [POPULATE] } });
-        assert!(is_wanted(&marked));
-    }
-
-    /// Most of what a controller knows has ended.
-    #[test]
-    fn what_has_ended_is_kept_as_text_and_is_the_same() {
-        let objects = Objects::default();
-        let mut record = json!({
-            "kind": "ConfigMap", "apiVersion": "v1",
-            "metadata": {
-                "namespace": "shop", "name": "mover-backup-1-1", "uid": "r", "resourceVersion": "1",
-                "labels": { FOR: "1", STATE: "running" },
-            },
-            "data": { "request": "{}" },
-        });
-        let mut upload = json!({
-            "kind": "DataUpload", "apiVersion": "velero.io/v2alpha1",
-            "metadata": { "namespace": "velero", "name": "u", "uid": "u", "resourceVersion": "1" },
-            "status": { "phase": "InProgress" },
-        });
-        let is_text = |object: &Value| {
-            let state = objects.state.borrow();
-            matches!(state.all.get(&key_of(object)), Some(Kept::Text(_)))
-        };
-        for object in [&record, &upload] {
-            objects.set(object.clone());
-            assert!(!is_text(object), "it goes on");
-        }
-        record["metadata"]["labels"][STATE] = "ended".into();
-        upload["status"]["phase"] = "Completed".into();
-        for object in [&mut record, &mut upload] {
-            object["metadata"]["resourceVersion"] = "2".into();
-            objects.set(object.clone());
-            assert!(is_text(object), "{object}");
-            assert_eq!(objects.get(&key_of(object)).as_deref(), Some(&*object));
-        }
-        assert_eq!(*objects.records("1")[0], record);
-        assert!(objects.set(upload.clone()).is_none(), "it is as old as before");
-        assert_eq!(
-            objects.remove(&key_of(&record)).expect("it was there").for_uid.as_deref(),
-            Some("1")
-        );
-        assert_eq!(objects.records("1").len(), 0);
-    }
-}
+mod tests;
