@@ -11,6 +11,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
+/// How the names of our own notes begin.
+const OUR_NOTES: &str = "kubernetes/";
+
 /// What the command line says of a backup.
 #[derive(Debug, Clone, Default)]
 pub struct BackupOptions {
@@ -65,6 +68,7 @@ pub async fn request(
     repository: &Repository,
     options: &BackupOptions,
 ) -> Result<Backup, Failure> {
+    are_free(&options.labels)?;
     let key = Key::new(Kind::PersistentVolumeClaim, namespace, name);
     let (meta, claim): (Meta, Claim) = must(api, &key).await?;
     let volume_key = choice::bound(&key, &meta, &claim)?;
@@ -83,22 +87,11 @@ pub async fn request(
     };
     let filesystem = claim.spec.volume_mode.as_deref() != Some("Block");
     let capacity = claim.status.capacity.get("storage").cloned().unwrap_or_default();
-    // A restore goes where the source was, not where its snapshot was read.
-    let own_class = claim.spec.storage_class_name.clone().filter(|name| !name.is_empty());
-    let mut labels = BTreeMap::from([
-        (notes::MODE.into(), if filesystem { "Filesystem" } else { "Block" }.to_owned()),
-        (notes::STORAGE_CLASS.into(), own_class.unwrap_or_else(|| storage_class.clone())),
-        (notes::CAPACITY.into(), capacity.clone()),
-        (notes::ACCESS_MODES.into(), claim.spec.access_modes.join(",")),
-    ]);
-    if filesystem {
-        // Without one it is what the driver makes by itself, and so is the restored one.
-        let fs_type = csi.fs_type.clone().filter(|name| !name.is_empty());
-        labels.extend(fs_type.map(|name| (notes::FS_TYPE.into(), name)));
-    }
+    // Ours come last, so they are what a restore reads.
+    let mut labels = options.labels.clone();
+    labels.extend(own_notes(&claim, csi.fs_type.as_deref(), &storage_class));
     labels
         .extend(namespace_uid(api, namespace).await?.map(|uid| (notes::NAMESPACE_UID.into(), uid)));
-    labels.extend(options.labels.clone());
     Ok(Backup {
         source: ClaimRef { namespace: namespace.into(), name: name.into(), uid: meta.uid },
         driver: csi.driver.clone(),
@@ -120,6 +113,43 @@ pub async fn request(
         arguments: options.arguments.clone(),
         limits: options.limits,
     })
+}
+
+/// That notes are under names of the user's own: by ours a restore makes a filesystem, and a namespace
+/// has its backups.
+fn are_free(labels: &BTreeMap<String, String>) -> Result<(), Failure> {
+    match labels.keys().find(|name| name.starts_with(OUR_NOTES)) {
+        None => Ok(()),
+        Some(name) => {
+            let what =
+                format!("note {name}: what begins with {OUR_NOTES} is noted by mover itself");
+            Err(Failure::new(exit::USAGE, what).hint("give the note another name"))
+        }
+    }
+}
+
+/// How the volume is one in Kubernetes.
+fn own_notes(
+    claim: &Claim,
+    fs_type: Option<&str>,
+    storage_class: &str,
+) -> BTreeMap<String, String> {
+    let filesystem = claim.spec.volume_mode.as_deref() != Some("Block");
+    // A restore goes where the source was, not where its snapshot was read.
+    let own_class = claim.spec.storage_class_name.as_deref().filter(|name| !name.is_empty());
+    let capacity = claim.status.capacity.get("storage").cloned().unwrap_or_default();
+    let mut labels = BTreeMap::from([
+        (notes::MODE.into(), if filesystem { "Filesystem" } else { "Block" }.to_owned()),
+        (notes::STORAGE_CLASS.into(), own_class.unwrap_or(storage_class).to_owned()),
+        (notes::CAPACITY.into(), capacity),
+        (notes::ACCESS_MODES.into(), claim.spec.access_modes.join(",")),
+    ]);
+    if filesystem {
+        // Without one it is what the driver makes by itself, and so is the restored one.
+        let fs_type = fs_type.filter(|name| !name.is_empty());
+        labels.extend(fs_type.map(|name| (notes::FS_TYPE.into(), name.to_owned())));
+    }
+    labels
 }
 
 /// The uid of the namespace, where it may be read: nothing but later rights depend on it.
@@ -157,4 +187,22 @@ async fn service(api: &Api, driver: &str) -> Result<Option<ChangesService>, Fail
         .map_err(|why| Failure::new(exit::USAGE, format!("{key}: {why}")))?;
     let issuer = issuer(api).await;
     choice::service(&Object { meta: Meta::of(&raw), key, body }, issuer.as_deref()).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_else_writes_our_notes() {
+        let of = |name: &str| are_free(&BTreeMap::from([(name.to_owned(), "Filesystem".into())]));
+        for name in [notes::MODE, notes::NAMESPACE_UID, "kubernetes/volume-mode=Filesystem"] {
+            let why = of(name).expect_err("it is ours");
+            assert_eq!(why.exit_code, exit::USAGE, "{why}");
+            assert!(why.message.contains(name), "{why}");
+        }
+        for name in ["kubernetes", "team/volume-mode", "velero/backup-name"] {
+            of(name).unwrap_or_else(|why| panic!("{why}"));
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! From a claim that names a restore to the request that populates it.
 
-use super::restore::{RestoreOptions, bytes_of, record_of};
+use super::restore::{RestoreOptions, bytes_of, record_of, was_filesystem};
 use crate::api::Api;
 use crate::engine::{
     Failure, Key, Kind, Object, Planned, Populate, Repository, Restore, StorageClass, exit, notes,
@@ -62,6 +62,39 @@ pub async fn request(
     let size_bytes = lookup::bytes(&record, "size_bytes")?;
     let capacity = room(claim, &key, text(&spec["resources"]["requests"]["storage"]), size_bytes)?;
     let note = |name: &str| record["labels"][name].as_str().filter(|text| !text.is_empty());
+    let filesystem = filesystem(options, repository, &key, spec, &note)?;
+    let modes = spec["accessModes"].as_array().into_iter().flatten().filter_map(text);
+    Ok(Restore {
+        repository: repository.clone(),
+        asked: backup.to_owned(),
+        volume,
+        backup: id,
+        size_bytes,
+        namespace: (*namespace).to_owned(),
+        claim: (*name).to_owned(),
+        storage_class: class,
+        capacity,
+        access_modes: modes.collect(),
+        filesystem,
+        in_place: None,
+        differential: false,
+        populate: Some(Populate {
+            uid: (*uid).to_owned(),
+            selected_node,
+            attributes_class: text(&spec["volumeAttributesClassName"]),
+        }),
+        limits: options.limits,
+    })
+}
+
+/// The type of the filesystem that the volume becomes, if the claim asks for one.
+fn filesystem<'r>(
+    options: &RestoreOptions,
+    repository: &Repository,
+    key: &Key,
+    spec: &Value,
+    note: &impl Fn(&str) -> Option<&'r str>,
+) -> Result<Option<String>, Failure> {
     let is_filesystem = spec["volumeMode"] != "Block";
     let of_filesystem = options.filesystem.is_some() || note(notes::MODE) == Some("Filesystem");
     let filesystem = match (is_filesystem, of_filesystem) {
@@ -85,28 +118,11 @@ pub async fn request(
             "make the claim of mode Block, or set allowModeChange in the Repository: whoever has bucket and key can forge a filesystem that the kernel will parse",
         ));
     }
-    let modes = spec["accessModes"].as_array().into_iter().flatten().filter_map(text);
-    Ok(Restore {
-        repository: repository.clone(),
-        asked: backup.to_owned(),
-        volume,
-        backup: id,
-        size_bytes,
-        namespace: (*namespace).to_owned(),
-        claim: (*name).to_owned(),
-        storage_class: class,
-        capacity,
-        access_modes: modes.collect(),
-        filesystem,
-        in_place: None,
-        differential: false,
-        populate: Some(Populate {
-            uid: (*uid).to_owned(),
-            selected_node,
-            attributes_class: text(&spec["volumeAttributesClassName"]),
-        }),
-        limits: options.limits,
-    })
+    if filesystem.is_some() {
+        let namespace = key.namespace.as_deref().unwrap_or_default();
+        was_filesystem(options, repository, namespace, note(notes::MODE))?;
+    }
+    Ok(filesystem)
 }
 
 /// The size of the volume, which the backup has to fit in.
@@ -137,4 +153,37 @@ async fn waits(api: &Api, class: &str) -> Result<bool, Failure> {
         Failure::new(exit::USAGE, format!("there is no {key}")).hint("name another one")
     })?;
     Ok(found.body.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::restore::Guard;
+    use serde_json::json;
+
+    #[test]
+    fn a_claim_elsewhere_gets_no_filesystem_of_a_device() {
+        let repository = Repository {
+            namespace: "vault".into(),
+            allow_mode_change: true,
+            ..Repository::default()
+        };
+        let options = RestoreOptions {
+            guard: Some(Guard { grants: Vec::new(), uid: "u".into() }),
+            filesystem: Some("ext4".into()),
+            ..RestoreOptions::default()
+        };
+        let of = |namespace: &str, volume_mode: &str, mode: &'static str| {
+            let key = Key::new(Kind::PersistentVolumeClaim, namespace, "db");
+            let note = |name: &str| Some(mode).filter(|_| name == notes::MODE);
+            filesystem(&options, &repository, &key, &json!({ "volumeMode": volume_mode }), &note)
+        };
+        let why = of("shop", "Filesystem", "Block").expect_err("it was a device");
+        assert_eq!(why.exit_code, exit::DENIED, "{why}");
+        assert_eq!(of("shop", "Block", "Block").unwrap(), None);
+        for (namespace, mode) in [("shop", "Filesystem"), ("vault", "Block")] {
+            let found = of(namespace, "Filesystem", mode).unwrap();
+            assert_eq!(found.as_deref(), Some("ext4"), "{namespace}");
+        }
+    }
 }

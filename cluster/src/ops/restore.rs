@@ -98,21 +98,7 @@ pub async fn request(
     let (record, volume, id) = record_of(api, backup, repository, namespace, options, tell).await?;
     let record = &record;
     let note = |name: &str| record["labels"][name].as_str().filter(|text| !text.is_empty());
-    let filesystem = match (options.block, &options.filesystem, note(notes::MODE)) {
-        (true, _, _) => None,
-        (false, Some(fs_type), _) => Some(fs_type.clone()),
-        (false, None, Some("Filesystem")) => {
-            Some(note(notes::FS_TYPE).unwrap_or_default().to_owned())
-        }
-        (false, None, _) => None,
-    };
-    if filesystem.is_some() && !repository.allow_mode_change {
-        return Err(Failure::new(
-            exit::DENIED,
-            format!("Repository {} does not allow a restored volume to become a filesystem", repository.name),
-        )
-        .hint("restore it as a block volume by --block, or set allowModeChange in its ConfigMap: whoever has bucket and key can forge a filesystem that the kernel will parse"));
-    }
+    let filesystem = filesystem(options, repository, namespace, &note)?;
     let size_bytes = lookup::bytes(record, "size_bytes")?;
     let (storage_class, capacity, access_modes) = match &place {
         Some(place) => {
@@ -145,6 +131,57 @@ pub async fn request(
         populate: None,
         limits: options.limits,
     })
+}
+
+/// The type of the filesystem that the volume becomes, if it becomes one.
+fn filesystem<'r>(
+    options: &RestoreOptions,
+    repository: &Repository,
+    namespace: &str,
+    note: &impl Fn(&str) -> Option<&'r str>,
+) -> Result<Option<String>, Failure> {
+    let filesystem = match (options.block, &options.filesystem, note(notes::MODE)) {
+        (true, _, _) => None,
+        (false, Some(fs_type), _) => Some(fs_type.clone()),
+        (false, None, Some("Filesystem")) => {
+            Some(note(notes::FS_TYPE).unwrap_or_default().to_owned())
+        }
+        (false, None, _) => None,
+    };
+    if filesystem.is_none() {
+        return Ok(None);
+    }
+    if !repository.allow_mode_change {
+        return Err(Failure::new(
+            exit::DENIED,
+            format!("Repository {} does not allow a restored volume to become a filesystem", repository.name),
+        )
+        .hint("restore it as a block volume by --block, or set allowModeChange in its ConfigMap: whoever has bucket and key can forge a filesystem that the kernel will parse"));
+    }
+    was_filesystem(options, repository, namespace, note(notes::MODE))?;
+    Ok(filesystem)
+}
+
+/// That a volume may become a filesystem in a namespace that is only guarded: it was one when we read
+/// it. Whoever had it as a device could have written anything for the kernel to parse.
+pub(super) fn was_filesystem(
+    options: &RestoreOptions,
+    repository: &Repository,
+    namespace: &str,
+    mode: Option<&str>,
+) -> Result<(), Failure> {
+    let is_elsewhere = options.guard.is_some() && repository.namespace != namespace;
+    if !is_elsewhere || mode == Some("Filesystem") {
+        return Ok(());
+    }
+    let what = format!(
+        "the backup is not noted as one of a filesystem, and namespace {namespace} is not that of Repository {}: it gets it as a device alone",
+        repository.name
+    );
+    Err(Failure::new(exit::DENIED, what).hint(format!(
+        "restore it with `mode: Block`, or to a claim of mode Block; in namespace {} it can become a filesystem",
+        repository.namespace
+    )))
 }
 
 /// What the repository says of a backup, with the volume and the id of it.
@@ -305,6 +342,47 @@ mod tests {
         for wrong in ["512Mi", "1.5Gi", "", "Gi", "99999999999999999999"] {
             assert_eq!(capacity(Some(wrong), None, 1 << 30).unwrap_err().exit_code, exit::USAGE);
         }
+    }
+
+    /// What a namespace wrote onto a device is parsed by no kernel that it asks for.
+    #[test]
+    fn a_guarded_namespace_makes_no_filesystem_of_a_device() {
+        let repository = Repository {
+            namespace: "vault".into(),
+            allow_mode_change: true,
+            ..Repository::default()
+        };
+        let guard = || Some(Guard { grants: Vec::new(), uid: "u".into() });
+        let becomes =
+            |guard: Option<Guard>, asked: Option<&str>, mode: Option<&'static str>, at| {
+                let filesystem = asked.map(str::to_owned);
+                let options = RestoreOptions { guard, filesystem, ..RestoreOptions::default() };
+                filesystem_of(&options, &repository, at, mode)
+            };
+        for mode in [None, Some("Block")] {
+            let why = becomes(guard(), Some("ext4"), mode, "shop").expect_err("it was a device");
+            assert_eq!(why.exit_code, exit::DENIED, "{why}");
+            assert!(why.hint.is_some_and(|hint| hint.contains("mode: Block")));
+            // Who has the keys, or uses rights of his own, may.
+            for (guard, at) in [(guard(), "vault"), (None, "shop")] {
+                assert_eq!(
+                    becomes(guard, Some("ext4"), mode, at).unwrap().as_deref(),
+                    Some("ext4")
+                );
+            }
+            assert_eq!(becomes(guard(), None, mode, "shop").unwrap(), None, "it stays a device");
+        }
+        let found = becomes(guard(), Some("xfs"), Some("Filesystem"), "shop");
+        assert_eq!(found.unwrap().as_deref(), Some("xfs"));
+    }
+
+    fn filesystem_of(
+        options: &RestoreOptions,
+        repository: &Repository,
+        namespace: &str,
+        mode: Option<&'static str>,
+    ) -> Result<Option<String>, Failure> {
+        filesystem(options, repository, namespace, &|name| mode.filter(|_| name == notes::MODE))
     }
 
     #[test]
