@@ -16,16 +16,18 @@ use crate::kinds::{
     VolumeBackup, VolumeBackupSpec, VolumeBackupStatus,
 };
 use crate::ops::look::look;
-use crate::ops::{backup as ops, hook, lookup};
+use crate::ops::{backup as ops, hook};
 use serde_json::Value;
 use std::time::Duration;
 
+mod forgotten;
 mod group;
 mod many;
 #[cfg(test)]
 mod tests;
 mod told;
 
+use forgotten::gone;
 pub(super) use many::PART_OF;
 use told::told;
 
@@ -440,58 +442,4 @@ async fn recorded_already(
         marks::put(context, task, OPERATION).await?;
     }
     Ok(Pause::Changed)
-}
-
-/// The object is being deleted and nothing runs for it: the stored backup is forgotten if that was
-/// asked for, and the object may go.
-async fn gone(
-    context: &Context,
-    task: &Task,
-    backup: &VolumeBackup,
-    stored: &[(String, String)],
-) -> Result<Pause, Failure> {
-    let has_mark = task
-        .object()
-        .is_some_and(|at| Meta::of(&at).finalizers.iter().any(|name| name == OPERATION));
-    if !has_mark {
-        return Ok(Pause::Changed);
-    }
-    let all = match backup.spec.deletion_policy {
-        DeletionPolicy::Forget => stored,
-        DeletionPolicy::Retain => &[],
-    };
-    for (volume, id) in all {
-        let namespace = task.key.namespace.as_deref().unwrap_or_default();
-        let (place, _) = place(context, &backup.spec.repository_ref, namespace)?;
-        // Whoever names a backup of somebody else in a Repository that is elsewhere forgets nothing.
-        let may = backup.spec.source.recorded.is_none() || place.namespace == namespace;
-        if may {
-            forget(context, task, &place, &engine::stored_name(volume, id)).await?;
-        } else {
-            let what = format!(
-                "backup {id} of {volume} stays: only the namespace of its Repository forgets what others made"
-            );
-            super::events::tell(context, task, true, "NotForgotten", &what).await;
-        }
-    }
-    marks::take_off(context, task, engine::OPERATION).await?;
-    Ok(Pause::Changed)
-}
-
-/// Has the repository forget a backup, by its full name.
-async fn forget(
-    context: &Context,
-    task: &Task,
-    place: &engine::Repository,
-    backup: &str,
-) -> Result<(), Failure> {
-    match lookup::ask(&context.api, place, &["forget", backup], |_| {}).await {
-        Ok(_) => Ok(()),
-        // This very backup is not there, so it is forgotten.
-        Err(why) if why.exit_code == exit::USAGE => {
-            tracing::info!("{}: {why}", task.key);
-            Ok(())
-        }
-        Err(why) => Err(why),
-    }
 }

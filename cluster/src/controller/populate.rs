@@ -45,7 +45,8 @@ pub(super) async fn work(context: &Context, task: &Task) -> Result<Pause, Failur
         marks::take_off(context, task, POPULATE).await?;
         return Ok(Pause::Changed);
     }
-    if let Some(why) = cannot(&object, &key, context.objects.get(&key).as_deref()) {
+    // What runs goes on, whatever became of the restore since: its record says all that it needs.
+    if !is_running && let Some(why) = cannot(&object, &key, context.objects.get(&key).as_deref()) {
         events::tell(context, task, true, "PopulateWaits", &why.to_string()).await;
         return Ok(Pause::Within(AGAIN));
     }
@@ -144,3 +145,6 @@ async fn populate(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

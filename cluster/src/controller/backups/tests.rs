@@ -83,6 +83,31 @@ async fn it_is_forgotten_by_its_full_name() {
     assert_eq!(asked[..2], ["forget", "c1/shop/db@id:u-m1"], "{asked:?}");
 }
 
+/// It would hold its namespace for ever.
+#[tokio::test]
+async fn what_nobody_can_forget_any_more_goes_with_an_event() {
+    for (has_repository, why) in [(false, "there is no Repository"), (true, "goes, and with it")] {
+        let server = going();
+        server.put(json!({
+            "apiVersion": "v1", "kind": "Namespace",
+            "metadata": { "name": "shop", "deletionTimestamp": "2026-11-25T12:00:00Z" },
+        }));
+        if has_repository {
+            put_repository(&server);
+        }
+        let context = server.context(clock::now).await;
+        let task = task(&context, &Key::new(Kind::VolumeBackup, "shop", "db"));
+        work(&context, &task).await.unwrap_or_else(|why| panic!("{why}"));
+        assert!(server.get(Kind::VolumeBackup, "db").is_none(), "our mark is off");
+        let events = server.names(Kind::Event);
+        let event = events.first().and_then(|name| server.get(Kind::Event, name));
+        let event = event.expect("it is told");
+        assert_eq!(event["reason"], "NotForgotten");
+        assert!(event["message"].as_str().is_some_and(|said| said.contains(why)), "{event:#}");
+        assert_eq!(server.names(Kind::Job), Vec::<String>::new());
+    }
+}
+
 #[tokio::test]
 async fn what_nobody_said_is_not_shown() {
     for found in ["", "no object", "{}", "[]"] {
