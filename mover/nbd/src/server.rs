@@ -204,6 +204,10 @@ impl<V: Volume> NbdServer<V> {
         self.left.notify_one();
         match ended {
             Ok((who, Ok(()))) => tracing::info!("{who} has left"),
+            // many just close their socket
+            Ok((who, Err(e))) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                tracing::info!("{who} has left: {e}");
+            }
             Ok((who, Err(e))) => tracing::warn!("{who} is left: {e}"),
             // a panic has ended the process
             Err(e) => tracing::warn!("a client is left: {e}"),

@@ -10,7 +10,11 @@
 //!
 //! Cannot deadlock: a request waits for memory before it reads, and writes what it has read before
 //! it takes more. Who writes waits for the client only, and for no longer than [`STALLED`] without
-//! that a piece goes out. When the connection ends, all its tasks are dropped.
+//! that a piece goes out.
+//!
+//! A client leaves well by saying so, and its tasks then come to their end. In any other case they
+//! are dropped, and have ended before the client counts as gone: a change of one that was killed
+//! must not land on top of another one's.
 
 use super::buffers::Buffer;
 use super::decode::{
@@ -31,9 +35,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::io::{
-    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadHalf, WriteHalf,
+    AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadHalf,
+    WriteHalf,
 };
-use tokio::sync::{Mutex, Notify, Semaphore, watch};
+use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -69,6 +74,14 @@ fn garbage(Garbage(what): Garbage) -> io::Error {
         io::ErrorKind::InvalidData,
         format!("the client breaks the NBD protocol: {what}"),
     )
+}
+
+fn no_goodbye() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "it said no goodbye")
+}
+
+fn takes_no_answers() -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, "the client takes no answers")
 }
 
 /// Serves one client until it leaves, or is left.
@@ -155,11 +168,12 @@ async fn requests<V: Volume, S: Stream>(
         requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
     });
     let mut tasks = JoinSet::new();
-    let served = client.take_requests(&mut incoming, &mut tasks).await;
+    let mut served = client.take_requests(&mut incoming, &mut tasks).await;
     if served.is_ok() {
         // it has said goodbye, and may still want the answers
-        while tasks.join_next().await.is_some() {}
+        served = client.answer_rest(&mut tasks).await;
     }
+    tasks.shutdown().await;
     served
 }
 
@@ -198,20 +212,14 @@ impl<V: Volume, S: Stream> Client<V, S> {
         loop {
             let next = tokio::select! {
                 biased;
-                () = &mut broken => {
-                    let what = "the client takes no answers";
-                    return Err(io::Error::new(io::ErrorKind::BrokenPipe, what));
-                }
+                () = &mut broken => return Err(takes_no_answers()),
                 next = self.next_task(incoming) => next?,
             };
             while tasks.try_join_next().is_some() {}
-            let Some((to, task, payload)) = next else { return Ok(()) };
+            let Some((place, to, task, payload)) = next else { return Ok(()) };
             if let Task::Read { range, .. } = &task {
                 self.export().volume.expect(range);
             }
-            let Ok(place) = Arc::clone(&self.requests).acquire_owned().await else {
-                return Ok(());
-            };
             let client = Arc::clone(self);
             tasks.spawn(async move {
                 let done = client.work(to, task, payload).await;
@@ -220,6 +228,19 @@ impl<V: Volume, S: Stream> Client<V, S> {
                     client.broken.notify_one();
                 }
             });
+        }
+    }
+
+    /// Waits for all tasks, unless nothing more can be written.
+    async fn answer_rest(&self, tasks: &mut JoinSet<()>) -> io::Result<()> {
+        let broken = self.broken.notified();
+        let mut broken = std::pin::pin!(broken);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut broken => return Err(takes_no_answers()),
+                ended = tasks.join_next() => if ended.is_none() { return Ok(()) },
+            }
         }
     }
 
@@ -236,12 +257,13 @@ impl<V: Volume, S: Stream> Client<V, S> {
         }
     }
 
-    /// What is to be done next, with all that came with it. `None`: the client has left.
+    /// What is to be done next, with all that came with it. `None`: the client has said goodbye.
     async fn next_task(
         &self,
         incoming: &mut BufReader<ReadHalf<S>>,
-    ) -> io::Result<Option<(Replier, Task, Option<Payload>)>> {
-        let Some(request) = self.next_request(incoming).await? else { return Ok(None) };
+    ) -> io::Result<Option<(OwnedSemaphorePermit, Replier, Task, Option<Payload>)>> {
+        let place = self.place(incoming).await?;
+        let request = self.next_request(incoming).await?;
         let ClientRequest { cookie, offset, .. } = request;
         let to = Replier { replies: self.agreed.replies, cookie, offset };
         let task = judge(&request, &self.ground);
@@ -258,22 +280,43 @@ impl<V: Volume, S: Stream> Client<V, S> {
             }
             _ => {}
         }
-        Ok(Some((to, task, payload)))
+        Ok(Some((place, to, task, payload)))
     }
 
-    /// `None`: the client has left.
+    /// Waits until one more request may be under way. That the client is gone is noticed meanwhile,
+    /// if it has sent no more.
+    async fn place(
+        &self,
+        incoming: &mut BufReader<ReadHalf<S>>,
+    ) -> io::Result<OwnedSemaphorePermit> {
+        let gone = async {
+            match incoming.fill_buf().await {
+                Ok([]) => no_goodbye(),
+                Ok(_) => std::future::pending().await,
+                Err(e) => e,
+            }
+        };
+        tokio::select! {
+            biased;
+            place = Arc::clone(&self.requests).acquire_owned() => place.map_err(io::Error::other),
+            gone = gone => Err(gone),
+        }
+    }
+
+    /// `UnexpectedEof`: the client is gone, and has not said so.
     async fn next_request(
         &self,
         incoming: &mut BufReader<ReadHalf<S>>,
-    ) -> io::Result<Option<ClientRequest>> {
+    ) -> io::Result<ClientRequest> {
         let mut head = [0; EXTENDED_REQUEST_BYTES];
         let len = if self.extended { EXTENDED_REQUEST_BYTES } else { REQUEST_BYTES };
-        match incoming.read_exact(&mut head[..len]).await {
-            Ok(_) => {}
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-            Err(e) => return Err(e),
+        if let Err(e) = incoming.read_exact(&mut head[..len]).await {
+            return Err(match e.kind() {
+                io::ErrorKind::UnexpectedEof => no_goodbye(),
+                _ => e,
+            });
         }
-        ClientRequest::decode(&head[..len], self.extended).map(Some).map_err(garbage)
+        ClientRequest::decode(&head[..len], self.extended).map_err(garbage)
     }
 
     /// Writes one piece of a reply. An error is that the client is gone.

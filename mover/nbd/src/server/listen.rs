@@ -1,11 +1,20 @@
 //! The sockets that clients come to.
 
+use rustix::net::sockopt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+/// A client that says nothing for so long is asked whether it is there.
+const ASKED_AFTER: Duration = Duration::from_secs(60);
+/// Between two such questions.
+const ASKED_EVERY: Duration = Duration::from_secs(15);
+/// A client that answers none of so many is gone.
+const ASKED_TIMES: u32 = 4;
 
 /// Where clients come in. A socket in the file system goes when it is dropped.
 #[derive(Debug)]
@@ -143,8 +152,35 @@ impl Door {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
                 stream.set_nodelay(true)?;
+                keep_alive(&stream)?;
                 Ok(ClientSocket::Tcp(stream, format!("client {address}")))
             }
         }
+    }
+}
+
+/// Of a machine that vanishes no word comes. It is noticed within two minutes, and what it had
+/// under way is dropped.
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_tcp_keepidle(stream, ASKED_AFTER)?;
+    sockopt::set_tcp_keepintvl(stream, ASKED_EVERY)?;
+    sockopt::set_tcp_keepcnt(stream, ASKED_TIMES)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_that_vanishes_is_noticed() {
+        let door = Door::at_addresses(&[SocketAddr::from(([127, 0, 0, 1], 0))]).unwrap();
+        let _client = TcpStream::connect(door.tcp_address().unwrap()).await.unwrap();
+        let ClientSocket::Tcp(stream, _) = door.accept().await.unwrap() else { panic!() };
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        let unanswered = sockopt::tcp_keepintvl(&stream).unwrap() * ASKED_TIMES;
+        let noticed = sockopt::tcp_keepidle(&stream).unwrap() + unanswered;
+        assert_eq!((sockopt::tcp_keepcnt(&stream).unwrap(), noticed.as_secs()), (4, 120));
     }
 }

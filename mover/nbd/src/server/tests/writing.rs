@@ -4,8 +4,10 @@ use super::*;
 use crate::server::connection::{Served, serve};
 use futures::FutureExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 
 const WRITE: u16 = 1;
+const DISCONNECT: u16 = 2;
 const FLUSH: u16 = 3;
 const TRIM: u16 = 4;
 const ZERO: u16 = 6;
@@ -206,7 +208,7 @@ fn clients_are_gone_once_nothing_of_theirs_runs() {
     assert_eq!(volume.bytes(0..512), [0x5a; 512]);
 }
 
-fn served(volume: &Arc<Memory>) -> Served<Arc<Memory>> {
+fn served<V>(volume: &Arc<V>) -> Served<Arc<V>> {
     let terms = ExportTerms {
         names: vec![String::new()],
         description: String::new(),
@@ -245,4 +247,89 @@ async fn who_stops_within_a_payload_is_left_after_a_time() {
         let mut rest = Vec::new();
         client.read_to_end(&mut rest).await.unwrap();
     }
+}
+
+/// Each write waits until the test lets it, and can be left meanwhile.
+struct Waiting {
+    lets: tokio::sync::Semaphore,
+    come: tokio::sync::Semaphore,
+    landed: Mutex<Vec<u64>>,
+}
+
+impl Volume for Arc<Waiting> {
+    async fn read(&self, _: u64, _: &mut [u8]) -> io::Result<Vec<Range<usize>>> {
+        Ok(Vec::new())
+    }
+
+    async fn states(&self, _: usize, _: Range<u64>) -> io::Result<Vec<(Range<u64>, u32)>> {
+        Ok(Vec::new())
+    }
+
+    async fn write(&self, offset: u64, _: Bytes) -> io::Result<()> {
+        self.come.add_permits(1);
+        self.lets.acquire().await.unwrap().forget();
+        self.landed.lock().unwrap().push(offset);
+        Ok(())
+    }
+}
+
+/// A client whose writes have all come to the volume.
+async fn writer(writes: u32) -> (Arc<Waiting>, tokio::io::DuplexStream, Serving) {
+    let volume = Arc::new(Waiting {
+        lets: tokio::sync::Semaphore::new(0),
+        come: tokio::sync::Semaphore::new(0),
+        landed: Mutex::default(),
+    });
+    let (mut client, stream) = tokio::io::duplex(1 << 20);
+    let talk = tokio::spawn(serve(served(&volume), None, stream));
+    let go = [&3_u32.to_be_bytes()[..], b"IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0"].concat();
+    client.write_all(&go).await.unwrap();
+    for at in 0..u64::from(writes) {
+        client.write_all(&head(0, WRITE, at, at << 12, 512)).await.unwrap();
+        client.write_all(&[0x5a; 512]).await.unwrap();
+    }
+    volume.come.acquire_many(writes).await.unwrap().forget();
+    (volume, client, talk)
+}
+
+type Serving = tokio::task::JoinHandle<io::Result<()>>;
+
+/// Somebody else may have written there since.
+#[tokio::test(start_paused = true)]
+async fn of_a_client_that_was_killed_nothing_lands_once_it_has_left() {
+    // alone, behind a part of a request, and with all that may be under way
+    for (writes, more) in [(1, 0), (1, 9), (64, 0)] {
+        let (volume, mut client, talk) = writer(writes).await;
+        client.write_all(&head(0, WRITE, 1, 0, 512)[..more]).await.unwrap();
+        drop(client);
+        let ended = timeout(Duration::from_secs(20), talk).await.expect("it stays");
+        let ended = ended.unwrap().unwrap_err();
+        assert_eq!(ended.kind(), io::ErrorKind::UnexpectedEof, "{writes} {more}: {ended}");
+        volume.lets.add_permits(100);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(volume.landed.lock().unwrap().is_empty(), "{writes} {more}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_says_goodbye_is_answered_for_as_long_as_it_listens() {
+    let (volume, mut client, talk) = writer(2).await;
+    client.write_all(&head(0, DISCONNECT, 9, 0, 0)).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!talk.is_finished());
+    volume.lets.add_permits(2);
+    talk.await.unwrap().unwrap();
+    assert_eq!(volume.landed.lock().unwrap().len(), 2);
+    let mut answers = Vec::new();
+    client.read_to_end(&mut answers).await.unwrap();
+    let simple = [&0x6744_6698_u32.to_be_bytes()[..], &[0; 4]].concat();
+    assert_eq!(answers.windows(8).filter(|at| **at == simple[..]).count(), 2);
+    // the first answer cannot be written: nobody waits for the others
+    let (volume, mut client, talk) = writer(2).await;
+    client.write_all(&head(0, DISCONNECT, 9, 0, 0)).await.unwrap();
+    drop(client);
+    volume.lets.add_permits(1);
+    let ended = timeout(Duration::from_secs(20), talk).await.expect("it stays");
+    assert_eq!(ended.unwrap().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    assert_eq!(volume.landed.lock().unwrap().len(), 1);
 }
