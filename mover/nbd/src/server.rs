@@ -9,6 +9,7 @@
 //! | `buffers` | buffers of answers, used again
 //! | `memory` | the memory of answers and of payloads under way |
 //! | `connection` | one client |
+//! | `reading` | its reads |
 //! | `writing` | its payloads, and its changes of the volume |
 //! | `volume` | what a volume has to do |
 //! | `listen`, `tls` | the sockets that clients come to; who may, over a network |
@@ -34,6 +35,7 @@ mod listen;
 mod memory;
 #[cfg(any(test, feature = "testkit"))]
 mod overheard;
+mod reading;
 mod request;
 #[cfg(test)]
 mod tests;

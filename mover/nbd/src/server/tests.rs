@@ -3,6 +3,7 @@
 
 #![allow(clippy::cast_possible_truncation)] // volumes of some MiB
 
+mod reading;
 mod writing;
 
 use super::*;
