@@ -8,7 +8,8 @@
 //! | `copy` | files written below a directory of this machine |
 //! | `archive` | the same, as a stream |
 //! | `changes` | which files changed from one backup to another |
-//! | `place` | one file that is made: beneath an open directory, in the place of nothing |
+//! | `place` | one file that is made: beneath an open directory, whole before it has its name |
+//! | `dress` | owner, attributes, permissions and times of it |
 //!
 //! Only what is asked for is fetched: pages of the map, directories, inodes, content; each chunk is
 //! checked against its id. What is damaged is an error of the file that has it.
@@ -19,9 +20,12 @@
 mod archive;
 mod changes;
 mod copy;
+mod dress;
 mod location;
 mod paths;
 mod place;
+#[cfg(test)]
+mod tests;
 mod volume;
 
 pub use archive::write_tar;

@@ -2,17 +2,18 @@
 //!
 //! A directory's own times come last, once all below it is there. Names of one file are hard links
 //! of one file again. Holes stay holes. Nothing that is there is replaced unless that is wished, and
-//! no directory ever is.
+//! no directory ever is; and what is replaced stays until all of the new file is there.
 //!
 //! What cannot be read is left out, said, and counted: only that file is missing. What cannot be
 //! written ends the run.
 
-use super::place::{Keep, Lacks, Spot};
+use super::dress::{Dress, Keep, Lacks};
+use super::place::{Draft, Spot};
 use super::{Attribute, FileId, FileKind, FileName, FileNode, Found, OpenFiles};
 use chunkstore::{Error, ErrorKind, Result};
 use mover_fsmap::files::{Place, is_plain};
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, linkat, openat2};
-use rustix::io::pwrite;
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::{Errno, pwrite};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -191,11 +192,10 @@ impl Copier<'_> {
                 if frame.dressed {
                     let name = frame.path.file_name().unwrap_or_default();
                     let spot = Spot { directory: frame.fd.as_fd(), name, shown: &frame.path };
-                    spot.dress(
+                    let Frame { node, attributes, .. } = &frame;
+                    Dress { node, attributes, keep: self.keep }.of_open(
                         &frame.fd,
-                        &frame.node,
-                        &frame.attributes,
-                        self.keep,
+                        &spot,
                         &mut self.lacks,
                     )?;
                 }
@@ -294,35 +294,28 @@ impl Copier<'_> {
         if node.kind == FileKind::Directory {
             return self.entered(spot, path, node).map(Some);
         }
-        if spot.there()?.is_some() {
+        if let Some(stat) = spot.there()? {
             if !self.options.force {
-                return Err(spot.failed("create", rustix::io::Errno::EXIST));
+                return Err(spot.failed("create", Errno::EXIST));
             }
-            spot.clear()?;
+            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+                return Err(spot.failed("replace", Errno::ISDIR));
+            }
         }
         if node.links > 1 && self.linked(spot, node)? {
             return Ok(None);
         }
-        let attributes = self.open.attributes(node.id)?;
-        match node.kind {
-            FileKind::File => {
-                self.file(spot, node, &attributes).inspect_err(|_| {
-                    // half a file is none
-                    let _ = spot.clear();
-                })?;
-                self.done.files += 1;
-            }
+        let attributes = &self.open.attributes(node.id)?;
+        let (draft, count) = match node.kind {
+            FileKind::File => (self.file(spot, node)?, &mut self.done.files),
             FileKind::Symlink => {
-                spot.symlink(&self.open.target(node.id)?)?;
-                spot.dress_special(node, &attributes, self.keep, &mut self.lacks)?;
-                self.done.symlinks += 1;
+                (spot.symlink(&self.open.target(node.id)?)?, &mut self.done.symlinks)
             }
-            kind => {
-                spot.special(kind)?;
-                spot.dress_special(node, &attributes, self.keep, &mut self.lacks)?;
-                self.done.specials += 1;
-            }
-        }
+            kind => (spot.special(kind)?, &mut self.done.specials),
+        };
+        Dress { node, attributes, keep: self.keep }.of_draft(&draft, &mut self.lacks)?;
+        named(draft, self.options)?;
+        *count += 1;
         if node.links > 1 {
             self.links.insert(node.id, (path.to_owned(), node.links - 1));
         }
@@ -365,9 +358,9 @@ impl Copier<'_> {
         let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         let made = openat2(&self.root, parent, flags, Mode::empty(), beneath).and_then(|parent| {
             let name = first.file_name().unwrap_or_default();
-            linkat(parent, name, spot.directory, spot.name, AtFlags::empty())
+            spot.link((&parent, name))
         });
-        made.map_err(|e| spot.failed("link", e))?;
+        named(made.map_err(|e| spot.failed("link", e))?, self.options)?;
         self.done.hard_links += 1;
         *left -= 1;
         if *left == 0 {
@@ -376,9 +369,9 @@ impl Copier<'_> {
         Ok(true)
     }
 
-    fn file(&mut self, spot: &Spot<'_>, node: &FileNode, attributes: &[Attribute]) -> Result<()> {
+    fn file<'s>(&mut self, spot: &Spot<'s>, node: &FileNode) -> Result<Draft<'s>> {
         let pieces = self.open.content(node.id)?;
-        let file = spot.file(node.size_bytes)?;
+        let draft = spot.file(node.size_bytes)?;
         let mut data = 0;
         for piece in pieces.iter().filter(|piece| piece.place != Place::Hole) {
             let mut at = piece.range.start;
@@ -386,7 +379,7 @@ impl Copier<'_> {
                 let len = (piece.range.end - at).min(BUFFER);
                 self.buffer.resize(usize::try_from(len).unwrap_or(0), 0);
                 self.open.fill(&pieces, at, &mut self.buffer)?;
-                self.write(spot, &file, at)?;
+                self.write(spot, &draft.fd, at)?;
                 at += len;
                 data += len;
             }
@@ -396,16 +389,16 @@ impl Copier<'_> {
         progress.done_bytes.add(data);
         progress.written_bytes.add(data);
         progress.moved();
-        spot.dress(&file, node, attributes, self.keep, &mut self.lacks)
+        Ok(draft)
     }
 
     fn write(&self, spot: &Spot<'_>, file: &OwnedFd, offset: u64) -> Result<()> {
         let mut done = 0;
         while done < self.buffer.len() {
             match pwrite(file, &self.buffer[done..], offset + done as u64) {
-                Ok(0) => return Err(spot.failed("write", rustix::io::Errno::IO)),
+                Ok(0) => return Err(spot.failed("write", Errno::IO)),
                 Ok(written) => done += written,
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 Err(e) => return Err(spot.failed("write", e)),
             }
         }
@@ -424,6 +417,10 @@ impl Copier<'_> {
         }
         Ok(())
     }
+}
+
+fn named(draft: Draft<'_>, options: FilesCopyOptions) -> Result<()> {
+    if options.force { draft.replace() } else { draft.place() }
 }
 
 fn unclonable(e: std::io::Error) -> Error {

@@ -1,39 +1,25 @@
 //! One name that is made, beneath a directory that is open. No path is followed: a name is one part,
 //! and what has the name already is nothing that is written to.
+//!
+//! Directories apart, all is made under another name first, `.mover-` and 16 digits, and gets its
+//! own once it is whole. Until then nobody finds half of it, and what has the name keeps it. Only
+//! what was made here is ever removed.
 
-use super::{Attribute, FileKind, FileNode, FileTime};
-use chunkstore::{Error, ErrorKind, Result, Setting};
+use super::FileKind;
+use chunkstore::{Error, ErrorKind, Result, Setting, random_bytes};
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, chownat,
-    fchmod, fchown, fsetxattr, ftruncate, futimens, lsetxattr, makedev, mkdirat, mknodat, openat,
-    statat, symlinkat, unlinkat, utimensat,
+    AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, ftruncate, linkat, makedev, mkdirat,
+    mknodat, openat, renameat, renameat_with, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
-use std::ffi::OsStr;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Before it has its own: nobody else reads it meanwhile.
 const FIRST_MODE: u32 = 0o600;
 const FIRST_MODE_OF_DIRECTORIES: u32 = 0o700;
-
-/// What is kept of a file besides its bytes.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Keep {
-    /// Owners: only root may give files away.
-    pub(super) owners: bool,
-    /// Set-id bits, devices, attributes of the system.
-    pub(super) privileged: bool,
-}
-
-/// What could not be kept.
-#[derive(Debug, Default)]
-pub(super) struct Lacks {
-    pub(super) attributes: u64,
-    pub(super) owners: u64,
-    pub(super) set_ids: u64,
-}
 
 /// A name in an open directory.
 #[derive(Clone, Copy)]
@@ -44,7 +30,7 @@ pub(super) struct Spot<'a> {
     pub(super) shown: &'a Path,
 }
 
-impl Spot<'_> {
+impl<'a> Spot<'a> {
     pub(super) fn failed(&self, doing: &str, e: Errno) -> Error {
         let kind = match e {
             Errno::ACCESS | Errno::PERM | Errno::ROFS => ErrorKind::Denied,
@@ -72,22 +58,16 @@ impl Spot<'_> {
         }
     }
 
-    /// Takes away what has the name and is no directory.
-    pub(super) fn clear(&self) -> Result<()> {
-        match unlinkat(self.directory, self.name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(e) => Err(self.failed("replace", e)),
-        }
-    }
-
     /// A new file, empty, of that size.
-    pub(super) fn file(&self, size: u64) -> Result<OwnedFd> {
+    pub(super) fn file(self, size: u64) -> Result<Draft<'a>> {
         let flags =
             OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(self.directory, self.name, flags, Mode::from(FIRST_MODE))
+        let name = temporary();
+        let fd = openat(self.directory, &name, flags, Mode::from(FIRST_MODE))
             .map_err(|e| self.failed("create", e))?;
-        ftruncate(&file, size).map_err(|e| self.failed("create", e))?;
-        Ok(file)
+        let draft = Draft { spot: self, made: Made { directory: self.directory, name }, fd };
+        ftruncate(&draft.fd, size).map_err(|e| self.failed("create", e))?;
+        Ok(draft)
     }
 
     /// A directory, a new one or the one that has the name.
@@ -100,17 +80,19 @@ impl Spot<'_> {
         openat(self.directory, self.name, flags, Mode::empty()).map_err(|e| self.failed("open", e))
     }
 
-    pub(super) fn symlink(&self, target: &[u8]) -> Result<()> {
+    pub(super) fn symlink(self, target: &[u8]) -> Result<Draft<'a>> {
         if target.is_empty() || target.contains(&0) {
             let context = format!("create {}", self.shown.display());
             return Err(Error::new(ErrorKind::Corrupt, context, "no link leads there"));
         }
-        symlinkat(OsStr::from_bytes(target), self.directory, self.name)
-            .map_err(|e| self.failed("create", e))
+        let name = temporary();
+        symlinkat(OsStr::from_bytes(target), self.directory, &name)
+            .map_err(|e| self.failed("create", e))?;
+        self.named(name)
     }
 
     /// A pipe, a socket, a device.
-    pub(super) fn special(&self, kind: FileKind) -> Result<()> {
+    pub(super) fn special(self, kind: FileKind) -> Result<Draft<'a>> {
         let (kind, device) = match kind {
             FileKind::Fifo => (FileType::Fifo, 0),
             FileKind::Socket => (FileType::Socket, 0),
@@ -122,103 +104,83 @@ impl Spot<'_> {
                 return Err(self.failed("create", Errno::INVAL));
             }
         };
-        mknodat(self.directory, self.name, kind, Mode::from(FIRST_MODE), device)
-            .map_err(|e| self.failed("create", e))
+        let name = temporary();
+        mknodat(self.directory, &name, kind, Mode::from(FIRST_MODE), device)
+            .map_err(|e| self.failed("create", e))?;
+        self.named(name)
     }
 
-    /// Owner, permissions, attributes and times of what is open, in the order in which none undoes
-    /// another.
-    pub(super) fn dress(
-        &self,
-        file: &OwnedFd,
-        node: &FileNode,
-        attributes: &[Attribute],
-        keep: Keep,
-        lacks: &mut Lacks,
-    ) -> Result<()> {
-        if keep.owners {
-            let (uid, gid) = (Uid::from_raw(node.uid), Gid::from_raw(node.gid));
-            fchown(file, Some(uid), Some(gid)).map_err(|e| self.failed("give to its owner", e))?;
-        } else {
-            lacks.owners += 1;
-        }
-        fchmod(file, Mode::from(self.mode(node, keep, lacks)))
-            .map_err(|e| self.failed("set permissions of", e))?;
-        for one in attributes.iter().filter(|one| is_kept(&one.name, keep)) {
-            let name = OsStr::from_bytes(&one.name);
-            match fsetxattr(file, name, &one.value, XattrFlags::empty()) {
-                Ok(()) => {}
-                Err(e) if is_not_taken(e) => lacks.attributes += 1,
-                Err(e) => return Err(self.failed("set attributes of", e)),
+    /// Another name of a file that is there already.
+    pub(super) fn link(self, of: (&OwnedFd, &OsStr)) -> rustix::io::Result<Draft<'a>> {
+        let name = temporary();
+        linkat(of.0, of.1, self.directory, &name, AtFlags::empty())?;
+        let made = Made { directory: self.directory, name };
+        let fd = opened(&made)?;
+        Ok(Draft { spot: self, made, fd })
+    }
+
+    /// What was just made by a name, and not opened.
+    fn named(self, name: OsString) -> Result<Draft<'a>> {
+        let made = Made { directory: self.directory, name };
+        let fd = opened(&made).map_err(|e| self.failed("look at", e))?;
+        Ok(Draft { spot: self, made, fd })
+    }
+}
+
+/// A name that nobody else comes upon.
+fn temporary() -> OsString {
+    format!(".mover-{:016x}", u64::from_le_bytes(random_bytes())).into()
+}
+
+/// What has a name, for looking at it and no more.
+fn opened(made: &Made<'_>) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(made.directory, &made.name, flags, Mode::empty())
+}
+
+/// A name that was made, and goes again.
+struct Made<'a> {
+    directory: BorrowedFd<'a>,
+    name: OsString,
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        let _ = unlinkat(self.directory, &self.name, AtFlags::empty());
+    }
+}
+
+/// Something that has not got its name yet. Without that it is gone when it is dropped.
+pub(super) struct Draft<'a> {
+    pub(super) spot: Spot<'a>,
+    /// Open for writing if it is a file with bytes; for looking at it otherwise.
+    pub(super) fd: OwnedFd,
+    made: Made<'a>,
+}
+
+impl Draft<'_> {
+    /// What it is called meanwhile.
+    pub(super) fn name(&self) -> &OsStr {
+        &self.made.name
+    }
+
+    /// Gives it its name, if nothing has that.
+    pub(super) fn place(self) -> Result<()> {
+        let (at, name) = (self.spot.directory, self.spot.name);
+        match renameat_with(at, self.name(), at, name, RenameFlags::NOREPLACE) {
+            // not every file system can; a link takes nobody's place either
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+                linkat(at, self.name(), at, name, AtFlags::empty())
             }
+            done => done,
         }
-        futimens(file, &times(node)).map_err(|e| self.failed("set times of", e))
+        .map_err(|e| self.spot.failed("create", e))
     }
 
-    /// The same of what cannot be opened.
-    pub(super) fn dress_special(
-        &self,
-        node: &FileNode,
-        attributes: &[Attribute],
-        keep: Keep,
-        lacks: &mut Lacks,
-    ) -> Result<()> {
-        let here = AtFlags::SYMLINK_NOFOLLOW;
-        if keep.owners {
-            let (uid, gid) = (Uid::from_raw(node.uid), Gid::from_raw(node.gid));
-            chownat(self.directory, self.name, Some(uid), Some(gid), here)
-                .map_err(|e| self.failed("give to its owner", e))?;
-        } else {
-            lacks.owners += 1;
-        }
-        if node.kind != FileKind::Symlink {
-            let mode = Mode::from(self.mode(node, keep, lacks));
-            rustix::fs::chmodat(self.directory, self.name, mode, AtFlags::empty())
-                .map_err(|e| self.failed("set permissions of", e))?;
-        }
-        for one in attributes.iter().filter(|one| is_kept(&one.name, keep)) {
-            let path = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
-            let path = Path::new(&path).join(self.name);
-            match lsetxattr(&path, OsStr::from_bytes(&one.name), &one.value, XattrFlags::empty()) {
-                Ok(()) => {}
-                // without /proc none of it can be named
-                Err(e) if is_not_taken(e) || e == Errno::NOENT => lacks.attributes += 1,
-                Err(e) => return Err(self.failed("set attributes of", e)),
-            }
-        }
-        utimensat(self.directory, self.name, &times(node), here)
-            .map_err(|e| self.failed("set times of", e))
+    /// Gives it its name, in the place of what has it and is no directory. Where both are names of
+    /// one file already, a rename leaves both: the first one goes when this is dropped.
+    pub(super) fn replace(self) -> Result<()> {
+        let (at, name) = (self.spot.directory, self.spot.name);
+        renameat(at, self.name(), at, name).map_err(|e| self.spot.failed("replace", e))
     }
-
-    /// Without `privileged` nobody becomes another by running what was copied; and a set-id bit is
-    /// of no use to whoever is not its owner.
-    fn mode(&self, node: &FileNode, keep: Keep, lacks: &mut Lacks) -> u32 {
-        const SET_IDS: u32 = 0o6000;
-        let of_directory = node.kind == FileKind::Directory;
-        if node.mode & SET_IDS == 0 || of_directory || keep.privileged && keep.owners {
-            return node.mode;
-        }
-        lacks.set_ids += 1;
-        node.mode & !SET_IDS
-    }
-}
-
-/// The target has no such attributes, none of that class for us, or no room for one as long as that:
-/// a full file system is noticed by what is written next.
-fn is_not_taken(e: Errno) -> bool {
-    matches!(
-        e,
-        Errno::NOTSUP | Errno::PERM | Errno::ACCESS | Errno::NOSPC | Errno::TOOBIG | Errno::RANGE
-    )
-}
-
-/// Attributes that say what a file may do, or what somebody found out about it, are the system's.
-fn is_kept(name: &[u8], keep: Keep) -> bool {
-    let of_system = name.starts_with(b"security.") || name.starts_with(b"trusted.");
-    !of_system || keep.privileged
-}
-
-fn times(node: &FileNode) -> Timestamps {
-    let time = |time: FileTime| Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
-    Timestamps { last_access: time(node.accessed), last_modification: time(node.modified) }
 }

@@ -1,0 +1,138 @@
+//! What a file is besides its bytes: owner, attributes, permissions, times. They are set in the
+//! order in which none undoes another, and all before a new file gets its name.
+
+use super::place::{Draft, Spot};
+use super::{Attribute, FileKind, FileNode, FileTime};
+use chunkstore::Result;
+use rustix::fs::{
+    AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod, fchown, fsetxattr,
+    futimens, lsetxattr, utimensat,
+};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// What is kept of a file besides its bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Keep {
+    /// Owners: only root may give files away.
+    pub(super) owners: bool,
+    /// Set-id bits, devices, attributes of the system.
+    pub(super) privileged: bool,
+}
+
+/// What could not be kept.
+#[derive(Debug, Default)]
+pub(super) struct Lacks {
+    pub(super) attributes: u64,
+    pub(super) owners: u64,
+    pub(super) set_ids: u64,
+}
+
+/// How one file is to be.
+#[derive(Clone, Copy)]
+pub(super) struct Dress<'a> {
+    pub(super) node: &'a FileNode,
+    pub(super) attributes: &'a [Attribute],
+    pub(super) keep: Keep,
+}
+
+impl Dress<'_> {
+    /// Sets all of it for something new.
+    pub(super) fn of_draft(&self, draft: &Draft<'_>, lacks: &mut Lacks) -> Result<()> {
+        match self.node.kind {
+            FileKind::File => self.of_open(&draft.fd, &draft.spot, lacks),
+            _ => self.of_special(draft, lacks),
+        }
+    }
+
+    /// Sets all of it for a file or directory that is open.
+    pub(super) fn of_open(&self, file: &OwnedFd, spot: &Spot<'_>, lacks: &mut Lacks) -> Result<()> {
+        if let Some((uid, gid)) = self.owner(lacks) {
+            fchown(file, Some(uid), Some(gid)).map_err(|e| spot.failed("give to its owner", e))?;
+        }
+        // while it is ours to write to
+        for one in self.kept() {
+            let name = OsStr::from_bytes(&one.name);
+            match fsetxattr(file, name, &one.value, XattrFlags::empty()) {
+                Ok(()) => {}
+                Err(e) if is_not_taken(e) => lacks.attributes += 1,
+                Err(e) => return Err(spot.failed("set attributes of", e)),
+            }
+        }
+        fchmod(file, self.mode(lacks)).map_err(|e| spot.failed("set permissions of", e))?;
+        futimens(file, &self.times()).map_err(|e| spot.failed("set times of", e))
+    }
+
+    /// The same for what cannot be opened.
+    fn of_special(&self, draft: &Draft<'_>, lacks: &mut Lacks) -> Result<()> {
+        let (spot, at, name) = (&draft.spot, draft.spot.directory, draft.name());
+        let here = AtFlags::SYMLINK_NOFOLLOW;
+        if let Some((uid, gid)) = self.owner(lacks) {
+            chownat(at, name, Some(uid), Some(gid), here)
+                .map_err(|e| spot.failed("give to its owner", e))?;
+        }
+        for one in self.kept() {
+            let path = format!("/proc/self/fd/{}", at.as_raw_fd());
+            let path = Path::new(&path).join(name);
+            match lsetxattr(&path, OsStr::from_bytes(&one.name), &one.value, XattrFlags::empty()) {
+                Ok(()) => {}
+                // without /proc none of it can be named
+                Err(e) if is_not_taken(e) || e == Errno::NOENT => lacks.attributes += 1,
+                Err(e) => return Err(spot.failed("set attributes of", e)),
+            }
+        }
+        if self.node.kind != FileKind::Symlink {
+            rustix::fs::chmodat(at, name, self.mode(lacks), AtFlags::empty())
+                .map_err(|e| spot.failed("set permissions of", e))?;
+        }
+        utimensat(at, name, &self.times(), here).map_err(|e| spot.failed("set times of", e))
+    }
+
+    fn owner(&self, lacks: &mut Lacks) -> Option<(Uid, Gid)> {
+        if !self.keep.owners {
+            lacks.owners += 1;
+            return None;
+        }
+        Some((Uid::from_raw(self.node.uid), Gid::from_raw(self.node.gid)))
+    }
+
+    /// Attributes that say what a file may do, or what somebody found out about it, are the system's.
+    fn kept(&self) -> impl Iterator<Item = &Attribute> {
+        self.attributes.iter().filter(|one| {
+            let of_system = one.name.starts_with(b"security.") || one.name.starts_with(b"trusted.");
+            !of_system || self.keep.privileged
+        })
+    }
+
+    /// Without `privileged` nobody becomes another by running what was copied; and a set-id bit is
+    /// of no use to whoever is not its owner.
+    fn mode(&self, lacks: &mut Lacks) -> Mode {
+        const SET_IDS: u32 = 0o6000;
+        let Self { node, keep, .. } = self;
+        let of_directory = node.kind == FileKind::Directory;
+        if node.mode & SET_IDS == 0 || of_directory || keep.privileged && keep.owners {
+            return Mode::from(node.mode);
+        }
+        lacks.set_ids += 1;
+        Mode::from(node.mode & !SET_IDS)
+    }
+
+    fn times(&self) -> Timestamps {
+        let time =
+            |time: FileTime| Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
+        let (accessed, modified) = (self.node.accessed, self.node.modified);
+        Timestamps { last_access: time(accessed), last_modification: time(modified) }
+    }
+}
+
+/// The target has no such attributes, none of that class for us, or no room for one as long as that:
+/// a full file system is noticed by what is written next.
+fn is_not_taken(e: Errno) -> bool {
+    matches!(
+        e,
+        Errno::NOTSUP | Errno::PERM | Errno::ACCESS | Errno::NOSPC | Errno::TOOBIG | Errno::RANGE
+    )
+}
