@@ -5,14 +5,13 @@ use super::place::{Draft, Spot};
 use super::{Attribute, FileKind, FileNode, FileTime};
 use chunkstore::Result;
 use rustix::fs::{
-    AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod, fchown, fsetxattr,
-    futimens, lsetxattr, utimensat,
+    AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chmod, chownat, fchmod, fchown,
+    fsetxattr, futimens, setxattr, utimensat,
 };
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 /// What is kept of a file besides its bytes.
 #[derive(Debug, Clone, Copy)]
@@ -66,18 +65,20 @@ impl Dress<'_> {
         futimens(file, &self.times()).map_err(|e| spot.failed("set times of", e))
     }
 
-    /// The same for what cannot be opened.
+    /// The same for what cannot be opened: by the descriptor that looks at it, as its name may lead
+    /// elsewhere by now.
     fn of_special(&self, draft: &Draft<'_>, lacks: &mut Lacks) -> Result<()> {
-        let (spot, at, name) = (&draft.spot, draft.spot.directory, draft.name());
-        let here = AtFlags::SYMLINK_NOFOLLOW;
+        let (spot, fd) = (&draft.spot, &draft.fd);
+        // neither permissions nor attributes are set by such a descriptor; the path leads to what
+        // is open itself, also if that is a link
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         if let Some((uid, gid)) = self.owner(lacks) {
-            chownat(at, name, Some(uid), Some(gid), here)
+            chownat(fd, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
                 .map_err(|e| spot.failed("give to its owner", e))?;
         }
         for one in self.kept() {
-            let path = format!("/proc/self/fd/{}", at.as_raw_fd());
-            let path = Path::new(&path).join(name);
-            match lsetxattr(&path, OsStr::from_bytes(&one.name), &one.value, XattrFlags::empty()) {
+            let name = OsStr::from_bytes(&one.name);
+            match setxattr(&path, name, &one.value, XattrFlags::empty()) {
                 Ok(()) => {}
                 // without /proc none of it can be named
                 Err(e) if is_not_taken(e) || e == Errno::NOENT => lacks.attributes += 1,
@@ -85,10 +86,14 @@ impl Dress<'_> {
             }
         }
         if self.node.kind != FileKind::Symlink {
-            rustix::fs::chmodat(at, name, self.mode(lacks), AtFlags::empty())
-                .map_err(|e| spot.failed("set permissions of", e))?;
+            chmod(&path, self.mode(lacks)).map_err(|e| spot.failed("set permissions of", e))?;
         }
-        utimensat(at, name, &self.times(), here).map_err(|e| spot.failed("set times of", e))
+        match utimensat(fd, "", &self.times(), AtFlags::EMPTY_PATH) {
+            // Linux before 5.8
+            Err(Errno::INVAL) => utimensat(CWD, &path, &self.times(), AtFlags::empty()),
+            done => done,
+        }
+        .map_err(|e| spot.failed("set times of", e))
     }
 
     fn owner(&self, lacks: &mut Lacks) -> Option<(Uid, Gid)> {

@@ -8,10 +8,11 @@
 use super::FileKind;
 use chunkstore::{Error, ErrorKind, Result, Setting, random_bytes};
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, ftruncate, linkat, makedev, mkdirat,
-    mknodat, openat, renameat, renameat_with, statat, symlinkat, unlinkat,
+    AtFlags, Dev, FileType, Mode, OFlags, RenameFlags, Stat, fstat, ftruncate, linkat, makedev,
+    mkdirat, mknodat, openat, renameat, renameat_with, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -88,7 +89,7 @@ impl<'a> Spot<'a> {
         let name = temporary();
         symlinkat(OsStr::from_bytes(target), self.directory, &name)
             .map_err(|e| self.failed("create", e))?;
-        self.named(name)
+        self.named(name, FileType::Symlink, 0)
     }
 
     /// A pipe, a socket, a device.
@@ -107,7 +108,7 @@ impl<'a> Spot<'a> {
         let name = temporary();
         mknodat(self.directory, &name, kind, Mode::from(FIRST_MODE), device)
             .map_err(|e| self.failed("create", e))?;
-        self.named(name)
+        self.named(name, kind, device)
     }
 
     /// Another name of a file that is there already.
@@ -119,10 +120,21 @@ impl<'a> Spot<'a> {
         Ok(Draft { spot: self, made, fd })
     }
 
-    /// What was just made by a name, and not opened.
-    fn named(self, name: OsString) -> Result<Draft<'a>> {
+    /// What was just made by a name, and not opened. From here on only what is open counts, wherever
+    /// the name leads by then; and it has to be ours: nobody else's is dressed, nor removed.
+    fn named(self, name: OsString, kind: FileType, device: Dev) -> Result<Draft<'a>> {
         let made = Made { directory: self.directory, name };
-        let fd = opened(&made).map_err(|e| self.failed("look at", e))?;
+        let looked = opened(&made).and_then(|fd| fstat(&fd).map(|stat| (fd, stat)));
+        let (fd, stat) = looked.map_err(|e| self.failed("look at", e))?;
+        let is_link = kind == FileType::Symlink;
+        // a target that is mounted for one user gives links to that one
+        let is_ours = is_link || stat.st_uid == geteuid().as_raw() && stat.st_rdev == device;
+        if FileType::from_raw_mode(stat.st_mode) != kind || stat.st_nlink != 1 || !is_ours {
+            std::mem::forget(made);
+            let context = format!("create {}", self.shown.display());
+            let what = "somebody else has put another file in its place";
+            return Err(Error::new(ErrorKind::Device, context, what));
+        }
         Ok(Draft { spot: self, made, fd })
     }
 }
@@ -159,18 +171,13 @@ pub(super) struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    /// What it is called meanwhile.
-    pub(super) fn name(&self) -> &OsStr {
-        &self.made.name
-    }
-
     /// Gives it its name, if nothing has that.
     pub(super) fn place(self) -> Result<()> {
         let (at, name) = (self.spot.directory, self.spot.name);
-        match renameat_with(at, self.name(), at, name, RenameFlags::NOREPLACE) {
+        match renameat_with(at, &self.made.name, at, name, RenameFlags::NOREPLACE) {
             // not every file system can; a link takes nobody's place either
             Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
-                linkat(at, self.name(), at, name, AtFlags::empty())
+                linkat(at, &self.made.name, at, name, AtFlags::empty())
             }
             done => done,
         }
@@ -181,6 +188,76 @@ impl Draft<'_> {
     /// one file already, a rename leaves both: the first one goes when this is dropped.
     pub(super) fn replace(self) -> Result<()> {
         let (at, name) = (self.spot.directory, self.spot.name);
-        renameat(at, self.name(), at, name).map_err(|e| self.spot.failed("replace", e))
+        renameat(at, &self.made.name, at, name).map_err(|e| self.spot.failed("replace", e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+
+    /// A pipe that turned into a link to somebody's file, a file, and a pipe of two names.
+    #[test]
+    fn what_somebody_puts_in_the_place_of_a_special_is_not_taken_for_it() {
+        let here = tempfile::tempdir().unwrap();
+        let directory = fs::File::open(here.path()).unwrap();
+        let shown = Path::new("pipe");
+        let spot = Spot { directory: directory.as_fd(), name: shown.as_os_str(), shown };
+        let at = |name: &str| here.path().join(name);
+        fs::write(at("theirs"), "theirs").unwrap();
+        symlink("theirs", at("link")).unwrap();
+        drop(spot.special(FileKind::Fifo).unwrap());
+        spot.special(FileKind::Fifo).unwrap().place().unwrap();
+        fs::hard_link(at("pipe"), at("pipe again")).unwrap();
+        for name in ["link", "theirs", "pipe"] {
+            let e = spot.named(name.into(), FileType::Fifo, 0).err().unwrap();
+            assert_eq!(e.kind(), ErrorKind::Device, "{name}: {e}");
+            assert!(fs::symlink_metadata(at(name)).is_ok(), "{name}");
+        }
+    }
+
+    /// The name leads elsewhere as soon as it is made.
+    #[test]
+    fn a_special_is_dressed_by_what_is_open() {
+        use super::super::dress::{Dress, Keep, Lacks};
+        use super::super::{FileId, FileNode, FileTime};
+        let here = tempfile::tempdir().unwrap();
+        let directory = fs::File::open(here.path()).unwrap();
+        let shown = Path::new("pipe");
+        let spot = Spot { directory: directory.as_fd(), name: shown.as_os_str(), shown };
+        let at = |name: &OsStr| here.path().join(name);
+        let (theirs, ours) = (OsStr::new("theirs"), OsStr::new("ours"));
+        fs::write(at(theirs), "theirs").unwrap();
+        fs::set_permissions(at(theirs), fs::Permissions::from_mode(0o600)).unwrap();
+        let draft = spot.special(FileKind::Fifo).unwrap();
+        fs::rename(at(&draft.made.name), at(ours)).unwrap();
+        symlink("theirs", at(&draft.made.name)).unwrap();
+        let time = FileTime { seconds: 1_000_000_000, nanoseconds: 0 };
+        let node = FileNode {
+            id: FileId(1),
+            kind: FileKind::Fifo,
+            mode: 0o666,
+            uid: 0,
+            gid: 0,
+            links: 1,
+            size_bytes: 0,
+            stored_bytes: 0,
+            accessed: time,
+            modified: time,
+            changed: time,
+            created: None,
+        };
+        let keep = Keep { owners: geteuid().is_root(), privileged: false };
+        let dress = Dress { node: &node, attributes: &[], keep };
+        dress.of_draft(&draft, &mut Lacks::default()).unwrap();
+        let mode = |name: &OsStr| fs::metadata(at(name)).unwrap().permissions().mode() & 0o7777;
+        assert_eq!((mode(theirs), mode(ours)), (0o600, 0o666));
+        let ours = fs::metadata(at(ours)).unwrap();
+        assert!(ours.file_type().is_fifo());
+        let since = ours.modified().unwrap().duration_since(std::time::UNIX_EPOCH).unwrap();
+        assert_eq!(since.as_secs(), 1_000_000_000);
     }
 }
