@@ -480,7 +480,7 @@ fn shown(inode: Inode, node: &FileNode) -> Node {
         uid: node.uid,
         gid: node.gid,
         size_bytes: node.size_bytes,
-        sectors: node.stored_bytes / SECTOR_BYTES,
+        sectors: node.stored_bytes.div_ceil(SECTOR_BYTES),
         preferred_bytes: BLOCK_BYTES,
         accessed: time(node.accessed),
         modified: time(node.modified),

@@ -20,6 +20,8 @@ pub(super) const SHORT: usize = 128;
 /// Where blocks are said, or short content.
 const BLOCKS: usize = 0x28;
 pub(super) const BLOCKS_LEN: usize = 60;
+/// In which room is counted.
+const SECTOR: u64 = 512;
 
 #[derive(Debug)]
 pub(super) struct Inode {
@@ -138,11 +140,13 @@ impl Inode {
         })
     }
 
-    /// Room that it takes: it counts sectors of 512 bytes, or blocks.
+    /// Room that it takes: it counts sectors of 512 bytes, or blocks. Content within the inode is in
+    /// none of them, and counts as the kernel has it: a file of no sectors is taken for a hole.
     fn stored_bytes(&self, block_bytes: u64) -> u64 {
         let count = u64::from(le16(&self.bytes, 0x74)) << 32 | u64::from(le32(&self.bytes, 0x1c));
-        let unit = if self.flags & flags::HUGE == 0 { 512 } else { block_bytes };
-        count.saturating_mul(unit)
+        let unit = if self.flags & flags::HUGE == 0 { SECTOR } else { block_bytes };
+        let within = if self.is_inline() { self.size_bytes.next_multiple_of(SECTOR) } else { 0 };
+        count.saturating_mul(unit).saturating_add(within)
     }
 
     /// A time, of its seconds and what came later, if there is room for that.
@@ -177,5 +181,31 @@ impl Inode {
             changed: self.time(0xc, 0x84),
             created: has_created.then(|| self.time(0x90, 0x94)),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a file of 100 bytes.
+    fn stored(flags: u32, sectors: u32) -> u64 {
+        let mut bytes = [0; 256];
+        bytes[..2].copy_from_slice(&0x8000_u16.to_le_bytes());
+        bytes[4..8].copy_from_slice(&100_u32.to_le_bytes());
+        bytes[0x1a] = 1;
+        bytes[0x1c..0x20].copy_from_slice(&sectors.to_le_bytes());
+        bytes[0x20..0x24].copy_from_slice(&flags.to_le_bytes());
+        Inode::parse(11, &bytes, None).unwrap().node(4096).unwrap().stored_bytes
+    }
+
+    #[test]
+    fn content_within_the_inode_takes_room() {
+        assert_eq!(stored(flags::INLINE, 0), 512);
+        // a block of attributes beside it
+        assert_eq!(stored(flags::INLINE, 8), 4096 + 512);
+        assert_eq!(stored(flags::EXTENTS, 8), 4096);
+        // all of it is a hole
+        assert_eq!(stored(flags::EXTENTS, 0), 0);
     }
 }

@@ -12,6 +12,8 @@ const COMPRESSED: u16 = 0x00ff;
 const ENCRYPTED: u16 = 0x4000;
 /// A unit of compression has at most so many clusters, as a power of two.
 const UNIT_MAX: u8 = 8;
+/// In which room is counted.
+const SECTOR: u64 = 512;
 /// Stretches of one file: 40 bytes each.
 const PIECES_MAX: usize = 4 << 20;
 
@@ -60,6 +62,8 @@ impl Stream {
             if one[8] == 0 {
                 let value = value(one).filter(|_| !self.is_there()).ok_or_else(broken)?;
                 (self.bytes, self.flags) = (value.len() as u64, le16(one, 12));
+                // a file that takes no room is taken for a hole
+                self.stored = self.bytes.next_multiple_of(SECTOR);
                 self.within = Some(value.to_vec());
                 continue;
             }
@@ -205,6 +209,29 @@ impl Pieces {
                 range.end = end;
             }
             _ => self.0.push(Piece { range: start..end, place }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_within_the_record_take_room() {
+        let boot =
+            Boot { cluster_bytes: 4096, clusters: 1000, record_bytes: 1024, table: 4, mirror: 2 };
+        for (len, stored) in [(0_u8, 0), (5, 512)] {
+            let mut bytes = vec![0; 1024];
+            bytes[..4].copy_from_slice(b"FILE");
+            // three numbers at the ends of sectors, all zero
+            (bytes[4], bytes[6], bytes[20], bytes[22], bytes[25]) = (48, 3, 56, 1, 4);
+            let attribute = &mut bytes[56..];
+            (attribute[0], attribute[4], attribute[16], attribute[20]) = (0x80, 32, len, 24);
+            attribute[32..36].fill(0xff);
+            let record = Record::parse(bytes, 64).unwrap();
+            let stream = begin(&record, &boot).unwrap();
+            assert_eq!((stream.bytes, stream.stored), (len.into(), stored));
         }
     }
 }
