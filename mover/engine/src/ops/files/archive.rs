@@ -5,6 +5,7 @@
 //! said before them; it is named, and the run fails in the end.
 
 use super::copy::{FilesCopyOptions, FilesSummary};
+use super::paths::distinct;
 use super::{Attribute, FileId, FileKind, FileName, FileNode, FileTime, Found, OpenFiles};
 use chunkstore::{Error, ErrorKind, Result};
 use mover_fsmap::files::{Piece, Place, is_plain};
@@ -21,14 +22,15 @@ const NAMED_MAX: usize = 100;
 /// Of names and numbers that a header itself has room for.
 const NAME_BYTES: usize = 100;
 
-/// Writes what was found, with all below it, each under its own name. Errors: whoever takes the
-/// stream is gone; a run that is stopped.
+/// Writes what was found, with all below it, each under its own name. Errors: two sources of one
+/// last name; whoever takes the stream is gone; a run that is stopped.
 pub fn write_tar(
     open: &OpenFiles<'_>,
     sources: &[Found],
     out: &mut dyn Write,
     options: FilesCopyOptions,
 ) -> Result<FilesSummary> {
+    distinct(sources)?;
     let mut writer = Writer {
         open,
         options,

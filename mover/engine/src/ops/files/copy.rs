@@ -8,7 +8,8 @@
 //! written ends the run.
 
 use super::dress::{Dress, Keep, Lacks};
-use super::place::{Draft, Spot};
+use super::paths::distinct;
+use super::place::{Draft, Identity, Spot};
 use super::{Attribute, FileId, FileKind, FileName, FileNode, Found, OpenFiles};
 use chunkstore::{Error, ErrorKind, Result};
 use mover_fsmap::files::{Place, is_plain};
@@ -72,14 +73,15 @@ pub struct FilesSummary {
     pub damaged_files: u64,
 }
 
-/// Copies what was found to a path, or below it, where that is a directory. Errors: what is there
-/// already, what cannot be written; a run that is stopped.
+/// Copies what was found to a path, or below it, where that is a directory. Errors: two sources of
+/// one last name; what is there already, what cannot be written; a run that is stopped.
 pub fn copy_files(
     open: &OpenFiles<'_>,
     sources: &[Found],
     target: &Path,
     options: FilesCopyOptions,
 ) -> Result<FilesSummary> {
+    distinct(sources)?;
     let at = Destination::of(sources, target)?;
     let mut copier = Copier {
         open,
@@ -143,14 +145,23 @@ struct Copier<'a> {
     options: FilesCopyOptions,
     keep: Keep,
     root: OwnedFd,
-    /// Files of more than one name: where the first of them is, below the root, and how many are
-    /// still to come.
-    links: HashMap<FileId, (PathBuf, u32)>,
+    /// Files of more than one name.
+    links: HashMap<FileId, First>,
     /// Directories: none is in two places.
     been: HashSet<FileId>,
     lacks: Lacks,
     done: FilesSummary,
     buffer: Vec<u8>,
+}
+
+/// The first name of a file that has more of them.
+struct First {
+    /// Below the root.
+    path: PathBuf,
+    /// Somebody may put another file there.
+    identity: Identity,
+    /// How many names are still to come.
+    left: u32,
 }
 
 /// A directory that is being filled.
@@ -314,10 +325,12 @@ impl Copier<'_> {
             kind => (spot.special(kind)?, &mut self.done.specials),
         };
         Dress { node, attributes, keep: self.keep }.of_draft(&draft, &mut self.lacks)?;
+        let identity = draft.identity()?;
         named(draft, self.options)?;
         *count += 1;
         if node.links > 1 {
-            self.links.insert(node.id, (path.to_owned(), node.links - 1));
+            let first = First { path: path.to_owned(), identity, left: node.links - 1 };
+            self.links.insert(node.id, first);
         }
         Ok(None)
     }
@@ -349,21 +362,28 @@ impl Copier<'_> {
         Ok(Frame { fd, node, attributes, path, left, batch: Vec::new().into_iter(), dressed })
     }
 
-    /// A name of a file that has another one here.
+    /// A name of a file that has another one here, if that is still the file that was copied.
     fn linked(&mut self, spot: &Spot<'_>, node: &FileNode) -> Result<bool> {
-        let Some((first, left)) = self.links.get_mut(&node.id) else { return Ok(false) };
-        let parent = first.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let Some(first) = self.links.get_mut(&node.id) else { return Ok(false) };
+        let parent = first.path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let parent = parent.unwrap_or(Path::new("."));
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         let made = openat2(&self.root, parent, flags, Mode::empty(), beneath).and_then(|parent| {
-            let name = first.file_name().unwrap_or_default();
+            let name = first.path.file_name().unwrap_or_default();
             spot.link((&parent, name))
         });
-        named(made.map_err(|e| spot.failed("link", e))?, self.options)?;
+        let draft = match made {
+            Err(Errno::NOENT) => return Ok(false),
+            made => made.map_err(|e| spot.failed("link", e))?,
+        };
+        if draft.identity()? != first.identity {
+            return Ok(false);
+        }
+        named(draft, self.options)?;
         self.done.hard_links += 1;
-        *left -= 1;
-        if *left == 0 {
+        first.left -= 1;
+        if first.left == 0 {
             self.links.remove(&node.id);
         }
         Ok(true)

@@ -4,6 +4,7 @@
 use super::{FileId, FileKind, FileNode, OpenFiles};
 use chunkstore::{Error, ErrorKind, Result};
 use mover_fsmap::files::is_plain;
+use std::collections::HashMap;
 
 /// As the kernel counts.
 const LINKS_MAX: u32 = 40;
@@ -23,6 +24,20 @@ impl Found {
     pub fn name(&self) -> Option<&[u8]> {
         self.path.rsplit(|byte| *byte == b'/').next().filter(|name| !name.is_empty())
     }
+}
+
+/// Refuses sources that would have one name where they go.
+pub(super) fn distinct(sources: &[Found]) -> Result<()> {
+    let mut names = HashMap::new();
+    for source in sources {
+        let Some(first) = names.insert(source.name(), source) else { continue };
+        let shown = |found: &Found| String::from_utf8_lossy(&found.path).into_owned();
+        let what = format!("{} and {} would have one name", shown(first), shown(source));
+        return Err(
+            Error::new(ErrorKind::Usage, "copy files", what).hint("copy one after the other")
+        );
+    }
+    Ok(())
 }
 
 /// Follows a path from the root of the file system. `last` is whether a link at its end is followed

@@ -162,6 +162,16 @@ impl Drop for Made<'_> {
     }
 }
 
+/// By which a file is known again. The next file may have the inode of one that is gone: it has
+/// another length or time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Identity {
+    device: u64,
+    inode: u64,
+    size: i64,
+    modified: i64,
+}
+
 /// Something that has not got its name yet. Without that it is gone when it is dropped.
 pub(super) struct Draft<'a> {
     pub(super) spot: Spot<'a>,
@@ -171,6 +181,13 @@ pub(super) struct Draft<'a> {
 }
 
 impl Draft<'_> {
+    /// Who it is.
+    pub(super) fn identity(&self) -> Result<Identity> {
+        let stat = fstat(&self.fd).map_err(|e| self.spot.failed("look at", e))?;
+        let (size, modified) = (stat.st_size, stat.st_mtime);
+        Ok(Identity { device: stat.st_dev, inode: stat.st_ino, size, modified })
+    }
+
     /// Gives it its name, if nothing has that.
     pub(super) fn place(self) -> Result<()> {
         let (at, name) = (self.spot.directory, self.spot.name);

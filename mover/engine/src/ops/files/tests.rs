@@ -228,3 +228,48 @@ fn names_of_one_file_are_one_file_again() {
         assert_eq!((of("a").mode() & 0o7777, of("pipe").mode() & 0o7777), (0o640, 0o640));
     }
 }
+
+/// One of them would be lost, or have the other's bytes.
+#[test]
+fn two_sources_of_one_name_are_refused() {
+    let target = tempfile::tempdir().unwrap();
+    let mut made = Made::new();
+    made.file("same", 11, 0, 4);
+    made.node(12, FileKind::Directory);
+    made.name(ROOT, "below", 12);
+    made.name(12, "same", 11);
+    on(&made, |open| {
+        let both = sources(open, &["/same", "/below/same"]);
+        let e = copy_files(open, &both, target.path(), FORCE).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Usage, "{e}");
+        let mut archive = Vec::new();
+        let e = write_tar(open, &both, &mut archive, PLAIN).unwrap_err();
+        assert_eq!((e.kind(), archive.len()), (ErrorKind::Usage, 0), "{e}");
+    });
+    assert!(names(target.path()).is_empty());
+}
+
+#[test]
+fn a_name_is_no_link_of_what_somebody_put_there() {
+    let target = tempfile::tempdir().unwrap();
+    let mut made = Made::new();
+    made.file("a", 11, 0, 4);
+    made.file("b", 12, 4, 4);
+    for name in ["c", "d"] {
+        made.name(ROOT, name, 11);
+    }
+    made.nodes.get_mut(&11).unwrap().links = 3;
+    let first = target.path().join("a");
+    made.meanwhile(move |id| {
+        if id == FileId(12) && first.exists() {
+            fs::remove_file(&first).unwrap();
+            fs::write(&first, "theirs").unwrap();
+        }
+    });
+    // content is asked for ahead of all copying, and for a copy
+    let done = copied(&made, target.path(), PLAIN).unwrap();
+    assert_eq!((done.files, done.hard_links), (3, 1));
+    for (name, bytes) in [("a", &b"theirs"[..]), ("b", b"4567"), ("c", b"0123"), ("d", b"0123")] {
+        assert_eq!(fs::read(target.path().join(name)).unwrap(), bytes, "{name}");
+    }
+}
