@@ -34,17 +34,61 @@ pub fn write_tar(
     let mut writer = Writer {
         open,
         options,
-        tar: Builder::new(out),
+        tar: Builder::new(Out { out, written: 0, due: 0, closed: false }),
         links: HashMap::new(),
         been: HashSet::new(),
         done: FilesSummary::default(),
     };
-    for source in sources {
-        let name = source.name().unwrap_or(b".").to_vec();
-        writer.tree(name, source.node.clone())?;
+    match writer.all(sources) {
+        Ok(()) => Ok(writer.done),
+        Err(e) => {
+            writer.tar.get_mut().close_broken();
+            Err(e)
+        }
     }
-    writer.tar.finish().map_err(gone)?;
-    Ok(writer.done)
+}
+
+/// Where an archive goes.
+struct Out<'w> {
+    out: &'w mut dyn Write,
+    written: u64,
+    /// The end of the entry that is being written.
+    due: u64,
+    closed: bool,
+}
+
+impl Out<'_> {
+    /// Ends an archive that is not whole so that each reader says so: in the middle of an entry, or
+    /// with a block that is no header. A builder that is dropped would end it as a sound one.
+    fn close_broken(&mut self) {
+        if !self.closed && self.written >= self.due {
+            // who has asked hears of the first failure
+            let _ = self.out.write_all(&[0xff; BLOCK]);
+        }
+        self.closed = true;
+    }
+}
+
+impl Write for Out<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        if self.closed {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        match self.out.write(buf) {
+            Ok(len) => {
+                self.written += len as u64;
+                Ok(len)
+            }
+            Err(e) => {
+                self.closed = e.kind() != io::ErrorKind::Interrupted;
+                Err(e)
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
 }
 
 fn gone(e: io::Error) -> Error {
@@ -57,7 +101,7 @@ fn gone(e: io::Error) -> Error {
 struct Writer<'a, 'w> {
     open: &'a OpenFiles<'a>,
     options: FilesCopyOptions,
-    tar: Builder<&'w mut dyn Write>,
+    tar: Builder<Out<'w>>,
     /// Files of more than one name, by which they are in the archive.
     links: HashMap<FileId, Vec<u8>>,
     been: HashSet<FileId>,
@@ -65,6 +109,14 @@ struct Writer<'a, 'w> {
 }
 
 impl Writer<'_, '_> {
+    fn all(&mut self, sources: &[Found]) -> Result<()> {
+        for source in sources {
+            let name = source.name().unwrap_or(b".").to_vec();
+            self.tree(name, source.node.clone())?;
+        }
+        self.tar.finish().map_err(gone)
+    }
+
     fn tree(&mut self, name: Vec<u8>, node: FileNode) -> Result<()> {
         let mut frames: Vec<(Vec<u8>, vec::IntoIter<FileName>)> = Vec::new();
         frames.extend(self.one(name, &node)?);
@@ -230,7 +282,7 @@ fn is_of_one_file(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Missing | ErrorKind::Unsupported)
 }
 
-fn append(tar: &mut Builder<&mut dyn Write>, entry: &mut Entry, bytes: impl Read) -> Result<()> {
+fn append(tar: &mut Builder<Out<'_>>, entry: &mut Entry, bytes: impl Read) -> Result<()> {
     if entry.path.len() > NAME_BYTES || !entry.path.is_ascii() {
         let path = entry.path.clone();
         entry.record("path", path);
@@ -244,6 +296,9 @@ fn append(tar: &mut Builder<&mut dyn Write>, entry: &mut Entry, bytes: impl Read
         tar.append_pax_extensions(records).map_err(gone)?;
     }
     entry.header.set_cksum();
+    let len = entry.header.size().map_err(gone)?.next_multiple_of(BLOCK as u64);
+    let out = tar.get_mut();
+    out.due = out.written.saturating_add(BLOCK as u64).saturating_add(len);
     tar.append(&entry.header, bytes).map_err(gone)
 }
 

@@ -273,3 +273,53 @@ fn a_name_is_no_link_of_what_somebody_put_there() {
         assert_eq!(fs::read(target.path().join(name)).unwrap(), bytes, "{name}");
     }
 }
+
+/// An archive of all, of a run that is stopped when `at` is asked for its content.
+fn archived_until(made: &Made, at: u64) -> (Vec<u8>, Result<FilesSummary>) {
+    on(made, |open| {
+        let cancel = Arc::clone(open.run.cancel);
+        made.meanwhile(move |id| {
+            if id == FileId(at) {
+                cancel.request();
+            }
+        });
+        let mut archive = Vec::new();
+        let done = write_tar(open, &sources(open, &["/a", "/b"]), &mut archive, PLAIN);
+        (archive, done)
+    })
+}
+
+/// No reader takes it for a whole one.
+#[test]
+fn an_archive_that_is_not_whole_has_no_end() {
+    let mut made = Made::new();
+    made.file("a", 11, 0, 4);
+    made.file("b", 12, 4, 4);
+    let (whole, done) = archived_until(&made, 99);
+    assert_eq!(done.unwrap().files, 2);
+    assert!(whole.ends_with(&[0; 1024]));
+    let (broken, done) = archived_until(&made, 12);
+    done.unwrap_err();
+    let entries = broken.strip_suffix(&[0xff; 512]).unwrap();
+    assert!(!entries.is_empty() && whole.starts_with(entries));
+    // in the middle of an entry there is no end anyway
+    struct Stopping<'a>(&'a Cancel);
+    impl ReadAt for Stopping<'_> {
+        fn read_at(&self, buffer: &mut [u8], _offset: u64) -> std::io::Result<()> {
+            self.0.request();
+            buffer.fill(b'x');
+            Ok(())
+        }
+    }
+    let mut archive = Vec::new();
+    let mut long = Made::new();
+    long.file("a", 11, 0, 3 << 20);
+    on(&long, |open| {
+        let volume = Stopping(open.run.cancel);
+        let files = Box::new(&long);
+        let open = OpenFiles { files, volume: &volume, layout: open.layout, run: open.run };
+        let found = [Found { path: b"/a".to_vec(), node: long.nodes[&11].clone() }];
+        write_tar(&open, &found, &mut archive, PLAIN).unwrap_err();
+    });
+    assert!(archive.len() > 1024 && archive.len() < 3 << 20, "{}", archive.len());
+}
