@@ -4,7 +4,7 @@
 //! A file that cannot be read in the middle of its bytes has zeros in their place, as its size is
 //! said before them; it is named, and the run fails in the end.
 
-use super::copy::{FilesCopyOptions, FilesSummary};
+use super::copy::{DEPTH_MAX, FilesCopyOptions, FilesSummary, too_deep};
 use super::paths::distinct;
 use super::{Attribute, FileId, FileKind, FileName, FileNode, FileTime, Found, OpenFiles};
 use chunkstore::{Error, ErrorKind, Result};
@@ -137,6 +137,9 @@ impl Writer<'_, '_> {
                 continue;
             }
             match self.open.node(entry.id) {
+                Ok(node) if node.kind == FileKind::Directory && frames.len() >= DEPTH_MAX => {
+                    self.left_out(&path, &too_deep())?;
+                }
                 Ok(node) => frames.extend(self.one(path, &node)?),
                 Err(e) => self.left_out(&path, &e)?,
             }

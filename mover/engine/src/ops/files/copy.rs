@@ -29,7 +29,7 @@ const BATCH: usize = 64;
 const AHEAD_BYTES: u64 = 128 << 10;
 const BUFFER: u64 = 1 << 20;
 /// Directories that are open at a time.
-const DEPTH_MAX: usize = 400;
+pub(super) const DEPTH_MAX: usize = 400;
 /// Files that were left out and are named; more are counted.
 const NAMED_MAX: usize = 100;
 
@@ -229,12 +229,7 @@ impl Copier<'_> {
             };
             let deep = frames.len();
             if deep >= DEPTH_MAX && node.kind == FileKind::Directory {
-                let e = Error::new(
-                    ErrorKind::Unsupported,
-                    "enter it",
-                    "it is too deep: name it by itself",
-                );
-                self.left_out(&path, &e)?;
+                self.left_out(&path, &too_deep())?;
                 continue;
             }
             let Some(frame) = frames.last() else { break };
@@ -437,6 +432,10 @@ impl Copier<'_> {
         }
         Ok(())
     }
+}
+
+pub(super) fn too_deep() -> Error {
+    Error::new(ErrorKind::Unsupported, "enter it", "it is too deep: name it by itself")
 }
 
 fn named(draft: Draft<'_>, options: FilesCopyOptions) -> Result<()> {

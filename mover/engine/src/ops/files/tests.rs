@@ -323,3 +323,25 @@ fn an_archive_that_is_not_whole_has_no_end() {
     });
     assert!(archive.len() > 1024 && archive.len() < 3 << 20, "{}", archive.len());
 }
+
+#[test]
+fn directories_are_400_deep_at_most() {
+    let target = tempfile::tempdir().unwrap();
+    let mut made = Made::new();
+    let mut above = ROOT;
+    for id in 10..420 {
+        made.node(id, FileKind::Directory);
+        made.name(above, "d", id);
+        above = id;
+    }
+    made.names.insert(above, Vec::new());
+    on(&made, |open| {
+        let found = sources(open, &["/d"]);
+        let archived = write_tar(open, &found, &mut std::io::sink(), PLAIN).unwrap();
+        let copied = copy_files(open, &found, target.path(), PLAIN).unwrap();
+        for done in [archived, copied] {
+            assert_eq!((done.directories, done.damaged_files), (400, 1));
+            assert!(done.damaged[0].contains("too deep"), "{:?}", done.damaged);
+        }
+    });
+}
