@@ -6,7 +6,7 @@ use super::{Attribute, FileKind, FileNode, FileTime};
 use chunkstore::Result;
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chmod, chownat, fchmod, fchown,
-    fsetxattr, futimens, setxattr, utimensat,
+    fremovexattr, fsetxattr, futimens, removexattr, setxattr, utimensat,
 };
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -30,6 +30,10 @@ pub(super) struct Lacks {
     pub(super) set_ids: u64,
 }
 
+/// Lists of who may do what. A directory gives them to what is made in it; there they would let in
+/// others than those that the file's own permissions name.
+const LISTS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
+
 /// How one file is to be.
 #[derive(Clone, Copy)]
 pub(super) struct Dress<'a> {
@@ -51,6 +55,10 @@ impl Dress<'_> {
     pub(super) fn of_open(&self, file: &OwnedFd, spot: &Spot<'_>, lacks: &mut Lacks) -> Result<()> {
         if let Some((uid, gid)) = self.owner(lacks) {
             fchown(file, Some(uid), Some(gid)).map_err(|e| spot.failed("give to its owner", e))?;
+        }
+        for list in self.lists() {
+            unless_there_is_none(fremovexattr(file, *list))
+                .map_err(|e| spot.failed("set attributes of", e))?;
         }
         // while it is ours to write to
         for one in self.kept() {
@@ -76,6 +84,10 @@ impl Dress<'_> {
             chownat(fd, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
                 .map_err(|e| spot.failed("give to its owner", e))?;
         }
+        for list in self.lists() {
+            unless_there_is_none(removexattr(&path, *list))
+                .map_err(|e| spot.failed("set attributes of", e))?;
+        }
         for one in self.kept() {
             let name = OsStr::from_bytes(&one.name);
             match setxattr(&path, name, &one.value, XattrFlags::empty()) {
@@ -94,6 +106,15 @@ impl Dress<'_> {
             done => done,
         }
         .map_err(|e| spot.failed("set times of", e))
+    }
+
+    /// Those that it may have of the directory that it is made in.
+    fn lists(&self) -> &'static [&'static str] {
+        match self.node.kind {
+            FileKind::Directory => &LISTS,
+            FileKind::Symlink => &[],
+            _ => &LISTS[..1],
+        }
     }
 
     fn owner(&self, lacks: &mut Lacks) -> Option<(Uid, Gid)> {
@@ -130,6 +151,13 @@ impl Dress<'_> {
             |time: FileTime| Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
         let (accessed, modified) = (self.node.accessed, self.node.modified);
         Timestamps { last_access: time(accessed), last_modification: time(modified) }
+    }
+}
+
+fn unless_there_is_none(removed: rustix::io::Result<()>) -> rustix::io::Result<()> {
+    match removed {
+        Err(Errno::NODATA | Errno::NOTSUP) => Ok(()),
+        removed => removed,
     }
 }
 

@@ -345,3 +345,50 @@ fn directories_are_400_deep_at_most() {
         }
     });
 }
+
+/// A list in the form of the kernel: owner, a user, group, mask, others.
+fn list(user: u32) -> Vec<u8> {
+    let mut bytes = 2_u32.to_le_bytes().to_vec();
+    let none = u32::MAX;
+    for (tag, may, id) in
+        [(1, 7, none), (2, 7, user), (4, 5, none), (0x10, 7, none), (0x20, 0, none)]
+    {
+        bytes.extend(u16::to_le_bytes(tag));
+        bytes.extend(u16::to_le_bytes(may));
+        bytes.extend(u32::to_le_bytes(id));
+    }
+    bytes
+}
+
+/// Whom a directory lets in to what is made in it.
+#[test]
+fn a_copy_has_the_access_lists_of_its_original_and_no_others() {
+    use rustix::fs::{XattrFlags, getxattr, setxattr};
+    const ACCESS: &str = "system.posix_acl_access";
+    const DEFAULT: &str = "system.posix_acl_default";
+    let target = tempfile::tempdir().unwrap();
+    if setxattr(target.path(), DEFAULT, &list(1234), XattrFlags::empty()).is_err() {
+        return;
+    }
+    let mut made = Made::new();
+    made.file("plain", 11, 0, 4);
+    made.file("listed", 12, 0, 4);
+    let own = Attribute { name: ACCESS.into(), value: list(77) };
+    made.attributes.insert(12, vec![own]);
+    made.nodes.get_mut(&12).unwrap().mode = 0o770;
+    made.node(13, FileKind::Fifo);
+    made.name(ROOT, "pipe", 13);
+    made.node(14, FileKind::Directory);
+    made.name(ROOT, "directory", 14);
+    made.names.insert(14, Vec::new());
+    copied(&made, target.path(), PLAIN).unwrap();
+    let of = |name: &str, list: &str| {
+        let mut bytes = [0; 256];
+        let len = getxattr(target.path().join(name), list, &mut bytes[..]).ok()?;
+        Some(bytes[..len].to_vec())
+    };
+    for name in ["plain", "pipe", "directory"] {
+        assert_eq!((of(name, ACCESS), of(name, DEFAULT)), (None, None), "{name}");
+    }
+    assert_eq!(of("listed", ACCESS), Some(list(77)));
+}
