@@ -129,13 +129,18 @@ impl Output {
         self.to_main(&json_line(value)?)
     }
 
-    /// What a command was asked for, too long to be held as text.
+    /// What a command was asked for, too long to be held as text. A failure of what is written, as
+    /// an [`Error`] within the other, stays what it is.
     pub(crate) fn result_stream(
         &self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result<()> {
         let mut stdout = io::BufWriter::with_capacity(1 << 16, io::stdout().lock());
-        unless_reader_left(write(&mut stdout).and_then(|()| stdout.flush()))
+        match unless_reader_left(write(&mut stdout).and_then(|()| stdout.flush())) {
+            // of data the command ends otherwise than if somebody had read it all
+            Err(e) if reader_left(&e) && !self.stdout_is_data() => Ok(()),
+            done => done,
+        }
     }
 
     /// The end of an operation, in the form that was asked for.
@@ -251,6 +256,10 @@ impl Output {
 /// That nobody reads any more is no failure; a full disk is.
 fn unless_reader_left(written: io::Result<()>) -> Result<()> {
     let Err(e) = written else { return Ok(()) };
+    let e = match e.downcast::<Error>() {
+        Ok(e) => return Err(e),
+        Err(e) => e,
+    };
     if e.kind() == io::ErrorKind::BrokenPipe {
         return Ok(());
     }
@@ -310,6 +319,21 @@ mod tests {
     #[test]
     fn errors_stay_on_one_line() {
         assert_eq!(one_line("a\nb\tc\u{1b}[2J"), "a b c\\u{1b}[2J");
+    }
+
+    #[test]
+    fn a_failure_of_what_is_written_stays_what_it_is() {
+        let failed = |e: io::Error| unless_reader_left(Err(e)).unwrap_err();
+        let e = Error::new(ErrorKind::Corrupt, "read inode 12", "its checksum does not fit");
+        let text = e.to_string();
+        let e = failed(io::Error::other(e));
+        assert_eq!((e.kind(), e.to_string()), (ErrorKind::Corrupt, text));
+        let left = io::Error::from(io::ErrorKind::BrokenPipe);
+        let e = failed(io::Error::other(Error::caused(ErrorKind::Device, "write the list", left)));
+        assert!(reader_left(&e));
+        let full = failed(io::ErrorKind::StorageFull.into());
+        assert_eq!(full.kind(), ErrorKind::NoSpace);
+        assert!(unless_reader_left(Err(io::ErrorKind::BrokenPipe.into())).is_ok());
     }
 
     #[test]
