@@ -78,6 +78,9 @@ pub struct ServeOptions {
 
 /// Serves backups to whoever comes to the doors. `ready` is called once clients are answered; an
 /// error of it ends the run. The calling thread drives it and must not be one of the runtime's.
+///
+/// The inner error is of an overlay's last flush: clients were served, and what they wrote since
+/// their own last one may be lost.
 pub fn serve(
     rt: &Handle,
     repo: &Arc<Repository>,
@@ -86,7 +89,7 @@ pub fn serve(
     options: &ServeOptions,
     (progress, cancel): (&Arc<Progress>, &Arc<Cancel>),
     ready: impl FnOnce() -> Result<()>,
-) -> Result<ServeSummary> {
+) -> Result<(ServeSummary, Result<()>)> {
     let begun = Instant::now();
     progress.set_phase(Phase::Planning);
     let run = RunContext { rt, cancel, progress };
@@ -122,16 +125,17 @@ pub fn serve(
         // else somebody is told that a write failed, and it is only that the overlay is closed
         rt.block_on(server.gone());
         let mut summary = ServeSummary::new(names, &pool, server.counts(), &limits);
-        close(rt, &overlays, &mut summary);
+        summary.overlay_bytes = overlays.iter().map(|overlay| overlay.overlaid_bytes()).sum();
+        let closed = close(rt, &overlays);
         figures();
-        Ok(summary)
+        Ok((summary, closed))
     });
     let warnings: Vec<String> = leases.into_iter().flat_map(|lease| lease.finish(run)).collect();
-    let mut summary = served?;
+    let (mut summary, closed) = served?;
     summary.warnings.extend(warnings);
     summary.elapsed_seconds = begun.elapsed().as_secs_f64();
     summary.requests = repo.store().counts();
-    Ok(summary)
+    Ok((summary, closed))
 }
 
 /// One lease for each backup, however often it is named. What was taken is given back by the
@@ -227,16 +231,17 @@ async fn until_enough(
     }
 }
 
-/// What clients have not flushed is made durable, too.
-fn close(rt: &Handle, overlays: &[Arc<Overlay>], summary: &mut ServeSummary) {
+/// What clients have not flushed is made durable, too. All are closed; the first error counts.
+fn close(rt: &Handle, overlays: &[Arc<Overlay>]) -> Result<()> {
+    let mut closed = Ok(());
     for overlay in overlays {
-        summary.overlay_bytes += overlay.overlaid_bytes();
-        if let Err(e) = rt.block_on(overlay.close()) {
-            summary.warnings.push(format!(
-                "what clients wrote and did not flush may be lost from an overlay: {e}"
-            ));
+        match rt.block_on(overlay.close()) {
+            Err(another) if closed.is_err() => tracing::warn!("{another}"),
+            Err(first) => closed = Err(first),
+            Ok(()) => {}
         }
     }
+    closed
 }
 
 /// For the metrics.

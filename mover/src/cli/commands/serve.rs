@@ -82,14 +82,14 @@ pub(crate) fn serve(ctx: &Context, args: ServeArgs) -> Result<()> {
     tell_manager(manager, "STOPPING=1");
     drop((pid_file, doors));
     let ran = beside.map_or(Ok(()), Beside::end);
-    let summary = done?;
+    let (summary, closed) = done?;
     let recorded = record.map_or(Ok(()), Record::end);
     for warning in &summary.warnings {
         ctx.output.warn(warning);
     }
     ctx.output.summary(&serve_text(&summary), &summary)?;
-    recorded?;
-    ran
+    // what is lost is said before what was not recorded
+    closed.and(recorded).and(ran)
 }
 
 /// Where it is recorded what clients read.

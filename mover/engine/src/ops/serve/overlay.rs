@@ -22,12 +22,12 @@ use crate::live::{ChunkBits, CowTarget, CowVolume, Replayed};
 use crate::ops::below::{BelowIdentity, ViewSource};
 use crate::reading::view::BackupView;
 use bytes::Bytes;
-use chunkstore::{Manifest, RepositoryId, Result, random_bytes};
+use chunkstore::{Error, ErrorKind, Manifest, RepositoryId, Result, random_bytes};
 use file::OverlayTerms;
 use mover_nbd::server::Holes;
 use std::io;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use target::{OverlayJournal, OverlayTarget};
 use tokio::runtime::Handle;
@@ -55,6 +55,8 @@ pub(super) struct Overlay {
     cow: Arc<CowVolume<ViewSource, OverlayTarget, OverlayJournal>>,
     /// For chunks that are read because a part of them is written.
     merges: Semaphore,
+    /// For messages.
+    place: PathBuf,
 }
 
 /// Where the bytes of a range are.
@@ -79,8 +81,9 @@ impl Overlay {
         let (size_bytes, chunk_bytes) = (view.size_bytes(), view.chunk_bytes());
         let identity = BelowIdentity::of(repository, manifest, chunk_bytes);
         let terms = OverlayTerms { identity, size_bytes, chunk_bytes };
+        let (OverlayPlace::File(path) | OverlayPlace::Temporary(path)) = place;
         let (target, journal) = match place {
-            OverlayPlace::File(path) => {
+            OverlayPlace::File(_) => {
                 let opened = file::open_or_make(path, &terms)?;
                 let done = opened.read.done.ones();
                 let chunks = opened.read.done.chunks();
@@ -89,8 +92,8 @@ impl Overlay {
                 let journal = OverlayJournal::File(opened.journal);
                 (OverlayTarget::new(opened.file, false), (journal, opened.read))
             }
-            OverlayPlace::Temporary(directory) => {
-                let file = file::make_temporary(directory, &terms)?;
+            OverlayPlace::Temporary(_) => {
+                let file = file::make_temporary(path, &terms)?;
                 (OverlayTarget::new(file, true), (OverlayJournal::None, nothing(&terms)))
             }
         };
@@ -98,6 +101,7 @@ impl Overlay {
         Ok(Arc::new(Self {
             cow: CowVolume::new(rt, ViewSource(Arc::clone(view)), target, journal),
             merges: Semaphore::new(permits.clamp(1, Semaphore::MAX_PERMITS)),
+            place: path.clone(),
         }))
     }
 
@@ -184,9 +188,19 @@ impl Overlay {
     }
 
     /// Waits for changes under way, and makes everything durable. Clients are gone by now.
-    pub(super) async fn close(&self) -> io::Result<()> {
-        self.cow.close().await
+    pub(super) async fn close(&self) -> Result<()> {
+        self.cow.close().await.map_err(|e| not_closed(&self.place, e))
     }
+}
+
+fn not_closed(place: &Path, e: io::Error) -> Error {
+    let kind = match e.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
+        _ => ErrorKind::Device,
+    };
+    let place = place.display();
+    let context = format!("keep what clients wrote to overlay {place} since their last flush");
+    Error::caused(kind, context, e).hint("it may be lost; what they flushed stays")
 }
 
 /// An overlay with nothing written.
@@ -194,4 +208,23 @@ fn nothing(terms: &OverlayTerms) -> Replayed {
     let terms = terms.journal(random_bytes());
     let done = ChunkBits::none(terms.chunks());
     Replayed { done, terms, number: 0, base_bytes: 0, end: 0, torn_bytes: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_last_flush_that_fails_is_an_error_that_names_the_file() {
+        for (of, kind) in [
+            (io::ErrorKind::StorageFull, ErrorKind::NoSpace),
+            (io::ErrorKind::QuotaExceeded, ErrorKind::NoSpace),
+            (io::ErrorKind::Other, ErrorKind::Device),
+        ] {
+            let e = not_closed(Path::new("/srv/db.overlay"), of.into());
+            assert_eq!(e.kind(), kind);
+            let told = format!("{e} {:?}", e.hint_text());
+            assert!(told.contains("/srv/db.overlay") && told.contains("may be lost"), "{told}");
+        }
+    }
 }
