@@ -96,6 +96,7 @@ pub trait JournalLog: Send + Sync + 'static {
     /// Makes what was appended durable.
     fn sync(&self) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// Puts other content in its place, durably and in one step.
+    /// Puts other content in its place, durably and in one step. After `StorageFull` and
+    /// `QuotaExceeded` the old content is there, after any other error one of the two.
     fn replace(&self, bytes: Vec<u8>) -> impl Future<Output = io::Result<()>> + Send;
 }

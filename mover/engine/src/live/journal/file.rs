@@ -121,10 +121,16 @@ impl JournalLog for JournalFile {
             next.sync_all()?;
             std::fs::rename(&beside, path)?;
             *file = next;
-            sync_dir(path)
+            sync_dir(path).map_err(unsure)
         })
         .await
     }
+}
+
+/// The journal is another one now, and may be the old one again after a crash. This must not look
+/// like a full disk, which leaves the old one as it is.
+fn unsure(e: io::Error) -> io::Error {
+    io::Error::other(format!("sync the directory of the journal: {e}"))
 }
 
 fn fresh(path: &Path) -> io::Result<File> {
@@ -235,6 +241,15 @@ mod tests {
         assert_eq!(JournalFile::open(&path).unwrap().1, read);
         std::os::unix::fs::symlink(&path, dir.path().join("link")).unwrap();
         JournalFile::open(&dir.path().join("link")).unwrap_err();
+    }
+
+    #[test]
+    fn what_fails_once_the_journal_is_replaced_is_no_full_disk() {
+        for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
+            let e = unsure(kind.into());
+            assert_eq!(e.kind(), io::ErrorKind::Other);
+            assert!(e.to_string().contains("sync the directory"), "{e}");
+        }
     }
 
     #[tokio::test]
