@@ -362,8 +362,13 @@ impl<'a> Restore<'a> {
         while is_served && !self.is_whole() {
             tokio::time::sleep(PAUSE).await;
             let figures = self.cow.figures();
-            if figures.done == figures.chunks {
-                self.cow.flush().await?;
+            if figures.done == figures.chunks
+                && let Err(e) = self.cow.flush().await
+            {
+                if self.cow.failure().is_some() {
+                    return Err(e);
+                }
+                tracing::warn!("the journal takes nothing now, it is tried again: {e}");
             }
         }
         Ok(())
