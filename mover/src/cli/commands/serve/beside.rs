@@ -94,19 +94,20 @@ fn until_it_ends(mut child: Child, stopped: &Receiver<()>) -> io::Result<ExitSta
 pub(in super::super) struct PidFile(PathBuf);
 
 impl PidFile {
-    /// Whoever sees the file sees all of it.
+    /// Whoever sees the file sees all of it. What a link leads to is not touched.
     pub(in super::super) fn make(path: &Path) -> Result<Self> {
         let failed =
             |e| Error::caused(ErrorKind::Device, format!("write --pid-file {}", path.display()), e);
         let mut name = path.as_os_str().to_owned();
         name.push(".new");
         let new = PathBuf::from(name);
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&new)
-            .map_err(failed)?;
+        // of a process that was killed, or a link that somebody has put there
+        match std::fs::remove_file(&new) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed(e)),
+            _ => {}
+        }
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).open(&new).map_err(failed)?;
         writeln!(file, "{}", std::process::id()).map_err(failed)?;
         std::fs::rename(&new, path).map_err(failed)?;
         Ok(Self(path.to_owned()))
@@ -132,5 +133,28 @@ pub(in super::super) fn tell_manager(socket: Option<&OsStr>, state: &str) {
     };
     if let Err(e) = told() {
         tracing::warn!("the service manager could not be told {state}: {e}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn the_file_with_our_number_is_written_through_no_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let [path, new, precious] =
+            ["pid", "pid.new", "precious"].map(|name| directory.path().join(name));
+        std::fs::write(&precious, b"precious").unwrap();
+        symlink(&precious, &new).unwrap();
+        symlink(&precious, &path).unwrap();
+        let made = PidFile::make(&path).unwrap();
+        assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
+        assert!(path.symlink_metadata().unwrap().is_file());
+        let number = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(number, format!("{}\n", std::process::id()));
+        drop(made);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 }
