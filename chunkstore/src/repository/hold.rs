@@ -44,7 +44,7 @@ pub struct Hold {
 /// How taking a hold ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TakenHold {
-    /// It is there from now on.
+    /// It is there from now on, or is of another attempt: this one is still to be confirmed.
     Now,
     /// It was there: its backup is readable, forgotten or not.
     Before,
@@ -63,7 +63,8 @@ impl Hold {
 }
 
 impl Repository {
-    /// Takes a hold under an id that its owner has written down before; again is no error. Whether
+    /// Takes a hold under an id that its owner has written down before; again is no error, and
+    /// neither is another attempt of the backup: a repair has replaced the one that was held. Whether
     /// the backup is there is to be confirmed afterwards.
     pub async fn take_hold(
         &self,
@@ -88,9 +89,11 @@ impl Repository {
             Created::Now | Created::Ours => Ok(TakenHold::Now),
             Created::Taken(bytes) => {
                 let there = Lease::decode(self.keys(), self.id(), &key, &bytes)?;
-                match Hold::of(there).filter(|hold| hold.name == *name) {
-                    Some(_) => Ok(TakenHold::Before),
-                    None => Err(Error::new(
+                match Hold::of(there) {
+                    Some(hold) if hold.name == *name => Ok(TakenHold::Before),
+                    // it keeps the data of all backups, and nobody has confirmed this attempt
+                    Some(hold) if hold.name.is_of(name) => Ok(TakenHold::Now),
+                    _ => Err(Error::new(
                         ErrorKind::AlreadyExists,
                         format!("hold backup {name} in {}", self.store().url()),
                         format!("{key} is another lease"),

@@ -1,6 +1,7 @@
 use super::*;
 use crate::Manifest;
-use crate::ids::PackId;
+use crate::format::names::AttemptName;
+use crate::ids::{LeaseId, PackId};
 use crate::keys::KdfCost;
 use crate::testkit::Fault;
 use crate::testkit::repositories::*;
@@ -199,6 +200,30 @@ async fn an_attempt_that_is_replaced_meanwhile_is_found() {
     faulty.before("list forgotten/v", |_| Box::pin(replace));
     let found = repo.find_backup("v@b").await.unwrap();
     assert_eq!(found.name(), new.name());
+}
+
+/// A repair replaces the attempt that is held; whoever holds it goes on with the new one.
+#[tokio::test]
+async fn a_hold_is_of_all_attempts_of_its_backup_and_of_no_other() {
+    let (repo, _, _) = memory_repository().await;
+    let old = manifest("v", "b", 1);
+    put_manifest(&repo, &old).await;
+    let id = LeaseId::random();
+    let take = |name: AttemptName| {
+        let repo = Arc::clone(&repo);
+        async move { repo.take_hold(id, &name, ("test".into(), "here".into())).await }
+    };
+    assert_eq!(take(old.name()).await.unwrap(), TakenHold::Now);
+    assert_eq!(take(old.name()).await.unwrap(), TakenHold::Before);
+    let new = Manifest { attempt: old.attempt + 1, ..old.clone() };
+    put_manifest(&repo, &new).await;
+    repo.forget(&old.name(), "repair").await.unwrap();
+    // the new one is confirmed anew
+    assert_eq!(take(new.name()).await.unwrap(), TakenHold::Now);
+    let e = repo.refuse_held(&repo.holds().await.unwrap(), &new.name()).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Usage, "{e}");
+    let e = take(manifest("v", "other", 1).name()).await.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::AlreadyExists, "{e}");
 }
 
 #[tokio::test]
