@@ -30,6 +30,14 @@ impl BelowIdentity {
             .with("chunk_bytes", &chunk_bytes)
     }
 
+    /// Whether both name the same bytes. A repair writes the same backup down as another attempt.
+    pub(crate) fn is_same_backup(&self, other: &Self) -> bool {
+        fn lines(of: &BelowIdentity) -> impl Iterator<Item = &str> {
+            of.0.lines().filter(|line| !line.starts_with("attempt "))
+        }
+        lines(self).eq(lines(other))
+    }
+
     /// As somebody has it; only to be compared and shown.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
         Self(String::from_utf8_lossy(bytes).into_owned())
@@ -101,6 +109,21 @@ fn failure(e: &Error) -> SourceFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_attempt_has_the_same_bytes_and_nothing_else_has() {
+        let of = |attempt: u32, map: &str, size_bytes: u64| {
+            BelowIdentity::from_text("volume db\nbackup b1\n".to_owned())
+                .with("attempt", &attempt)
+                .with("map", &map)
+                .with("size_bytes", &size_bytes)
+        };
+        assert!(of(0, "aa", 5).is_same_backup(&of(1, "aa", 5)));
+        for other in [of(0, "ab", 5), of(0, "aa", 6), of(0, "aa", 5).with("more", &1)] {
+            assert!(!of(0, "aa", 5).is_same_backup(&other), "{other:?}");
+            assert!(!other.is_same_backup(&of(0, "aa", 5)), "{other:?}");
+        }
+    }
 
     #[test]
     fn what_lies_below_is_shown() {

@@ -70,8 +70,10 @@ pub(super) fn open_or_make(path: &Path, terms: &OverlayTerms) -> Result<OverlayF
         }
     };
     let token = read.terms.token;
-    if read.terms != terms.journal(token) {
-        let others = BelowIdentity::from_bytes(&read.terms.identity);
+    let others = BelowIdentity::from_bytes(&read.terms.identity);
+    let identity = read.terms.identity.clone();
+    let same = JournalTerms { identity, ..terms.journal(token) };
+    if read.terms != same || !others.is_same_backup(&terms.identity) {
         return Err(foreign(&journal_path, &others, terms));
     }
     let is_old = there.is_some();
@@ -175,7 +177,7 @@ impl Existing {
     /// The file, if it lies over this backup and belongs to this journal.
     fn checked(self, path: &Path, terms: &OverlayTerms, token: [u8; 16]) -> Result<File> {
         let header = self.header(path)?;
-        if header.identity != terms.identity {
+        if !header.identity.is_same_backup(&terms.identity) {
             return Err(foreign(path, &header.identity, terms));
         }
         if header.token != token {
