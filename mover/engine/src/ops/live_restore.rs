@@ -3,6 +3,7 @@
 //! | file | |
 //! |---|---|
 //! | `opened` | target and journal, hold and lease |
+//! | `fetch` | all that is absent, while clients are served or not |
 //! | `journal` | which backup, target and hold, and how far |
 //! | `source` | the backup; a store that is away is waited for |
 //! | `served` | the volume as an export |
@@ -23,6 +24,7 @@
 //! Cannot deadlock: this thread waits for the server, the fetching and the request to stop; they
 //! wait for the target and the store.
 
+mod fetch;
 mod journal;
 mod opened;
 mod served;
@@ -32,7 +34,7 @@ mod summary;
 pub use journal::LiveJournal;
 pub use summary::LiveSummary;
 
-use crate::live::{CowVolume, DeviceTarget, HydrateOptions, Hydration, JournalFile, hydrate};
+use crate::live::{CowVolume, DeviceTarget, JournalFile};
 use crate::ops::below::ViewSource;
 use crate::ops::trace::ReadTrace;
 use crate::reading::view::{BackupView, ViewLimits, ViewNeeds, ViewPool, ViewUse};
@@ -54,16 +56,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 
 /// How often the figures for whoever looks at them are brought up to date.
 const FIGURES_EVERY: Duration = Duration::from_millis(500);
-/// Before what a target would not take is tried again, or it is looked whether damage was healed.
-const PAUSE: Duration = Duration::from_secs(5);
-/// Fetched in one piece.
-const RUN_BYTES: u64 = 1 << 20;
-/// Landed bytes between two syncs of the target.
-const FLUSH_BYTES: u64 = 1 << 30;
 
 type LiveVolume = CowVolume<PatientSource, DeviceTarget, JournalFile>;
 
@@ -183,6 +179,7 @@ struct Restore<'a> {
     first_damage: OnceLock<String>,
     landed_bytes: AtomicU64,
     server: OnceLock<Arc<NbdServer<LiveExport>>>,
+    is_served: watch::Sender<bool>,
 }
 
 /// Why a wait ended.
@@ -231,6 +228,7 @@ impl<'a> Restore<'a> {
             first_damage: OnceLock::new(),
             landed_bytes: AtomicU64::new(0),
             server: OnceLock::new(),
+            is_served: watch::Sender::new(false),
         }
     }
 
@@ -269,8 +267,8 @@ impl<'a> Restore<'a> {
             run.progress.exports.set(1);
             ready()?;
         }
-        let is_served = serving.is_some();
-        let mut fetching = (!self.is_whole()).then(|| Box::pin(self.fetch(is_served)));
+        self.is_served.send_replace(serving.is_some());
+        let mut fetching = (!self.is_whole()).then(|| Box::pin(self.fetch()));
         while fetching.is_some() || serving.is_some() {
             let step = run.rt.block_on(self.step(&mut serving, &mut fetching));
             match step {
@@ -287,7 +285,10 @@ impl<'a> Restore<'a> {
                         );
                     }
                 }
-                Step::Enough => serving = None,
+                Step::Enough => {
+                    serving = None;
+                    self.is_served.send_replace(false);
+                }
                 Step::Stop => return Ok(()),
             }
         }
@@ -331,47 +332,6 @@ impl<'a> Restore<'a> {
             () = served => Step::Enough,
             failed = figures => Step::Fetched(Err(failed)),
         }
-    }
-
-    /// Fetches all that is absent. While clients are served it has time: a target without room may
-    /// get some, and what is damaged may be written by somebody.
-    async fn fetch(&self, is_served: bool) -> io::Result<()> {
-        let run_bytes = RUN_BYTES.max(self.cow.chunk_bytes());
-        let tasks = usize::try_from(self.limits.landing_bytes() / run_bytes).unwrap_or(usize::MAX);
-        let options = HydrateOptions {
-            tasks: tasks.max(1),
-            run_bytes,
-            ahead_bytes: self.limits.window_bytes(),
-            flush_bytes: FLUSH_BYTES,
-            first: self.options.first.clone(),
-        };
-        loop {
-            let landed = |bytes| {
-                self.landed_bytes.fetch_add(bytes, Ordering::Relaxed);
-            };
-            match hydrate(&self.cow, &options, landed).await {
-                Ok(Hydration { first_damage, .. }) => {
-                    first_damage.map(|first| self.first_damage.set(first));
-                    break;
-                }
-                Err(e) if !is_served || self.cow.failure().is_some() => return Err(e),
-                Err(e) => tracing::warn!("the target takes nothing now, it is tried again: {e}"),
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
-        while is_served && !self.is_whole() {
-            tokio::time::sleep(PAUSE).await;
-            let figures = self.cow.figures();
-            if figures.done == figures.chunks
-                && let Err(e) = self.cow.flush().await
-            {
-                if self.cow.failure().is_some() {
-                    return Err(e);
-                }
-                tracing::warn!("the journal takes nothing now, it is tried again: {e}");
-            }
-        }
-        Ok(())
     }
 
     fn is_whole(&self) -> bool {
