@@ -202,6 +202,7 @@ impl Library {
             direct: DirectIo::Never,
             threads: Some(1),
             source_paths_to_refuse: Vec::new(),
+            journal_to_remove: None,
         };
         restore(self.runtime.handle(), repo, options, &Progress::new(), &Cancel::new())?;
         Ok(())

@@ -238,6 +238,7 @@ impl Vault {
             direct: DirectIo::Never,
             threads: Some(2),
             source_paths_to_refuse: Vec::new(),
+            journal_to_remove: None,
         };
         restore(self.rt.handle(), &repo, options, &Progress::new(), &Cancel::new())
     }

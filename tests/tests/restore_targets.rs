@@ -102,6 +102,7 @@ fn onto(target: &Path) -> RestoreOptions {
         direct: DirectIo::Auto,
         threads: None,
         source_paths_to_refuse: Vec::new(),
+        journal_to_remove: None,
     }
 }
 

@@ -300,6 +300,7 @@ fn readers_end_wherever_their_store_does_not_answer() {
             direct: DirectIo::Never,
             threads: Some(2),
             source_paths_to_refuse: Vec::new(),
+            journal_to_remove: None,
         };
         restore(&rt, &repo, options, &Progress::new(), cancel).map(drop)
     });

@@ -217,6 +217,7 @@ impl Request {
             direct: DirectIo::Auto,
             threads: self.threads,
             source_paths_to_refuse: sources.to_vec(),
+            journal_to_remove: None,
         };
         let (progress, cancel) = (Progress::new(), Cancel::new());
         let summary = restore(runtime.handle(), &repository, options, &progress, &cancel)?;

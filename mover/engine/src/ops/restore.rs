@@ -21,6 +21,7 @@ mod tests;
 pub use options::{LEASE_SECONDS, RestoreOptions, RestoreTarget};
 pub use summary::{RestoreSummary, VerifiedTarget};
 
+use crate::live::JournalFile;
 use crate::reading::compare::{Compared, compare_device, may_be_old};
 use crate::reading::damage::Damage;
 use crate::reading::limits::{Limits, OutputKind, WRITES_IN_FLIGHT};
@@ -215,10 +216,13 @@ impl Job<'_> {
         };
         let target = Target::open_if(path, &options, looking)?;
         target.io_file().set_cancel_flag(self.run.cancel.flag());
-        if !self.options.differential {
-            return self.fill(&target, reader).map_err(|e| self.incomplete(&target, e));
+        let (same, warning) = match self.options.differential {
+            true => self.compare_first(&target)?,
+            false => (None, None),
+        };
+        if let Some(journal) = &self.options.journal_to_remove {
+            JournalFile::remove(journal)?;
         }
-        let (same, warning) = self.compare_first(&target)?;
         let scope = PlanScope { same, ..self.scope.clone() };
         let job =
             Job { scope, salvage: Arc::clone(&self.salvage), limits: self.limits.clone(), ..*self };

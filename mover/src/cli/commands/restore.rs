@@ -53,8 +53,14 @@ pub(crate) fn restore(ctx: &Context, args: RestoreArgs) -> Result<()> {
     let range = range.as_deref().map(parse_range).transpose()?;
     let repository = repository::open(ctx)?;
     let manifest = find(ctx, &repository, &args.backup)?;
+    let source_paths_to_refuse = protect(ctx, &target, &manifest, args.force)?;
+    let given_up = match args.force {
+        true => live::GivenUp::of(ctx, &target, &repository)?,
+        false => None,
+    };
     let options = RestoreOptions {
-        source_paths_to_refuse: protect(ctx, &target, &manifest, args.force)?,
+        source_paths_to_refuse,
+        journal_to_remove: given_up.as_ref().map(|given_up| given_up.journal.clone()),
         // the very backup that was looked at: `latest` may be another one by now
         backup: format!("{}@{}", manifest.volume, manifest.backup_id),
         target,
@@ -75,6 +81,9 @@ pub(crate) fn restore(ctx: &Context, args: RestoreArgs) -> Result<()> {
     let done =
         restore_found(ctx.runtime()?, &repository, manifest, options, &progress, &ctx.cancel);
     drop(watch);
+    if let Some(given_up) = given_up {
+        given_up.release(ctx, &repository);
+    }
     let summary = done?;
     for warning in &summary.warnings {
         ctx.output.warn(warning);

@@ -75,6 +75,13 @@ impl JournalFile {
         Ok((Self { path: path.to_owned(), file: Arc::new(Mutex::new(file)) }, read))
     }
 
+    /// Gives a journal up, durably. Refused while another process has it open.
+    pub fn remove(path: &Path) -> Result<()> {
+        let _locked = open_locked(path)?;
+        let removed = std::fs::remove_file(path).and_then(|()| sync_dir(path));
+        removed.map_err(|e| failed("remove", path, e))
+    }
+
     /// As the user named it.
     pub fn path(&self) -> &Path {
         &self.path

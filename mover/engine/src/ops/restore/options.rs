@@ -51,6 +51,9 @@ pub struct RestoreOptions {
     pub threads: Option<usize>,
     /// Devices and files that must not be the target, nor share bytes with it.
     pub source_paths_to_refuse: Vec<PathBuf>,
+    /// The journal of a live restore to this target that is given up: it is removed once the target
+    /// is open, before its first byte is written. Refused while another process has it open.
+    pub journal_to_remove: Option<PathBuf>,
 }
 
 impl RestoreOptions {
@@ -70,6 +73,7 @@ impl RestoreOptions {
             direct: DirectIo::Auto,
             threads: None,
             source_paths_to_refuse: Vec::new(),
+            journal_to_remove: None,
         }
     }
 }

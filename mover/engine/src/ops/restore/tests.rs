@@ -5,6 +5,7 @@ mod salvage;
 
 use super::testkit::{Image, Kit, Shape};
 use super::*;
+use crate::live::JournalTerms;
 use crate::run::MemoryBudget;
 use crate::volume::device::DirectIo;
 use crate::volume::io::EngineChoice;
@@ -29,6 +30,7 @@ pub(super) fn options(backup: &str, target: &Path) -> RestoreOptions {
         direct: DirectIo::Auto,
         threads: Some(3),
         source_paths_to_refuse: Vec::new(),
+        journal_to_remove: None,
     }
 }
 
@@ -301,6 +303,37 @@ fn what_is_refused_changes_nothing() {
         RestoreOptions { memory: MemoryBudget { total_bytes: MIB }, ..options("one", &target) };
     assert_eq!(run(&kit, poor).unwrap_err().kind(), ErrorKind::Usage);
     assert_eq!(fs::read(&target).unwrap(), content);
+}
+
+/// Whoever went on with it would take what it says for the new content.
+#[test]
+fn a_journal_of_a_live_restore_goes_before_the_first_byte_is_written() {
+    let kit = Kit::new(Shape::default());
+    let image = some_image(&kit);
+    kit.backup("vol", "one", &image);
+    let dir = tempfile::tempdir().unwrap();
+    let (target, journal) = (dir.path().join("disk.img"), dir.path().join("disk.img.journal"));
+    fs::write(&target, b"as it was").unwrap();
+    let terms = JournalTerms {
+        chunk_bytes: 4096,
+        size_bytes: image.size_bytes,
+        token: [1; 16],
+        identity: Vec::new(),
+    };
+    let (open, _) = JournalFile::create(&journal, terms).unwrap();
+    let wanted =
+        || RestoreOptions { journal_to_remove: Some(journal.clone()), ..options("one", &target) };
+    let e = run(&kit, wanted()).unwrap_err();
+    assert!(e.to_string().contains("another process has it open"), "{e}");
+    assert_eq!(fs::read(&target).unwrap(), b"as it was");
+    drop(open);
+    // nor is it given up for a restore that does not begin
+    let none = RestoreOptions { backup: "none".into(), ..wanted() };
+    assert_eq!(run(&kit, none).unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(journal.exists());
+    run(&kit, wanted()).unwrap();
+    assert!(!journal.exists());
+    assert_eq!(fs::read(&target).unwrap(), image.bytes());
 }
 
 /// A large file takes longer to look through than a run may stand still: each chunk is movement,

@@ -16,7 +16,9 @@ use super::super::serve::doors::{Doors, WantedDoors};
 use super::super::trace::Record;
 use super::{left_out, protect};
 use chunkstore::format::names::AttemptName;
-use chunkstore::{Error, ErrorKind, Hold, LeaseOptions, Manifest, Repository, Result};
+use chunkstore::{
+    Advice, Error, ErrorKind, Hold, LeaseId, LeaseOptions, Manifest, Repository, Result,
+};
 use mover_changes::{ParseOptions, parse_in_order};
 use mover_engine::ops::live_restore::{LiveJournal, LiveOptions, LiveSummary, live_restore};
 use mover_engine::ops::restore::{LEASE_SECONDS, RestoreTarget};
@@ -55,7 +57,7 @@ pub(super) fn refuse_its_flags(args: &LiveArgs) -> Result<()> {
         .hint("add --live, or leave it out; its variable counts too"))
 }
 
-/// Refuses to write over a file that a live restore is not done with.
+/// Refuses to write over a file that a live restore has a journal of, unless that is given up.
 pub(super) fn refuse_unfinished(target: &Path, force: bool) -> Result<()> {
     if force || is_nbd(target) {
         return Ok(());
@@ -70,6 +72,55 @@ pub(super) fn refuse_unfinished(target: &Path, force: bool) -> Result<()> {
     Err(Error::new(ErrorKind::Usage, context, what).hint(
         "with --live it goes on; --abandon gives it up; with --force what clients wrote is lost",
     ))
+}
+
+/// A live restore that is given up because something else is written to its target.
+pub(super) struct GivenUp {
+    pub(super) journal: PathBuf,
+    /// None: it is of another repository.
+    hold: Option<LeaseId>,
+}
+
+impl GivenUp {
+    /// The one that has a journal beside a target. One that cannot be read stays: nothing goes on
+    /// with it.
+    pub(super) fn of(
+        ctx: &Context,
+        target: &RestoreTarget,
+        repository: &Repository,
+    ) -> Result<Option<Self>> {
+        let RestoreTarget::Path(target) = target else { return Ok(None) };
+        if is_nbd(target) {
+            return Ok(None);
+        }
+        let path = beside(target)?;
+        let journal = match LiveJournal::open(&path) {
+            Ok(Some(journal)) => journal,
+            Ok(None) => return Ok(None),
+            Err(e) if e.kind() == ErrorKind::Corrupt => {
+                ctx.output.warn(&format!("{e}; it stays, and no live restore goes on with it"));
+                return Ok(None);
+            }
+            Err(e) => return Err(e),
+        };
+        let is_ours = journal.check_repository(&repository.params().repository_id).is_ok();
+        Ok(Some(Self { journal: path, hold: is_ours.then(|| *journal.hold()) }))
+    }
+
+    /// Gives its hold back, if its journal was removed.
+    pub(super) fn release(self, ctx: &Context, repository: &Repository) {
+        if self.journal.exists() {
+            return;
+        }
+        let Some(hold) = self.hold else {
+            let what = "the live restore that was given up is of another repository, which may still hold its backup";
+            return ctx.output.warn(what);
+        };
+        if let Err(e) = ctx.block_on(repository.release_hold(&hold)) {
+            let next = Advice::EndHold.words();
+            ctx.output.warn(&format!("hold {hold} stays, and keeps its backup: {e}; {next}"));
+        }
+    }
 }
 
 /// The file that symbolic links lead to, whether or not it is there yet. A device keeps the name
