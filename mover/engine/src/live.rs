@@ -46,6 +46,7 @@ mod volume;
 
 pub use bits::ChunkBits;
 pub use device::DeviceTarget;
+pub use flush::FLUSHED_EVERY;
 pub use hydrate::{HydrateOptions, Hydration, hydrate};
 pub use journal::file::JournalFile;
 pub use journal::{JournalFault, JournalTerms, Replayed, encode_base, encode_record, replay};

@@ -9,8 +9,11 @@ use super::parts::{CowSource, CowTarget, JournalLog};
 use super::volume::{CowVolume, locked};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
 
+/// Between two flushes that nobody asks for.
+pub const FLUSHED_EVERY: Duration = Duration::from_secs(5);
 /// Records of fewer bytes are never made one base.
 const RECORDS_BYTES_MIN: u64 = 1 << 20;
 
@@ -45,6 +48,24 @@ impl<S: CowSource, T: CowTarget, J: JournalLog> CowVolume<S, T, J> {
             drop(self.rt.spawn(async move { this.flush_for_all().await }));
         }
         answered.await.unwrap_or_else(|_| Err(io::Error::other("the flush was given up")))
+    }
+
+    /// Flushes every so often while somebody changes the volume, so that little is left for the last
+    /// flush. `changes` counts those that have begun. Ends once nothing can be written any more.
+    pub async fn keep_flushed(self: Arc<Self>, every: Duration, changes: impl Fn() -> u64) {
+        let (mut flushed, mut more) = (0, false);
+        while self.failure().is_none() {
+            tokio::time::sleep(every).await;
+            let begun = changes();
+            let are_new = begun != flushed;
+            // one that had not ended is flushed with the next
+            if (are_new || more)
+                && let Err(e) = self.flush().await
+            {
+                tracing::warn!("what clients wrote is not durable yet: {e}");
+            }
+            (flushed, more) = (begun, are_new);
+        }
     }
 
     async fn flush_for_all(&self) {

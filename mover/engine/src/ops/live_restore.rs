@@ -34,7 +34,7 @@ mod summary;
 pub use journal::LiveJournal;
 pub use summary::LiveSummary;
 
-use crate::live::{CowVolume, DeviceTarget, JournalFile};
+use crate::live::{CowVolume, DeviceTarget, FLUSHED_EVERY, JournalFile};
 use crate::ops::below::ViewSource;
 use crate::ops::trace::ReadTrace;
 use crate::reading::view::{BackupView, ViewLimits, ViewNeeds, ViewPool, ViewUse};
@@ -57,6 +57,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, watch};
+use tokio::task::JoinSet;
 
 /// How often the figures for whoever looks at them are brought up to date.
 const FIGURES_EVERY: Duration = Duration::from_millis(500);
@@ -268,6 +269,13 @@ impl<'a> Restore<'a> {
             ready()?;
         }
         self.is_served.send_replace(serving.is_some());
+        // dropped with what it flushes for
+        let mut flushing = JoinSet::new();
+        if let Some(server) = &server {
+            let (cow, served) = (Arc::clone(cow), Arc::clone(server.counts()));
+            let changes = move || served.changes.load(Ordering::Relaxed);
+            flushing.spawn_on(cow.keep_flushed(FLUSHED_EVERY, changes), run.rt);
+        }
         let mut fetching = (!self.is_whole()).then(|| Box::pin(self.fetch()));
         while fetching.is_some() || serving.is_some() {
             let step = run.rt.block_on(self.step(&mut serving, &mut fetching));

@@ -37,6 +37,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use volume::{ServedVolume, context_names};
 
 /// How often the figures for whoever looks at them are brought up to date.
@@ -120,10 +121,16 @@ pub fn serve(
         progress.set_phase(Phase::Moving);
         ready()?;
         let figures = || publish(&server, (&pool, &overlays), progress);
+        let mut flushing = JoinSet::new();
+        for overlay in &overlays {
+            let counts = Arc::clone(server.counts());
+            flushing.spawn_on(Arc::clone(overlay).keep_flushed(counts), rt);
+        }
         rt.block_on(until_enough(&server, doors, options, cancel, &figures));
         progress.set_phase(Phase::Finishing);
         // else somebody is told that a write failed, and it is only that the overlay is closed
         rt.block_on(server.gone());
+        drop(flushing);
         let mut summary = ServeSummary::new(names, &pool, server.counts(), &limits);
         summary.overlay_bytes = overlays.iter().map(|overlay| overlay.overlaid_bytes()).sum();
         let closed = close(rt, &overlays);

@@ -6,6 +6,10 @@ use crate::live::hydrate::{HydrateOptions, hydrate};
 use crate::live::volume::locked;
 use bytes::Bytes;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::runtime::Builder;
 
 const CHUNK: u64 = 32;
 
@@ -100,6 +104,29 @@ fn a_second_flush_writes_nothing_that_the_first_has_written() {
         volume.flush().await.unwrap();
         assert_eq!(locked(&sim.0).journal().len(), len);
     });
+}
+
+/// So that little is left for the flush at the end, for which there is little time.
+#[test]
+fn what_is_written_is_durable_soon_although_nobody_flushes() {
+    let sim = world(9, Faults::default());
+    let rt = Builder::new_current_thread().enable_time().build().unwrap();
+    let volume = open(&rt, &sim);
+    let changes = Arc::new(AtomicU64::new(0));
+    let begun = Arc::clone(&changes);
+    let keeps = Arc::clone(&volume)
+        .keep_flushed(Duration::from_millis(1), move || begun.load(Ordering::Relaxed));
+    rt.spawn(keeps);
+    let durable = async {
+        for chunk in 0..3 {
+            changes.fetch_add(1, Ordering::Relaxed);
+            volume.write(chunk * CHUNK, Bytes::from(vec![7; 32])).await.unwrap();
+            while volume.figures().durable <= chunk {
+                tokio::task::yield_now().await;
+            }
+        }
+    };
+    rt.block_on(async { tokio::time::timeout(Duration::from_secs(20), durable).await }).unwrap();
 }
 
 #[test]

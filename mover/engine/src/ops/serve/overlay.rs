@@ -18,17 +18,18 @@ mod file;
 mod header;
 mod target;
 
-use crate::live::{ChunkBits, CowTarget, CowVolume, Replayed};
+use crate::live::{ChunkBits, CowTarget, CowVolume, FLUSHED_EVERY, Replayed};
 use crate::ops::below::{BelowIdentity, ViewSource};
 use crate::reading::view::BackupView;
 use bytes::Bytes;
 use chunkstore::{Error, ErrorKind, Manifest, RepositoryId, Result, random_bytes};
 use file::OverlayTerms;
-use mover_nbd::server::Holes;
+use mover_nbd::server::{Counts, Holes};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use target::{OverlayJournal, OverlayTarget};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -148,6 +149,12 @@ impl Overlay {
 
     pub(super) async fn flush(&self) -> io::Result<()> {
         self.cow.flush().await
+    }
+
+    /// Flushes every so often what clients write; see [`CowVolume::keep_flushed`].
+    pub(super) async fn keep_flushed(self: Arc<Self>, served: Arc<Counts>) {
+        let changes = || served.changes.load(Ordering::Relaxed);
+        Arc::clone(&self.cow).keep_flushed(FLUSHED_EVERY, changes).await;
     }
 
     /// Where the bytes of a range are, from its start on, maybe not up to its end.
