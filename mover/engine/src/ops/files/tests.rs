@@ -166,7 +166,14 @@ fn what_somebody_makes_meanwhile_stays() {
     made.file("file", 11, 100, 4);
     let path = target.path().join("file");
     let theirs = path.clone();
-    made.meanwhile(move |_| fs::write(&theirs, "theirs").unwrap());
+    // Its content is asked for once to read ahead, and then to copy it: it was not there before.
+    let mut asked = 0;
+    made.meanwhile(move |_| {
+        asked += 1;
+        if asked % 2 == 0 {
+            fs::write(&theirs, "theirs").unwrap();
+        }
+    });
     let done = copied(&made, target.path(), PLAIN).unwrap();
     assert_eq!(done.damaged_files, 1);
     assert_eq!(fs::read(&path).unwrap(), b"theirs");

@@ -123,10 +123,11 @@ proptest! {
             }
         }
         let mut expected = there.clone();
+        let memory = MemoryBudget { total_bytes: memory.total_bytes + 4096 };
         for range in [Some(range), None] {
             fs::write(&target, &there).unwrap();
             let at = range.as_ref().map_or(0..second.len(), |_| at.clone());
-            let differential = RestoreOptions { differential: true, range, ..partly.clone() };
+            let differential = RestoreOptions { differential: true, memory, range, ..partly.clone() };
             let summary = run(&kit, differential).unwrap();
             expected[at.clone()].copy_from_slice(&second[at.clone()]);
             prop_assert!(fs::read(&target).unwrap() == expected);
