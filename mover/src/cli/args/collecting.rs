@@ -15,7 +15,6 @@ Examples:
   mover forget db@3f2a9c01
   mover forget --keep-daily 7 --keep-weekly 5 --keep-monthly 12 --dry-run
   mover forget --volume db --keep-within 14d --keep-tag pinned
-  mover forget --keep-daily 7 --below prod/
   mover forget db@3f2a9c01 --unless-exists s3://bucket/velero/backups/nightly/")]
 pub(crate) struct ForgetArgs {
     /// An id, or the beginning of one (at least 4 characters), also as VOLUME@ID; without it a policy
