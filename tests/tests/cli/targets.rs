@@ -38,8 +38,8 @@ fn a_differential_restore_says_what_was_there() {
         stage.mover.run(line.into_iter().chain(more.iter().map(|t| p(t))))
     };
     let said = line(&["--json", "--verify"]).expect_code(0).text();
-    let lines = said.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-    let summary = lines.last().expect("a summary");
+    let mut lines = said.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let summary = lines.next_back().expect("a summary");
     assert_eq!(summary["type"], "summary", "{said}");
     let same = summary["same_bytes"].as_u64().expect("bytes");
     let wrote = summary["data_bytes"].as_u64().expect("bytes");
