@@ -65,18 +65,21 @@ async fn what_runs_is_ended_though_its_restore_is_gone() {
     server.put(record);
     server.tell(&context);
     let task = task(&context, &Key::new(Kind::PersistentVolumeClaim, "shop", "db"));
+    let is_cancelled = || {
+        let record = server.get(Kind::ConfigMap, &key.name).expect("it is there");
+        record["metadata"]["annotations"][CANCEL] == "deleted"
+    };
     let cancelled = async {
-        loop {
-            let record = server.get(Kind::ConfigMap, &key.name).expect("it is there");
-            if record["metadata"]["annotations"][CANCEL] == "deleted" {
-                return;
-            }
+        while !is_cancelled() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     tokio::select! {
         () = cancelled => {}
-        done = work(&context, &task) => panic!("nothing was cancelled: {done:?}"),
+        done = work(&context, &task) => {
+            let record = server.get(Kind::ConfigMap, &key.name);
+            assert!(is_cancelled(), "nothing was cancelled: {done:?}, {record:?}");
+        }
     }
 }
 

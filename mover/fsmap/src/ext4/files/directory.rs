@@ -209,7 +209,7 @@ mod tests {
     fn an_entry_of_no_length_is_none_but_in_the_longest_blocks() {
         let inode = directory(None, 0);
         assert_eq!(read(&inode, &[0; LEN]), None);
-        assert_eq!(read(&inode, &[0; 1 << 16]), Some(0));
+        assert_eq!(read(&inode, &vec![0; 1 << 16]), Some(0));
         let mut block = vec![0; 1 << 16];
         put(&mut block, 0, 13, 12, b"name");
         assert_eq!(read(&inode, &block), None, "it is longer than the rest");
