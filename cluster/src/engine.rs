@@ -23,6 +23,7 @@ mod handover;
 mod import;
 mod in_place;
 mod job;
+mod kept;
 mod names;
 mod object;
 mod observed;
@@ -53,6 +54,7 @@ pub use import::{
     withdraw,
 };
 pub use job::{Access, JobSpec, alone, held, lookup, remove_alone};
+pub use kept::usable_content;
 pub use names::*;
 pub use object::{Key, Kind, Query, Resource, Selection};
 pub use observed::{Meta, Object, Observed, key_of};
@@ -66,7 +68,7 @@ pub use place::{
 pub use plan::{Mandate, anchor, outcome_of, plan, request_of};
 pub use progress::{Progress, Stage, progress};
 pub use request::{
-    Backup, CarriedObjects, ChangesService, ClaimRef, Given, Group, Hook, InPlace, Limits,
+    Backup, CarriedObjects, ChangesService, ClaimRef, Given, Group, Hook, InPlace, Kept, Limits,
     OnTimeout, Populate, Repository, Request, Restore, Retain, notes,
 };
 pub use step::{Failure, Lock, LockState, Next, Outcome, Planned, Step, Stop, Wait, exit};

@@ -7,6 +7,7 @@ pub mod given;
 pub mod group;
 pub mod hook;
 pub mod in_place;
+mod kept;
 pub mod look;
 pub mod lookup;
 pub mod manifest;

@@ -220,6 +220,9 @@ pub(super) struct Restore {
     /// Read that volume first, and fetch and write only what differs from the backup
     #[arg(long, requires = "in_place")]
     pub(super) differential: bool,
+    /// Begin as the backup's snapshot, where the storage still has it, and fetch only what differs
+    #[arg(long, conflicts_with = "in_place")]
+    pub(super) prefer_snapshot: bool,
     /// Class of the new claim [default: the source's, or the cluster's default]
     #[arg(long, value_name = "NAME")]
     pub(super) storage_class: Option<String>,

@@ -281,6 +281,8 @@ async fn begin(
     report: &dyn Fn(News<'_>),
 ) -> Result<Option<(Begun, Turn)>, Failure> {
     let (request, turn) = match taken_up(subject, context, make, limits, report).await {
+        // What went wrong may be the storage's snapshot.
+        Ok((request, turn)) if attempt > 1 => (request.without_snapshot(), turn),
         Ok(both) => both,
         Err((failure, why)) => return failed(context, subject, attempt, failure, why).await,
     };

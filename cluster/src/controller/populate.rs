@@ -109,6 +109,7 @@ async fn populate(
             guard: Some(restores::guard(context, &asked, namespace).await?),
             block: spec.mode == Some(VolumeMode::Block),
             filesystem: spec.filesystem.clone(),
+            prefer_snapshot: spec.prefer_snapshot,
             limits: super::backups::deadlines(spec.deadlines.as_ref()),
             ..RestoreOptions::default()
         };

@@ -270,6 +270,7 @@ fn options(
         },
         in_place: target.in_place,
         differential: target.differential,
+        prefer_snapshot: spec.prefer_snapshot,
         before,
         guard: None,
         detached: match target.assume_detached {
@@ -378,5 +379,6 @@ pub(super) fn proof(ended: &Attempted, record: &str, now: &str) -> Proof {
             .iter()
             .filter_map(|name| summary[*name].as_i64())
             .sum(),
+        same_bytes: summary["same_data_bytes"].as_i64(),
     }
 }

@@ -1,4 +1,5 @@
-//! A snapshot for the Repository's namespace, where that is another than the claim's.
+//! A snapshot for the Repository's namespace, where that is another than the claim's, or where a restore
+//! makes its volume of one that stayed.
 //!
 //! A second content names the same snapshot of the storage. One content owns it at any time, and it
 //! alone is ever set to `Delete`: the claim's own. Ours is `Retain` from its first moment, so its
@@ -6,7 +7,7 @@
 
 use super::backup::mark;
 use super::names;
-use super::object::Query;
+use super::object::{Key, Query};
 use super::observed::Object;
 use super::parts::{Context, with_reason};
 use super::request::Backup;
@@ -28,42 +29,69 @@ pub(super) fn snapshot(
         }
         return Ok(original.key.name.clone());
     }
+    let hand = Hand {
+        namespace,
+        driver: &backup.driver,
+        handle: content.body.status.snapshot_handle.as_deref().unwrap_or_default(),
+        class: Some(&backup.snapshot_class),
+        filesystem: backup.filesystem,
+    };
+    handed(context, &hand, &content.key)
+}
+
+/// A snapshot of the storage that is handed over.
+pub(super) struct Hand<'a> {
+    /// To this namespace.
+    pub namespace: &'a str,
+    /// Its driver.
+    pub driver: &'a str,
+    /// The storage's name of it.
+    pub handle: &'a str,
+    /// Class of the snapshot, if one is known.
+    pub class: Option<&'a str>,
+    /// Whether it is one of a filesystem, of which a block volume is made.
+    pub filesystem: bool,
+}
+
+/// The name of the snapshot that stands for it there, ready for a volume to be made of it; `content` is
+/// its owner.
+pub(super) fn handed(context: &Context<'_>, hand: &Hand<'_>, content: &Key) -> Planned<String> {
     let anchor = context.anchor;
-    let key = anchor.handed_snapshot(namespace);
+    let key = anchor.handed_snapshot(hand.namespace);
     let content_key = anchor.handed_content();
-    let handle = content.body.status.snapshot_handle.clone().unwrap_or_default();
     let ours: Object<Content> = context.ensure(&content_key, || {
         let mut meta = anchor.meta(&content_key, "handed");
-        if backup.filesystem {
+        if hand.filesystem {
             meta["annotations"][names::MODE_CHANGE] = "true".into();
         }
         // Secrets of the class, which the driver needs to find the snapshot.
-        let raw = context.seen.raw(&content.key).ok().flatten();
+        let raw = context.seen.raw(content).ok().flatten();
         let notes = raw.as_ref().and_then(|raw| raw["metadata"]["annotations"].as_object());
         for (name, value) in notes.into_iter().flatten() {
             if name.starts_with("snapshot.storage.kubernetes.io/deletion-secret") {
                 meta["annotations"][name] = value.clone();
             }
         }
-        let mode = if backup.filesystem { "Filesystem" } else { "Block" };
+        let mode = if hand.filesystem { "Filesystem" } else { "Block" };
         let body = json!({ "spec": {
-            "driver": backup.driver,
+            "driver": hand.driver,
             "deletionPolicy": "Retain",
-            "source": { "snapshotHandle": handle },
+            "source": { "snapshotHandle": hand.handle },
             "sourceVolumeMode": mode,
-            "volumeSnapshotClassName": backup.snapshot_class,
-            "volumeSnapshotRef": { "namespace": namespace, "name": key.name },
+            "volumeSnapshotClassName": hand.class,
+            "volumeSnapshotRef": { "namespace": hand.namespace, "name": key.name },
         } });
         names::object(&content_key, meta, body)
     })?;
-    if ours.body.spec.source.snapshot_handle.as_ref() != Some(&handle) {
-        let what = format!("{content_key} is of another snapshot of the storage than {handle}");
+    if ours.body.spec.source.snapshot_handle.as_deref() != Some(hand.handle) {
+        let what =
+            format!("{content_key} is of another snapshot of the storage than {}", hand.handle);
         return Err(Failure::new(exit::RETRYABLE, what).hint("run the same command again").into());
     }
     let handed: Object<Snapshot> = context.ensure(&key, || {
         let body = json!({ "spec": {
             "source": { "volumeSnapshotContentName": content_key.name },
-            "volumeSnapshotClassName": backup.snapshot_class,
+            "volumeSnapshotClassName": hand.class,
         } });
         names::object(&key, anchor.meta(&key, "handed"), body)
     })?;

@@ -115,7 +115,12 @@ pub(super) fn plan(
     }
     let device = device(context, restore);
     let make = |key: &Key| {
-        fence::closed(job(context.anchor, key, "job", &restore::spec(restore, &device)))
+        fence::closed(job(
+            context.anchor,
+            key,
+            "job",
+            &restore::spec(restore, &device, restore.differential),
+        ))
     };
     let open = |job: &Object<Job>| {
         let first = fence::named(anchor).next().is_none();

@@ -16,7 +16,7 @@ use super::quiesce::Cut;
 use super::request::{Backup, Group, InPlace, Repository, Request, Restore};
 use super::step::{Failure, LockState, Next, Outcome, Planned, Step, Stop, exit};
 use super::views::{ConfigMap, Lease};
-use super::{backup, bind, carried, group, in_place, quiesce, restore, retained};
+use super::{backup, bind, carried, group, in_place, kept, quiesce, restore, retained};
 use serde_json::{Value, json};
 
 /// The request that an anchor holds.
@@ -339,6 +339,7 @@ fn after_restore<'a>(
             false => context.remove_volume(&volume),
         }
     }));
+    steps.push(Box::new(move || kept::remove(context, restore)));
     steps.push(Box::new(move || {
         let_go(context, &names::target_lease(&restore.namespace, &restore.claim))
     }));

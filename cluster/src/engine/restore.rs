@@ -8,13 +8,14 @@ use super::bind::record;
 use super::fence;
 use super::in_place;
 use super::job::{Access, JobSpec, job};
+use super::kept;
 use super::names;
 use super::object::{Key, Kind};
 use super::observed::Object;
 use super::parts::{Context, SummaryFor};
 use super::populate;
 use super::request::Restore;
-use super::step::{Failure, Planned, also_on, exit};
+use super::step::{Failure, Planned, Step, Stop, also_on, exit};
 use super::views::{Claim, ConfigMap, Job, Volume};
 use serde_json::{Value, json};
 
@@ -37,13 +38,21 @@ pub(super) fn plan(
     if !started || restore.populate.is_some() {
         claimable(context, restore)?;
     }
-    if !started {
-        let _: Object<Claim> =
-            context.ensure(&volume, || block_claim(context, restore, &volume))?;
+    let made = context.find_ours::<Claim>(&volume)?;
+    if !started && made.is_none() {
+        let of = kept::handed(context, restore)?;
+        return Err(Step::Create(block_claim(context, restore, &volume, of.as_deref())).into());
     }
-    let make = |key: &Key| fence::closed(job(context.anchor, key, "job", &spec(restore, &volume)));
+    let differs = made.as_ref().is_some_and(kept::is_made_of_one);
+    let make = |key: &Key| {
+        fence::closed(job(context.anchor, key, "job", &spec(restore, &volume, differs)))
+    };
     let open = |job: &Object<Job>| fence::open(anchor, job, || Ok(()));
     let finished = context.run_job(namespace, Some(&volume), SummaryFor::Plan, open, make);
+    let finished = match finished {
+        Err(Stop::Failure(why)) => Err(kept::explain(context, &volume, why)?.into()),
+        other => other,
+    };
     let finished = match &restore.populate {
         // It ends where the claim is deleted meanwhile.
         Some(_) => also_on(finished, target.into())?,
@@ -93,7 +102,12 @@ pub(super) fn taken(target: &Key) -> Failure {
         .hint("name another claim, or restore onto that one by --in-place")
 }
 
-fn block_claim(context: &Context<'_>, restore: &Restore, key: &Key) -> Value {
+fn block_claim(
+    context: &Context<'_>,
+    restore: &Restore,
+    key: &Key,
+    snapshot: Option<&str>,
+) -> Value {
     let mut spec = json!({
         "volumeMode": "Block",
         "accessModes": restore.access_modes,
@@ -104,10 +118,14 @@ fn block_claim(context: &Context<'_>, restore: &Restore, key: &Key) -> Value {
     if let Some(populate) = &restore.populate {
         populate::like_its(populate, &mut meta, &mut spec);
     }
+    if let Some(snapshot) = snapshot {
+        kept::made_of(&mut spec, snapshot);
+    }
     names::object(key, meta, json!({ "spec": spec }))
 }
 
-pub(super) fn spec<'a>(restore: &'a Restore, volume: &'a Key) -> JobSpec<'a> {
+/// Of a Job; `differs` where the volume has data that may be that of the backup.
+pub(super) fn spec<'a>(restore: &'a Restore, volume: &'a Key, differs: bool) -> JobSpec<'a> {
     let mut arguments = vec![
         "restore".to_owned(),
         names::stored_name(&restore.volume, &restore.backup),
@@ -116,7 +134,7 @@ pub(super) fn spec<'a>(restore: &'a Restore, volume: &'a Key) -> JobSpec<'a> {
         // It holds a part of this backup if it runs again, and what is restored in place.
         "--force".to_owned(),
     ];
-    if restore.differential {
+    if differs {
         arguments.push("--differential".to_owned());
     }
     JobSpec {

@@ -26,7 +26,10 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1)
 )]
-#[x_kube(validation = Rule::new("self == oldSelf").message("a restore's spec never changes: make another one"))]
+#[x_kube(
+    validation = Rule::new("self == oldSelf").message("a restore's spec never changes: make another one"),
+    validation = Rule::new("!has(self.preferSnapshot) || !self.preferSnapshot || !has(self.target) || !has(self.target.inPlace) || !self.target.inPlace").message("preferSnapshot is about a new volume: in place, differential fetches only what differs"),
+)]
 pub struct VolumeRestoreSpec {
     /// What is restored.
     pub source: RestoreSource,
@@ -51,6 +54,10 @@ pub struct VolumeRestoreSpec {
     /// Whether a claim whose class waits for its first consumer is waited for; so without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_for_consumer: Option<bool>,
+    /// The new volume begins as the backup's snapshot, where the storage still has it in this namespace,
+    /// and only what differs is fetched.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub prefer_snapshot: bool,
     /// How long it may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadlines: Option<Deadlines>,
@@ -166,6 +173,10 @@ pub struct Proof {
     /// Bytes of data that were read back, written now or there before.
     #[serde(default)]
     pub data_bytes: i64,
+    /// Those of them that were there before, as of a snapshot that the volume began as; none where
+    /// nothing was compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same_bytes: Option<i64>,
 }
 
 /// One claim that names a restore.

@@ -5,6 +5,7 @@ use crate::api::Api;
 use crate::engine::{
     Failure, Key, Kind, Object, Planned, Populate, Repository, Restore, StorageClass, exit, notes,
 };
+use crate::ops::kept::{self, Wanted};
 use crate::ops::look::look;
 use crate::ops::lookup;
 use serde_json::Value;
@@ -63,6 +64,15 @@ pub async fn request(
     let capacity = room(claim, &key, text(&spec["resources"]["requests"]["storage"]), size_bytes)?;
     let note = |name: &str| record["labels"][name].as_str().filter(|text| !text.is_empty());
     let filesystem = filesystem(options, repository, &key, spec, &note)?;
+    let kept = match options.prefer_snapshot {
+        true => {
+            let of = (volume.as_str(), id.as_str());
+            let (record, storage_class) = (&record, class.as_str());
+            let wanted = Wanted { record, of, namespace, storage_class, size_bytes };
+            kept::kept(api, &wanted).await?
+        }
+        false => None,
+    };
     let modes = spec["accessModes"].as_array().into_iter().flatten().filter_map(text);
     Ok(Restore {
         repository: repository.clone(),
@@ -78,6 +88,7 @@ pub async fn request(
         filesystem,
         in_place: None,
         differential: false,
+        kept,
         populate: Some(Populate {
             uid: (*uid).to_owned(),
             selected_node,

@@ -6,6 +6,7 @@ use crate::engine::{
     Wait, exit, notes,
 };
 use crate::kinds::Grant;
+use crate::ops::kept::{self, Wanted};
 use crate::ops::look::look;
 use crate::ops::{in_place, lookup};
 use serde_json::Value;
@@ -28,6 +29,8 @@ pub struct RestoreOptions {
     pub in_place: bool,
     /// Only what differs there.
     pub differential: bool,
+    /// The new volume begins as the backup's snapshot, where the storage still has it.
+    pub prefer_snapshot: bool,
     /// Of the backups of a volume the newest that has no data younger than this time.
     pub before: Option<String>,
     /// Whether that volume is known to be on no node.
@@ -114,6 +117,14 @@ pub async fn request(
             (class, size, modes.split(',').map(str::to_owned).collect())
         }
     };
+    let kept = match options.prefer_snapshot && place.is_none() {
+        true => {
+            let of = (volume.as_str(), id.as_str());
+            let storage_class = storage_class.as_str();
+            kept::kept(api, &Wanted { record, of, namespace, storage_class, size_bytes }).await?
+        }
+        false => None,
+    };
     Ok(Restore {
         repository: repository.clone(),
         asked: backup.to_owned(),
@@ -128,6 +139,7 @@ pub async fn request(
         filesystem,
         differential: options.differential && place.is_some(),
         in_place: place.map(|place| place.place),
+        kept,
         populate: None,
         limits: options.limits,
     })

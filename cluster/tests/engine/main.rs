@@ -13,6 +13,7 @@ mod groups;
 mod import;
 mod in_place;
 mod jobs;
+mod kept;
 mod late;
 mod locks;
 mod orders;
@@ -139,6 +140,7 @@ fn restore_request(backup: &str, filesystem: bool, jobs_in: &str) -> Request {
         filesystem: filesystem.then(|| "ext4".into()),
         in_place: None,
         differential: false,
+        kept: None,
         populate: None,
         limits: Limits::default(),
     }))

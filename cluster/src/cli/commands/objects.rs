@@ -192,6 +192,7 @@ pub(super) async fn restore(
             assume_detached: given.assume_detached,
             differential: given.differential,
         }),
+        prefer_snapshot: given.prefer_snapshot,
         storage_class_name: given.storage_class.clone(),
         size: given.size.clone(),
         mode,
@@ -206,10 +207,12 @@ pub(super) async fn restore(
     output.progress(&format!("made {key}"));
     let ended = objects::follow(api, &key, &uid, |text| output.progress(text)).await?;
     let status = &ended["status"];
+    let same = status["proof"]["sameBytes"].as_i64();
     let summary = json!({
         "backup_id": status["backupId"],
         "volume": status["volume"],
-        "data_bytes": status["proof"]["dataBytes"],
+        "data_bytes": status["proof"]["dataBytes"].as_i64().map(|all| all - same.unwrap_or(0)),
+        "same_data_bytes": same,
         "verified": status["proof"],
         "object": key.name,
     });

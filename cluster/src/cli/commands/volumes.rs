@@ -308,6 +308,7 @@ async fn restore_here(
         filesystem: given.filesystem.clone(),
         in_place: given.in_place,
         differential: given.differential,
+        prefer_snapshot: given.prefer_snapshot,
         before: None,
         guard: None,
         detached: match given.assume_detached {
@@ -333,12 +334,21 @@ async fn restore_here(
     if given.in_place {
         in_place::allowed(api, &request).await?;
     }
+    let kept = request.kept.as_ref().map(|kept| kept.name.clone());
+    if let Some(name) = &kept {
+        output.say(&format!("the volume begins as volumesnapshot/{name}"));
+    }
     let request = Request::Restore(Box::new(request));
     let begun = Instant::now();
     // The backup is the one that was asked for, whatever comes meanwhile.
     let mut turn = turn(given.limits);
     Box::pin(operation::free(api, namespace, &source, &request, &mut turn, tell)).await?;
     let done = run(api, (namespace, target, turn), &source, (&request, None), output).await?;
+    if let Some(name) = kept.filter(|_| done.0.summary["same_data_bytes"].is_null()) {
+        output.say(&format!(
+            "volumesnapshot/{name} went, or could not be handed over: all came from the bucket"
+        ));
+    }
     restored(to, done, begun, output)
 }
 

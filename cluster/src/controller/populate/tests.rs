@@ -23,6 +23,7 @@ fn request() -> Request {
         filesystem: None,
         in_place: None,
         differential: false,
+        kept: None,
         populate: Some(engine::Populate {
             uid: "persistentvolumeclaim-db".into(),
             selected_node: None,
