@@ -9,6 +9,7 @@ mod install;
 mod objects;
 mod operations;
 mod repositories;
+mod restores;
 mod schedules;
 mod snapshots;
 mod volumes;
@@ -45,7 +46,9 @@ pub(super) async fn run(args: Args, output: &Output) -> Result<u8, Failure> {
     match args.command {
         // Boxed: their frames would be part of this one.
         Command::Backup(given) => Box::pin(volumes::backup(api, namespace, &given, output)).await,
-        Command::Restore(given) => Box::pin(volumes::restore(api, namespace, &given, output)).await,
+        Command::Restore(given) => {
+            Box::pin(restores::restore(api, namespace, &given, output)).await
+        }
         Command::List(given) => Box::pin(volumes::list(api, namespace, &given, output)).await,
         Command::Operations(given) => {
             let of = (!given.all_namespaces).then_some(namespace);

@@ -1,4 +1,4 @@
-//! `kubectl mover backup`, `restore` and `list`.
+//! `kubectl mover backup` and `list`.
 
 use super::super::args;
 use super::super::output::Output;
@@ -6,14 +6,11 @@ use super::brought::Brought;
 use super::{claim, groups, hooks, limits, objects, pair, repositories, turn, waits};
 use crate::api::Api;
 use crate::drive::{Times, show_bytes};
-use crate::engine::{
-    COMPLETED, Detached, Failure, Key, Kind, Mandate, Observed, Outcome, Payload, Repository,
-    Request, exit,
-};
+use crate::engine::{Failure, Key, Kind, Mandate, Outcome, Payload, Repository, Request, exit};
 use crate::ops::look::look;
 use crate::ops::objects::is_object;
 use crate::ops::sources::{self, Source, Sources};
-use crate::ops::{backup as backups, in_place, lookup, operation, repository, restore as restores};
+use crate::ops::{backup as backups, lookup, operation, repository};
 use serde_json::{Value, json};
 
 use std::time::{Duration, Instant};
@@ -119,12 +116,12 @@ pub(super) fn row(claim: &str, outcome: &Outcome) -> (Vec<String>, Value) {
 }
 
 /// How an operation ended.
-struct Done {
-    outcome: Outcome,
+pub(super) struct Done {
+    pub(super) outcome: Outcome,
     /// What is said of it if that was well.
-    text: String,
+    pub(super) text: String,
     /// How long it took, and how much of that it waited for the cluster.
-    seconds: Value,
+    pub(super) seconds: Value,
 }
 
 /// What became of the backup of one claim.
@@ -233,7 +230,7 @@ fn said_of_backup(volume: &str, url: &str, summary: &Value) -> String {
     )
 }
 
-fn seconds(begun: Instant, times: Times) -> Value {
+pub(super) fn seconds(begun: Instant, times: Times) -> Value {
     json!({ "total": begun.elapsed().as_secs_f64(), "waited": times.waited.as_secs_f64() })
 }
 
@@ -256,133 +253,8 @@ fn warnings(summary: &Value) -> String {
     warned(summary).map(|text| format!("\nwarning: {text}")).collect()
 }
 
-fn size(value: &Value) -> String {
+pub(super) fn size(value: &Value) -> String {
     show_bytes(value.as_u64().unwrap_or_default())
-}
-
-pub(super) async fn restore(
-    api: &Api,
-    namespace: &str,
-    given: &args::Restore,
-    output: &Output,
-) -> Result<u8, Failure> {
-    let target = claim(&given.to)?;
-    let place = repository::find(api, given.repository.as_deref(), namespace).await?;
-    if is_object(api, &place).await? {
-        return Box::pin(restore_by_object(api, (namespace, target), &place, given, output)).await;
-    }
-    Box::pin(restore_here(api, (namespace, target), &place, given, output)).await
-}
-
-async fn restore_by_object(
-    api: &Api,
-    (namespace, target): (&str, &str),
-    place: &Repository,
-    given: &args::Restore,
-    output: &Output,
-) -> Result<u8, Failure> {
-    let begun = Instant::now();
-    let made = objects::restore(api, (namespace, target), place, given, output).await?;
-    let outcome = match made {
-        objects::Followed::Ended(outcome) => outcome,
-        objects::Followed::Made(what) => return objects::made(&what, output),
-    };
-    let text = said(target, namespace, &outcome.summary);
-    let seconds = json!({ "total": begun.elapsed().as_secs_f64() });
-    report(&Done { text, outcome, seconds }, output)
-}
-
-/// By this command itself.
-async fn restore_here(
-    api: &Api,
-    (namespace, target): (&str, &str),
-    place: &Repository,
-    given: &args::Restore,
-    output: &Output,
-) -> Result<u8, Failure> {
-    waits(given.wait)?;
-    let options = restores::RestoreOptions {
-        storage_class: given.storage_class.clone(),
-        size: given.size.clone(),
-        block: given.block,
-        filesystem: given.filesystem.clone(),
-        in_place: given.in_place,
-        differential: given.differential,
-        prefer_snapshot: given.prefer_snapshot,
-        before: None,
-        guard: None,
-        detached: match given.assume_detached {
-            true => Detached::Assumed,
-            false => Detached::Seen,
-        },
-        limits: limits(given.limits),
-    };
-    let source = restores::source_of(target);
-    let tell = |wait: &_| output.waiting(wait);
-    let to = (namespace, target);
-    if let Some((anchor, stored)) = operation::handing_over(api, namespace, &source).await? {
-        let asked = (given.backup.as_str(), given.in_place);
-        restores::goes_on(&stored, &anchor.key.name, asked, place, to)?;
-        output.say(&format!("going on with {}: its data is proved", anchor.key));
-        let begun = Instant::now();
-        let request = Request::Restore(Box::new(stored));
-        let mandate = Mandate::Request(&request);
-        let done = operation::drive(api, &anchor, mandate, Observed::default(), tell).await?;
-        return restored(to, done, begun, output);
-    }
-    let request = restores::request(api, &given.backup, place, to, &options, tell).await?;
-    if given.in_place {
-        in_place::allowed(api, &request).await?;
-    }
-    let kept = request.kept.as_ref().map(|kept| kept.name.clone());
-    if let Some(name) = &kept {
-        output.say(&format!("the volume begins as volumesnapshot/{name}"));
-    }
-    let request = Request::Restore(Box::new(request));
-    let begun = Instant::now();
-    // The backup is the one that was asked for, whatever comes meanwhile.
-    let mut turn = turn(given.limits);
-    Box::pin(operation::free(api, namespace, &source, &request, &mut turn, tell)).await?;
-    let done = run(api, (namespace, target, turn), &source, (&request, None), output).await?;
-    if let Some(name) = kept.filter(|_| done.0.summary["same_data_bytes"].is_null()) {
-        output.say(&format!(
-            "volumesnapshot/{name} went, or could not be handed over: all came from the bucket"
-        ));
-    }
-    restored(to, done, begun, output)
-}
-
-fn restored(
-    (namespace, target): (&str, &str),
-    (outcome, times): (Outcome, Times),
-    begun: Instant,
-    output: &Output,
-) -> Result<u8, Failure> {
-    let text = said(target, namespace, &outcome.summary);
-    report(&Done { text, outcome, seconds: seconds(begun, times) }, output)
-}
-
-/// What is said of a restore that ended well.
-fn said(target: &str, namespace: &str, summary: &Value) -> String {
-    let claim = format!("pvc/{target} in namespace {namespace}");
-    let name = |member: &str| summary[member].as_str().unwrap_or_default().to_owned();
-    let (backup, volume) = (name("backup_id"), name("volume"));
-    match summary[COMPLETED].is_null() {
-        true => {
-            let data = size(&summary["data_bytes"]);
-            let moved = match &summary["same_data_bytes"] {
-                Value::Null => format!("{data} of data"),
-                same => format!("{data} of data written, {} there already", size(same)),
-            };
-            format!(
-                "{claim} is restored and proved\nbackup {backup} of {volume}, {moved}, all read back"
-            )
-        }
-        false => format!(
-            "{claim} has the data of an earlier restore, which is complete now: nothing was \
-             written\nbackup {backup} of {volume}; to restore it once more, run the same command again"
-        ),
-    }
 }
 
 pub(super) async fn run(
@@ -405,7 +277,7 @@ pub(super) async fn run(
     operation::drive(api, &anchor, Mandate::Request(request), seen, tell).await
 }
 
-fn report(done: &Done, output: &Output) -> Result<u8, Failure> {
+pub(super) fn report(done: &Done, output: &Output) -> Result<u8, Failure> {
     let Done { outcome, text, seconds } = done;
     for left in &outcome.left {
         output.say(&format!("warning: {left}"));
