@@ -57,7 +57,7 @@ pub(crate) fn left_out(group: &str, kind: &str, object: &Value) -> Option<&'stat
             Some("it belongs to the storage: snapshots import brings it")
         }
         ("", "Pod") if ended(&object["status"]["phase"]) => Some("it has ended"),
-        ("batch", "Job") if object["status"]["completionTime"].is_string() => Some("it has ended"),
+        ("batch", "Job") if job_ended(&object["status"]) => Some("it has ended"),
         _ => None,
     }
 }
@@ -70,18 +70,31 @@ fn ended(phase: &Value) -> bool {
     matches!(phase.as_str(), Some("Succeeded" | "Failed"))
 }
 
+/// One that failed has no time of completion.
+fn job_ended(status: &Value) -> bool {
+    let is_end = |at: &Value| {
+        at["status"] == "True" && matches!(at["type"].as_str(), Some("Complete" | "Failed"))
+    };
+    status["completionTime"].is_string()
+        || status["conditions"].as_array().into_iter().flatten().any(is_end)
+}
+
 /// Whether a controller of Kubernetes makes it by itself.
 fn made(group: &str, kind: &str, object: &Value) -> Option<&'static str> {
     let metadata = &object["metadata"];
     let name = metadata["name"].as_str().unwrap_or_default();
     let runs = [("", "Pod"), ("batch", "Job")].contains(&(group, kind));
+    // Whatever else a workload owns, such as a Secret, somebody wrote: no controller makes it anew.
+    let by_workload = [("apps", "ReplicaSet"), ("apps", "ControllerRevision")]
+        .contains(&(group, kind))
+        || (group, kind) == ("", "ReplicationController");
     let is_made = owners_of(object).any(|owner| {
         let version = owner["apiVersion"].as_str().unwrap_or_default();
         let group = version.split_once('/').map_or("", |(group, _)| group);
         let is_workload = ["apps", "batch"].contains(&group)
             || group.is_empty() && owner["kind"] == "ReplicationController";
         // An operator that finds what it ran for the old cluster would have it run for the new one.
-        owner["controller"] == true && (is_workload || runs)
+        owner["controller"] == true && (is_workload && by_workload || runs)
     });
     if is_made {
         return Some("its owner makes it");
@@ -117,6 +130,10 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn conditions(of: &str, status: &str) -> Value {
+        json!({ "status": { "conditions": [{ "type": of, "status": status }] } })
+    }
+
     #[test]
     fn what_comes_by_itself_or_is_of_the_old_cluster_is_left_out() {
         let owned = |version: &str, kind: &str| json!([{ "apiVersion": version, "kind": kind, "name": "x", "uid": "u", "controller": true }]);
@@ -137,6 +154,20 @@ mod tests {
             ("", "Pod", json!({ "status": { "phase": "Succeeded" } }), Some("it has ended")),
             ("", "Pod", json!({ "status": { "phase": "Running" } }), None),
             ("batch", "Job", json!({ "status": { "completionTime": "t" } }), Some("it has ended")),
+            ("batch", "Job", conditions("Complete", "True"), Some("it has ended")),
+            ("batch", "Job", conditions("Failed", "True"), Some("it has ended")),
+            ("batch", "Job", conditions("Failed", "False"), None),
+            ("batch", "Job", conditions("Suspended", "True"), None),
+            // What a workload owns and no controller of Kubernetes makes.
+            (
+                "apps",
+                "ReplicaSet",
+                meta(owned("apps/v1", "Deployment")),
+                Some("its owner makes it"),
+            ),
+            ("", "Secret", meta(owned("apps/v1", "StatefulSet")), None),
+            ("", "ConfigMap", meta(owned("batch/v1", "Job")), None),
+            ("", "Service", meta(owned("apps/v1", "Deployment")), None),
             (
                 "",
                 "Secret",

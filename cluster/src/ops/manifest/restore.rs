@@ -279,6 +279,7 @@ impl Maker<'_> {
             Err(ApiError::Absent(why)) if self.is_served(place) => Ok(Err(why)),
             Err(ApiError::Absent(_)) => Ok(Err(unserved(place))),
             Err(ApiError::Refused(why)) => Ok(Err(why)),
+            Err(ApiError::Unavailable(why)) if by_webhook(&why) => Ok(Err(waits_for_webhook(why))),
             Err(why) => Err(why.into()),
         }
     }
@@ -326,6 +327,9 @@ impl Maker<'_> {
                     last = Some(refused(contended(place)));
                 }
                 Err(ApiError::Refused(why)) => return Ok(Ok(refused(why))),
+                Err(ApiError::Unavailable(why)) if by_webhook(&why) => {
+                    return Ok(Ok(refused(waits_for_webhook(why))));
+                }
                 Err(why) => return Err(why.into()),
             }
         }
@@ -431,4 +435,34 @@ fn uid(object: &Value) -> Option<String> {
 fn unserved(place: &Place) -> Failure {
     let what = format!("this cluster does not serve {} of {}", place.of.full(), place.of.version);
     Failure::new(exit::USAGE, what)
+}
+
+/// Whether the server could not ask a webhook. It says that with the code of an error of its own, and
+/// the webhook may well be one of what is restored: its workload comes after what it is asked about.
+fn by_webhook(why: &Failure) -> bool {
+    why.message.contains("failed calling webhook")
+        || why.message.contains("failed to call webhook")
+        || why.message.contains("conversion webhook for")
+}
+
+fn waits_for_webhook(why: Failure) -> Failure {
+    why.hint("run the same command again once what serves that webhook is up")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_webhook_that_is_away_is_told_from_a_server_that_is() {
+        let of = |text: &str| by_webhook(&Failure::new(crate::engine::exit::RETRYABLE, text));
+        assert!(of(
+            "cannot create x: 500: Internal error occurred: failed calling webhook \"v.example.com\": \
+             failed to call webhook: Post \"https://w.db.svc:443/v\": dial tcp: no endpoints"
+        ));
+        assert!(of(
+            "cannot create x: 500: conversion webhook for db.example.com/v2, Kind=Db failed: Post"
+        ));
+        assert!(!of("cannot create x: 500: Internal error occurred: etcdserver: leader changed"));
+    }
 }
