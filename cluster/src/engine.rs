@@ -54,7 +54,7 @@ pub use import::{
     withdraw,
 };
 pub use job::{Access, JobSpec, alone, held, lookup, remove_alone};
-pub use kept::usable_content;
+pub use kept::{Kept, KeptSnapshot, StateOf, Usable, usable};
 pub use names::*;
 pub use object::{Key, Kind, Query, Resource, Selection};
 pub use observed::{Meta, Object, Observed, key_of};
@@ -68,7 +68,7 @@ pub use place::{
 pub use plan::{Mandate, anchor, outcome_of, plan, request_of};
 pub use progress::{Progress, Stage, progress};
 pub use request::{
-    Backup, CarriedObjects, ChangesService, ClaimRef, Given, Group, Hook, InPlace, Kept, Limits,
+    Backup, CarriedObjects, ChangesService, ClaimRef, Given, Group, Hook, InPlace, Limits,
     OnTimeout, Populate, Repository, Request, Restore, Retain, notes,
 };
 pub use step::{Failure, Lock, LockState, Next, Outcome, Planned, Step, Stop, Wait, exit};

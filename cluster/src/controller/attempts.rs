@@ -92,6 +92,14 @@ fn records(context: &Context, subject: &Subject<'_>) -> Vec<Record> {
     all
 }
 
+/// Whether an earlier attempt began as a snapshot.
+fn began_as_snapshot(context: &Context, subject: &Subject<'_>) -> bool {
+    let is_one = |record: &Record| {
+        engine::request_of(&record.object).is_ok_and(|request| request.snapshot().is_some())
+    };
+    records(context, subject).iter().any(is_one)
+}
+
 fn prefix(subject: &Subject<'_>) -> String {
     format!("mover-{}-{}-", subject.word, subject.task.uid)
 }
@@ -209,6 +217,11 @@ pub(crate) async fn operate(
             }
         }
         let attempt = last.map_or(0, |record| record.attempt) + 1;
+        // What went wrong may be the storage's snapshot.
+        let make = async || match began_as_snapshot(context, subject) {
+            true => Ok(make().await?.without_snapshot("an attempt that began as it failed")),
+            false => make().await,
+        };
         let Some((begun, turn)) = begin(context, subject, attempt, &make, &limits, report).await?
         else {
             // Its record is there now, whoever made it.
@@ -281,8 +294,6 @@ async fn begin(
     report: &dyn Fn(News<'_>),
 ) -> Result<Option<(Begun, Turn)>, Failure> {
     let (request, turn) = match taken_up(subject, context, make, limits, report).await {
-        // What went wrong may be the storage's snapshot.
-        Ok((request, turn)) if attempt > 1 => (request.without_snapshot(), turn),
         Ok(both) => both,
         Err((failure, why)) => return failed(context, subject, attempt, failure, why).await,
     };

@@ -380,5 +380,6 @@ pub(super) fn proof(ended: &Attempted, record: &str, now: &str) -> Proof {
             .filter_map(|name| summary[*name].as_i64())
             .sum(),
         same_bytes: summary["same_data_bytes"].as_i64(),
+        from_bucket: summary["from_bucket"].as_str().map(str::to_owned),
     }
 }

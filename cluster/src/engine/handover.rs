@@ -35,6 +35,7 @@ pub(super) fn snapshot(
         handle: content.body.status.snapshot_handle.as_deref().unwrap_or_default(),
         class: Some(&backup.snapshot_class),
         filesystem: backup.filesystem,
+        seconds: context.limits.snapshot_seconds,
     };
     handed(context, &hand, &content.key)
 }
@@ -51,6 +52,8 @@ pub(super) struct Hand<'a> {
     pub class: Option<&'a str>,
     /// Whether it is one of a filesystem, of which a block volume is made.
     pub filesystem: bool,
+    /// How long the driver is waited for.
+    pub seconds: u64,
 }
 
 /// The name of the snapshot that stands for it there, ready for a volume to be made of it; `content` is
@@ -101,7 +104,7 @@ pub(super) fn handed(context: &Context<'_>, hand: &Hand<'_>, content: &Key) -> P
     let error = handed.body.status.error.as_ref().and_then(|error| error.message.clone());
     let why = with_reason(format!("{key} is not ready"), error);
     let on = vec![Query::One(key)];
-    match context.wait::<String>(on, &handed.meta.uid, context.limits.snapshot_seconds, why) {
+    match context.wait::<String>(on, &handed.meta.uid, hand.seconds, why) {
         Ok(name) => Ok(name),
         Err(Stop::Failure(why)) => Err(why
             .hint("the snapshot controller's log says more; run the same command again")

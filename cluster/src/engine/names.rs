@@ -68,6 +68,8 @@ pub const ENDED: &str = "mover.dev/in-place-ended";
 pub const CLAIMED: &str = "mover.dev/in-place";
 /// On a volume: the backup that it came out of.
 pub const RESTORED: &str = "mover.dev/restored-from";
+/// On our block claim: why it was made of no snapshot, where one was preferred.
+pub const FROM_BUCKET: &str = "mover.dev/from-bucket";
 /// Member of a summary: the backup that an earlier restore gave to the claim, and that was all.
 pub const COMPLETED: &str = "completed_earlier";
 /// Role of the Jobs' account: it may look at snapshots, for the service of changed blocks.

@@ -150,7 +150,7 @@ fn allowed(
     };
     let wrong = |what: String, hint: &str| Err(Failure::new(exit::DENIED, what).hint(hint));
     match mandate {
-        Mandate::Request(wanted) if wanted != request => wrong(
+        Mandate::Request(wanted) if !wanted.is_same(request) => wrong(
             format!("{} was changed by somebody: it asks for something else now", anchor.key),
             &format!(
                 "find out who may change ConfigMaps there; kubectl mover cancel {} -n {} ends it",

@@ -1,6 +1,7 @@
 //! What is asked for. A request is written once, into the anchor, and never changed: what decides
 //! about an operation does not change under it.
 
+use super::kept::Kept;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -297,24 +298,6 @@ pub struct Populate {
     pub attributes_class: Option<String>,
 }
 
-/// A snapshot that a backup was made of, and that the storage still has: it is in the namespace of the
-/// claim that is restored.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Kept {
-    /// Its name.
-    pub name: String,
-    /// Its driver.
-    pub driver: String,
-    /// The storage's name of it.
-    pub handle: String,
-    /// Its class, if it has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub class: Option<String>,
-    /// Whether it is one of a filesystem.
-    pub filesystem: bool,
-}
-
 /// A restore to a claim that does not exist yet, onto the volume of one that does, or for one that
 /// waits for its volume.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -349,7 +332,7 @@ pub struct Restore {
     /// Whether that volume is read first, and only what differs is written.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub differential: bool,
-    /// The snapshot that its volume begins as, where the storage has one of the backup's state.
+    /// How its volume begins, where a snapshot of the backup's state is preferred.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Kept>,
     /// Whether the claim is there, and waits for its volume. Class, size, access modes and mode are
@@ -403,15 +386,6 @@ impl Request {
                 group.members.iter_mut().for_each(|member| member.objects = objects.cloned());
             }
             Self::Restore(_) => {}
-        }
-        self
-    }
-
-    /// The same, and a restore's data all comes from the bucket.
-    #[must_use]
-    pub fn without_snapshot(mut self) -> Self {
-        if let Self::Restore(restore) = &mut self {
-            restore.kept = None;
         }
         self
     }

@@ -8,7 +8,7 @@ use super::bind::record;
 use super::fence;
 use super::in_place;
 use super::job::{Access, JobSpec, job};
-use super::kept;
+use super::kept::{self, Beginning};
 use super::names;
 use super::object::{Key, Kind};
 use super::observed::Object;
@@ -40,8 +40,8 @@ pub(super) fn plan(
     }
     let made = context.find_ours::<Claim>(&volume)?;
     if !started && made.is_none() {
-        let of = kept::handed(context, restore)?;
-        return Err(Step::Create(block_claim(context, restore, &volume, of.as_deref())).into());
+        let of = kept::beginning(context, restore)?;
+        return Err(Step::Create(block_claim(context, restore, &volume, of)).into());
     }
     let differs = made.as_ref().is_some_and(kept::is_made_of_one);
     let make = |key: &Key| {
@@ -58,7 +58,7 @@ pub(super) fn plan(
         Some(_) => also_on(finished, target.into())?,
         None => finished?,
     };
-    let summary = proved(restore, finished.summary)?;
+    let mut summary = proved(restore, finished.summary)?;
     let Some(claim) = context.find_ours::<Claim>(&volume)? else {
         return Err(Failure::new(
             exit::RETRYABLE,
@@ -67,6 +67,7 @@ pub(super) fn plan(
         .hint("run the same command again")
         .into());
     };
+    kept::note(&claim, &mut summary);
     begin(context, restore, anchor, &claim, summary)
 }
 
@@ -102,12 +103,7 @@ pub(super) fn taken(target: &Key) -> Failure {
         .hint("name another claim, or restore onto that one by --in-place")
 }
 
-fn block_claim(
-    context: &Context<'_>,
-    restore: &Restore,
-    key: &Key,
-    snapshot: Option<&str>,
-) -> Value {
+fn block_claim(context: &Context<'_>, restore: &Restore, key: &Key, beginning: Beginning) -> Value {
     let mut spec = json!({
         "volumeMode": "Block",
         "accessModes": restore.access_modes,
@@ -118,9 +114,7 @@ fn block_claim(
     if let Some(populate) = &restore.populate {
         populate::like_its(populate, &mut meta, &mut spec);
     }
-    if let Some(snapshot) = snapshot {
-        kept::made_of(&mut spec, snapshot);
-    }
+    beginning.into_claim(&mut meta, &mut spec);
     names::object(key, meta, json!({ "spec": spec }))
 }
 

@@ -51,7 +51,12 @@ fn of_claim(backup: &Backup, labels: &str) -> Selection {
 
 /// Where the backup of a snapshot is.
 pub(super) fn base_of(backup: &Backup) -> String {
-    format!("{} in {}", backup.volume, backup.repository.url)
+    stored_in(&backup.volume, &backup.repository.url)
+}
+
+/// The same, of a volume and a repository.
+pub(super) fn stored_in(volume: &str, url: &str) -> String {
+    format!("{volume} in {url}")
 }
 
 /// Whether an operation of ours made the snapshot, or has it of somebody who gave it away: a label

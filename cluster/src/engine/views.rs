@@ -93,6 +93,7 @@ views! {
         source: ContentSource,
         driver: String,
         deletion_policy: Option<String>,
+        source_volume_mode: Option<String>,
         volume_snapshot_ref: Reference,
     }
     /// Of which volume, or of which snapshot, in the storage's names.
@@ -102,6 +103,7 @@ views! {
         snapshot_handle: Option<String>,
         volume_group_snapshot_handle: Option<String>,
         ready_to_use: Option<bool>,
+        restore_size: Option<i64>,
         error: Option<SnapshotError>,
     }
 

@@ -177,6 +177,9 @@ pub struct Proof {
     /// nothing was compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_bytes: Option<i64>,
+    /// Why all came from the bucket, where a snapshot was preferred.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_bucket: Option<String>,
 }
 
 /// One claim that names a restore.

@@ -146,7 +146,7 @@ async fn known(
     let all = list(api, Some(namespace), &labels).await?;
     let (running, ended): (Vec<_>, Vec<_>) = all.into_iter().partition(Operation::is_running);
     let is_same =
-        |of: &Operation| engine::request_of(&of.found).is_ok_and(|other| other == *request);
+        |of: &Operation| engine::request_of(&of.found).is_ok_and(|other| other.is_same(request));
     let (same, other): (Vec<_>, Vec<_>) = running.into_iter().partition(is_same);
     Ok(Known { ended, same: same.into_iter().next(), other: other.into_iter().next() })
 }

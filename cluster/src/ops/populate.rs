@@ -3,7 +3,8 @@
 use super::restore::{RestoreOptions, bytes_of, record_of, was_filesystem};
 use crate::api::Api;
 use crate::engine::{
-    Failure, Key, Kind, Object, Planned, Populate, Repository, Restore, StorageClass, exit, notes,
+    Failure, Key, Kind, Object, Planned, Populate, Repository, Restore, StateOf, StorageClass,
+    exit, notes,
 };
 use crate::ops::kept::{self, Wanted};
 use crate::ops::look::look;
@@ -66,10 +67,10 @@ pub async fn request(
     let filesystem = filesystem(options, repository, &key, spec, &note)?;
     let kept = match options.prefer_snapshot {
         true => {
-            let of = (volume.as_str(), id.as_str());
+            let (volume, backup, url) = (volume.as_str(), id.as_str(), repository.url.as_str());
+            let of = StateOf { namespace, volume, backup, url, size_bytes };
             let (record, storage_class) = (&record, class.as_str());
-            let wanted = Wanted { record, of, namespace, storage_class, size_bytes };
-            kept::kept(api, &wanted).await?
+            Some(kept::kept(api, &Wanted { record, of, storage_class }).await?)
         }
         false => None,
     };

@@ -2,8 +2,8 @@
 
 use crate::api::Api;
 use crate::engine::{
-    self, Detached, Failure, Key, Kind, Limits, Meta, ROLE, Repository, Restore, Selection, TARGET,
-    Wait, exit, notes,
+    self, Detached, Failure, Key, Kind, Limits, Meta, ROLE, Repository, Restore, Selection,
+    StateOf, TARGET, Wait, exit, notes,
 };
 use crate::kinds::Grant;
 use crate::ops::kept::{self, Wanted};
@@ -119,9 +119,10 @@ pub async fn request(
     };
     let kept = match options.prefer_snapshot && place.is_none() {
         true => {
-            let of = (volume.as_str(), id.as_str());
+            let (volume, backup, url) = (volume.as_str(), id.as_str(), repository.url.as_str());
+            let of = StateOf { namespace, volume, backup, url, size_bytes };
             let storage_class = storage_class.as_str();
-            kept::kept(api, &Wanted { record, of, namespace, storage_class, size_bytes }).await?
+            Some(kept::kept(api, &Wanted { record, of, storage_class }).await?)
         }
         false => None,
     };

@@ -4,9 +4,9 @@
 use crate::api::{Api, ApiError};
 use crate::drive::Driver;
 use crate::engine::{
-    Content, Discard, DiscardFrom, Failure, Import, Imported, Key, Kind, Meta, Object, Observed,
-    Repository, Selection, SnapshotClass, Stop, Wait, choice, discard_snapshot, discardable, exit,
-    handle_of, import, notes, withdraw,
+    Content, Discard, DiscardFrom, Failure, Import, Imported, Key, Kind, Meta, OWNER, Object,
+    Observed, Repository, Selection, SnapshotClass, Stop, Wait, choice, discard_snapshot,
+    discardable, exit, handle_of, import, notes, withdraw,
 };
 use crate::ops::backup::must;
 use crate::ops::look::look;
@@ -118,8 +118,9 @@ pub fn presence_of(record: &Value, contents: Option<&[Object<Content>]>) -> Pres
         handle_of(&at.body).map(String::as_str) == handle
             && driver.is_none_or(|driver| at.body.spec.driver == driver)
     };
-    // One that is being handed over for a backup is the second of its snapshot.
-    let found: Vec<_> = contents.iter().filter(is_it).collect();
+    let mut found: Vec<_> = contents.iter().filter(is_it).collect();
+    // One that is being handed over is the second of its snapshot, and goes.
+    found.sort_by_key(|at| at.meta.labels.contains_key(OWNER));
     let is_ready = |at: &&&Object<Content>| at.body.status.ready_to_use == Some(true);
     let Some(content) = found.iter().find(is_ready).or(found.first()) else {
         return Presence::Elsewhere;

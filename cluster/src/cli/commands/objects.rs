@@ -213,6 +213,7 @@ pub(super) async fn restore(
         "volume": status["volume"],
         "data_bytes": status["proof"]["dataBytes"].as_i64().map(|all| all - same.unwrap_or(0)),
         "same_data_bytes": same,
+        "from_bucket": status["proof"]["fromBucket"],
         "verified": status["proof"],
         "object": key.name,
     });

@@ -88,21 +88,15 @@ async fn restore_here(
     if given.in_place {
         in_place::allowed(api, &request).await?;
     }
-    let kept = request.kept.as_ref().map(|kept| kept.name.clone());
-    if let Some(name) = &kept {
-        output.say(&format!("the volume begins as volumesnapshot/{name}"));
-    }
     let request = Request::Restore(Box::new(request));
+    if let Some(kept) = request.snapshot() {
+        output.say(&format!("the volume is to begin as volumesnapshot/{}", kept.name));
+    }
     let begun = Instant::now();
     // The backup is the one that was asked for, whatever comes meanwhile.
     let mut turn = turn(given.limits);
     Box::pin(operation::free(api, namespace, &source, &request, &mut turn, tell)).await?;
     let done = run(api, (namespace, target, turn), &source, (&request, None), output).await?;
-    if let Some(name) = kept.filter(|_| done.0.summary["same_data_bytes"].is_null()) {
-        output.say(&format!(
-            "volumesnapshot/{name} went, or could not be handed over: all came from the bucket"
-        ));
-    }
     restored(to, done, begun, output)
 }
 
@@ -128,8 +122,12 @@ fn said(target: &str, namespace: &str, summary: &Value) -> String {
                 Value::Null => format!("{data} of data"),
                 same => format!("{data} of data written, {} there already", size(same)),
             };
+            let from = match summary["from_bucket"].as_str() {
+                Some(why) => format!("\nall came from the bucket: {why}"),
+                None => String::new(),
+            };
             format!(
-                "{claim} is restored and proved\nbackup {backup} of {volume}, {moved}, all read back"
+                "{claim} is restored and proved\nbackup {backup} of {volume}, {moved}, all read back{from}"
             )
         }
         false => format!(

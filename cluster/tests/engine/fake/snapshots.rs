@@ -107,7 +107,10 @@ impl Fake {
             let is_said = found["spec"]["source"]["snapshotHandle"].is_null();
             let size = if is_said || !self.faults.lists_nothing { "1Gi" } else { "0" };
             self.change(key, &json!({ "status": { "readyToUse": true, "restoreSize": size } }));
-            self.change(content, &json!({ "status": { "readyToUse": true } }));
+            self.change(
+                content,
+                &json!({ "status": { "readyToUse": true, "restoreSize": 1 << 30 } }),
+            );
             return true;
         }
         false
