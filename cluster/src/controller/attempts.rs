@@ -189,6 +189,11 @@ pub(crate) async fn operate(
                 Err(_) if subject.task.is_going() => {
                     return removed(context, subject, record).await;
                 }
+                // Whoever asked for the end waits for it, whatever became of the record.
+                Err(_) if subject.task.is_cancelled() => {
+                    let ended = removed(context, subject, record).await?;
+                    return Ok(Attempted { why: Some(Why::Cancelled), ..ended });
+                }
                 Err(why) => return Err(why),
             };
             let turn = context.turns.force((&subject.task.key, limits(&request)));

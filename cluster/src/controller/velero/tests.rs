@@ -264,6 +264,27 @@ async fn what_is_cancelled_before_it_began_is_canceled() {
     assert!(server.get(Kind::VolumeSnapshot, "velero-db-x").is_none());
 }
 
+/// Its record was changed by somebody while it ran, or the key of the seals is another one by now.
+#[tokio::test]
+async fn what_is_cancelled_ends_whatever_became_of_its_record() {
+    let server = server();
+    put_upload(&server, &json!({ "cancel": true }), &json!({ "phase": "InProgress" }));
+    let context = server.context(clock::now).await;
+    put_record(&server, &context, &json!({ "exitCode": 1, "message": "no" }), false);
+    let uid = format!("dataupload-{UPLOAD}");
+    let key = Key::new(Kind::ConfigMap, "velero", &format!("mover-backup-{uid}-1"));
+    let running =
+        json!({ "metadata": { "labels": { STATE: "running" } }, "data": { "outcome": null } });
+    context.api.patch(&key, ("backup-id", None), &running).await.expect("it runs");
+    for _ in 0..2 {
+        look(&server, &context, Kind::DataUpload, UPLOAD).await;
+        server.tell(&context);
+    }
+    let object = upload(&server);
+    assert_eq!(object["status"]["phase"], "Canceled", "{object:#}");
+    assert_eq!(object["metadata"]["finalizers"], json!([]));
+}
+
 /// There is no claim, no Repository and no snapshot, and none comes.
 #[tokio::test]
 async fn what_never_comes_is_a_failure_after_veleros_time() {

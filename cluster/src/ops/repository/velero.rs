@@ -187,7 +187,9 @@ impl Location {
     pub fn is_reached_by(&self, env: &BTreeMap<String, String>) -> bool {
         let of = |text: &String| text.trim().trim_end_matches('/').to_owned();
         let location = self.config.get("s3Url").map(of).filter(|url| !url.is_empty());
-        let jobs = env.get("AWS_ENDPOINT_URL").or_else(|| env.get("AWS_ENDPOINT")).map(of);
+        // In the order in which a Job takes them.
+        let names = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];
+        let jobs = names.iter().find_map(|name| env.get(*name)).map(of);
         match (location, jobs) {
             (None, None) => true,
             (Some(location), Some(jobs)) => {
