@@ -164,7 +164,7 @@ fn walk(volume: &Sparse<'_>) {
     while let Some(directory) = left.pop() {
         let Ok(names) = files.names(directory) else { continue };
         let ids: Vec<_> = names.iter().map(|entry| entry.id).take(FILES_MAX).collect();
-        let _ = files.expect(&ids);
+        files.expect(&ids);
         for id in ids {
             count += 1;
             if count > FILES_MAX {

@@ -131,8 +131,9 @@ pub trait Files {
     /// What is said of a file.
     fn node(&self, id: FileId) -> Result<FileNode, Refusal>;
 
-    /// These will be asked for: what is said of them is read at once, as far as that helps.
-    fn expect(&self, ids: &[FileId]) -> Result<(), Refusal>;
+    /// These will be asked for: what is said of them is read at once, as far as that helps. It
+    /// cannot fail: what is wrong with one of them is an error of that one, when it is asked for.
+    fn expect(&self, ids: &[FileId]);
 
     /// Names in a directory, without `.` and `..`, in the order that they stand there.
     fn names(&self, directory: FileId) -> Result<Vec<FileName>, Refusal>;

@@ -119,7 +119,7 @@ pub(crate) fn walk(volume: &dyn ReadAt, bytes: u64) -> u64 {
     while let Some(directory) = left.pop() {
         let Ok(names) = files.names(directory) else { continue };
         let ids: Vec<_> = names.iter().map(|entry| entry.id).collect();
-        let _ = files.expect(&ids);
+        files.expect(&ids);
         for id in ids {
             count += 1;
             let Ok(node) = files.node(id) else { continue };

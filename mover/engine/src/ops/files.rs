@@ -117,7 +117,8 @@ impl OpenFiles<'_> {
 
     /// These will be asked for.
     pub fn expect(&self, ids: &[FileId]) -> Result<()> {
-        self.asked(self.files.expect(ids))
+        self.files.expect(ids);
+        self.run.cancel.check()
     }
 
     /// The path that a link says.

@@ -138,14 +138,12 @@ impl Files for Ext4Files<'_> {
         self.inode(id)?.node(self.fs.superblock.block_bytes)
     }
 
-    fn expect(&self, ids: &[FileId]) -> Result<(), Refusal> {
+    fn expect(&self, ids: &[FileId]) {
         let numbers = ids.iter().filter_map(|id| u32::try_from(id.0).ok());
-        let mut blocks = BTreeSet::new();
-        for number in numbers {
-            blocks.insert(self.place(number)?.0);
-        }
+        // a number that is nowhere, or of a group that is damaged, is an error of its file alone
+        let places = numbers.filter_map(|number| self.place(number).ok());
+        let blocks: BTreeSet<u64> = places.map(|(block, _)| block).collect();
         self.expect_blocks(blocks);
-        Ok(())
     }
 
     fn names(&self, directory: FileId) -> Result<Vec<FileName>, Refusal> {

@@ -348,7 +348,7 @@ impl Files for NtfsFiles<'_> {
         })
     }
 
-    fn expect(&self, ids: &[FileId]) -> Result<(), Refusal> {
+    fn expect(&self, ids: &[FileId]) {
         let len = self.fs.boot.record_bytes;
         let places = ids.iter().filter_map(|id| {
             let at = number(*id) * len;
@@ -362,7 +362,6 @@ impl Files for NtfsFiles<'_> {
             }
         });
         self.fs.volume.expect(&places.collect::<Vec<_>>());
-        Ok(())
     }
 
     fn names(&self, directory: FileId) -> Result<Vec<FileName>, Refusal> {
