@@ -6,6 +6,7 @@
 
 mod commands;
 mod content;
+mod damage;
 mod fat;
 mod lvm;
 mod mount;

@@ -8,6 +8,7 @@
 //! | `copy` | files written below a directory of this machine |
 //! | `archive` | the same, as a stream |
 //! | `changes` | which files changed from one backup to another |
+//! | `damage` | what cannot be read: left out, named, counted |
 //! | `place` | one file that is made: beneath an open directory, whole before it has its name |
 //! | `dress` | owner, attributes, permissions and times of it |
 //!
@@ -20,6 +21,7 @@
 mod archive;
 mod changes;
 mod copy;
+mod damage;
 mod dress;
 mod location;
 mod paths;
@@ -31,6 +33,7 @@ mod volume;
 pub use archive::write_tar;
 pub use changes::{FileChange, TellChange};
 pub use copy::{FilesCopyOptions, FilesSummary, copy_files};
+pub use damage::{LeftOut, in_two_places};
 pub use location::FilesLocation;
 pub use mover_fsmap::files::{Attribute, FileId, FileKind, FileName, FileNode, FileTime};
 pub use paths::{Found, resolve};
@@ -39,6 +42,7 @@ use crate::reading::Reading;
 use crate::reading::view::{BackupView, ViewCounts, ViewLimits, ViewNeeds, ViewPool, ViewUse};
 use crate::run::threads::cores;
 use crate::run::{Cancel, MemoryBudget, Phase, Progress, RunContext};
+use changes::Side;
 use chunkstore::map::delta_of;
 use chunkstore::store::RequestCounts;
 use chunkstore::{Error, ErrorKind, LeaseOptions, Manifest, Repository, Result};
@@ -115,10 +119,9 @@ impl OpenFiles<'_> {
         Ok(names)
     }
 
-    /// These will be asked for.
-    pub fn expect(&self, ids: &[FileId]) -> Result<()> {
+    /// These will be asked for. Who asks for one of them hears of what is wrong with it.
+    pub fn expect(&self, ids: &[FileId]) {
         self.files.expect(ids);
-        self.run.cancel.check()
     }
 
     /// The path that a link says.
@@ -245,7 +248,7 @@ pub(crate) fn files_of<T>(
 }
 
 /// Tells which files changed from backup `a` of a volume to `b`, in the order of their directories.
-/// What both share is not read.
+/// What both share is not read. What cannot be read of either is left out.
 pub fn diff_files(
     rt: &Handle,
     repo: &Arc<Repository>,
@@ -253,7 +256,7 @@ pub fn diff_files(
     options: &FilesOptions,
     (progress, cancel): (&Arc<Progress>, &Arc<Cancel>),
     told: TellChange<'_>,
-) -> Result<FilesFigures> {
+) -> Result<(FilesFigures, LeftOut)> {
     if a.volume != b.volume {
         let detail = format!("the first is of volume {}, the second of {}", a.volume, b.volume);
         let context = format!("compare backups {} and {}", a.backup_id, b.backup_id);
@@ -268,17 +271,21 @@ pub fn diff_files(
     let delta = run.wait(Box::pin(delta_of(repo, a, b)))?;
     let delta = delta.data.union(&delta.zero);
     let seen = (progress, cancel);
+    let names = (a.name().to_string(), b.name().to_string());
     let of_first = |before: &OpenFiles<'_>| {
-        let of_second =
-            |after: &OpenFiles<'_>| changes::changed_files((before, after), &delta, told);
+        let before = Side { open: before, backup: &names.0 };
+        let of_second = |after: &OpenFiles<'_>| {
+            let after = Side { open: after, backup: &names.1 };
+            changes::changed_files((before, after), &delta, told)
+        };
         with_files(rt, repo, b, &half, seen, of_second)
     };
-    let (((), mut figures), of_a) = with_files(rt, repo, a, &half, seen, of_first)?;
+    let ((left_out, mut figures), of_a) = with_files(rt, repo, a, &half, seen, of_first)?;
     figures.reads += of_a.reads;
     figures.fetched_bytes += of_a.fetched_bytes;
     figures.requests = of_a.requests;
     figures.warnings.extend(of_a.warnings);
-    Ok(figures)
+    Ok((figures, left_out))
 }
 
 /// A refusal as our own error: one of the repository is what it was.

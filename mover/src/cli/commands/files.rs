@@ -12,7 +12,8 @@ use chrono::{DateTime, Utc};
 use chunkstore::{Error, ErrorKind, Result};
 use mover_engine::ops::files::{
     FileChange, FileId, FileKind, FileNode, FilesCopyOptions, FilesFigures, FilesOptions,
-    FilesSummary, Found, OpenFiles, copy_files, diff_files, resolve, with_files, write_tar,
+    FilesSummary, Found, LeftOut, OpenFiles, copy_files, diff_files, in_two_places, resolve,
+    with_files, write_tar,
 };
 use mover_engine::run::Progress;
 use serde::Serialize;
@@ -48,8 +49,50 @@ fn on_files<T>(
     Ok((done, figures))
 }
 
-fn found(open: &OpenFiles<'_>, paths: &[PathBuf], last: bool) -> Result<Vec<Found>> {
-    paths.iter().map(|path| resolve(open, path.as_os_str().as_bytes(), last)).collect()
+/// Where paths lead. One that leads through something that cannot be read is left out.
+fn found(open: &OpenFiles<'_>, paths: &[PathBuf]) -> Result<(Vec<Found>, LeftOut)> {
+    let (mut all, mut left_out) = (Vec::new(), LeftOut::default());
+    for path in paths {
+        match resolve(open, path.as_os_str().as_bytes(), false) {
+            Ok(found) => all.push(found),
+            Err(e) => left_out.add(path.display(), e)?,
+        }
+    }
+    Ok((all, left_out))
+}
+
+/// A line for each file that could not be read, as far as they are named.
+fn named(left_out: &LeftOut) -> Vec<String> {
+    let mut lines = left_out.damaged.clone();
+    let more = left_out.damaged_files.saturating_sub(lines.len() as u64);
+    if more > 0 {
+        lines.push(format!("{more} more files could not be read"));
+    }
+    lines
+}
+
+/// The end of a command that has done all else.
+fn ended(action: &str, left_out: &LeftOut) -> Result<()> {
+    match left_out.damaged_files {
+        0 => Ok(()),
+        count => {
+            let what = format!("{count} files could not be read, and are left out");
+            Err(Error::new(ErrorKind::Corrupt, action, what).hint(
+                "another backup of the volume may have them; `mover check` says what is damaged",
+            ))
+        }
+    }
+}
+
+/// The end of a list of files: it says nothing of one that is whole.
+fn list_ended(ctx: &Context, action: &str, left_out: &LeftOut) -> Result<()> {
+    for line in named(left_out) {
+        ctx.output.warn(&line);
+    }
+    if ctx.settings.output.json && left_out.damaged_files > 0 {
+        ctx.output.summary("", left_out)?;
+    }
+    ended(action, left_out)
 }
 
 /// A file that changed, as JSON has it.
@@ -75,7 +118,7 @@ pub(super) fn diff(ctx: &Context, args: &DiffArgs) -> Result<()> {
     let progress = Progress::new();
     let rt = ctx.runtime()?;
     let json = ctx.settings.output.json;
-    let mut warnings = Vec::new();
+    let (mut warnings, mut left_out) = (Vec::new(), LeftOut::default());
     ctx.output.result_stream(|out| {
         let mut told = |change: FileChange, path: &[u8], node: &FileNode| {
             let text = String::from_utf8_lossy(path);
@@ -103,14 +146,15 @@ pub(super) fn diff(ctx: &Context, args: &DiffArgs) -> Result<()> {
             written.map_err(|e| Error::caused(ErrorKind::Device, "write the list", e))
         };
         let seen = (&progress, &ctx.cancel);
-        let figures = diff_files(rt, &repository, (&a, &b), &options, seen, &mut told);
-        warnings = figures.map_err(io::Error::other)?.warnings;
+        let done = diff_files(rt, &repository, (&a, &b), &options, seen, &mut told);
+        let (figures, unread) = done.map_err(io::Error::other)?;
+        (warnings, left_out) = (figures.warnings, unread);
         Ok(())
     })?;
     for warning in &warnings {
         ctx.output.warn(warning);
     }
-    Ok(())
+    list_ended(ctx, "compare files", &left_out)
 }
 
 /// A file as JSON has it.
@@ -136,9 +180,11 @@ pub(crate) fn ls(ctx: &Context, args: &LsArgs) -> Result<()> {
     let root = [PathBuf::from("/")];
     let paths = if args.paths.is_empty() { &root[..] } else { &args.paths };
     let listing = |open: &OpenFiles<'_>| {
-        let found = found(open, paths, false)?;
+        let (found, unfound) = found(open, paths)?;
+        let mut left_out = LeftOut::default();
         ctx.output.result_stream(|out| {
-            let mut lister = Lister { open, out, long: args.long, json: ctx.settings.output.json };
+            let json = ctx.settings.output.json;
+            let mut lister = Lister { open, out, long: args.long, json, left_out: unfound };
             for one in &found {
                 // a directory that is named by itself is listed, not shown
                 let written = match one.node.kind {
@@ -147,10 +193,13 @@ pub(crate) fn ls(ctx: &Context, args: &LsArgs) -> Result<()> {
                 };
                 written.map_err(io::Error::other)?;
             }
+            left_out = lister.left_out;
             Ok(())
-        })
+        })?;
+        Ok(left_out)
     };
-    on_files(ctx, &args.backup, &args.files, listing).map(drop)
+    let (left_out, _) = on_files(ctx, &args.backup, &args.files, listing)?;
+    list_ended(ctx, "list files", &left_out)
 }
 
 struct Lister<'a, 'b> {
@@ -158,26 +207,40 @@ struct Lister<'a, 'b> {
     out: &'b mut dyn Write,
     long: bool,
     json: bool,
+    left_out: LeftOut,
 }
 
 impl Lister<'_, '_> {
     fn below(&mut self, path: &[u8], directory: FileId, deep: bool) -> Result<()> {
         let mut left = vec![(path.to_vec(), directory)];
-        let mut been = HashSet::from([directory]);
+        let mut been = HashSet::new();
         while let Some((path, directory)) = left.pop() {
-            let names = self.open.names(directory)?;
+            let names = match been.insert(directory) {
+                true => self.open.names(directory),
+                false => Err(in_two_places()),
+            };
+            let names = match names {
+                Ok(names) => names,
+                Err(e) => {
+                    self.leave_out(&path, e)?;
+                    continue;
+                }
+            };
             let mut directories = Vec::new();
             for names in names.chunks(BATCH) {
                 let ids: Vec<FileId> = names.iter().map(|entry| entry.id).collect();
-                self.open.expect(&ids)?;
+                self.open.expect(&ids);
                 for entry in names {
                     let path =
                         [path.strip_suffix(b"/").unwrap_or(&path), b"/", &entry.name].concat();
-                    let node = self.open.node(entry.id)?;
-                    self.line(&path, &node)?;
-                    // a damaged file system may have one in two places
-                    if deep && node.kind == FileKind::Directory && been.insert(entry.id) {
-                        directories.push((path, entry.id));
+                    match self.open.node(entry.id) {
+                        Ok(node) => {
+                            self.line(&path, &node)?;
+                            if deep && node.kind == FileKind::Directory {
+                                directories.push((path, entry.id));
+                            }
+                        }
+                        Err(e) => self.leave_out(&path, e)?,
                     }
                 }
             }
@@ -187,12 +250,17 @@ impl Lister<'_, '_> {
         Ok(())
     }
 
+    fn leave_out(&mut self, path: &[u8], e: Error) -> Result<()> {
+        self.left_out.add(String::from_utf8_lossy(path), e)
+    }
+
     fn line(&mut self, path: &[u8], node: &FileNode) -> Result<()> {
         let text = String::from_utf8_lossy(path);
         let target = match node.kind {
-            FileKind::Symlink if self.json || self.long => {
-                Some(String::from_utf8_lossy(&self.open.target(node.id)?).into_owned())
-            }
+            FileKind::Symlink if self.json || self.long => match self.open.target(node.id) {
+                Ok(target) => Some(String::from_utf8_lossy(&target).into_owned()),
+                Err(e) => return self.leave_out(path, e),
+            },
             _ => None,
         };
         let modified =
@@ -280,7 +348,8 @@ fn permissions(node: &FileNode) -> String {
 pub(crate) fn cat(ctx: &Context, args: &CatArgs) -> Result<()> {
     ctx.output.reserve_stdout();
     let writing = |open: &OpenFiles<'_>| {
-        let found = found(open, &args.paths, true)?;
+        let follow = |path: &PathBuf| resolve(open, path.as_os_str().as_bytes(), true);
+        let found = args.paths.iter().map(follow).collect::<Result<Vec<_>>>()?;
         for one in &found {
             if one.node.kind != FileKind::File {
                 let path = String::from_utf8_lossy(&one.path).into_owned();
@@ -331,11 +400,14 @@ pub(crate) fn cp(ctx: &Context, args: &CpArgs) -> Result<()> {
     let owners = rustix::process::geteuid().is_root();
     let options = FilesCopyOptions { force: args.force, privileged: args.privileged, owners };
     let copying = |open: &OpenFiles<'_>| {
-        let found = found(open, sources, false)?;
-        match target {
+        let (found, mut left_out) = found(open, sources)?;
+        let mut copied = match target {
             Some(target) => copy_files(open, &found, target, options),
             None => archived(ctx, open, &found, options),
-        }
+        }?;
+        left_out.extend(copied.left_out);
+        copied.left_out = left_out;
+        Ok(copied)
     };
     let (copied, figures) = on_files(ctx, &args.backup, &args.files, copying)?;
     for line in told(&copied) {
@@ -344,15 +416,7 @@ pub(crate) fn cp(ctx: &Context, args: &CpArgs) -> Result<()> {
     let shown = target.unwrap_or(Path::new("-")).display().to_string();
     let line = Copied { target: shown.clone(), copied: &copied, figures: &figures };
     ctx.output.summary(&files_text(&shown, &copied, &figures), &line)?;
-    match copied.damaged_files {
-        0 => Ok(()),
-        count => {
-            let what = format!("{count} files could not be read, and are left out");
-            Err(Error::new(ErrorKind::Corrupt, "copy files", what).hint(
-                "another backup of the volume may have them; `mover check` says what is damaged",
-            ))
-        }
-    }
+    ended("copy files", &copied.left_out)
 }
 
 fn archived(
@@ -371,11 +435,7 @@ fn archived(
 
 /// What is not as it was.
 fn told(copied: &FilesSummary) -> Vec<String> {
-    let mut lines = copied.damaged.clone();
-    let more = copied.damaged_files.saturating_sub(copied.damaged.len() as u64);
-    if more > 0 {
-        lines.push(format!("{more} more files could not be read"));
-    }
+    let mut lines = named(&copied.left_out);
     let mut tell = |count: u64, what: &str| {
         if count > 0 {
             lines.push(format!("{count} {what}"));

@@ -5,6 +5,7 @@
 //! said before them; it is named, and the run fails in the end.
 
 use super::copy::{DEPTH_MAX, FilesCopyOptions, FilesSummary, too_deep};
+use super::damage::{in_two_places, is_of_one_file};
 use super::paths::distinct;
 use super::{Attribute, FileId, FileKind, FileName, FileNode, FileTime, Found, OpenFiles};
 use chunkstore::{Error, ErrorKind, Result};
@@ -18,7 +19,6 @@ use tar::{Builder, EntryType, Header};
 const BLOCK: usize = 512;
 const BATCH: usize = 64;
 const BUFFER: usize = 1 << 20;
-const NAMED_MAX: usize = 100;
 /// Of names and numbers that a header itself has room for.
 const NAME_BYTES: usize = 100;
 
@@ -123,8 +123,7 @@ impl Writer<'_, '_> {
         while let Some((path, left)) = frames.last_mut() {
             if left.len() % BATCH == 0 {
                 let ids: Vec<FileId> = left.as_slice().iter().take(BATCH).map(|at| at.id).collect();
-                // who asks for one of them will hear of what is wrong
-                let _ = self.open.expect(&ids);
+                self.open.expect(&ids);
             }
             let Some(entry) = left.next() else {
                 frames.pop();
@@ -133,15 +132,15 @@ impl Writer<'_, '_> {
             let path = [&path[..], b"/", &entry.name].concat();
             if !is_plain(&entry.name) {
                 let e = Error::new(ErrorKind::Corrupt, "read its name", "no file may have it");
-                self.left_out(&path, &e)?;
+                self.left_out(&path, e)?;
                 continue;
             }
             match self.open.node(entry.id) {
                 Ok(node) if node.kind == FileKind::Directory && frames.len() >= DEPTH_MAX => {
-                    self.left_out(&path, &too_deep())?;
+                    self.left_out(&path, too_deep())?;
                 }
                 Ok(node) => frames.extend(self.one(path, &node)?),
-                Err(e) => self.left_out(&path, &e)?,
+                Err(e) => self.left_out(&path, e)?,
             }
         }
         Ok(())
@@ -155,7 +154,7 @@ impl Writer<'_, '_> {
     ) -> Result<Option<(Vec<u8>, vec::IntoIter<FileName>)>> {
         match self.written(&path, node) {
             Ok(below) => Ok(below.map(|names| (path, names.into_iter()))),
-            Err(e) => self.left_out(&path, &e).map(|()| None),
+            Err(e) => self.left_out(&path, e).map(|()| None),
         }
     }
 
@@ -171,8 +170,7 @@ impl Writer<'_, '_> {
         }
         if node.kind == FileKind::Directory {
             if !self.been.insert(node.id) {
-                let what = "a directory is in two places: the file system is damaged";
-                return Err(Error::new(ErrorKind::Corrupt, "enter it", what));
+                return Err(in_two_places());
             }
             let names = self.open.names(node.id)?;
             let mut entry = self.entry(path, node)?;
@@ -259,7 +257,7 @@ impl Writer<'_, '_> {
         self.open.run.progress.done_bytes.add(stored);
         self.open.run.progress.moved();
         match failed {
-            Some(e) => self.left_out(path, &e),
+            Some(e) => self.left_out(path, e),
             None => Ok(()),
         }
     }
@@ -268,21 +266,10 @@ impl Writer<'_, '_> {
         append(&mut self.tar, &mut entry, bytes)
     }
 
-    fn left_out(&mut self, path: &[u8], e: &Error) -> Result<()> {
+    fn left_out(&mut self, path: &[u8], e: Error) -> Result<()> {
         let path = String::from_utf8_lossy(path);
-        if !is_of_one_file(e) {
-            return Err(Error::new(e.kind(), format!("archive {path}"), e.to_string()));
-        }
-        self.done.damaged_files += 1;
-        if self.done.damaged.len() < NAMED_MAX {
-            self.done.damaged.push(format!("{path}: {e}"));
-        }
-        Ok(())
+        self.done.left_out.add(&path, e).map_err(|e| e.within(format!("archive {path}")))
     }
-}
-
-fn is_of_one_file(e: &Error) -> bool {
-    matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Missing | ErrorKind::Unsupported)
 }
 
 fn append(tar: &mut Builder<Out<'_>>, entry: &mut Entry, bytes: impl Read) -> Result<()> {

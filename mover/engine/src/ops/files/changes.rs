@@ -5,9 +5,13 @@
 //! block has changed by the maps of the two backups, is the same, and none of it is read. Where
 //! only the place is another one and all else is as it was, bytes are compared: a journal moves
 //! blocks.
+//!
+//! A file that cannot be read in one of the two is left out, and so is all below such a directory.
+//! It is named, with its backup, and everything else is compared.
 
-use super::{FileId, FileKind, FileName, FileNode, OpenFiles};
-use chunkstore::{Error, ErrorKind, Result};
+use super::damage::{LeftOut, in_two_places, is_of_one_file};
+use super::{Attribute, FileId, FileKind, FileName, FileNode, OpenFiles};
+use chunkstore::{Error, Result};
 use mover_extents::Extents;
 use mover_fsmap::files::{Piece, Place};
 use serde::Serialize;
@@ -36,68 +40,121 @@ pub enum FileChange {
 /// there.
 pub type TellChange<'a> = &'a mut dyn FnMut(FileChange, &[u8], &FileNode) -> Result<()>;
 
-/// Compares all files of two backups of one volume; `delta` is what has changed of the volume.
+/// One of the two backups.
+#[derive(Clone, Copy)]
+pub(super) struct Side<'a> {
+    pub(super) open: &'a OpenFiles<'a>,
+    /// Its name.
+    pub(super) backup: &'a str,
+}
+
+/// What one of the two backups says, or why it says nothing.
+type Answer<'a, T> = std::result::Result<T, Unread<'a>>;
+
+/// Something that cannot be read, and of which backup.
+struct Unread<'a> {
+    backup: &'a str,
+    why: Error,
+}
+
+impl<'a> Side<'a> {
+    fn says<T>(self, answer: Result<T>) -> Answer<'a, T> {
+        answer.map_err(|why| Unread { backup: self.backup, why })
+    }
+
+    fn node(self, id: FileId) -> Answer<'a, FileNode> {
+        self.says(self.open.node(id))
+    }
+
+    fn names(self, directory: FileId) -> Answer<'a, Vec<FileName>> {
+        self.says(self.open.names(directory))
+    }
+
+    fn content(self, file: FileId) -> Answer<'a, Vec<Piece>> {
+        self.says(self.open.content(file))
+    }
+
+    fn target(self, link: FileId) -> Answer<'a, Vec<u8>> {
+        self.says(self.open.target(link))
+    }
+
+    fn attributes(self, file: FileId) -> Answer<'a, Vec<Attribute>> {
+        self.says(self.open.attributes(file))
+    }
+
+    fn fill(self, pieces: &[Piece], offset: u64, buffer: &mut [u8]) -> Answer<'a, ()> {
+        self.says(self.open.fill(pieces, offset, buffer))
+    }
+
+    fn expect(self, names: &[FileName]) {
+        let ids: Vec<FileId> = names.iter().take(BATCH).map(|entry| entry.id).collect();
+        self.open.expect(&ids);
+    }
+}
+
+/// Compares all files of two backups of one volume; `delta` is what has changed of the volume. Gives
+/// those that cannot be read of either.
 ///
 /// # Errors
 ///
-/// What cannot be read of either; what hears of it fails.
+/// A failure that is not of one file; what hears of a change fails.
 pub(super) fn changed_files(
-    (before, after): (&OpenFiles<'_>, &OpenFiles<'_>),
+    (before, after): (Side<'_>, Side<'_>),
     delta: &Extents,
     told: TellChange<'_>,
-) -> Result<()> {
-    let mut compare =
-        Compare { before, after, delta, told, been: HashSet::new(), gone: HashSet::new() };
-    compare.directories(b"", (before.root(), after.root()))
+) -> Result<LeftOut> {
+    let mut compare = Compare {
+        before,
+        after,
+        delta,
+        told,
+        been: HashSet::new(),
+        gone: HashSet::new(),
+        left_out: LeftOut::default(),
+    };
+    compare.directories(before.open.root(), after.open.root())?;
+    Ok(compare.left_out)
 }
 
 struct Compare<'a> {
-    before: &'a OpenFiles<'a>,
-    after: &'a OpenFiles<'a>,
+    before: Side<'a>,
+    after: Side<'a>,
     delta: &'a Extents,
     told: TellChange<'a>,
     /// Directories of the later one: none is in two places.
     been: HashSet<FileId>,
     /// Directories of the earlier one of which all is removed.
     gone: HashSet<FileId>,
+    left_out: LeftOut,
 }
 
-/// A directory that is in both, or in one of them.
+/// A directory that is to be compared.
 enum Left {
-    Both(Vec<u8>, FileId, FileId),
-    Added(Vec<u8>, FileId),
-    Removed(Vec<u8>, FileId),
+    /// In both backups.
+    Both {
+        path: Vec<u8>,
+        before: FileId,
+        after: FileId,
+        /// It is left out already, but for what is in it.
+        is_named: bool,
+    },
+    /// In one of them: all in it is this.
+    Alone(FileChange, Vec<u8>, FileId),
 }
 
-impl Compare<'_> {
-    fn directories(&mut self, path: &[u8], roots: (FileId, FileId)) -> Result<()> {
-        let mut left = vec![Left::Both(path.to_vec(), roots.0, roots.1)];
+impl<'a> Compare<'a> {
+    fn directories(&mut self, before: FileId, after: FileId) -> Result<()> {
+        let mut left = vec![Left::Both { path: Vec::new(), before, after, is_named: false }];
         while let Some(next) = left.pop() {
             let mut below = Vec::new();
             match next {
-                Left::Both(path, before, after) => {
-                    if !self.been.insert(after) {
-                        let context = format!("enter {}", String::from_utf8_lossy(&path));
-                        let what = "a directory is in two places: the file system is damaged";
-                        return Err(Error::new(ErrorKind::Corrupt, context, what));
-                    }
-                    self.directory(&path, before, after, &mut below)?;
-                }
-                Left::Added(path, directory) => {
-                    for (path, node) in listed(self.after, &path, directory)? {
-                        (self.told)(FileChange::Added, &path, &node)?;
-                        if node.kind == FileKind::Directory && self.been.insert(node.id) {
-                            below.push(Left::Added(path, node.id));
-                        }
-                    }
-                }
-                Left::Removed(path, directory) => {
-                    for (path, node) in listed(self.before, &path, directory)? {
-                        (self.told)(FileChange::Removed, &path, &node)?;
-                        if node.kind == FileKind::Directory && self.gone.insert(node.id) {
-                            below.push(Left::Removed(path, node.id));
-                        }
-                    }
+                Left::Both { path, before, after, is_named } => match self.names(before, after) {
+                    Ok((old, new)) => self.directory(&path, (&old, &new), &mut below)?,
+                    Err(e) if is_named && is_of_one_file(&e.why) => {}
+                    Err(e) => self.left_out(&path, e)?,
+                },
+                Left::Alone(change, path, directory) => {
+                    self.alone(change, &path, directory, &mut below)?;
                 }
             }
             left.extend(below.into_iter().rev());
@@ -105,21 +162,84 @@ impl Compare<'_> {
         Ok(())
     }
 
+    /// Names in a directory of both.
+    fn names(
+        &mut self,
+        before: FileId,
+        after: FileId,
+    ) -> Answer<'a, (Vec<FileName>, Vec<FileName>)> {
+        if !self.been.insert(after) {
+            return self.after.says(Err(in_two_places()));
+        }
+        Ok((self.before.names(before)?, self.after.names(after)?))
+    }
+
+    /// A directory of one of the two.
+    fn alone(
+        &mut self,
+        change: FileChange,
+        path: &[u8],
+        directory: FileId,
+        below: &mut Vec<Left>,
+    ) -> Result<()> {
+        let (side, entered) = match change {
+            FileChange::Removed => (self.before, &mut self.gone),
+            _ => (self.after, &mut self.been),
+        };
+        let names = match entered.insert(directory) {
+            true => side.names(directory),
+            false => side.says(Err(in_two_places())),
+        };
+        let names = match names {
+            Ok(names) => names,
+            Err(e) => return self.left_out(path, e),
+        };
+        for names in names.chunks(BATCH) {
+            side.expect(names);
+            for entry in names {
+                let path = [path, b"/", &entry.name].concat();
+                match side.node(entry.id) {
+                    Ok(node) => self.one_sided(change, path, &node, below)?,
+                    Err(e) => self.left_out(&path, e)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A file of one of the two.
+    fn one_sided(
+        &mut self,
+        change: FileChange,
+        path: Vec<u8>,
+        node: &FileNode,
+        below: &mut Vec<Left>,
+    ) -> Result<()> {
+        (self.told)(change, &path, node)?;
+        if node.kind == FileKind::Directory {
+            below.push(Left::Alone(change, path, node.id));
+        }
+        Ok(())
+    }
+
+    fn left_out(&mut self, path: &[u8], e: Unread<'_>) -> Result<()> {
+        let path = if path.is_empty() { b"/" } else { path };
+        let path = String::from_utf8_lossy(path);
+        self.left_out.add(format_args!("{path} in backup {}", e.backup), e.why)
+    }
+
     /// Two directories of one path.
     fn directory(
         &mut self,
         path: &[u8],
-        before: FileId,
-        after: FileId,
+        (mut old, mut new): (&[FileName], &[FileName]),
         below: &mut Vec<Left>,
     ) -> Result<()> {
-        let (old, new) = (self.before.names(before)?, self.after.names(after)?);
-        let (mut old, mut new) = (old.as_slice(), new.as_slice());
         let mut ahead = 0;
         while !old.is_empty() || !new.is_empty() {
             if ahead == 0 {
-                expect(self.before, old)?;
-                expect(self.after, new)?;
+                self.before.expect(old);
+                self.after.expect(new);
                 ahead = BATCH;
             }
             ahead -= 1;
@@ -128,28 +248,20 @@ impl Compare<'_> {
                 (Some(_), None) => Ordering::Less,
                 (None, _) => Ordering::Greater,
             };
-            let in_both = order == Ordering::Equal;
             let was = if order.is_le() { old.split_off_first() } else { None };
             let is = if order.is_ge() { new.split_off_first() } else { None };
             let Some(name) = is.or(was) else { break };
             let path = [path, b"/", &name.name].concat();
-            let was = was.map(|entry| self.before.node(entry.id)).transpose()?;
-            let is = is.map(|entry| self.after.node(entry.id)).transpose()?;
+            let was = was.map(|entry| self.before.node(entry.id)).transpose();
+            let is = is.map(|entry| self.after.node(entry.id)).transpose();
             match (was, is) {
-                (Some(was), Some(is)) if in_both => self.file(path, &was, &is, below)?,
-                (Some(was), _) => {
-                    (self.told)(FileChange::Removed, &path, &was)?;
-                    if was.kind == FileKind::Directory && self.gone.insert(was.id) {
-                        below.push(Left::Removed(path, was.id));
-                    }
+                (Err(e), _) | (_, Err(e)) => self.left_out(&path, e)?,
+                (Ok(Some(was)), Ok(Some(is))) => self.file(path, &was, &is, below)?,
+                (Ok(Some(was)), Ok(None)) => {
+                    self.one_sided(FileChange::Removed, path, &was, below)?;
                 }
-                (None, Some(is)) => {
-                    (self.told)(FileChange::Added, &path, &is)?;
-                    if is.kind == FileKind::Directory && self.been.insert(is.id) {
-                        below.push(Left::Added(path, is.id));
-                    }
-                }
-                (None, None) => {}
+                (Ok(None), Ok(Some(is))) => self.one_sided(FileChange::Added, path, &is, below)?,
+                (Ok(None), Ok(None)) => {}
             }
         }
         Ok(())
@@ -162,34 +274,47 @@ impl Compare<'_> {
         is: &FileNode,
         below: &mut Vec<Left>,
     ) -> Result<()> {
-        let both_directories = was.kind == FileKind::Directory && is.kind == FileKind::Directory;
+        let [was_directory, is_directory] =
+            [was.kind, is.kind].map(|kind| kind == FileKind::Directory);
         if was.kind != is.kind {
             (self.told)(FileChange::Changed, &path, is)?;
-            if was.kind == FileKind::Directory && self.gone.insert(was.id) {
-                below.push(Left::Removed(path, was.id));
-            } else if is.kind == FileKind::Directory && self.been.insert(is.id) {
-                below.push(Left::Added(path, is.id));
+            if was_directory {
+                below.push(Left::Alone(FileChange::Removed, path, was.id));
+            } else if is_directory {
+                below.push(Left::Alone(FileChange::Added, path, is.id));
             }
             return Ok(());
         }
+        let mut is_named = false;
+        match self.change(was, is) {
+            Ok(Some(change)) => (self.told)(change, &path, is)?,
+            Ok(None) => {}
+            Err(e) => {
+                self.left_out(&path, e)?;
+                is_named = true;
+            }
+        }
+        if is_directory {
+            below.push(Left::Both { path, before: was.id, after: is.id, is_named });
+        }
+        Ok(())
+    }
+
+    /// What became of a file that is of one kind in both.
+    fn change(&self, was: &FileNode, is: &FileNode) -> Answer<'a, Option<FileChange>> {
         let changed = match is.kind {
             FileKind::File => self.content(was, is)?,
             FileKind::Symlink => self.before.target(was.id)? != self.after.target(is.id)?,
             _ => false,
         };
         if changed {
-            (self.told)(FileChange::Changed, &path, is)?;
-        } else if self.described(was, is)? {
-            (self.told)(FileChange::Described, &path, is)?;
+            return Ok(Some(FileChange::Changed));
         }
-        if both_directories {
-            below.push(Left::Both(path, was.id, is.id));
-        }
-        Ok(())
+        Ok(self.described(was, is)?.then_some(FileChange::Described))
     }
 
     /// Whether two files have other bytes.
-    fn content(&self, was: &FileNode, is: &FileNode) -> Result<bool> {
+    fn content(&self, was: &FileNode, is: &FileNode) -> Answer<'a, bool> {
         if was.size_bytes != is.size_bytes {
             return Ok(true);
         }
@@ -211,7 +336,7 @@ impl Compare<'_> {
     /// Whether bytes of the file system are where they were in the volume, and nothing was written
     /// there. A partition or an extent of a logical volume may have moved.
     fn is_untouched(&self, range: Range<u64>) -> bool {
-        let (before, after) = (self.before.layout(), self.after.layout());
+        let (before, after) = (self.before.open.layout(), self.after.open.layout());
         let (Some(were), Some(are)) = (before.ranges(range.clone()), after.ranges(range)) else {
             return false;
         };
@@ -230,7 +355,7 @@ impl Compare<'_> {
     }
 
     /// Compares bytes, without those that are nowhere in both.
-    fn differ(&self, old: &[Piece], new: &[Piece], size: u64) -> Result<bool> {
+    fn differ(&self, old: &[Piece], new: &[Piece], size: u64) -> Answer<'a, bool> {
         let holes = |pieces: &[Piece]| -> Extents {
             let holes = pieces.iter().filter(|piece| piece.place == Place::Hole);
             holes.map(|piece| piece.range.clone()).collect()
@@ -256,7 +381,7 @@ impl Compare<'_> {
     }
 
     /// Whether anything else of two files differs that a copy would keep.
-    fn described(&self, was: &FileNode, is: &FileNode) -> Result<bool> {
+    fn described(&self, was: &FileNode, is: &FileNode) -> Answer<'a, bool> {
         let of = |node: &FileNode| (node.mode, node.uid, node.gid, node.modified);
         let is_device = matches!(is.kind, FileKind::Characters(..) | FileKind::Blocks(..));
         if of(was) != of(is) || is_device && was.kind != is.kind {
@@ -268,26 +393,4 @@ impl Compare<'_> {
         }
         Ok(self.before.attributes(was.id)? != self.after.attributes(is.id)?)
     }
-}
-
-/// What is in a directory, by its paths.
-fn listed(
-    files: &OpenFiles<'_>,
-    path: &[u8],
-    directory: FileId,
-) -> Result<Vec<(Vec<u8>, FileNode)>> {
-    let names = files.names(directory)?;
-    let mut all = Vec::with_capacity(names.len());
-    for names in names.chunks(BATCH) {
-        expect(files, names)?;
-        for entry in names {
-            all.push(([path, b"/", &entry.name].concat(), files.node(entry.id)?));
-        }
-    }
-    Ok(all)
-}
-
-fn expect(files: &OpenFiles<'_>, names: &[FileName]) -> Result<()> {
-    let ids: Vec<FileId> = names.iter().take(BATCH).map(|entry| entry.id).collect();
-    files.expect(&ids)
 }

@@ -7,6 +7,7 @@
 //! What cannot be read is left out, said, and counted: only that file is missing. What cannot be
 //! written ends the run.
 
+use super::damage::{LeftOut, in_two_places};
 use super::dress::{Dress, Keep, Lacks};
 use super::paths::distinct;
 use super::place::{Draft, Identity, Spot};
@@ -30,8 +31,6 @@ const AHEAD_BYTES: u64 = 128 << 10;
 const BUFFER: u64 = 1 << 20;
 /// Directories that are open at a time.
 pub(super) const DEPTH_MAX: usize = 400;
-/// Files that were left out and are named; more are counted.
-const NAMED_MAX: usize = 100;
 
 /// How to write.
 #[derive(Debug, Clone, Copy)]
@@ -67,10 +66,9 @@ pub struct FilesSummary {
     pub set_ids_left_out: u64,
     /// Files that belong to who copied them.
     pub owners_left_out: u64,
-    /// What could not be read, and why; at most 100 of them.
-    pub damaged: Vec<String>,
-    /// How many those are.
-    pub damaged_files: u64,
+    /// What could not be read.
+    #[serde(flatten)]
+    pub left_out: LeftOut,
 }
 
 /// Copies what was found to a path, or below it, where that is a directory. Errors: two sources of
@@ -191,8 +189,10 @@ impl Copier<'_> {
     fn below(&mut self, source: &Found) -> Result<()> {
         let fd = self.root.try_clone().map_err(unclonable)?;
         let node = source.node.clone();
-        let frame = self.frame(fd, node, Vec::new(), PathBuf::new(), false)?;
-        self.walk(frame)
+        match self.frame(fd, node, Vec::new(), PathBuf::new(), false) {
+            Ok(frame) => self.walk(frame),
+            Err(e) => self.left_out(Path::new("/"), e),
+        }
     }
 
     fn walk(&mut self, first: Frame) -> Result<()> {
@@ -216,20 +216,20 @@ impl Copier<'_> {
             if !is_plain(&entry.name) {
                 self.left_out(
                     &path,
-                    &Error::new(ErrorKind::Corrupt, "read its name", "no file may have it"),
+                    Error::new(ErrorKind::Corrupt, "read its name", "no file may have it"),
                 )?;
                 continue;
             }
             let node = match node {
                 Ok(node) => node,
                 Err(e) => {
-                    self.left_out(&path, &e)?;
+                    self.left_out(&path, e)?;
                     continue;
                 }
             };
             let deep = frames.len();
             if deep >= DEPTH_MAX && node.kind == FileKind::Directory {
-                self.left_out(&path, &too_deep())?;
+                self.left_out(&path, too_deep())?;
                 continue;
             }
             let Some(frame) = frames.last() else { break };
@@ -248,8 +248,7 @@ impl Copier<'_> {
         }
         let names: Vec<FileName> = frame.left.by_ref().take(BATCH).collect();
         let ids: Vec<FileId> = names.iter().map(|entry| entry.id).collect();
-        // who asks for one of them will hear of what is wrong
-        let _ = self.open.expect(&ids);
+        self.open.expect(&ids);
         let batch: Vec<_> = names
             .into_iter()
             .map(|entry| {
@@ -287,7 +286,7 @@ impl Copier<'_> {
         let spot = Spot { directory, name, shown: path };
         match self.made(&spot, path, node) {
             Ok(frame) => Ok(frame),
-            Err(e) => self.left_out(path, &e).map(|()| None),
+            Err(e) => self.left_out(path, e).map(|()| None),
         }
     }
 
@@ -332,8 +331,7 @@ impl Copier<'_> {
 
     fn entered(&mut self, spot: &Spot<'_>, path: &Path, node: &FileNode) -> Result<Frame> {
         if !self.been.insert(node.id) {
-            let what = "a directory is in two places: the file system is damaged";
-            return Err(Error::new(ErrorKind::Corrupt, "enter it", what));
+            return Err(in_two_places());
         }
         // before anything is made of it
         let attributes = self.open.attributes(node.id)?;
@@ -421,16 +419,9 @@ impl Copier<'_> {
     }
 
     /// What cannot be read is one file less; all else ends the run.
-    fn left_out(&mut self, path: &Path, e: &Error) -> Result<()> {
-        if !matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Missing | ErrorKind::Unsupported) {
-            return Err(Error::new(e.kind(), format!("copy {}", path.display()), e.to_string())
-                .hint(e.hint_text().unwrap_or_default()));
-        }
-        self.done.damaged_files += 1;
-        if self.done.damaged.len() < NAMED_MAX {
-            self.done.damaged.push(format!("{}: {e}", path.display()));
-        }
-        Ok(())
+    fn left_out(&mut self, path: &Path, e: Error) -> Result<()> {
+        let path = path.display();
+        self.done.left_out.add(&path, e).map_err(|e| e.within(format!("copy {path}")))
     }
 }
 

@@ -1,6 +1,8 @@
 //! Copies and archives of a file system that is made up: whatever it is asked for, a test may do
 //! something meanwhile.
 
+mod changes;
+
 use super::*;
 use crate::run::RunContext;
 use chunkstore::ErrorKind;
@@ -148,7 +150,7 @@ fn a_file_stays_until_the_one_for_its_place_is_there() {
         fs::write(target.path().join(name), "mine").unwrap();
     }
     let done = copied(&made, target.path(), FORCE).unwrap();
-    assert_eq!((done.files, done.damaged_files), (1, 2));
+    assert_eq!((done.files, done.left_out.damaged_files), (1, 2));
     assert_eq!(names(target.path()), ["sound", "unreadable", "without content"]);
     let read = |name: &str| fs::read(target.path().join(name)).unwrap();
     assert_eq!(read("sound"), b"4567");
@@ -173,7 +175,7 @@ fn what_somebody_makes_meanwhile_stays() {
         }
     });
     let done = copied(&made, target.path(), PLAIN).unwrap();
-    assert_eq!(done.damaged_files, 1);
+    assert_eq!(done.left_out.damaged_files, 1);
     assert_eq!(fs::read(&path).unwrap(), b"theirs");
     fs::remove_file(&path).unwrap();
 
@@ -345,8 +347,8 @@ fn directories_are_400_deep_at_most() {
         let archived = write_tar(open, &found, &mut std::io::sink(), PLAIN).unwrap();
         let copied = copy_files(open, &found, target.path(), PLAIN).unwrap();
         for done in [archived, copied] {
-            assert_eq!((done.directories, done.damaged_files), (400, 1));
-            assert!(done.damaged[0].contains("too deep"), "{:?}", done.damaged);
+            assert_eq!((done.directories, done.left_out.damaged_files), (400, 1));
+            assert!(done.left_out.damaged[0].contains("too deep"), "{:?}", done.left_out.damaged);
         }
     });
 }

@@ -443,10 +443,9 @@ fn part(
     let names = reader.names(directory)?;
     let part = &names[from.min(names.len())..(from.saturating_add(NAMES)).min(names.len())];
     let ids: Vec<FileId> = part.iter().map(|entry| entry.id).collect();
-    // who asks for one of them will hear of what is wrong
-    let _ = reader.open.expect(&ids);
+    reader.open.expect(&ids);
     let entries = part.iter().map(|entry| {
-        // so will who looks at a file that cannot be read: its name is there all the same
+        // who looks at a file that cannot be read hears of it: its name is there all the same
         let kind = reader.open.node(entry.id).map_or(Kind::File, |node| kind(node.kind));
         let inode = number(range, entry.id).unwrap_or(range.start);
         DirectoryEntry { inode, kind, name: entry.name.clone() }
