@@ -40,7 +40,8 @@ pub(crate) struct FilesArgs {
 ///
 /// Of ext2, ext3, ext4, XFS, FAT and NTFS, as the next mount of the volume would show them: a
 /// journal of ext3, ext4 or XFS that wants replaying is taken into account, and NTFS that was not
-/// unmounted is refused. Nothing else than what is listed is fetched.
+/// unmounted is refused. Nothing else than what is listed is fetched. A file that cannot be read is
+/// left out and named, and the exit code is 3.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -157,6 +157,7 @@ pub(crate) struct VerifyArgs {
 ///
 /// The maps of the two tell, no data is read. The output is a list that `mover backup --changed-blocks` accepts.
 /// With --files it is the files that changed: + added, - removed, M content, U owner, permissions, time or attributes.
+/// Files that cannot be read are left out and named, and the exit code is 3 then.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
