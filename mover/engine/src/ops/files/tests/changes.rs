@@ -38,7 +38,7 @@ fn made() -> Made {
 #[test]
 fn what_cannot_be_read_of_one_is_left_out() {
     let (mut before, mut after) = (made(), made());
-    after.file("a", 90, 0, 4);
+    after.node(90, FileKind::File);
     after.name(20, "in b", 12);
     after.name(21, "in c too", 12);
     after.pieces.remove(&11);
