@@ -228,7 +228,8 @@ pub(super) fn explain(context: &Context<'_>, volume: &Key, failure: Failure) -> 
 
 /// Removes what was handed over; the storage keeps the snapshot.
 pub(super) fn remove(context: &Context<'_>, restore: &Restore) -> Planned<()> {
-    if !matches!(restore.kept, Some(Kept::Snapshot(_))) {
+    // Also where the record says by now that there was none: others may write to it.
+    if restore.kept.is_none() {
         return Ok(());
     }
     context.remove(&context.anchor.handed_snapshot(&restore.repository.namespace))?;

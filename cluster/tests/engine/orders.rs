@@ -69,7 +69,11 @@ fn two_drivers_of_one_operation_are_one_operation() {
             backup_request(&fake, filesystem, jobs_in, draw.below(2) == 0)
         } else {
             fake.repository.insert("old".into(), DATA.into());
-            restore_request("old", filesystem, jobs_in)
+            let request = restore_request("old", filesystem, jobs_in);
+            match draw.below(2) == 0 {
+                true => super::kept::from_snapshot(&mut fake, request, "other"),
+                false => request,
+            }
         };
         let anchor = begin(&mut fake, "first", &request);
         let mut drivers = [Observed::default(), Observed::default()];
