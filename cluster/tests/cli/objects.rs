@@ -398,6 +398,27 @@ fn what_is_there_stays_and_is_said() {
     assert_eq!(result(&output, "boards"), "create");
 }
 
+/// The server says with an error of its own that it could not ask a webhook, whose workload may be one of
+/// those that come later.
+#[test]
+fn a_webhook_that_is_away_stops_no_other() {
+    let away =
+        "Internal error occurred: failed calling webhook \"games.example.com\": no endpoints";
+    let answers = [(format!("POST {GAMES}/namespaces/shop/games"), Answer::Refused(500, away))];
+    let (server, file) = restored_to("objects-webhook", answers);
+    let output = server.run(&["objects", "restore", shown(&file), "-o", "json"]);
+    assert_ne!(output.status.code(), Some(0));
+    let all = items(&output);
+    let of = |name: &str| {
+        let found =
+            all.iter().find(|row| row["object"].as_str().is_some_and(|of| of.starts_with(name)));
+        found.unwrap_or_else(|| panic!("{name}: {output:?}"))
+    };
+    assert_eq!(of("games")["result"], "refused");
+    assert!(of("games").to_string().contains("games.example.com"), "{}", of("games"));
+    assert_eq!(of("boards")["result"], "create");
+}
+
 #[test]
 fn a_plan_is_accepted_as_long_as_it_is_true() {
     let (server, file) = restored_to("objects-plan", []);
