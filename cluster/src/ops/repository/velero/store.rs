@@ -380,6 +380,10 @@ mod tests {
         let own = variables(&hosted, "vault", &Chosen::default()).expect("variables");
         assert!(hosted.is_reached_by(&own), "its Jobs look into the location's bucket");
         assert!(!hosted.is_reached_by(&other), "they would look into another one");
+        // A Job takes this one first, whatever else it has.
+        let mut elsewhere = own.clone();
+        elsewhere.insert("AWS_ENDPOINT_URL_S3".into(), "https://s3.elsewhere.example".into());
+        assert!(!hosted.is_reached_by(&elsewhere), "they look into another store");
         for host in ["10.0.0.1:9000", "[::1]:9000", "localhost:9000"] {
             let url = format!("http://{host}");
             let wanted = format!("AWS_ALLOW_HTTP=true AWS_ENDPOINT_URL={url} ");
